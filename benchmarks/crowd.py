@@ -130,7 +130,7 @@ def vitals(rank: int, beats: int) -> bytes:
         "place": line(rank + beats // 20),
         "operation": "all_reduce" if waiting else "",
         "missing": [rank + 1] if waiting else [],
-        "rss": (1 << 30) + 4096 * beats,
+        "memory": (1 << 30) + 4096 * beats,
         "cpu": beats * BEAT * 0.9,
         "device_used": (8 << 30) + beats,
         "device_limit": 32 << 30,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.memory import OutOfMemory
+from xla_nb import memory as measured
+from xla_nb.memory import OutOfMemory, Own, available
 
 KILL = -signal.SIGKILL
 MB_256 = 256 << 20
@@ -105,3 +106,35 @@ def test_where_nothing_can_be_read_nothing_is_said(tmp_path):
 
 def test_this_machines_own_group_is_read():
     assert OutOfMemory().limit(KILL) is None
+
+
+def use(tree, used, cached):
+    names = (
+        ("usage_in_bytes", "total_inactive_file") if tree.first else ("current", "inactive_file")
+    )
+    (tree.group / f"memory.{names[0]}").write_text(f"{used}\n")
+    (tree.group / "memory.stat").write_text(f"anon 7\n{names[1]} {cached}\n")
+
+
+def test_what_can_still_be_taken_is_the_least_that_anything_leaves(tree):
+    (tree.proc / "self").symlink_to(tree.proc)
+    (tree.proc / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:     524288 kB\n")
+    use(tree, used=100 << 20, cached=40 << 20)
+    assert available(tree.proc) == 512 << 20
+    tree.limits(str(MB_256))
+    assert available(tree.proc) == (256 - 100 + 40) << 20
+    use(tree, used=300 << 20, cached=0)
+    assert available(tree.proc) == 0
+
+
+def test_without_a_count_of_the_kernels_what_is_shared_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "self").mkdir()
+    monkeypatch.setattr(measured, "_PROC", tmp_path)
+    (tmp_path / "self" / "statm").write_text("90000 1000 700 1 0 9 0\n")
+    own = Own()
+    assert own.nbytes is None
+    own.count(anew=False)
+    assert own.nbytes == 300 * measured._PAGE
+    (tmp_path / "self" / "statm").write_text("90000 1500 700 1 0 9 0\n")
+    own.count()  # too soon
+    assert own.nbytes == 800 * measured._PAGE

@@ -24,6 +24,7 @@ from xla_nb.rank.entries import refuse_launch
 from xla_nb.record.tidying import Pace
 from xla_nb.run import options as run_options
 from xla_nb.run import stacks
+from xla_nb.run.failed import RunFailed
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
@@ -168,8 +169,12 @@ def shown(
     started.shown_in = picture.cell() if view != "none" else None
     loop.follow(started, choose.make(view, started))
     tidy()
-    if not options.keep_going:
-        started.check(brief=view != "none" and picture.kernel() is not None)
+    if not options.keep_going and not started.ok:
+        brief = view != "none" and picture.kernel() is not None
+        failed = RunFailed(started, brief)
+        if brief and view == "panel" and started.state.refused is None:
+            failed.is_seen = lambda: picture.cell() == started.shown_in
+        raise failed
     return started
 
 

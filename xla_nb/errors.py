@@ -6,13 +6,27 @@ alone, without our stack above it.
 
 from __future__ import annotations
 
+import textwrap
+
+_WIDTH = 80  # columns, which all but the narrowest pages have
+
 
 class XlaNbError(Exception):
     """Base of the errors that xla_nb raises in the notebook."""
 
     def _render_traceback_(self) -> list[str]:
         """What IPython prints in place of a stack (its hook of this name, since IPython 5)."""
-        return f"{type(self).__name__}: {self}".splitlines()
+        told = f"{type(self).__name__}: {self}".splitlines()
+        return [line for one in told for line in _between_words(one)]
+
+
+def _between_words(line: str) -> list[str]:
+    """A sentence in lines of their own, that end in a space: JupyterLab breaks a long one anywhere,
+    "an o" and "pen file". Code, which is indented, is left as it is."""
+    if line.startswith(" ") or len(line) <= _WIDTH:
+        return [line]
+    parts = textwrap.wrap(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [*(f"{part} " for part in parts[:-1]), parts[-1]]
 
 
 class UsageError(XlaNbError):

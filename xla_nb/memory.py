@@ -1,4 +1,5 @@
-"""Lack of memory: the processes of this control group (a container's, say) that the kernel killed.
+"""Memory: how much a process takes and may still take, and the processes of this control group (a
+container's, say) that the kernel killed for lack of it.
 
 It counts them (`oom_kill` of memory.events, in version 1 of memory.oom_control) and does not say
 which they were: that one died by SIGKILL and the number has grown tells.
@@ -7,11 +8,19 @@ which they were: that one died by SIGKILL and the number has grown tells.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_PROC = Path("/proc")
+_COUNTED = 5.0  # seconds between two counts of a process's own pages
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+#: Of each version: the files with kills, the limit and what is used, and what of that is cached.
+_VERSION_1 = "oom_control", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"
+_VERSION_2 = "events", "max", "current", "inactive_file"
 _UNLIMITED = 1 << 60  # bytes; version 1 has a number for no limit
 
 
@@ -31,6 +40,55 @@ class OutOfMemory:
         return self._group.limit()
 
 
+class Own:
+    """What this process takes of the machine's memory: its share of each page (PSS). The kernel
+    counts that in milliseconds, so between two counts it is taken to grow with what is resident.
+    Where nothing counts it, pages that have a file are left out."""
+
+    def __init__(self) -> None:
+        self.free: int | None = None  # for all processes, at the last count
+        self._others: int | None = None
+        self._due = 0.0
+
+    def count(self, anew: bool = True) -> None:
+        """Count if the last count is some seconds old; without `anew`, only if there is none."""
+        if time.monotonic() < self._due or not (anew or self._others is None):
+            return
+        self._due = time.monotonic() + _COUNTED
+        resident, self._others = _resident()
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            self._others = resident - (_numbers(_PROC / "self/smaps_rollup")["Pss:"] << 10)
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            self.free = available()
+
+    @property
+    def nbytes(self) -> int | None:
+        return None if self._others is None else max(0, _resident()[0] - self._others)
+
+
+own = Own()
+
+
+def available(proc: Path = _PROC) -> int:
+    """Bytes that processes like this one can still take: of the machine's, or less where a control
+    group has a limit. Raises OSError, KeyError or ValueError where that cannot be read."""
+    group = _group(proc / "self")
+    free = _numbers(proc / "meminfo")["MemAvailable:"] << 10
+    return min([free, *([] if group is None else group.left())])
+
+
+def _resident() -> tuple[int, int]:
+    """Bytes of this process's that are in memory, and of these the ones that have a file."""
+    resident, shared = (_PROC / "self/statm").read_bytes().split()[1:3]
+    return int(resident) * _PAGE, int(shared) * _PAGE
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """Numbers by name, one a line."""
+    found = (line.split()[:2] for line in file.read_text().splitlines())
+    return {name: int(number) for name, number in found if number.isdecimal()}
+
+
 @dataclass(frozen=True)
 class _Group:
     """A control group's folder, the topmost one that can be seen, and the names of its files."""
@@ -39,23 +97,31 @@ class _Group:
     top: Path
     counter: str
     ceiling: str
+    usage: str
+    cached: str
 
     def kills(self) -> int:
         with contextlib.suppress(OSError, ValueError):
-            for line in (self.folder / self.counter).read_text().splitlines():
-                name, _, number = line.partition(" ")
-                if name == "oom_kill":
-                    return int(number)
+            return _numbers(self.folder / f"memory.{self.counter}").get("oom_kill", 0)
         return 0
 
     def limit(self) -> int:
         """The least of its own and its parents'; 0: there is none."""
-        limits = [_UNLIMITED]
+        return min((limit for _, limit in self._limits()), default=0)
+
+    def left(self) -> Iterator[int]:
+        """What its own limit and those of its parents leave."""
+        for folder, limit in self._limits():
+            used = int((folder / f"memory.{self.usage}").read_text())
+            yield max(0, limit - used + _numbers(folder / "memory.stat")[self.cached])
+
+    def _limits(self) -> Iterator[tuple[Path, int]]:
         for folder in (self.folder, *self.folder.parents):
             if folder.is_relative_to(self.top):
                 with contextlib.suppress(OSError, ValueError):  # it says `max`, or has none
-                    limits.append(int((folder / self.ceiling).read_text()))
-        return min(limits) if min(limits) < _UNLIMITED else 0
+                    limit = int((folder / f"memory.{self.ceiling}").read_text())
+                    if limit < _UNLIMITED:
+                        yield folder, limit
 
 
 def _group(proc: Path) -> _Group | None:
@@ -68,8 +134,8 @@ def _group(proc: Path) -> _Group | None:
             if controller in controllers and controller in paths:
                 folder = Path(top, Path(paths[controller]).relative_to(root))
                 if version_1:
-                    return _Group(folder, top, "memory.oom_control", "memory.limit_in_bytes")
-                return _Group(folder, top, "memory.events", "memory.max")
+                    return _Group(folder, top, *_VERSION_1)
+                return _Group(folder, top, *_VERSION_2)
     return None
 
 

@@ -32,7 +32,7 @@ def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
         "used": None,
         "step": None,
         "waits": None,
-        "rss": None,
+        "memory": None,
         "from": f"pid {4000 + rank}",
         "facts": [],
         "bars": [],

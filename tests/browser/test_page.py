@@ -402,7 +402,7 @@ def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> N
         "since": time.time() - 75,
     }
     panel.tell(
-        cards=[card(1, "waiting", step=0.083, waits=0.29, rss=561 << 20, **waits)],
+        cards=[card(1, "waiting", step=0.083, waits=0.29, memory=561 << 20, **waits)],
         figures=[figure(1, 0.5, 0.392)],
     )
     row = option(panel, 1)
@@ -440,7 +440,7 @@ def test_a_waiting_rank_names_its_collective_and_for_whom(
 
 def test_rows_are_24_pixels_high_and_their_columns_stand_below_each_other(opened: Opener) -> None:
     panel = opened()
-    panel.begin(*(card(rank, step=0.1 * rank, rss=rank << 22) for rank in range(1, 9)))
+    panel.begin(*(card(rank, step=0.1 * rank, memory=rank << 22) for rank in range(1, 9)))
     rows = panel.page.locator("[role=option]")
     boxes = [rows.nth(n).bounding_box() for n in range(8)]
     assert {box["height"] for box in boxes if box} == {24}
@@ -1001,7 +1001,7 @@ def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -
 
 
 def test_without_figures_there_are_no_choices_but_memory(panel: Panel) -> None:
-    panel.tell(cards=[card(0, rss=100 << 20)])
+    panel.tell(cards=[card(0, memory=100 << 20)])
     expect(button(panel, "memory")).to_be_visible()
     expect(button(panel, "log")).to_be_hidden()
     panel.tell(figures=[figure(0, 1, 2)])
@@ -1016,7 +1016,7 @@ def test_ranks_that_never_wait_have_no_column_for_it(panel: Panel) -> None:
 
 
 def test_memory_over_time_is_a_chart_on_request(panel: Panel) -> None:
-    panel.tell(cards=[card(0, rss=100 << 20)])
+    panel.tell(cards=[card(0, memory=100 << 20)])
     button(panel, "memory").click()
     shown = panel.page.get_by_role("region", name="Figures").locator("figure")
     expect(shown).to_contain_text("memory, MiB")
@@ -1088,7 +1088,7 @@ def test_an_empty_line_is_a_line_too(panel: Panel) -> None:
 def test_rows_fit_a_narrow_panel(panel: Panel, wide: int) -> None:
     slots = [[int(time.time()) - k, 0, 1, 0, 0] for k in range(9)]
     panel.tell(
-        cards=[card(rank, step=0.1, waits=0.5, rss=5 << 27) for rank in range(4)],
+        cards=[card(rank, step=0.1, waits=0.5, memory=5 << 27) for rank in range(4)],
         figures=[figure(0, 1)],
         lanes=[{"rank": 0, "slots": slots}],
     )
@@ -1110,7 +1110,7 @@ def test_rows_fit_a_narrow_panel(panel: Panel, wide: int) -> None:
 def test_a_narrow_row_says_for_whom_its_rank_waits(panel: Panel, wide: int) -> None:
     waits = card(0, phase="waiting", detail="in rendezvous, for ranks 2, 5")
     panel.tell(
-        cards=[{**waits, "step": 0.1, "waits": 0.5, "rss": 5 << 27}],
+        cards=[{**waits, "step": 0.1, "waits": 0.5, "memory": 5 << 27}],
         figures=[{**figure(0, 0.006944), "name": "loss"}],
     )
     panel.page.locator(".xn-panel").evaluate("(n, w) => (n.style.width = `${w}px`)", wide)
@@ -1127,7 +1127,7 @@ def test_eight_ranks_with_two_charts_and_a_full_log_fit_620_pixels(opened: Opene
     sentence = "Rank 2 is the slowest: 31 ms a step more; the others wait for it 28 % of the time"
     panel.begin(
         *(
-            card(r, step=0.08, waits=0.28, rss=1 << 29, facts=[fact("steps", "412")])
+            card(r, step=0.08, waits=0.28, memory=1 << 29, facts=[fact("steps", "412")])
             for r in range(8)
         ),
         about=about(
@@ -1602,7 +1602,7 @@ def test_ranks_charts_and_their_choices_are_one_tab_stop_each(opened: Opener) ->
     panel.page.evaluate("document.body.className = 'jp-Notebook'")  # lines are links there
     names = ("loss", "accuracy", "lr")
     figures = [{**figure(rank, 1, 2), "name": name} for name in names for rank in range(8)]
-    panel.begin(*(card(rank, rss=1 << 29) for rank in range(8)), figures=figures)
+    panel.begin(*(card(rank, memory=1 << 29) for rank in range(8)), figures=figures)
     reached = tabbed(panel.page)
     assert reached == [
         *("Stacks", "Stop", "Cell In[3]", "8 ranks", "rank 0 · running · Cell In[3], line 7"),
@@ -1614,7 +1614,7 @@ def test_ranks_charts_and_their_choices_are_one_tab_stop_each(opened: Opener) ->
 
 def test_the_arrow_keys_move_among_choices_and_charts(panel: Panel) -> None:
     figures = [{**figure(0, 1, 2), "name": name} for name in ("loss", "accuracy")]
-    panel.tell(figures=figures, cards=[card(0, rss=1 << 29)])
+    panel.tell(figures=figures, cards=[card(0, memory=1 << 29)])
     button(panel, "log").focus()
     panel.page.keyboard.press("ArrowRight")
     expect(button(panel, "time")).to_be_focused()
@@ -1708,7 +1708,7 @@ LIGHT_THEME = (
 def test_all_text_is_large_and_dark_enough(opened: Opener, theme: str, ranks: int) -> None:
     panel = opened(css=theme)
     phases = ("running", "waiting", "compiling", "failed", "died", "early", "finished", "stopped")
-    every = {"step": 0.1, "waits": 0.2, "rss": 1 << 29, "detail": "in all_reduce, for rank 1"}
+    every = {"step": 0.1, "waits": 0.2, "memory": 1 << 29, "detail": "in all_reduce, for rank 1"}
     facts = [fact("steps", "2"), fact("fallbacks", "aten::x 1"), fact("compiles", "6 in 2 s")]
     panel.begin(
         *(card(r, phases[r % 8], facts=facts, line="last", **every) for r in range(ranks)),

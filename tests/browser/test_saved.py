@@ -37,7 +37,7 @@ FINISHED = Snapshot(
             step=0.08 + rank / 100,
             waits=0.28,
             lane=LANE,
-            sample=Sample(at=NOW, since=NOW, rss=(512 + rank) << 20, compiles=2),
+            sample=Sample(at=NOW, since=NOW, memory=(512 + rank) << 20, compiles=2),
         )
         for rank in range(4)
     ),

@@ -58,7 +58,7 @@ def test_what_a_rank_counts_or_writes_is_progress(progress):
 
 @pytest.mark.parametrize(
     "sign",
-    [{"place": "Cell In[1], line 2"}, {"rss": 5}, {"cpu": 99.0}, {"activity": "compiling"}, {}],
+    [{"place": "Cell In[1], line 2"}, {"memory": 5}, {"cpu": 99.0}, {"activity": "compiling"}, {}],
     ids=lambda sign: next(iter(sign), "nothing"),
 )
 def test_what_only_shows_that_it_lives_is_none(sign):

@@ -50,6 +50,17 @@ class Shown:
         """The same of stderr."""
         return unfolded(self.stderr)
 
+    @property
+    def page(self) -> str:
+        """The HTML that the cell keeps: of each display as it was updated last."""
+        kept = {}
+        for number, message in enumerate(self.messages):
+            if message["msg_type"] in ("display_data", "update_display_data"):
+                content = message["content"]
+                name = content.get("transient", {}).get("display_id", number)
+                kept[name] = content["data"].get("text/html", "")
+        return "\n".join(kept.values())
+
     def seen(self, text: str) -> float:
         """When an output with this text arrived, in seconds since the cell was sent."""
         return next(at for at, shown in self.times if text in shown)
@@ -178,7 +189,8 @@ def _take(shown: Shown, message: dict[str, Any], at: float) -> None:
             shown.result, shown.data = content["data"].get("text/plain", ""), content["data"]
             shown.times.append((at, shown.result))
         case "error":
-            shown.ename, shown.error = content["ename"], "\n".join(content["traceback"])
+            shown.ename = content["ename"]
+            shown.error = "\n".join(content["traceback"]).replace(" \n", " ")  # unwrapped
             shown.times.append((at, shown.error))
         case "execute_input":
             shown.number = content["execution_count"]

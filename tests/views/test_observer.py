@@ -57,10 +57,10 @@ def test_a_rank_that_has_not_joined_is_starting(observer):
 
 def test_a_running_rank_shows_its_sample(run, observer):
     started(run, 0, 1)
-    samples(run, 0, activity="compiling", place="Cell In[3], line 7", rss=5, steps=2, compiles=1)
+    samples(run, 0, activity="compiling", place="Cell In[3], line 7", memory=5, steps=2, compiles=1)
     seen = card(observer, 0)
     assert (seen.phase, seen.since, seen.place) == ("compiling", 15.0, "Cell In[3], line 7")
-    assert (seen.sample.rss, seen.sample.steps, seen.sample.compiles, seen.pid) == (5, 2, 1, 100)
+    assert (seen.sample.memory, seen.sample.steps, seen.sample.compiles, seen.pid) == (5, 2, 1, 100)
     assert card(observer, 1).phase == "running"
 
 

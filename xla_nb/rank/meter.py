@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from xla_nb import memory
 from xla_nb.program import tracebacks
+from xla_nb.rank.blocking import Standstill
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.since import LockSince
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
 from xla_nb.record.full_disk import Losses, is_of_disk
-from xla_nb.record.sample import Activity, Loop, Sample
+from xla_nb.record.sample import INPUT, Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 #: A function runs, or has returned, and its result is on its way.
@@ -39,7 +41,7 @@ _KNOWN = 3.0  # seconds of them, from which it is known
 _COMPILING = 0.1  # share of a span, from which it is left out, unless of so many most are:
 _MANY = 8
 _LONGEST = 300  # characters of an operation that a sample carries
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_BLOCKED = 1.0  # seconds in one blocking call, from which on that is what the rank does
 
 
 class Compiling:
@@ -157,6 +159,7 @@ class Meter:
         self._rests: float | None = None  # since when, as the last sample has it
         self._next = 0
         self._entry = threading.get_ident()
+        self._standstill = Standstill(self._entry)
         self._has_memory = True
         self._compiling = Compiling()
         self._rates = Rates()
@@ -180,7 +183,7 @@ class Meter:
             if self.changes is not None:
                 self.changes.end()
             if not self.is_over:
-                self._safely(self._sample)
+                self._safely(lambda: self._sample(ends=True))
                 self._finish()
 
     def _safely(self, act: Callable[[], None]) -> None:
@@ -213,8 +216,9 @@ class Meter:
         self._rests, self._next = rests, tick + _SLOW
         return rests is not None or tick % self._every == 0
 
-    def _sample(self) -> None:
+    def _sample(self, ends: bool = False) -> None:
         self._book.settle()
+        memory.own.count(anew=not ends)
         line = sample.encode(self._look())
         try:
             self._put(line)
@@ -240,15 +244,17 @@ class Meter:
         lasting, changes = compiling or 0.0, self.changes
         if changes is not None:
             changes.watch(counts)
+        self._stand(waiting)
         used, limit = self._device_memory()
         return Sample(
             at=now,
             activity=self._doing(waiting, compiling is not None, now),
             since=self._activity[1],
             place=tracebacks.innermost(self._entry, self._labels),
-            operation=waiting.operation[:_LONGEST] if waiting else "",
+            operation=waiting.operation[:_LONGEST] if waiting else self._blocked_in,
             missing=waiting.missing if waiting else (),
-            rss=_resident(),
+            memory=memory.own.nbytes,
+            free=memory.own.free,
             cpu=time.process_time(),
             device_used=used,
             device_limit=limit,
@@ -258,6 +264,7 @@ class Meter:
             waited=self._gauges.waited(),
             lock_waited=self._lock.waited(self._entry) if self._lock is not None else 0.0,
             data_waited=self._book.loading.seconds,
+            blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
@@ -272,9 +279,22 @@ class Meter:
             loops=self._rates.look(self._book.loops, now, counts.compile_seconds + lasting),
         )
 
+    def _stand(self, waiting: PendingCollective | None) -> None:
+        """Look whether the rank is blocked, beside all that is counted otherwise."""
+        told = INPUT if waiting and waiting.operation == INPUT else ""
+        counted = waiting or self._book.idle.since is not None or self._book.loading.since
+        self._standstill.look(told if counted else None)
+
+    @property
+    def _blocked_in(self) -> str:
+        still = self._standstill
+        return still.call if time.monotonic() - still.since >= _BLOCKED else ""
+
     def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:
         activity: Activity = "compiling" if compiling else "running"
         began: float | None = None
+        if self._blocked_in:
+            activity, began = "blocked", self._standstill.since
         if waiting:
             activity, began = "waiting", waiting.since
         if (rests := self._book.idle.since) is not None:
@@ -346,14 +366,6 @@ class Sampling:
 
     def __exit__(self, *_: object) -> None:
         self._sampler.end(self._meter)
-
-
-def _resident() -> int:
-    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return int(os.read(file, 100).split()[1]) * _PAGE
-    finally:
-        os.close(file)
 
 
 def _touched(path: str | Path) -> int:

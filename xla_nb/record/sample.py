@@ -12,7 +12,7 @@ from typing import Literal
 
 from xla_nb.protocol import plain
 
-Activity = Literal["running", "compiling", "waiting", "idle"]
+Activity = Literal["running", "compiling", "waiting", "blocked", "idle"]
 _MARKERS = 4  # at most in a step
 #: The operation of a rank that waits for the `lock` that ranks share.
 LOCK = "lock"
@@ -34,11 +34,15 @@ class Loop:
 class Sample:
     """One sample. `at` and `since` (when the activity began) are in seconds since the epoch.
 
-    activity        idle: a live rank that has nothing to run
+    activity        blocked: in a call that only waits, such as time.sleep; idle: a live rank that
+                    has nothing to run
     place           the innermost line of the notebook, `Cell In[3], line 7`
     operation       the collective that the rank waits in, or LOCK or INPUT, for the ranks
-                    `missing`; of LOCK that is the rank that holds it, none if that is not known
-    rss, device_*   bytes; None if the backend does not report them
+                    `missing`; of LOCK that is the rank that holds it, none if that is not known.
+                    The call that it is blocked in
+    memory          bytes of its host's memory, of pages that others have too only its share
+    free            bytes of that memory that can still be taken, by any process
+    device_*        bytes; None if the backend does not report them
     cpu             seconds of processor time so far
     compiles        graphs compiled, in `compile_seconds`
     compiling       seconds for which the compilation in progress has been seen; 0 if there is none
@@ -46,6 +50,7 @@ class Sample:
                     that cannot be seen, as on a TPU
     lock_waited     the same for the `lock`
     data_waited     seconds of waiting for a loader's next batch so far
+    blocked         seconds in calls that only waited so far
     idle            seconds in which a live rank had nothing to run so far
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
@@ -65,7 +70,8 @@ class Sample:
     place: str = ""
     operation: str = ""
     missing: tuple[int, ...] = ()
-    rss: int | None = None
+    memory: int | None = None
+    free: int | None = None
     cpu: float = 0.0
     device_used: int | None = None
     device_limit: int | None = None
@@ -75,6 +81,7 @@ class Sample:
     waited: float | None = None
     lock_waited: float = 0.0
     data_waited: float = 0.0
+    blocked: float = 0.0
     idle: float = 0.0
     steps: int = 0
     graphs: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from xla_nb.errors import XlaNbError
@@ -21,8 +22,11 @@ class RunFailed(XlaNbError):
     """A run that did not return every rank's value. `run` holds what there is; a copy in another
     process has the message alone, and no `run`.
 
-    brief: all but the headline has been shown already, by the panel.
+    brief: all but the headline has been shown already. is_seen: whether the cell that is executed
+    shows the headline too, in a panel.
     """
+
+    is_seen: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, run: RecordedRun, brief: bool = False) -> None:
         self.run = run
@@ -31,6 +35,11 @@ class RunFailed(XlaNbError):
             told += [*sentences.details(run.state), f"Output and files: {run.record.path}"]
         self._told = "\n\n".join(told)
         super().__init__(self._told)
+
+    def _render_traceback_(self) -> list[str]:
+        if self.is_seen():
+            return [f"{type(self).__name__}: the run above shows why."]
+        return super()._render_traceback_()
 
     def __str__(self) -> str:
         return self._told

@@ -190,10 +190,10 @@ class Run(RecordedRun):
             raise as_raised(failed) from None
         return True
 
-    def check(self, brief: bool = False) -> None:
+    def check(self) -> None:
         """Raise RunFailed unless every rank returned its value."""
         if not self.ok:
-            raise RunFailed(self, brief)
+            raise RunFailed(self)
 
     def join_end(self, timeout: float | None = None) -> bool:
         """Wait until the run has ended, in whatever way; False if it has not after `timeout`

@@ -94,14 +94,15 @@ class Clock:
         if sample is None or rank.phase != "running":
             return Standing(rank.rank, rank.phase, quiet, quiet, pid, place=rank.place)
         age = now - self._heard
+        blocked = sample.activity == "blocked"  # in which call, a stack tells with what led to it
         return Standing(
             rank.rank,
             rank.phase,
             quiet,
             max(0.0, sample.at - sample.since) + age,
             pid,
-            activity=sample.activity,
-            operation=sample.operation,
+            activity="running" if blocked else sample.activity,
+            operation="" if blocked else sample.operation,
             missing=sample.missing,
             place=sample.place,
             cpu=self._share(sample),

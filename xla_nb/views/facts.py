@@ -17,6 +17,7 @@ from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
+    KINDS,
     Bar,
     Card,
     Live,
@@ -225,11 +226,17 @@ def of_card(card: Card) -> list[Fact]:
 
 
 def in_common(snapshot: Snapshot) -> list[Fact]:
-    """What is the same for all of several ranks, to be said once."""
-    if len(snapshot.cards) < 2:
-        return []
-    first, *others = (in_table(card, snapshot) for card in snapshot.cards)
-    return [fact for fact in first if all(fact in other for other in others)]
+    """What is the same for all of several ranks, to be said once; and of their host, of any."""
+    each = [in_table(card, snapshot) for card in snapshot.cards]
+    first = each[0] if len(each) > 1 else []
+    same = [fact for fact in first if all(fact in other for other in each)]
+    return [*same, *free(snapshot)]
+
+
+def free(snapshot: Snapshot) -> list[Fact]:
+    """The host's free memory, where it is known; of several hosts the least."""
+    whose = "least free memory of a host" if len(snapshot.hosts) > 1 else "host's free memory"
+    return [Fact("free", whose, size(snapshot.free))] if snapshot.free is not None else []
 
 
 def everybody(snapshot: Snapshot) -> str:
@@ -237,6 +244,8 @@ def everybody(snapshot: Snapshot) -> str:
     if snapshot.unit == "device":
         return "the process"
     ranks = len(snapshot.cards)
+    if ranks == 1:
+        return name(snapshot.cards[0], snapshot)
     return "both ranks" if ranks == 2 else f"all {ranks:,} ranks"
 
 
@@ -260,13 +269,8 @@ def in_short(seconds: float) -> str:
 
 def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
     """What a rank's last seconds went into, in words, and the seconds of each."""
-    parts = {
-        "compiling": math.fsum(slot.compiling for slot in slots),
-        "running": math.fsum(slot.running for slot in slots),
-        "waiting for others": math.fsum(slot.others for slot in slots),
-        "waiting for data": math.fsum(slot.data for slot in slots),
-    }
-    return [(word, seconds) for word, seconds in parts.items() if seconds >= 0.005]
+    each = map(math.fsum, zip(*(slot.parts for slot in slots), strict=True))
+    return [one for one in zip(KINDS, each, strict=False) if one[1] >= 0.005]
 
 
 def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -346,7 +350,7 @@ _FACTS = (
         lambda card: "" if card.pid is None else str(card.pid),
         lambda cards: "",
     ),
-    _number("memory", "memory", lambda card: card.sample.rss, size),
+    _number("memory", "memory", lambda card: card.sample.memory, size),
     _number("device", "on device", lambda card: card.sample.device_used, size, _device_memory),
     _number("cpu", "CPU", lambda card: card.cpu, lambda share: f"{share * 100:.0f} %"),
     _number("compiles", "compiles", lambda card: card.sample.compiles or None, figure, _compiles),
@@ -420,6 +424,10 @@ def by_phase(cards: Iterable[Card]) -> dict[Phase, list[Card]]:
 def activity(card: Card) -> list[str]:
     """Where the rank is, and what it is doing there."""
     return [text for text in (card.place, card.detail) if text]
+
+
+#: Of ranks whose errors only followed another rank's.
+BECAUSE = "because of it"
 
 
 def first_to_fail(trouble: Trouble) -> str:

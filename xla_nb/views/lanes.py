@@ -32,6 +32,7 @@ class _Totals(NamedTuple):
     compiling: float
     others: float
     data: float
+    blocked: float
     idle: float
 
 
@@ -74,7 +75,7 @@ class Track:
     def waits(self) -> float | None:
         """Share of all that its lane shows in which it waited for others; None where that cannot be
         seen, or of less than a second."""
-        known = math.fsum(s.compiling + s.running + s.others + s.data for s in self.lane)
+        known = math.fsum(sum(slot.parts) for slot in self.lane)
         if not self._sees_others or known < 1.0:
             return None
         return min(1.0, math.fsum(slot.others for slot in self.lane) / known)
@@ -104,32 +105,21 @@ class Track:
         span = now.at - before.at
         if not _LEAST < span < _GAP:
             return
-        left, late = span, []
-        parts = []
-        for counted in (
-            now.compiling - before.compiling,
-            now.others - before.others,
-            now.data - before.data,
-        ):
-            part = min(max(0.0, counted), left)
-            parts.append(part)
-            late.append(max(0.0, counted - span))
-            left -= part
+        left, late, parts = span, {}, {}
+        for name in ("compiling", "others", "data", "blocked"):
+            counted = max(0.0, getattr(now, name) - getattr(before, name))
+            parts[name] = min(counted, left)
+            late[name] = max(0.0, counted - span)
+            left -= parts[name]
+        whole = Slot(0, running=left, **parts).parts
         for second in range(math.floor(before.at), math.ceil(now.at)):
             inside = min(now.at, second + 1) - max(before.at, second)
-            self._put(second, [part * inside / span for part in (*parts, left)])
-        self._put_earlier(math.floor(before.at), compiling=late[0], data=late[2])
+            self._put(second, [part * inside / span for part in whole])
+        self._put_earlier(math.floor(before.at), late["compiling"], late["data"])
 
     def _put(self, second: int, parts: Sequence[float]) -> None:
-        compiling, others, data, running = parts
-        slot = self._slots.get(second) or Slot(second)
-        self._slots[second] = replace(
-            slot,
-            compiling=slot.compiling + compiling,
-            running=slot.running + running,
-            others=slot.others + others,
-            data=slot.data + data,
-        )
+        before = self._slots.get(second) or Slot(second)
+        self._slots[second] = Slot(second, *map(sum, zip(before.parts, parts, strict=True)))
 
     def _put_earlier(self, last: int, compiling: float, data: float) -> None:
         """What is counted only when it is over had begun before: it was taken for running."""
@@ -165,6 +155,7 @@ def _totals(sample: Sample) -> _Totals:
         sample.compile_seconds + sample.compiling,
         (sample.waited or 0.0) + sample.lock_waited,
         sample.data_waited,
+        sample.blocked,
         sample.idle,
     )
 

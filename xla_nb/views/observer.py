@@ -42,6 +42,7 @@ from xla_nb.views.snapshot import (
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
+_TOLD = 300  # characters of an error that the title tells in full, so that nothing else does
 _LAST_LINE = 200  # characters of a card's last line
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
@@ -236,6 +237,7 @@ class Observer:
             hang=self._hang(),
             notices=(*_notices(self.run), *map(ansi.plain, self._damage.values())),
             bar=bar,
+            free=self._free(),
             unit="device" if shared else "rank",
             cards=cards,
             troubles=self.troubles(),
@@ -270,19 +272,27 @@ class Observer:
 
     def troubles(self) -> tuple[Trouble, ...]:
         state = self.run.state
-        headline = sentences.headline(state)
-        return tuple(
-            Trouble(
-                ranks=(group[0].rank, *sorted(error.rank for error in group[1:])),
-                first=(first := group[0].rank == state.first_trouble),
-                title=ansi.plain(group[0].first_line),
-                place=group[0].place,
-                text=ansi.clean(group[0].traceback or _rest(group[0].message)),
-                others=tuple(map(ansi.plain, sentences.differing(group))),
-                told=(first or group[0].kind == sentences.MISMATCH)
-                and sentences.tells(headline, group[0]),
-            )
-            for group in sentences.groups(state)
+        # During a hang the title is the verdict.
+        headline = "" if sentences.hang(state) else sentences.headline(state)
+        return tuple(self._trouble(group, headline) for group in sentences.groups(state))
+
+    def _trouble(self, group: list[sentences.RankError], headline: str) -> Trouble:
+        state, error = self.run.state, group[0]
+        first = error.rank == state.first_trouble
+        follows = not first and all(state.ranks[one.rank].follows for one in group)
+        told = (first or error.kind == sentences.MISMATCH) and sentences.tells(headline, error)
+        text = error.traceback or _rest(error.message)
+        if told and str(error) == error.first_line[:_TOLD]:
+            text = text.removesuffix(f"\n{error}")
+        return Trouble(
+            ranks=(error.rank, *sorted(one.rank for one in group[1:])),
+            first=first,
+            title=ansi.plain(error.first_line),
+            place=error.place,
+            text=ansi.clean(text),
+            others=tuple(map(ansi.plain, sentences.differing(group))),
+            told=told or follows,
+            follows=follows,
         )
 
     def card(self, rank: RankState) -> Card:
@@ -294,6 +304,9 @@ class Observer:
         if phase == "idle":
             sample = sample and replace(sample, place="", operation="", missing=())
         detail = ansi.plain(_detail(self.run.state, rank, sample))
+        place = rank.place if ended or sample is None else sample.place
+        if phase == "died" and not place and sample and sample.place:  # it could not say where
+            place, detail = sample.place, f"{detail}, last seen there"
         if phase == "finished" and rank.rank in sentences.left_early(self.run.state):
             phase, detail = "early", "returned without the collective that others called"
         return Card(
@@ -303,7 +316,7 @@ class Observer:
             device=rank.device,
             host=rank.host,
             pid=rank.pid,
-            place=rank.place if ended or sample is None else sample.place,
+            place=place,
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended or phase == "idle" else self._cpu.get(rank.rank),
@@ -319,6 +332,13 @@ class Observer:
             ),
             sample=sample or NO_SAMPLE,
         )
+
+    def _free(self) -> int | None:
+        """The memory that can still be taken on the host with the least, by its newest sample."""
+        samples = sorted(self._samples.items(), key=lambda item: item[1].at)
+        ranks = self.run.state.ranks
+        hosts = {ranks[rank].host: sample.free for rank, sample in samples}
+        return min((free for free in hosts.values() if free is not None), default=None)
 
     def _hang(self) -> Hang | None:
         hang = self.run.state.hang
@@ -375,7 +395,9 @@ def _phase(state: RunState, rank: RankState, sample: Sample | None) -> tuple[Pha
         return rank.phase, rank.ended
     if (told := live.phase(state, rank, sample)) is not None:
         return told
-    return ("running", rank.started) if sample is None else (sample.activity, sample.since)
+    if sample is None:
+        return "running", rank.started
+    return "waiting" if sample.activity == "blocked" else sample.activity, sample.since
 
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:

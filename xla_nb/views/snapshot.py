@@ -47,6 +47,13 @@ class Bar:
 NO_SAMPLE = Sample(at=0.0, since=0.0)
 
 
+#: What a second of a rank may have gone into, in words, in the order of a slot's parts.
+KINDS = (
+    *("compiling", "running", "waiting for others", "waiting for data"),
+    "in a blocking call",
+)
+
+
 @dataclass(frozen=True)
 class Slot:
     """One second of a rank's lane: when it began, in whole seconds since the epoch, and the seconds
@@ -58,6 +65,12 @@ class Slot:
     running: float = 0.0
     others: float = 0.0  # waiting for other ranks, or for the `lock`
     data: float = 0.0  # waiting for a loader's next batch
+    blocked: float = 0.0  # in a call that only waits, such as time.sleep
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """All of them, in this order."""
+        return self.compiling, self.running, self.others, self.data, self.blocked
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,8 @@ class Card:
     phase     "early": it has returned, and others failed as they missed it in a collective
     since     when the phase began, in seconds since the epoch
     place     its innermost line in the notebook, `Cell In[3], line 7`
-    detail    the collective it waits in and for whom, its result, or its host's loss, in short
+    detail    the collective it waits in and for whom, the call it is blocked in, its result, or its
+              host's loss, in short
     line      the last line it printed, plain text of at most 200 characters
     cpu       processor time per second between the last two samples; 1.0 is one core
     step      seconds from one of its last steps to the next; None until some were seen
@@ -167,7 +181,8 @@ class Trouble:
     """Ranks that failed with the same error: the leading rank, then the others in order.
 
     first     whether the leading rank was the first of the run to fail
-    told      the headline says title and place
+    follows   they failed because another rank had ended, which is told
+    told      the headline says title and place, or what they followed
     text      its traceback, may be empty
     others    a line for each rank whose message differs
     """
@@ -179,6 +194,7 @@ class Trouble:
     text: str
     others: tuple[str, ...] = ()
     told: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,6 +245,7 @@ class Snapshot:
     unit      what a card stands for: a rank, or a device if one process drives several
     hosts     names of the machines, in order
     lost      reasons by name, for hosts that were lost
+    free      bytes of memory that can still be taken, on the host with the least
     live      these are live ranks, which a cell has only at times
     """
 
@@ -250,6 +267,7 @@ class Snapshot:
     hang: Hang | None = None
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
+    free: int | None = None
     unit: Unit = "rank"
     cards: tuple[Card, ...] = ()
     troubles: tuple[Trouble, ...] = ()

@@ -134,7 +134,7 @@ def hostile(evil: str) -> Snapshot:
     """A snapshot with `evil` in every place that a rank has influence on."""
     bar = Bar(evil, 1, 2)
     counts = {evil: 1}
-    figures = sample(rss=1, device_used=1, compiles=1, steps=1, fallbacks=counts, clients=counts)
+    figures = sample(memory=1, device_used=1, compiles=1, steps=1, fallbacks=counts, clients=counts)
     return snapshot(
         run=evil,
         cell=evil,
@@ -376,7 +376,7 @@ def test_a_rank_is_shown_with_all_facts() -> None:
         step=0.083,
         waits=0.28,
         sample=sample(
-            rss=3 << 29,
+            memory=3 << 29,
             device_used=3 << 30,
             device_limit=16 << 30,
             compiles=3,
@@ -460,7 +460,7 @@ def test_each_rank_is_a_row_under_named_columns() -> None:
     assert head == ["rank", "state", ""]
     assert [row[0] for row in ranks] == [str(rank) for rank in range(6)]
     assert ranks[2] == ["2", "† died after 11.5 s", "pid 102, device xla:2, host worker-1"]
-    figures = sample(rss=1 << 30, steps=7), sample(rss=2 << 30, steps=8)
+    figures = sample(memory=1 << 30, steps=7), sample(memory=2 << 30, steps=8)
     measured = (replace(card, sample=one) for card, one in zip(cards(2), figures, strict=True))
     head, *ranks = rows(saved.render_html(snapshot(cards=tuple(measured))))
     assert head == ["rank", "state", "memory", "syncs", ""]
@@ -587,7 +587,7 @@ def test_ranks_beyond_the_tiles_are_counted() -> None:
 
 
 def test_the_memory_of_many_ranks_is_a_range() -> None:
-    many = tuple(replace(card, sample=sample(rss=(card.rank + 1) << 30)) for card in cards(40))
+    many = tuple(replace(card, sample=sample(memory=(card.rank + 1) << 30)) for card in cards(40))
     for shown in both(snapshot(cards=many)):
         assert "memory 1.0 GiB to 40.0 GiB" in shown
 

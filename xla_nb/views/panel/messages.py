@@ -194,9 +194,9 @@ _LANES = 64
 
 
 def _slot(slot: Slot) -> list[float]:
-    """Its second, then the seconds of compiling, running, waiting for others and for data."""
-    parts = slot.compiling, slot.running, slot.others, slot.data
-    return [slot.second, *(round(part, 2) for part in parts)]
+    """Its second, then the seconds of compiling, running, waiting for others and for data, and in
+    blocking calls."""
+    return [slot.second, *(round(part, 2) for part in slot.parts)]
 
 
 #: Fields of a card that the page puts into words; the others are among its facts.
@@ -205,7 +205,7 @@ _OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
 
 def _card(card: Card) -> dict[str, Any]:
     """`from`: host and process; `used`: share of the device's memory; `step`: seconds; `waits`: a
-    share; `rss`: bytes."""
+    share; `memory`: bytes."""
     sample, known = card.sample, facts.of_card(card)
     process = [f"{fact.label} {fact.value}" for fact in known if fact.id == "pid"]
     used = (sample.device_used or 0) / sample.device_limit if sample.device_limit else None
@@ -215,7 +215,7 @@ def _card(card: Card) -> dict[str, Any]:
         "step": None if card.step is None else float(f"{card.step:.3g}"),
         "waits": None if card.waits is None else round(card.waits, 2),
         # In whole MiB: a page of memory more or less is no news of a rank that rests.
-        "rss": None if sample.rss is None else sample.rss >> 20 << 20,
+        "memory": None if sample.memory is None else sample.memory >> 20 << 20,
         "from": " · ".join([card.host, *process] if card.host else process),
         "facts": [fact._asdict() for fact in known if fact.id != "pid"],
         "bars": [_bar(bar) for bar in card.bars],
@@ -235,8 +235,10 @@ def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
     phase = "died" if phases.get(trouble.ranks[0]) == "died" else "failed"
     alone = len(snapshot.troubles) == 1
     first = "" if alone else facts.first_to_fail(trouble)
-    who = f"{wording.ranks(trouble.ranks)} {phase}{f', {first}' if first else ''}"
-    return {**vars(trouble), "who": who, "phase": phase, "open": trouble.first or alone}
+    more = f", {first}" if first else f" {facts.BECAUSE}" if trouble.follows else ""
+    who = f"{wording.ranks(trouble.ranks)} {phase}{more}"
+    opened = not trouble.follows and (trouble.first or alone)
+    return {**vars(trouble), "who": who, "phase": phase, "open": opened}
 
 
 def _hang(hang: Hang) -> dict[str, Any]:
@@ -261,6 +263,7 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "home": str(Path.home()),
         "notices": list(snapshot.notices),
         "ranks": len(snapshot.cards),
+        "free": " ".join(f"{fact.label} {fact.value}" for fact in facts.free(snapshot)),
         "unit": snapshot.unit,
         "live": None if snapshot.live is None else _live(snapshot.live),
     }

@@ -114,7 +114,10 @@ def _notices(snapshot: Snapshot) -> str:
 
 def _troubles(snapshot: Snapshot) -> str:
     groups, more = bounds.troubles(snapshot, colours.coloured)
-    drawn = [_trouble(group, not number) for number, group in enumerate(groups)]
+    drawn = [
+        _trouble(group, not number and not group.trouble.follows)
+        for number, group in enumerate(groups)
+    ]
     return "".join(drawn) + (div("", more) if more else "")
 
 
@@ -122,7 +125,9 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
     trouble = shown.trouble
     first = facts.first_to_fail(trouble)
     words = [mark(PHASES["failed"].glyph, wording.ranks(trouble.ranks), RED)]
-    if not trouble.told:
+    if trouble.follows:
+        words.append(faint(f"failed {facts.BECAUSE}"))
+    elif not trouble.told:
         words += [
             faint(f"({first})") if first else "",
             f"<b>{escaped(trouble.title)}</b>",

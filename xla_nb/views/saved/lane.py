@@ -9,18 +9,13 @@ from html import escape
 from xla_nb.views import facts
 from xla_nb.views.saved import chart
 from xla_nb.views.saved.tags import bit, div, swatch
-from xla_nb.views.snapshot import Slot
+from xla_nb.views.snapshot import KINDS, Slot
 
 _SECONDS, _HEIGHT = 60, 12
 _EACH = 5  # pixels of the picture for a second; it is shown at half its size
 WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
-#: The colours of the live panel, in the order of a slot's parts.
-_COLOURS = {
-    "compiling": "#d29922",
-    "running": "#1f6feb",
-    "waiting for others": "#9aa4af",
-    "waiting for data": "#8957e5",
-}
+#: The colours of the live panel.
+_COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
 
 def strip(slots: Sequence[Slot], newest: int) -> str:
@@ -39,9 +34,8 @@ def strip(slots: Sequence[Slot], newest: int) -> str:
 
 def _second(slot: Slot | None) -> bytes:
     """Its pixels: red, green, blue and alpha of each; none of it where nothing is known."""
-    parts = (slot.compiling, slot.running, slot.others, slot.data) if slot else ()
     pixels, end = b"", 0.0
-    for colour, part in zip(_COLOURS.values(), parts, strict=False):
+    for colour, part in zip(_COLOURS.values(), slot.parts if slot else (), strict=False):
         end += part
         drawn = bytes.fromhex(f"{colour[1:]}ff")
         pixels += drawn * (min(_EACH, round(end * _EACH)) - len(pixels) // len(drawn))

@@ -85,7 +85,7 @@ def pre(lines: Iterable[str], edge: str = "") -> str:
     border = f"0;border-left:3px solid {edge};padding-left:8px" if edge else "0"
     style = (
         "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;margin:0;"
-        "padding:0;overflow-wrap:break-word;background:transparent;"
+        "padding:0;overflow-wrap:break-word;word-break:normal;background:transparent;"
         f"border:{border}"
     )
     return f'<pre style="{style}">{chr(10).join(lines)}</pre>'

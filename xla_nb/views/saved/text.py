@@ -47,6 +47,8 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
         unsaid = trouble.place and trouble.place not in trouble.title
         place = f", at {facts.cut(trouble.place, 200)}" if unsaid else ""
         heading = f"{who}: {facts.cut(trouble.title, 300)}{place}"
+    if trouble.follows:
+        return ["", f"{heading[:-1]} failed {facts.BECAUSE}: {facts.cut(trouble.title, 300)}"]
     lines = ["", heading]
     lines += shown.traceback.lines(bounds.gap_text(shown.traceback))
     if trouble.others:

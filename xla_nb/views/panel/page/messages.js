@@ -9,7 +9,7 @@ const readDiagnosis = reader({ sentence: string, ranks, level: (x) => (LEVELS.in
 export const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
 	...each(string, "device host from place detail line"),
-	...each(number, "since used step waits rss"),
+	...each(number, "since used step waits memory"),
 	rank: amount,
 	facts: (x) => objects(x).map(readFact),
 	bars: (x) => objects(x).slice(0, 3).map(readBar),
@@ -18,7 +18,7 @@ export const readTrouble = reader({ ranks, open: Boolean, told: Boolean, ...each
 export const readGroup = reader({ ranks, ...each(string, "who place note"), stack: raw });
 export const readHang = reader({ verdict: string, groups: (x) => objects(x).map(readGroup) });
 export const readAbout = reader({
-	...each(string, "cell headline host stopping record home"),
+	...each(string, "cell headline host free stopping record home"),
 	diagnosis: (x) => (isObject(x) ? readDiagnosis(x) : null),
 	unit: (x) => (x === "device" ? x : "rank"),
 	...each(number, "started ended elapsed"),

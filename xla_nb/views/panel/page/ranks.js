@@ -129,7 +129,7 @@ export class Ranks {
 			step: has("step") ? "step" : "",
 			waits: has("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
 			metric: metric === undefined || shared ? "" : plain(metric),
-			memory: has("rss") ? "memory" : "",
+			memory: has("memory") ? "memory" : "",
 		};
 		for (const name in words) put(this.names[name], words[name]);
 		mark(this.node, "data-columns", Object.keys(words).filter((name) => words[name]).join(" "));
@@ -137,12 +137,13 @@ export class Ranks {
 		mark(this.node, "data-uneven", Math.max(...parts) - Math.min(...parts) > 0.02 || null);
 		const lanes = this.size === "rows" ? [...store.lanes.values()].flatMap((lane) => [...lane.values()]) : [];
 		const seen = kinds.filter((_, i) => lanes.some((parts) => parts[i] > 0));
-		const same = shared && cards[0].from ? [cards[0].from] : [];
+		const same = [shared && cards[0].from];
 		for (const { id, label, value } of cards[0].facts) {
 			const differs = cards.some(({ facts }) => !facts.some((fact) => fact.id === id && fact.value === value));
 			const own = !shared && ["steps", "memory", "cpu"].includes(id);
 			if (cards.length > 1 && !differs && !own && !/^\S+ 1$/.test(value)) same.push(`${label} ${value}`);
 		}
+		same.push(store.about.free);
 		const key = (kind) => span("kind", h("i", { "data-kind": kind }), KINDS[kind]);
 		fill(this.once, String([seen, same]), () => [...seen.map(key), joined(...same)]);
 	}
@@ -161,7 +162,7 @@ export class Ranks {
 	}
 
 	fill(card) {
-		const { rank, host, phase, place, detail, facts } = card;
+		const { rank, host, phase, place, detail, facts, bars } = card;
 		const box = held(this.boxes, rank, () => (this.size === "dense" ? new Tile() : new Row()));
 		box.node ??= h(`div.rank.${this.size}`, { role: "option", tabindex: -1, "data-rank": rank }, ...box.children);
 		box.card = card;
@@ -170,7 +171,7 @@ export class Ranks {
 		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, ...numbers, warning, host);
 		mark(box.node, "data-phase", phase);
 		mark(box.node, "aria-label", box.label);
-		box.node.style.backgroundSize = `${Math.round(100 * (card.bars[0]?.part ?? 0))}% 2px`;
+		box.node.style.backgroundSize = `${Math.round(100 * (bars[0]?.part ?? 0))}% 2px`;
 		box.set(card, this.view.store, box.node, this.view);
 	}
 

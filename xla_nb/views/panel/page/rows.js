@@ -29,7 +29,7 @@ export class Row {
 		else fill(this.at, near, () => (near ? [placed(card.place, view, near, { tabindex: -1 })] : []));
 		put(this.step, card.step === null ? "" : stepTime(card.step));
 		put(this.waits, card.waits === null ? "" : percent(card.waits));
-		put(this.memory, card.rss === null ? "" : mebibytes(card.rss));
+		put(this.memory, card.memory === null ? "" : mebibytes(card.memory));
 		const warns = card.facts.some(({ id }) => id === "fallbacks");
 		mark(node, "data-warns", warns || null);
 	}

@@ -167,7 +167,7 @@ export class Store {
 			if (!isRank(card.rank)) continue;
 			const read = readCard(card);
 			this.cards.set(card.rank, read);
-			if (read.rss !== null) this.weigh(read);
+			if (read.memory !== null) this.weigh(read);
 		}
 		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
 		this.changed("head", "ranks");
@@ -183,12 +183,12 @@ export class Store {
 	}
 
 	/** Notes the memory of a rank, at most once a second. */
-	weigh({ rank, rss }) {
+	weigh({ rank, memory }) {
 		const at = this.now - (this.about.started ?? this.now);
 		const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
 		if (x.length && at - x.at(-1) < 1) return;
 		x.push(at);
-		y.push(rss / 2 ** 20);
+		y.push(memory / 2 ** 20);
 		t.push(at);
 		this.changed("figures");
 		if (x.length > 400) for (const one of [x, y, t]) one.splice(0, one.length, ...one.filter((_, i) => i % 2 === 0));
@@ -201,7 +201,7 @@ export class Store {
 			if (!isRank(rank)) continue;
 			const lane = held(this.lanes, rank, () => new Map());
 			for (const [second, ...parts] of list(slots).map(list)) {
-				if (Number.isInteger(second)) lane.set(second, parts.slice(0, 4).map(amount));
+				if (Number.isInteger(second)) lane.set(second, parts.slice(0, 5).map(amount));
 			}
 			const newest = Math.max(...lane.keys());
 			for (const second of lane.keys()) if (second <= newest - WINDOW) lane.delete(second);

@@ -5,7 +5,7 @@ export const PHASES = "early failed died waiting compiling starting running idle
 export const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
 export const LEVELS = ["calm", "warning", "bad"];
 // What a rank's seconds go into, in the order of a slot's numbers.
-export const KINDS = { compiling: "compiling", running: "running", others: "waiting for others", data: "waiting for data" };
+export const KINDS = { compiling: "compiling", running: "running", others: "waiting for others", data: "waiting for data", blocked: "in a blocking call" };
 export const kinds = Object.keys(KINDS);
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });

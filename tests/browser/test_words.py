@@ -1,0 +1,58 @@
+"""Where long sentences are broken in JupyterLab: between words."""
+
+import pytest
+
+from tests.browser.lab import LabNotebook
+
+FAILS = """\
+%%xla_spawn -n 2 --view {view} --grace {grace}
+import time
+def train(rank):
+    if rank == 1:
+        raise ValueError({words!r} * 3 + "end")
+    time.sleep(60)
+"""
+WORDS = "the shards of this rank have another length than those which all the others have read; "
+REFUSED = """\
+opened = open("/etc/hostname")
+import xla_nb
+xla_nb.spawn(opened.read)"""
+# Words that stand in two lines, though each would fit in one.
+BROKEN = """output => {
+    const broken = [];
+    const walker = document.createTreeWalker(output, NodeFilter.SHOW_TEXT);
+    for (let node; (node = walker.nextNode());) {
+        if (!node.parentElement.checkVisibility()) continue; // in a fold
+        const width = node.parentElement.closest("pre, div, td, li")?.clientWidth ?? 0;
+        for (const { index, 0: word } of node.data.matchAll(/\\S+/g)) {
+            const range = document.createRange();
+            range.setStart(node, index);
+            range.setEnd(node, index + word.length);
+            const lines = new Set([...range.getClientRects()].map(({ top }) => Math.round(top)));
+            if (lines.size > 1 && word.length < 40 && width > 0) broken.push(word);
+        }
+    }
+    return broken;
+}"""
+
+
+def broken(notebook: LabNotebook, cell: int) -> list[str]:
+    return list(notebook.output(cell).evaluate(BROKEN))
+
+
+@pytest.mark.parametrize("size", [(1280, 900), (1100, 900)])
+def test_no_word_of_an_error_is_broken(notebook: LabNotebook, size: tuple[int, int]) -> None:
+    notebook.page.set_viewport_size({"width": size[0], "height": size[1]})
+    try:
+        live = notebook.add(FAILS.format(view="panel", grace=4, words=WORDS))
+        notebook.run(live)
+        notebook.wait_for("Rank 1 failed", live)
+        assert broken(notebook, live) == []
+        notebook.done(live)
+        assert "another length" in notebook.text(live)
+        assert broken(notebook, live) == []
+        refused = notebook.execute(REFUSED)
+        assert "open file" in notebook.text(refused)
+        assert broken(notebook, refused) == []
+    finally:
+        notebook.page.set_viewport_size({"width": 1280, "height": 900})

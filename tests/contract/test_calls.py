@@ -1,0 +1,70 @@
+"""A rank that only waits, in `time.sleep` or for a queue, is said to, and its lane is grey."""
+
+import html
+import re
+
+WAITS = """\
+import queue, subprocess, threading, time, xla_nb
+def wait_in_calls(rank):
+    if rank == 0:
+        time.sleep({seconds})
+    elif rank == 1:
+        waiting = queue.SimpleQueue()
+        try: waiting.get(timeout={seconds})
+        except queue.Empty: pass
+    elif rank == 2:
+        threading.Event().wait({seconds})
+    elif rank == 3:
+        subprocess.run(["sleep", "{seconds}"])
+    else:
+        end = time.monotonic() + {seconds}
+        while time.monotonic() < end:
+            sum(range(1000))
+"""
+NAMES = ["time.sleep", "SimpleQueue.get", "Event.wait", "subprocess.run"]
+# What a user sees who displays the run while it lasts, until it tells of all these calls.
+SHOWN_WHILE = """\
+waiting = xla_nb.spawn(wait_in_calls, n=5, bg=True, view="none")
+until = time.monotonic() + 60
+shown = ""
+while time.monotonic() < until and not all(f"in {{name}}" in shown for name in {names}):
+    time.sleep(0.1)
+    shown = waiting._repr_mimebundle_()["text/plain"]
+waiting.stop()
+waiting.join_end(30)
+print(shown)
+"""
+
+
+def lanes(page):
+    """What the strip of each rank says its last minute went into."""
+    return [html.unescape(told) for told in re.findall(r'alt="([^"]*)"', page)]
+
+
+def test_the_call_that_a_rank_waits_in_is_named_with_its_line(notebook):
+    notebook.ok(WAITS.format(seconds=100))
+    shown = notebook.ok(SHOWN_WHILE.format(names=NAMES)).stdout
+    lines = [line for line in shown.splitlines() if re.match(r"rank \d:", line)]
+    for name, place, line in zip(NAMES, (4, 7, 10, 12), lines, strict=False):
+        assert re.search(rf"◔ waiting for [\d.]+ s, .*, line {place}, in {re.escape(name)}", line)
+    assert "● running" in lines[4]
+    assert " in " not in lines[4]
+
+
+def test_seconds_in_such_calls_are_grey_in_what_is_saved(notebook):
+    cell = f"%%xla_spawn -n 5 --view panel\n{WAITS.format(seconds=2)}"
+    page = notebook.ok(cell).page
+    *waited, computed = lanes(page)
+    assert len(waited) == 4
+    assert all("in a blocking call" in told for told in waited)
+    assert "in a blocking call" not in computed
+    assert "> in a blocking call</span>" in page  # what the colour means
+
+
+def test_live_ranks_are_said_to_wait_too(notebook):
+    notebook.ok("%xla_start -n 2")
+    page = notebook.ok("%%xla --view panel\nimport time\ntime.sleep(1.5)").page
+    notebook.ok("%xla_shutdown")
+    told = lanes(page)
+    assert len(told) == 2
+    assert all("in a blocking call" in one for one in told)

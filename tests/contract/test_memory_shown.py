@@ -1,0 +1,41 @@
+"""What memory ranks are said to take, and what their host has left."""
+
+import html
+import re
+
+HOLDS = """\
+import os
+def hold(rank):
+    global held
+    held = bytearray(b"x" * (300 << 20)) if rank == 1 else b""
+    resident = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    print("resident", resident >> 20)
+"""
+
+
+def mebibytes(shown):
+    """The memory of ranks, as text tells it."""
+    each = re.findall(r"memory ([\d.]+) (MiB|GiB)", shown.partition("host's free memory")[2])
+    return [float(number) * (1024 if unit == "GiB" else 1) for number, unit in each]
+
+
+def test_what_ranks_share_is_not_counted_for_each(notebook):
+    shown = notebook.ok(f"%%xla_spawn -n 4\n{HOLDS}")
+    first, holds, *_ = told = mebibytes(shown.data["text/plain"])
+    assert len(told) == 4
+    assert 290 < holds - first < 310
+    resident = sorted(int(line.rpartition(" ")[2]) for line in shown.lines if "resident" in line)
+    assert sum(told) < 0.7 * sum(resident)
+
+
+def test_a_run_of_one_instant_has_a_value_too(notebook):
+    shown = notebook.ok("%%xla_spawn -n 2\ndef instant(rank): return rank")
+    assert re.search(r"\bmemory \d+ MiB", shown.data["text/plain"])
+
+
+def test_what_the_host_has_left_is_told_once(notebook):
+    shown = notebook.ok("%%xla_spawn -n 3\ndef instant(rank): return rank").data
+    (line,) = [line for line in shown["text/plain"].splitlines() if "host's free memory" in line]
+    assert re.search(r"all 3 ranks: .*host's free memory [\d.]+ [MG]iB", line)
+    page = html.unescape(re.sub(r"<[^>]*>", "", shown["text/html"]))
+    assert len(re.findall(r"host's free memory [\d.]+ [MG]iB", page)) == 1

@@ -1,0 +1,166 @@
+"""Which blocking call a thread is said to be in, and that looking at it changes nothing."""
+
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from xla_nb.rank import blocking
+from xla_nb.rank.blocking import Standstill
+
+SECONDS = 0.3
+
+
+@pytest.fixture(autouse=True)
+def cells_are_not_ours(monkeypatch):
+    monkeypatch.setattr(blocking, "_OURS", "/nowhere/")
+
+
+def said(act):
+    """What is said while a thread is in `act`, and for how long it was in what was said."""
+    found, made, over = set(), threading.Event(), threading.Event()
+
+    def run():
+        nonlocal still
+        still = Standstill(threading.get_ident())
+        made.set()
+        act()
+        over.set()
+
+    still = None
+    thread = threading.Thread(target=run)
+    thread.start()
+    made.wait()
+    while not over.wait(0.02):
+        still.look()
+        found.add(still.call)
+    thread.join()
+    return found - {""}, still.seconds
+
+
+def sleeps_by_its_own_name():
+    from time import sleep as rest
+
+    rest(SECONDS)
+
+
+def gets():
+    with pytest.raises(queue.Empty):
+        queue.Queue().get(timeout=SECONDS)
+
+
+def gets_from_a_simple_queue():
+    waiting = queue.SimpleQueue()
+    with pytest.raises(queue.Empty):
+        waiting.get(timeout=SECONDS)
+
+
+def joins():
+    thread = threading.Thread(target=time.sleep, args=(SECONDS,))
+    thread.start()
+    thread.join()
+
+
+def receives():
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(TimeoutError):
+        one.settimeout(SECONDS)
+        one.recv(1)
+
+
+def runs():
+    subprocess.run([sys.executable, "-c", f"import time; time.sleep({2 * SECONDS})"], check=True)
+
+
+CALLS = {
+    "time.sleep": lambda: time.sleep(SECONDS),
+    "Queue.get": gets,
+    "SimpleQueue.get": gets_from_a_simple_queue,
+    "Event.wait": lambda: threading.Event().wait(SECONDS),
+    "Thread.join": joins,
+    "socket.recv": receives,
+    "subprocess.run": runs,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_only_waits_is_named(name):
+    found, seconds = said(CALLS[name])
+    assert found == {name}
+    assert seconds > SECONDS / 2
+
+
+def test_what_the_code_calls_it_does_not_matter():
+    assert said(sleeps_by_its_own_name)[0] == {"time.sleep"}
+
+
+def test_code_of_a_cell_is_known_too():
+    code = compile(f"import time\ntime.sleep(\n    {SECONDS}\n)", "Cell In[1]", "exec")
+    assert said(lambda: exec(code, {}))[0] == {"time.sleep"}
+
+
+def computes():
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        sum(range(1000))
+
+
+def test_a_thread_that_computes_is_in_no_such_call():
+    assert said(computes) == (set(), 0.0)
+
+
+def test_a_function_of_which_nothing_is_known_is_not_named():
+    made = {"clock": time}
+    assert said(lambda: made["clock"].sleep(SECONDS))[0] == set()
+
+
+def test_looking_keeps_nothing_of_the_function_alive():
+    gone = []
+
+    class Held:
+        def __del__(self):
+            gone.append(time.monotonic())
+
+    def act():
+        held = Held()
+        time.sleep(SECONDS)
+        del held
+        assert gone
+
+    said(act)
+    assert gone
+
+
+def test_looking_changes_no_dictionary_of_locals():
+    def act():
+        from time import sleep as rest
+
+        before = locals()
+        later = "later"
+        rest(SECONDS)
+        assert "later" not in before
+        return later
+
+    assert said(act)[0] == set()
+
+
+def test_no_code_of_the_users_objects_runs():
+    looked_up = []
+
+    class Owner:
+        @property
+        def waiting(self):
+            looked_up.append(1)
+            return queue.SimpleQueue()
+
+    def act():
+        owner = Owner()
+        with pytest.raises(queue.Empty):
+            owner.waiting.get(timeout=SECONDS)
+
+    assert said(act)[0] == set()
+    assert len(looked_up) == 1
