@@ -100,7 +100,9 @@ def test_what_ranks_leave_to_the_end_of_a_script_is_done(
         "    logging.warning('collected')\n"
         "    return shared.name"
     )
-    assert sorted(shown.error_lines) == ["[0] collected", "[1] collected"]
+    # Another handler may have been there already.
+    collected = [line for line in shown.error_lines if line.endswith("] collected")]
+    assert sorted(collected) == ["[0] collected", "[1] collected"]
     assert [str(path) for path in tmp_path.iterdir()] == [notebook.value("tidied[0]").strip("'")]
 
 

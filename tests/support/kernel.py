@@ -52,12 +52,14 @@ class Shown:
 
     @property
     def page(self) -> str:
-        """The HTML that the cell keeps: of each display as it was updated last."""
+        """The HTML that the cell keeps: of each display as it was updated last. It may have
+        updated those of other cells, too."""
         kept = {}
         for number, message in enumerate(self.messages):
-            if message["msg_type"] in ("display_data", "update_display_data"):
-                content = message["content"]
-                name = content.get("transient", {}).get("display_id", number)
+            content = message["content"]
+            name = content.get("transient", {}).get("display_id", number)
+            is_new = message["msg_type"] == "display_data"
+            if is_new or (message["msg_type"] == "update_display_data" and name in kept):
                 kept[name] = content["data"].get("text/html", "")
         return "\n".join(kept.values())
 

@@ -211,10 +211,7 @@ class Sent:
             return True
         if unit.memory is before.memory:  # it was not even pickled
             return False
-        if not before.memory.is_as_sent(unit.memory):
-            return True
-        before.memory.stays(unit.memory)
-        return False
+        return not before.memory.is_as_sent(unit.memory)
 
     def _tell(self, changed: Set[Key], sent: Set[Key], shared: Mapping[Key, sharing.Links]) -> None:
         """Say which values were sent again although they have not changed."""
