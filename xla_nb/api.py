@@ -101,12 +101,10 @@ def call(
     given: Mapping[str, object],
     *,
     drops: bool = False,
-    launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """`spawn` with its options by their names.
 
-    drops: None takes the place of what a rank returns and cannot be sent, with a note. `launched`
-    gets the run before it is followed."""
+    drops: None takes the place of what a rank returns and cannot be sent, with a note."""
     here = notebook.current()
     asked = {**dict.fromkeys(run_options.OPTIONS), **given}
     options = run_options.options(run_options.completed(asked, here.settings if here else {}))
@@ -117,8 +115,8 @@ def call(
         return replace(program, drops=drops)
 
     if here and not here.runs_a_script:
-        return run(here.program(made), options, here.resolve, launched)
-    return run(made(script()), options, vars(sys.modules["__main__"]).__getitem__, launched)
+        return run(here.program(made), options, here.resolve)
+    return run(made(script()), options, vars(sys.modules["__main__"]).__getitem__)
 
 
 def run(

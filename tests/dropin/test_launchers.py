@@ -460,33 +460,6 @@ def test_an_error_in_one_expression_below_a_magic_names_its_cell(published):
     assert f"failed at Cell In[{shown.number}], line 3: ZeroDivisionError" in shown.error
 
 
-IN_A_THREAD = """
-import time
-from concurrent.futures import ThreadPoolExecutor
-def waits(index):
-    print("waiting")
-    time.sleep(600)
-with ThreadPoolExecutor(1) as pool:
-    future = pool.submit(xmp.spawn, waits, nprocs=2)
-    future.result()
-"""
-
-
-def test_an_interrupt_ends_the_run_that_a_thread_waits_for(published):
-    interrupts = iter([published.interrupt])
-
-    def interrupt(shown):
-        if "waiting" in shown.stdout:
-            next(interrupts, lambda: None)()
-
-    shown = published.run(IN_A_THREAD, during=interrupt)
-    assert shown.ename == "KeyboardInterrupt"
-    assert "interrupts.py" not in shown.error  # nor in that of any other cell
-    ended = "type(future.exception()).__name__, str(future.exception()).splitlines()[0]"
-    assert published.value(ended) == "('Interrupted', 'Stopped by an interrupt')"
-    published.ok("run = xmp.spawn(lambda index: index, nprocs=2)")
-
-
 def test_a_thread_of_the_notebooks_gets_the_run(published):
     call = "asyncio.to_thread(xmp.spawn, lambda index: index, nprocs=2)"
     published.ok(f"import asyncio\nrun = await {call}")

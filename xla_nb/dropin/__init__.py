@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from xla_nb import notebook, old_names, old_parameters
-from xla_nb.dropin import answers, forks, furniture, interrupts, launchers
+from xla_nb.dropin import answers, forks, furniture, launchers
 from xla_nb.protocol import absl_flags
 from xla_nb.rank.entries import is_rank
 
@@ -30,7 +30,6 @@ def install() -> None:
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_on()
-        interrupts.of(here.shell).turn_on()
 
 
 def uninstall() -> None:
@@ -43,4 +42,3 @@ def uninstall() -> None:
     here = notebook.current()
     if here:
         furniture.of(here.shell).turn_off()
-        interrupts.of(here.shell).turn_off()

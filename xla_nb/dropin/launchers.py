@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
-from xla_nb.dropin import answers, furniture, guard, interrupts
+from xla_nb.dropin import answers, furniture, guard
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.protocol.refusals import TRAINING_FUNCTION
@@ -122,7 +122,7 @@ def launched(
     view = _view_behind() if bg else None
     with _interruptible():
         given = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
-        run = api.call(fn, args, given, drops=True, launched=_nothing if bg else _watching())
+        run = api.call(fn, args, given, drops=True)
     return run if is_own else None
 
 
@@ -167,15 +167,6 @@ def _interruptible() -> Iterator[None]:
         raise Interrupted(str(failed)) from None
 
 
-def _watching() -> Callable[[Run], None]:
-    here = notebook.current()
-    return interrupts.of(here.shell).watching() if here else _nothing
-
-
-def _nothing(run: Run) -> None:
-    """What is done about interrupts where nobody waits, and in scripts."""
-
-
 def _choose_device() -> None:
     here = notebook.current()
     if here:
@@ -200,7 +191,7 @@ def results_of(
     _choose_device()
     with _interruptible():
         entry = WithoutIndex(fn, kwargs)
-        run = api.call(entry, args, {"runtime": "xla"}, launched=_watching())
+        run = api.call(entry, args, {"runtime": "xla"})
     return run.results
 
 
