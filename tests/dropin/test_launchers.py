@@ -381,7 +381,10 @@ xmp.spawn(module.Trainer().fit)
 
 
 def test_a_method_that_ranks_cannot_have_is_named(published):
-    assert "Cannot open `fit` (builtins.method) on ranks" in published.run(BEHIND_A_MODULE).error
+    assert (
+        "Cannot open `fit` (the method `Trainer.fit`) on ranks"
+        in published.run(BEHIND_A_MODULE).error
+    )
 
 
 def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):

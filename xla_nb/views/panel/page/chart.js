@@ -129,8 +129,8 @@ export class Chart {
 
 	/** Marks where lines have no finite number any more. */
 	drawOdd(lines, own, sx) {
-		const odd = [...lines].map(([rank, { y }]) => own.get(rank).x[y.findIndex((value) => !isFinite(value))]);
-		mark(this.odd, "d", odd.filter((x) => x !== undefined).map((x) => `M${sx(x)} 0v${HIGH - BOTTOM}`).join(""));
+		const odd = [...lines].flatMap(([rank, { y }]) => own.get(rank).x[y.findIndex((v) => !isFinite(v))] ?? []);
+		mark(this.odd, "d", odd.map((x) => `M${sx(x)} 0v${HIGH - BOTTOM}`).join(""));
 	}
 
 	isMany(lines) {

@@ -40,7 +40,7 @@ export function spans(numbers) {
 	return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
-export const ranksOf = (numbers) => `${numbers.length === 1 ? "rank" : "ranks"} ${spans(numbers)}`;
+export const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
 
 export function figure(value) {
 	if (!isFinite(value)) return String(value);
