@@ -129,8 +129,8 @@ export class Chart {
 
 	/** Marks where lines have no finite number any more. */
 	drawOdd(lines, own, sx) {
-		const odd = [...lines].flatMap(([rank, { y }]) => own.get(rank).x[y.findIndex((v) => !isFinite(v))] ?? []);
-		mark(this.odd, "d", odd.map((x) => `M${sx(x)} 0v${HIGH - BOTTOM}`).join(""));
+		const first = ([rank, { y }]) => own.get(rank).x[y.findIndex((v) => !isFinite(v))] ?? [];
+		mark(this.odd, "d", [...lines].flatMap(first).map((x) => `M${sx(x)} 0v${HIGH - BOTTOM}`).join(""));
 	}
 
 	isMany(lines) {
@@ -178,7 +178,7 @@ export class Chart {
 
 	summary(values) {
 		const sorted = [...values].filter(([, value]) => isFinite(value)).sort(([, a], [, b]) => a - b);
-		const odd = [...values.keys()].filter((rank) => !isFinite(values.get(rank)));
+		const odd = [...values].filter(([, v]) => !isFinite(v)).map(([rank]) => rank);
 		const bad = odd.length ? [["odd", "not finite", ranksOf(odd)]] : [];
 		if (!sorted.length) return bad;
 		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;

@@ -265,8 +265,8 @@ export class Store {
 	/** Tells the kernel that this page is there, at most every two seconds. */
 	answer() {
 		const now = performance.now();
-		if (now - (this.answered ?? -Infinity) < 2000) return;
-		this.answered = now;
+		if (now < this.silent) return;
+		this.silent = now + 2000;
 		this.send({ type: "here", page: PAGE });
 	}
 
