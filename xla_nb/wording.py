@@ -13,6 +13,14 @@ def odd(value: float) -> str:
     return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
+def launched_already(magic: str, launcher: str) -> str:
+    """What is wrong with a launch in a cell that a magic has launched."""
+    return (
+        f"A rank cannot start ranks: `{magic}` has launched this cell already. Remove the magic, "
+        f"or the call of {launcher}."
+    )
+
+
 def several(number: int, noun: str) -> str:
     """`1 host`, `2 hosts`, `12,000 lines`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

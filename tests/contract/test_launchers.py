@@ -72,6 +72,22 @@ def test_a_launcher_at_the_top_of_a_launched_cell_with_a_function_is_refused(cel
     assert f"Cell In[{shown.number}], line 3" in shown.error
 
 
+@pytest.mark.parametrize(
+    ("call", "launcher"),
+    [
+        ("xmp.spawn(f, args=(FLAGS,), nprocs=2)", "xmp.spawn"),
+        ("if __name__ == '__main__':\n    xmp.spawn(f, args=(FLAGS,), nprocs=2)", "xmp.spawn"),
+        ("from accelerate import notebook_launcher as go\ngo(f, (FLAGS,))", "notebook_launcher"),
+    ],
+)
+def test_a_published_program_below_the_magic_is_told_to_lose_one_of_them(cells, call, launcher):
+    """Before anything is said of arguments, which the launcher would have passed."""
+    cells.ok("FLAGS = {'lr': 0.1}")
+    shown = cells.run(f"%%xla_spawn -n 2\ndef f(rank, flags): return rank\n{call}")
+    assert REMOVE.format("%%xla_spawn") + f"call of {launcher}." in shown.error
+    assert f"Cell In[{shown.number}], line {2 + len(call.splitlines())}" in shown.error
+
+
 def test_a_trainer_that_launches_by_itself_is_refused_in_a_launched_function(cells, tmp_path):
     tmp_path.joinpath("self_launching.py").write_text(
         "import xla_nb\nxla_nb.install()\n"

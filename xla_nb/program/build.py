@@ -13,7 +13,7 @@ from typing import Any
 
 from xla_nb.program.cells import Cell, Pending, Section, future_flags, unreadable
 from xla_nb.program.dependencies import ENTRY, Dependencies
-from xla_nb.program.entry import check_live, check_planned
+from xla_nb.program.entry import check_launches, check_live, check_planned
 from xla_nb.program.names import Names
 from xla_nb.program.origins import name_of, star_names
 from xla_nb.program.scope import OnlyTheRunHas, Scope
@@ -110,6 +110,7 @@ def _built(
     needs = Dependencies(scope)
     entry = unicodedata.normalize("NFKC", entry) if entry else None  # as Python reads names
     plan = split_cell(cell, entry, needs.futures)
+    check_launches(plan, scope.values)
     needs.cell(plan)
     keeps = needs.only_the_run_tells(plan.module)
     takes_lock = False

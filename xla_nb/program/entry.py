@@ -12,7 +12,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from xla_nb.errors import ProgramError
@@ -20,9 +20,44 @@ from xla_nb.program.bindings import Function, bindings, room
 from xla_nb.program.cells import DEFINITION, FUNCTION, IMPORT, Statement
 from xla_nb.program.origins import own_name
 from xla_nb.program.split import CellSplit, functions
-from xla_nb.wording import in_one_line, several
+from xla_nb.wording import in_one_line, launched_already, several
 
 _FIX = '--args "({},)"'
+
+
+#: Launchers by their full names, as cells that call them know them.
+_LAUNCHERS = {
+    "torch_xla.distributed.xla_multiprocessing.spawn": "xmp.spawn",
+    "torch_xla.launch": "torch_xla.launch",
+    "torch_xla.torch_xla.launch": "torch_xla.launch",
+    "accelerate.notebook_launcher": "notebook_launcher",
+    "accelerate.launchers.notebook_launcher": "notebook_launcher",
+    "xla_nb.spawn": "xla_nb.spawn",
+    "xla_nb.api.spawn": "xla_nb.spawn",
+}
+
+
+def check_launches(plan: CellSplit, values: Mapping[str, object]) -> None:
+    """Raise ProgramError if the top level calls a launcher, be it under `if __name__`."""
+    full: dict[str, str] = {}
+    for node in ast.walk(plan.tree):
+        if isinstance(node, ast.Import):
+            full |= {one.asname: one.name for one in node.names if one.asname}
+        elif isinstance(node, ast.ImportFrom):
+            full |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    top = [node for node in plan.tree.body if not isinstance(node, DEFINITION)]
+    for call in (node for each in top for node in ast.walk(each) if isinstance(node, ast.Call)):
+        root, dot, rest = ast.unparse(call.func).partition(".")
+        found = full.get(root) or _full_name(values.get(root)) or root
+        if launcher := _LAUNCHERS.get(f"{found}{dot}{rest}"):
+            place = f"{plan.cell.label}, line {call.lineno}"
+            raise ProgramError(f"{place}: {launched_already(plan.cell.magic, launcher)}")
+
+
+def _full_name(value: object) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return f"{value.__module__}.{value.__name__}" if isinstance(value, FunctionType) else ""
 
 
 def check_planned(

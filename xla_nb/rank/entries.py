@@ -10,6 +10,7 @@ from typing import Any
 
 from xla_nb.errors import UsageError
 from xla_nb.in_place import InPlace, Place
+from xla_nb.wording import launched_already
 
 
 class _Call:
@@ -119,10 +120,7 @@ def refuse_launch(launcher: str) -> None:
         return
     magic = _launched_by[0]
     if magic:
-        raise UsageError(
-            f"A rank cannot start ranks: `{magic}` has launched this cell already. Remove the "
-            f"magic, or the call of {launcher}."
-        )
+        raise UsageError(launched_already(magic, launcher))
     raise UsageError(
         f"A rank cannot start ranks, but this one called {launcher}. Launch from the notebook, not "
         "from the function that runs on ranks."

@@ -6,6 +6,7 @@ Pure, but for `conclude`. It is said only of what takes much of the time.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.run.state import RunState
 from xla_nb.run.staying import Stopping
 from xla_nb.run.verdict import lasting
-from xla_nb.wording import listed, ranks, several
+from xla_nb.wording import exactly, listed, ranks, several
 
 Samples = Mapping[int, Sample]
 
@@ -146,7 +147,7 @@ class _Time:
         return Concluded(kind="slowest", sentence=told, ranks=tuple(slow), strength=cost)
 
     def _part(self, cost: float) -> str:
-        return f"{f'{cost:.1f} s' if cost < 9.95 else lasting(round(cost))} of {self.of}"
+        return f"{f'{cost:.1f} s' if cost < 9.95 else exactly(round(cost))} of {self.of}"
 
     def _some(self, numbers: Collection[int]) -> tuple[int, ...]:
         """The ranks to be named: none if it is true of all."""
@@ -156,7 +157,7 @@ class _Time:
 def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
     """The worst of the last minute, of the cell `label`."""
     longest = max((one.seconds for one in windows.values()), default=0.0)
-    found = _Time(label, windows, everybody, f"the last {lasting(round(longest))}").found()
+    found = _Time(label, windows, everybody, f"the last {exactly(math.ceil(longest))}").found()
     return max(found, key=lambda one: one.strength, default=None)
 
 

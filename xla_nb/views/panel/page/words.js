@@ -11,7 +11,7 @@ export const kinds = Object.keys(KINDS);
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const count = (n) => whole.format(n);
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-const two = (n) => String(n).padStart(2, "0");
+const two = (n) => `${n}`.padStart(2, "0");
 export const joined = (...texts) => texts.filter(Boolean).join(" · ");
 
 export function duration(seconds) {
@@ -43,10 +43,10 @@ export function spans(numbers) {
 export const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
 
 export function figure(value) {
-	if (!isFinite(value)) return String(value);
+	if (!isFinite(value)) return `${value}`;
 	const large = Math.abs(value);
 	if (large >= 1e9 || (large < 1e-3 && large > 0)) return value.toExponential(2);
-	return large >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
+	return large >= 1000 ? count(value) : `${Number(value.toPrecision(4))}`;
 }
 
 const LONGEST = 4000; // characters of a line
