@@ -887,7 +887,7 @@ def test_many_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
     panel = opened()
     panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
     shown = panel.page.locator("[data-figure=loss]")
-    expect(shown.locator("path:not(.odd)")).to_have_count(2)
+    expect(shown.locator("path:not(.xn-odd)")).to_have_count(2)
     expect(shown.locator("[data-legend=mean]")).to_have_text("mean19.5")
     expect(shown.locator("[data-legend=max]")).to_have_text("max39 (rank 39)")
     option(panel, 30).click()
