@@ -278,11 +278,11 @@ def test_a_result_that_cannot_be_opened_is_named_and_the_others_can_be_read(host
 )
 def test_an_argument_that_fights_back_in_the_notebook_is_refused_by_name(hostile, value):
     hostile.ok(f"argument = {value}")
-    launches = {
-        "`argument`": "%%xla_spawn -n 1\ndef f(rank): return argument",
-        "`args[0]`": '%%xla_spawn -n 1 --args "(argument,)"\ndef f(rank, it): return it',
-    }
-    for name, cell in launches.items():
+    launches = [
+        "%%xla_spawn -n 1\ndef f(rank): return argument",
+        '%%xla_spawn -n 1 --args "(argument,)"\ndef f(rank, it): return it',
+    ]
+    for cell in launches:
         shown = hostile.run(cell)
         assert shown.ename == "ShippingError", shown.error
-        assert name in shown.error
+        assert "`argument`" in shown.error

@@ -136,7 +136,7 @@ class OnDevice(Unshippable):
 def described(value: object, origin: str = "") -> str:
     """What a variable's value is, and the line that defines it, where it is known."""
     kind = f"{hostile.module_of(type(value))}.{hostile.name_of(type(value))}"
-    if isinstance(value, types.MethodType):
+    if type(value) is types.MethodType:
         kind = f"the method `{hostile.name_of(type(value.__self__))}.{value.__name__}`"
     return f"{kind}, defined in {origin}" if origin else kind
 
@@ -196,9 +196,9 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         held = map(parts.content, value.__closure__ or ())
         pairs = zip(value.__code__.co_freevars, held, strict=True)
         yield from ((f"{_CLOSURE}{name}", part) for name, part in pairs if part is not EMPTY)
-    elif isinstance(value, types.MethodType):
+    elif type(value) is types.MethodType:
         yield ".__self__", value.__self__
-    elif isinstance(value, functools.partial):
+    elif type(value) is functools.partial:
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif not (_refused_whole(type(value)) or _is_ours(value)):
         with contextlib.suppress(AttributeError):
