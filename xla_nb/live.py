@@ -245,7 +245,7 @@ def _run(
 def _tell_after(group: Group, run: Run, options: Options) -> None:
     """Say, below a cell, what it has done to the group."""
     died = any(rank.death is not None for rank in run.state.ranks.values())
-    if run.done and (died or run.state.lost_group or run.state.cut_off):
+    if run.done and (died or run.state.lost_group):
         _tell_of_loss(group)
     elif run.done and options.view == "none" and DRIFT in run.state.conclusions:
         print(run.state.conclusions[DRIFT].sentence)

@@ -102,7 +102,7 @@ def drifted(group: Group, watch: Watch, label: str) -> list[events.Concluded]:
 def look_for_drift(group: Group, run: Run) -> None:
     """Say which of the watched variables have drifted apart in a cell, before it counts as done."""
     state = run.state
-    if state.cut_off or state.lost_group or set(group.world) != set(group.alive):
+    if state.lost_group or set(group.world) != set(group.alive):
         return  # which is told
     try:
         found = drifted(group, group.watch, run.label)

@@ -141,3 +141,52 @@ def test_a_pool_of_live_ranks_lives_on_until_the_ranks_end(
         assert shown.stderr == ""
         assert LEFT not in everything(shown)
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["ended", "ended"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "helpers",
+    [
+        "context.Pool(2)",
+        "concurrent.futures.ProcessPoolExecutor(2, mp_context=context)",
+    ],
+)
+def test_spawned_helpers_take_and_return_objects_of_both_cells_classes(
+    notebook: Notebook, helpers: str
+) -> None:
+    notebook.ok(
+        "import multiprocessing, concurrent.futures\ncontext = multiprocessing.get_context('spawn')"
+        "\nclass Item:\n    def __init__(self, n): self.n = n"
+    )
+    notebook.ok(
+        "%%xla_spawn -n 2 -o helped --timeout 90\n"
+        "class Square:\n    def __init__(self, item): self.n = item.n ** 2\n"
+        "def square(item): return item, Square(item)\n"
+        "def f(rank):\n"
+        f"    with {helpers} as pool:\n"
+        "        pairs = list(pool.map(square, [Item(2), Item(3)]))\n"
+        "    return [(type(i) is Item, type(s) is Square, s.n) for i, s in pairs]"
+    )
+    assert notebook.value("helped[1]") == "[(True, True, 4), (True, True, 9)]"
+
+
+@pytest.mark.slow
+def test_a_spawned_loader_uses_a_dataset_and_a_collate_function_of_the_notebook(
+    notebook: Notebook,
+) -> None:
+    notebook.ok(
+        "import torch\n"
+        "class Item:\n    def __init__(self, n): self.n = n\n"
+        "class Items(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 4\n    def __getitem__(self, n): return Item(n)\n"
+        "def collate(items): return torch.tensor([item.n for item in items])"
+    )
+    notebook.ok(
+        "%%xla_spawn -n 2 -o loaded --timeout 180\n"
+        "def f(rank):\n"
+        "    loader = torch.utils.data.DataLoader(\n"
+        "        Items(), 2, num_workers=2, collate_fn=collate, multiprocessing_context='spawn')\n"
+        "    return [batch.tolist() for batch in loader]",
+        timeout=200,
+    )
+    assert notebook.value("loaded[1]") == "[[0, 1], [2, 3]]"

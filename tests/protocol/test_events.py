@@ -25,7 +25,6 @@ SAMPLES = [
     events.GroupBegan(name="ranks", idle=1800.0),
     events.GroupEnding(why="by %xla_shutdown"),
     events.NotOpened(rank=1, why="a class that is not there"),
-    events.CutOff(why="Cell In[3] ended"),
     events.NamesBound(rank=0, bound=("model",), deleted=("x",)),
     events.JobFailed(kind="k", message="m", text="t"),
     events.ModuleKept(),

@@ -192,14 +192,6 @@ class NamesBound(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutOff(Event):
-    """A collective of live ranks was broken off so that there can be no others: told by a rank of
-    its program, and with `why` by the notebook of the ranks themselves."""
-
-    why: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Asked(Event):
     """A rank asks the person at the notebook, and waits: `protocol/questions.py` has the way of the
     answer, which is none of the events. `secret`: it is not to be seen when it is typed."""

@@ -35,7 +35,6 @@ from xla_nb.rank import (
     bars,
     displays,
     entries,
-    helpers,
     lingering,
     loader,
     loading,
@@ -119,7 +118,6 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
             given.take_on()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forget_exit_handlers()
-    helpers.tell_of_lost_helpers()
     loading.watch_loaders()
     segments.leave_to_their_makers()
     bars.draw_as_text()

@@ -289,7 +289,7 @@ def _run_cell(
     job: Inherited, cell: cells.Cell, index: int, info: RankInfo, made: Definitions
 ) -> None:
     """Run one program of a live rank in the namespace that lives on."""
-    program, was_cut_off = cell.program(job.program), job.runtime.is_cut_off()
+    program = cell.program(job.program)
 
     def before() -> None:
         job.runtime.begin(cell.turn.number, cell.turn.members)
@@ -303,8 +303,6 @@ def _run_cell(
         if job.lock.let_go():
             program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
         cell.tell_names(program, index)
-        if job.runtime.is_cut_off() and not was_cut_off:
-            program.sender.send(events.CutOff())
         mend()
         flush()
         _log_to(job.program, index)

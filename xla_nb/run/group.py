@@ -44,7 +44,6 @@ _BOTH = (
     "{ranks}.push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
     "leaves the name to the notebook"
 )
-_CUT_OFF = "{} broke off a collective, and with it the connection between the ranks"
 #: Why a question has stopped that was not to be answered any more.
 WITHDRAWN = "Withdrawn"
 _STOPPED = "Stopped because the live ranks were to end"
@@ -310,8 +309,7 @@ class Group:
         if strange := chosen - set(self.world):
             there = "There is" if len(strange) == 1 else "There are"
             raise UsageError(f"{there} no {ranks(strange)}, only {ranks(self.world)}.")
-        is_whole = not self.run.state.cut_off or chosen != set(self.world)
-        if chosen - set(self.alive) or not is_whole:
+        if chosen - set(self.alive):
             raise LaunchError(f"{self._told_of_loss()} Start new ones: {self._how_to_start}.")
         for run, busy in list(self._programs.items()):
             common = chosen & set(busy)
@@ -358,11 +356,6 @@ class Group:
     def _told_of_loss(self) -> str:
         if self.run.state.ending and not self.run.state.troubled:
             return f"{self.why_lost}."
-        if self.run.state.cut_off and self.alive == self.world:
-            return (
-                f"{self.why_lost}. What they hold can still be had: `ranks.pull`, or cells for "
-                "some of them (%%xla 0)."
-            )
         if self.alive:
             return (
                 f"{self.why_lost}. What the ranks held is lost with that, but for what "
@@ -389,9 +382,6 @@ class Group:
         for name in [name for name, holders in self._bound.items() if not holders]:
             del self._bound[name]
             self.remote.pop(name, None)
-        if run.state.cut_off and not self._why_lost:
-            self._why_lost = _CUT_OFF.format(run.label)
-            self.run.take(events.CutOff(why=self._why_lost))
         headline, outcome = sentences.headline(run.state), run.state.outcome
         assert outcome != "running"
         ended = events.ProgramEnded(

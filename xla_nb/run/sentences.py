@@ -144,8 +144,7 @@ def headline(state: RunState) -> str:
     told = _headline(state)
     if state.lost_group:
         return f"{told}; the live ranks are lost"
-    is_cell = state.cut_off and state.group is None
-    return f"{told}; the live ranks are cut off from each other" if is_cell else told
+    return told
 
 
 def _headline(state: RunState) -> str:
@@ -185,8 +184,6 @@ def _of_group(state: RunState) -> str:
         return f"{who} ended {state.ending}".rstrip()
     if state.ending:
         return f"{who} ending"
-    if state.cut_off:
-        return f"{state.cut_off}; they can still be asked for what they hold"
     if any(rank.phase == "starting" for rank in state.ranks.values()):
         return f"{who} starting"
     running = [one.began for one in state.programs.running]

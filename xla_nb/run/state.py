@@ -102,9 +102,8 @@ class RunState:
     signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
     which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
     program of live ranks has bound there, `unopened`: the ranks that could not open what it
-    brought; `cut_off`: why there can be no more collectives; `group`: these are live ranks,
-    `programs`: what they have been given, `ending`: why they end, once they are to;
-    `conclusions`: what it suffers from, by kind."""
+    brought; `group`: these are live ranks, `programs`: what they have been given, `ending`: why
+    they end, once they are to; `conclusions`: what it suffers from, by kind."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -122,7 +121,6 @@ class RunState:
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
     unopened: set[int] = field(default_factory=set)
-    cut_off: str = ""
     group: events.GroupBegan | None = None
     programs: Programs = field(default_factory=Programs)
     ending: str = ""
@@ -171,8 +169,6 @@ class RunState:
                 self.programs.end(event)
             case events.NamesBound():
                 self.bound.append(event)
-            case events.CutOff():
-                self.cut_off = event.why or "a collective was broken off"
             case events.NotOpened():
                 self.unopened.add(event.rank)
             case _:

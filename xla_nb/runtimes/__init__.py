@@ -90,9 +90,6 @@ class Prepared(Gauges, Protocol):
     def leave(self, reason: str) -> None:
         """In a rank, after its function; `reason` is "returned" or "raised ValueError"."""
 
-    def is_cut_off(self) -> bool:
-        """In a rank: whether a collective was broken off so that there can be no others."""
-
     def consequence(self, error: BaseException) -> BaseException | None:
         """The error, in clear words, if only another rank's end caused it; otherwise None."""
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from xla_nb.errors import LaunchError
 from xla_nb.linux import die_with_parent, name_process
-from xla_nb.runtimes import gloo, jax_guard
+from xla_nb.runtimes import jax_guard
 from xla_nb.runtimes.jax_guard import Membership
 from xla_nb.topology import addresses
 
@@ -139,7 +139,7 @@ def _value(kind: object, text: str) -> object:
     return kind(text) if kind in (int, float) and callable(kind) else text
 
 
-def join(world: World, rank: int, connections: gloo.Connections) -> None:
+def join(world: World, rank: int) -> None:
     """Make this process rank `rank` of the world; returns when all ranks have joined.
 
     Opens the devices too, which all ranks must do together: a rank that returned before its first
@@ -165,12 +165,11 @@ def join(world: World, rank: int, connections: gloo.Connections) -> None:
     state.client = client
     state.process_id, state.num_processes = rank, world.ranks
     state.coordinator_address = world.address
-    _choose_platform(world, rank % world.ranks_here, client, connections)
+    _choose_platform(world, rank % world.ranks_here, client)
     jax.devices()
     if world.platform == "cpu":
         # gloo connects the ranks in their first collective, and waits at most 30 s there.
         multihost_utils.sync_global_devices("xla_nb")
-        gloo.cut_when_interrupted(connections)
     # Last, so that a refused rank does not keep the others waiting.
     cards = (rank % world.ranks_here,) if world.platform == "cuda" else None
     jax_guard.admit(Membership(world.ranks, world.ranks_here, rank, cards))
@@ -185,9 +184,7 @@ def _bypass_proxy(host: str) -> None:
     os.environ[_NO_PROXY] = ",".join(filter(None, [hosts, host]))
 
 
-def _choose_platform(
-    world: World, local_rank: int, client: Any, connections: gloo.Connections
-) -> None:
+def _choose_platform(world: World, local_rank: int, client: Any) -> None:
     import jax
 
     platforms = [world.platform, "cpu"] if world.platform != "cpu" else ["cpu"]
@@ -202,7 +199,7 @@ def _choose_platform(
         # With synchronous dispatch nothing that other ranks need is pending when the entry returns,
         # and an exception points at the line of its collective.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-    _use_gloo(client, _own_address(world), connections)
+    _use_gloo(client, _own_address(world))
 
 
 def _own_address(world: World) -> str:
@@ -213,7 +210,7 @@ def _own_address(world: World) -> str:
     return addresses.own_address((host, int(port)))
 
 
-def _use_gloo(client: Any, address: str, connections: gloo.Connections) -> None:
+def _use_gloo(client: Any, address: str) -> None:
     """Open CPU devices with collectives over TCP, on one interface only.
 
     JAX's default is the machine's name, which may resolve to an outside address, or not at all.
@@ -225,8 +222,7 @@ def _use_gloo(client: Any, address: str, connections: gloo.Connections) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
     def open_devices() -> Any:
-        with connections.opening():
-            tcp = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=address)
+        tcp = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=address)
         return xla_bridge.make_cpu_client(collectives=tcp)
 
     xla_bridge.register_backend_factory("cpu", open_devices, priority=0, fail_quietly=False)
@@ -279,7 +275,7 @@ class RankGone(Exception):
     a cause."""
 
     def __init__(self) -> None:
-        super().__init__("another rank ended or was cut off, and this collective needs it")
+        super().__init__("another rank ended, and this collective needs it")
 
 
 def consequence(error: BaseException) -> BaseException | None:

@@ -120,9 +120,6 @@ class Devices:
     def leave(self, reason: str) -> None:
         return
 
-    def is_cut_off(self) -> bool:
-        return False
-
     def consequence(self, error: BaseException) -> BaseException | None:
         return None
 

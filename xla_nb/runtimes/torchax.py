@@ -20,7 +20,6 @@ from xla_nb.runtimes import (
     Machine,
     Plan,
     RankInfo,
-    gloo,
     jax_counts,
     jax_guard,
     jax_world,
@@ -151,7 +150,6 @@ class Processes:
     others: Path | None
     simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
     compilations: jax_counts.Compilations = field(default_factory=jax_counts.Compilations)
-    connections: gloo.Connections = field(default_factory=gloo.Connections)
 
     def start(self, life: Lifecycle) -> None:
         try:
@@ -164,7 +162,7 @@ class Processes:
 
     def join(self, local_rank: int, processes: int) -> None:
         self.compilations.listen()
-        jax_world.join(self.world, self.first + local_rank, self.connections)
+        jax_world.join(self.world, self.first + local_rank)
         jax_world.enable_torchax()
 
     def rank_info(self, rank: int) -> RankInfo:
@@ -176,9 +174,6 @@ class Processes:
 
     def leave(self, reason: str) -> None:
         jax_world.leave(reason)
-
-    def is_cut_off(self) -> bool:
-        return self.connections.is_cut
 
     def consequence(self, error: BaseException) -> BaseException | None:
         return jax_world.consequence(error)

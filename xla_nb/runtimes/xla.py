@@ -174,9 +174,6 @@ class Chips:
 
             host.leave(reason)
 
-    def is_cut_off(self) -> bool:
-        return False
-
     def consequence(self, error: BaseException) -> BaseException | None:
         if not self.simulated:
             return None

@@ -85,7 +85,7 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
 
 def _now(snapshot: Snapshot) -> Diagnosis | None:
     """What is wrong at this moment, of a run in progress."""
-    looks = (_hang, _stopping, _failed, _cut_off, _asking, _wrong, _waited_for)
+    looks = (_hang, _stopping, _failed, _asking, _wrong, _waited_for)
     return next((found for look in looks if (found := look(snapshot)) is not None), None)
 
 
@@ -135,12 +135,6 @@ def _failed(snapshot: Snapshot) -> Diagnosis | None:
     if not broken and not snapshot.lost:
         return None
     return Diagnosis(_and_who_runs(snapshot), "bad", broken)
-
-
-def _cut_off(snapshot: Snapshot) -> Diagnosis | None:
-    if snapshot.live is None or not snapshot.live.cut_off:
-        return None
-    return Diagnosis(snapshot.headline, "bad")
 
 
 def _and_who_runs(snapshot: Snapshot) -> str:

@@ -38,7 +38,6 @@ def of(state: RunState) -> Live | None:
         running=len(running),
         lost=programs.lost,
         cells=tuple(map(_cell, programs.newest[:CELLS])),
-        cut_off=bool(state.cut_off),
     )
 
 

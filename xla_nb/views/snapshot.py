@@ -158,7 +158,6 @@ class Live:
     count   how many cells they have been given; of those, `running` run now, and `lost` have ended
             without finishing
     cells   the newest ones, newest first
-    cut_off whether they can be given no collectives any more
     """
 
     name: str
@@ -168,7 +167,6 @@ class Live:
     running: int = 0
     lost: int = 0
     cells: tuple[RanCell, ...] = ()
-    cut_off: bool = False
 
     @property
     def is_idle(self) -> bool:

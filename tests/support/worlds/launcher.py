@@ -22,7 +22,7 @@ from tests.support.fork_job import fork_job
 from tests.support.worlds import scenarios
 from xla_nb.protocol import results
 from xla_nb.protocol.events import ProcessDied
-from xla_nb.runtimes import gloo, jax_guard, jax_world
+from xla_nb.runtimes import jax_guard, jax_world
 from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers, fork_ranks
 
 
@@ -53,7 +53,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
         latch.arrive()
         began = time.monotonic()
         try:
-            jax_world.join(world, rank, gloo.Connections())
+            jax_world.join(world, rank)
         except BaseException as error:
             send_home(home, rank, type(error).__name__, str(error))
             raise
