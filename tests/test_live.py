@@ -222,22 +222,6 @@ def test_a_cell_may_run_on_some_of_the_ranks(live):
     assert "There is no rank 7, only ranks 0, 1" in live.run("%%xla 0,7\nrank").error
 
 
-def test_a_cell_may_run_on_the_ranks_at_an_index_of_a_mesh(live):
-    assert "no mesh with an axis dp. There is no mesh" in live.run("%%xla --at dp=0\nrank").error
-    live.ok(
-        "%%xla\nimport torch\nfrom torch.distributed.device_mesh import DeviceMesh\n"
-        "names = ('dp', 'tp')\nranks_by = torch.arange(2).view(1, 2)\n"
-        "if not torch.distributed.is_initialized():\n"
-        "    import torch_xla.distributed.xla_backend\n"
-        "    torch.distributed.init_process_group('xla', init_method='xla://')\n"
-        "mesh = DeviceMesh('cpu', ranks_by, mesh_dim_names=names, _init_backend=False)"
-    )
-    assert results(live, "rank", "--at tp=1") == "{1: 1}"
-    assert results(live, "rank", "--at dp=0") == "{0: 0, 1: 1}"
-    assert results(live, "rank", "--at dp=0 --at tp=0") == "{0: 0}"
-    assert "no rank is at tp=5" in live.run("%%xla --at tp=5\nrank").error
-
-
 def test_a_cell_may_await(live):
     assert results(live, "import asyncio\nawait asyncio.sleep(0, rank)") == "{0: 0, 1: 1}"
 

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import live, live_questions, notebook
-from xla_nb.errors import UsageError, XlaNbError
+from xla_nb.errors import XlaNbError
 from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.program.build import RANK_NAMES
 from xla_nb.protocol.inspection import Completions
@@ -21,7 +21,7 @@ from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
 from xla_nb.views import help
 from xla_nb.views.saved.variables import Variables
-from xla_nb.wording import listed, ranks, several, shortened
+from xla_nb.wording import listed, ranks, several
 
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 
@@ -60,17 +60,9 @@ def explained(line: str, expression: str, source: bool) -> str | None:
 def _cell_parser() -> Parser:
     made = parser("%%xla", live.OF_CELL)
     made.add_argument("ranks", nargs="?", type=Word)
-    made.add_argument("--at", type=Word, action="append")
     made.add_argument("-o", "--out", type=Word)
     made.add_argument("--group", default=DEFAULT)
     return made
-
-
-def _place(word: str) -> tuple[str, int]:
-    axis, equals, index = word.partition("=")
-    if not equals or not axis or not index.isdecimal():
-        raise UsageError(f"--at must be AXIS=INDEX, such as dp=0, not {shortened(word, 60)!r}.")
-    return axis, int(index)
 
 
 def _start_parser() -> Parser:
@@ -116,8 +108,8 @@ class LiveMagics(Magics):
     def xla(self, line: str, cell: str) -> Run | None:
         """Run the cell on live ranks: they keep what it binds, and the next cell finds it.
 
-            %%xla [RANKS] [--at AXIS=INDEX] [-o NAME] [--group NAME] [--timeout TIME]
-                  [--grace TIME] [--keep-going] [--hang-after TIME] [--hang-stop]
+            %%xla [RANKS] [-o NAME] [--group NAME] [--timeout TIME] [--grace TIME] [--keep-going]
+                  [--hang-after TIME] [--hang-stop]
                   [--stop-on-nan] [--view VIEW] [--bg]
 
         The first cell starts the ranks, with the defaults of %xla_config or as %xla_start did.
@@ -126,8 +118,6 @@ class LiveMagics(Magics):
         last expression is each rank's result.
 
         RANKS       ranks that run it: 0, 0,2 or 1-3 (default: all)
-        --at        those at this index of an axis of a mesh that a cell has made (a DeviceMesh of
-                    ranks, or JAX's); it can be repeated
         -o NAME     also bind the Run to NAME, even if it fails
         --group     which live ranks, where there are several (%xla_start --name)
 
@@ -140,15 +130,11 @@ class LiveMagics(Magics):
             self._explain(live.of(name), question[1], question[2])
             return None
         out = None if out is None else run_options.variable("-o", out)
-        places = dict(map(_place, words.pop("at") or ()))
         members = None if chosen is None else run_options.numbers("RANKS", chosen)
-        if places and members:
-            raise UsageError("%%xla: give ranks or --at, not both.")
         options = self._options(words)
         launched = self.notebook.cell(line, cell, "%%xla")
-        is_there = live.is_there(name) or name != DEFAULT or bool(places)
+        is_there = live.is_there(name) or name != DEFAULT
         group = live.of(name) if is_there else None
-        members = live_questions.at(group, places) if group and places else members
 
         def started() -> Group:
             group = live.start(self._options({}))

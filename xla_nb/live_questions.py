@@ -6,12 +6,12 @@ Each question is a program of theirs that leaves no record and is no part of the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from xla_nb import notebook
-from xla_nb.errors import UsageError, XlaNbError
+from xla_nb.errors import XlaNbError
 from xla_nb.program.build import build_question
 from xla_nb.protocol import events
 from xla_nb.protocol.inspection import About, Completions
@@ -23,7 +23,6 @@ from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
 from xla_nb.run.run import Run
 from xla_nb.views.saved.variables import Variables
-from xla_nb.wording import listed
 
 #: Seconds for what Tab offers, for `name?` and for what is shown of the object at the cursor.
 _COMPLETION, _HELP, TOOLTIP = 0.2, 5.0, 1.0
@@ -118,21 +117,6 @@ def look_for_drift(group: Group, run: Run) -> None:
         who = tuple(sorted({rank for one in new for rank in one.ranks}))
         told = "; ".join(one.sentence for one in new)
         run.append(events.Concluded(kind=DRIFT, sentence=told, ranks=who, wrong=True))
-
-
-def at(group: Group, places: Mapping[str, int]) -> tuple[int, ...]:
-    """The ranks that are at these indices of a mesh's axes. Raises UsageError where there are
-    none."""
-    found = ask(group, questions.position)
-    axes = sorted({axis for position in found.values() for axis in position})
-    if strange := sorted(places.keys() - set(axes)):
-        have = f"The meshes there have {listed(axes)}." if axes else "There is no mesh of ranks."
-        raise UsageError(f"--at: the ranks have no mesh with an axis {listed(strange)}. {have}")
-    ranks = [rank for rank, position in found.items() if places.items() <= position.items()]
-    if not ranks:
-        named = listed([f"{axis}={index}" for axis, index in places.items()])
-        raise UsageError(f"--at: no rank is at {named}.")
-    return tuple(sorted(ranks))
 
 
 def completions(group: Group, before: str) -> Completions | None:

@@ -94,9 +94,3 @@ def test_no_ranks_are_started_for_a_cell_that_cannot_run(
     assert told in notebook.run(f"%%xla\n{cell}").error
     assert has_no_ranks(notebook)
     notebook.ok("er_file.close()")
-
-
-def test_no_ranks_are_started_for_a_place_in_a_mesh_that_cannot_be_there(
-    notebook: Notebook,
-) -> None:
-    assert "There are no live ranks" in notebook.run("%%xla --at dp=0\n1").error

@@ -12,6 +12,7 @@ import models
 import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
+from collectives_count import collectives
 from models import Attention, Block, Mlp, Stack, Tied, difference
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -242,14 +243,14 @@ def counted(what: str) -> dict[str, int]:
     x = torch.randn(4, 8, 16).to("xla")
     if what == "column":
         column = spmd.parallelize(nn.Linear(16, 32), mesh, ColwiseParallel())
-        return spmd.collectives(column, x)
+        return collectives(column, x)
     if what == "row":
         row = spmd.parallelize(nn.Linear(16, 32), mesh, RowwiseParallel())
-        return spmd.collectives(row, x)
+        return collectives(row, x)
     if what == "gathered":
         column = nn.Linear(16, 32)
         plan = ColwiseParallel(output_layouts=Replicate())
-        return spmd.collectives(spmd.parallelize(column, mesh, plan), x)
+        return collectives(spmd.parallelize(column, mesh, plan), x)
     plan: Any = SEQUENCE if what == "sequence" else BLOCK
     if what == "data":
         mesh = whole(data=2, model=2)
@@ -258,8 +259,8 @@ def counted(what: str) -> dict[str, int]:
         mesh = whole(data=2, model=2)
         x = spmd.shard_batch(x, mesh) / 2  # as preprocessing on the devices does
     block = spmd.parallelize(Block(by_head=what != "block"), mesh["model"], plan)
-    spmd.collectives(block, x)
-    return spmd.collectives(block, x)  # the second time nothing is compiled
+    collectives(block, x)
+    return collectives(block, x)  # the second time nothing is compiled
 
 
 # --- plans -------------------------------------------------------------------------------------
@@ -464,8 +465,6 @@ def refused() -> dict[str, tuple[str, str]]:
             "batch axis": lambda: spmd.shard_batch(torch.ones(4), flat),
             "not placed": lambda: spmd.placements(seeded(Mlp)),
             "not a model": lambda: spmd.show([1]),
-            "nothing ran": lambda: spmd.collectives(lambda: None),
-            "no function": lambda: spmd.collectives(torch.ones(2)),
             "loose optimizer": lambda: spmd.load_state_dict(
                 torch.optim.SGD(seeded(Mlp).parameters()), {}, strict=False
             ),
@@ -599,7 +598,7 @@ def norms() -> dict[str, tuple[float, dict[str, int]]]:
             far += [actual.cpu() - wanted, (batch.grad.cpu() - x.grad) / 10]
         state = spmd.state_dict(model)
         far += [(state[key] - value).float() for key, value in norm.state_dict().items()]
-        moves = spmd.collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
+        moves = collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
         results[name] = (max(each.abs().max().item() for each in far), moves)
     return results
 
@@ -618,7 +617,7 @@ def after_another(rounds: int) -> set[str]:
             loss = loss + hidden.mean()
         loss.backward()
         torch_xla.sync()
-        counted |= spmd.collectives(torch.add, x, round).keys()
+        counted |= collectives(torch.add, x, round).keys()
     return counted
 
 

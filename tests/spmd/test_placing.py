@@ -137,8 +137,6 @@ REFUSED = {
     "batch axis": ("UsageError", "'data'", "axis='model'"),
     "not placed": ("UsageError", "cpu", "parallelize"),
     "not a model": ("UsageError", "a model or a tensor, not a list"),
-    "nothing ran": ("UsageError", "no program"),
-    "no function": ("UsageError", "takes a function, not a Tensor"),
     "loose optimizer": ("UsageError", "strict=False", "SGD", "Remove strict=False"),
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from xla_nb import notebook, old_names, old_parameters
-from xla_nb.dropin import answers, forks, furniture, launchers
+from xla_nb.dropin import answers, furniture, launchers
 from xla_nb.protocol import absl_flags
 from xla_nb.rank.entries import is_rank
 
@@ -24,7 +24,6 @@ def install() -> None:
     absl_flags.let_pickle_have_them()
     launchers.turn_on()
     answers.turn_on()
-    forks.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
     old_parameters.turn_on()
     here = notebook.current()
@@ -36,7 +35,6 @@ def uninstall() -> None:
     """Give these functions back what they did."""
     launchers.turn_off()
     answers.turn_off()
-    forks.turn_off()
     old_names.uninstall()
     old_parameters.turn_off()
     here = notebook.current()

@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing import (
     connection,
     context,
@@ -97,15 +97,6 @@ class ToRanks:
                 )
             self._copied += [obj, *semaphores(obj)]
         return reduced
-
-
-def give_names(primitives: Sequence[Any]) -> None:
-    """Let ranks of a process that will be forked share these with this one, as `ToRanks` does for
-    its own ranks. Raises OSError where no more semaphores can be had."""
-    forked = _Forked()
-    for one in primitives:
-        if isinstance(one, _NAMED):
-            _give_names(one, forked)
 
 
 def made_by(obj: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol.inspection import About, Completions
 from xla_nb.protocol.variables import Values, Variable
-from xla_nb.rank import completing, helping, placed
+from xla_nb.rank import completing, helping
 from xla_nb.rank import variables as own
 
 
@@ -25,11 +25,6 @@ def variables(names: Sequence[str], compute: bool) -> list[Variable]:
 def values(wanted: Sequence[tuple[str, str]]) -> list[Values]:
     """The elements of leaves, by name and path."""
     return own.values(_namespace(), wanted)
-
-
-def position() -> dict[str, int]:
-    """This rank's index along each axis of the meshes that cells have made."""
-    return placed.position(_namespace())
 
 
 def completions(text: str) -> Completions:

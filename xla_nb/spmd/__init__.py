@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from xla_nb.spmd.attention import scaled_dot_product_attention
     from xla_nb.spmd.batches import loader, shard_batch
     from xla_nb.spmd.checkpoint import load_state_dict, state_dict
-    from xla_nb.spmd.compiled import collectives
     from xla_nb.spmd.meshes import Mesh, mesh
     from xla_nb.spmd.parallel import parallelize
     from xla_nb.spmd.picture import Picture
@@ -27,7 +26,6 @@ __all__ = [
     "NotExpressible",
     "Picture",
     "Placed",
-    "collectives",
     "load_state_dict",
     "loader",
     "mesh",
@@ -44,7 +42,6 @@ _HOMES = {
     "NotExpressible": "refusals",
     "Picture": "picture",
     "Placed": "placed",
-    "collectives": "compiled",
     "load_state_dict": "checkpoint",
     "loader": "batches",
     "mesh": "meshes",

@@ -16,9 +16,7 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.profiler as xp
-
-from xla_nb.errors import UsageError
-from xla_nb.spmd import xplane
+import xplane
 
 _COLLECTIVES = (
     "all-reduce",
@@ -35,19 +33,10 @@ def collectives(work: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str
 
     A column-parallel layer followed by a row-parallel one gives `{"all-reduce": 1}`. Operations
     pending before the call are computed first and not counted; what `work` returns is computed and
-    counted. Raises UsageError if no program ran.
+    counted.
     """
-    if not callable(work):
-        raise UsageError(
-            f"collectives(...) takes a function, not a {type(work).__name__}. Use "
-            "collectives(model, x) or collectives(lambda: loss_of(x).backward())."
-        )
     programs = _programs(work, args, kwargs)
-    if not programs:
-        raise UsageError(
-            "The function ran no program on the devices: it computed nothing there, or no result "
-            "outlived it. Return what it computes."
-        )
+    assert programs, "the function ran no program on the devices"
     totals: Counter[str] = Counter()
     for program in programs:
         for opcode, count in program.items():
