@@ -41,7 +41,7 @@ def offered():
         ("%%xla_spawn -n 2 --runtime ", ["xla", "spmd", "torchax"]),
         ("%%xla_spawn --view te", ["text"]),
         ("%xla_config dropin=", ["on", "off"]),
-        ("%xla_config n=8 setup_cells=s", ["skip"]),
+        ("%xla_config n=8 guard=of", ["off"]),
         ("%xla_config sim", ["simulate="]),
         ("%xla_topology --d", ["--dry-run"]),
     ],

@@ -177,10 +177,9 @@ class XlaMagics(Magics):
 
         `%xla_config n=None` restores one, `%xla_config reset` all of them. `dropin=off` lets
         xmp.spawn, torch_xla.launch and notebook_launcher do what they did before, and takes old
-        names of torch_xla away from the notebook; setup_cells=skip skips lines that would install
-        another torch or torch_xla. keep_runs and keep_bytes are limits for the files of ended runs,
-        for all notebooks and until they are set again: `%xla_config keep_runs=50 keep_bytes=10G`.
-        `reset` leaves them.
+        names of torch_xla away from the notebook. keep_runs and keep_bytes are limits for the files
+        of ended runs, for all notebooks and until they are set again: `%xla_config keep_runs=50
+        keep_bytes=10G`. `reset` leaves them.
         """
         changes: dict[str, Any] = {}
         known = [*SETTINGS, *OWN, *LIMITS]

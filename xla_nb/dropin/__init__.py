@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from xla_nb import notebook, old_names, old_parameters
-from xla_nb.dropin import answers, furniture, launchers
+from xla_nb.dropin import answers, colab, launchers
 from xla_nb.protocol import absl_flags
 from xla_nb.rank.entries import is_rank
 
@@ -28,7 +28,7 @@ def install() -> None:
     old_parameters.turn_on()
     here = notebook.current()
     if here:
-        furniture.of(here.shell).turn_on()
+        colab.of(here.shell).turn_on()
 
 
 def uninstall() -> None:
@@ -39,4 +39,4 @@ def uninstall() -> None:
     old_parameters.turn_off()
     here = notebook.current()
     if here:
-        furniture.of(here.shell).turn_off()
+        colab.of(here.shell).turn_off()

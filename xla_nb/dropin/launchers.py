@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
-from xla_nb.dropin import answers, furniture, guard
+from xla_nb.dropin import answers, colab, guard
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.in_place import InPlace, Place
 from xla_nb.protocol.refusals import TRAINING_FUNCTION
@@ -170,7 +170,7 @@ def _interruptible() -> Iterator[None]:
 def _choose_device() -> None:
     here = notebook.current()
     if here:
-        furniture.of(here.shell).choose_device()
+        colab.of(here.shell).choose_device()
 
 
 def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:

@@ -33,7 +33,7 @@ _MOST = 10**9  # more than any machine has, or anybody waits
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?")
 _BYTES = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T"])}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_ON_OFF, _RUN_SKIP = ("on", "off"), ("run", "skip")
+_ON_OFF = ("on", "off")
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -299,7 +299,7 @@ OPTIONS = {
     )
 }  # fmt: skip
 SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
-DROPIN, GUARD, SETUP_CELLS = "dropin", "guard", "setup_cells"
+DROPIN, GUARD = "dropin", "guard"
 #: What `%xla_config` sets for the notebook itself.
 OWN = {
     option.name: option
@@ -313,10 +313,6 @@ OWN = {
             GUARD, "", "", True, _switch,
             "stop a cell that is about to open a TPU in the notebook's own process",
             choices=_ON_OFF,
-        ),
-        Option(
-            SETUP_CELLS, "", "", "run", _choice("way", _RUN_SKIP),
-            "lines that would install another torch or torch_xla: run or skip", choices=_RUN_SKIP,
         ),
     )
 }  # fmt: skip
