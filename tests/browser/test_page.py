@@ -771,15 +771,15 @@ def test_hovering_changes_nothing_that_a_click_has_chosen(opened: Opener) -> Non
     expect(detail).to_have_attribute("data-rank", "9")
 
 
-def test_a_selected_rank_shows_its_host_and_clients(opened: Opener) -> None:
+def test_a_selected_rank_shows_its_host_and_fallbacks(opened: Opener) -> None:
     panel = opened()
-    more = {"from": "w-2 · pid 77", "facts": [fact("clients", "torch_xla 1, jax 1")]}
+    more = {"from": "w-2 · pid 77", "facts": [fact("fallbacks", "aten::nonzero 1")]}
     panel.begin(*on_hosts(16, 4))
     panel.tell(cards=[card(9, host="w-2", **more)])
     option(panel, 9).click()
     detail = panel.page.locator(".xn-detail")
     expect(detail).to_contain_text("w-2 · pid 77")
-    expect(detail.locator("[data-fact=clients]")).to_contain_text("torch_xla 1, jax 1")
+    expect(detail.locator("[data-fact=fallbacks]")).to_contain_text("aten::nonzero 1")
 
 
 def test_the_keyboard_moves_from_host_to_host(opened: Opener) -> None:

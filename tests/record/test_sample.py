@@ -25,7 +25,6 @@ FULL = Sample(
     data_waited=4.0,
     steps=40,
     fallbacks={"aten::nonzero": 2},
-    clients={"torch_xla": 1, "jax": 1},
     loops=(
         Loop(label="epochs", done=1, total=3, rate=None),
         Loop(label="", done=9, total=None, rate=2.5),
@@ -38,10 +37,10 @@ def test_a_sample_round_trips(sample):
     assert decode(encode(sample)) == sample
 
 
-def test_a_sample_of_an_older_record_has_no_clients():
+def test_a_sample_of_an_older_record_has_no_items():
     old = json.loads(encode(FULL))
-    del old["clients"]
-    assert decode(json.dumps(old).encode()).clients == {}
+    del old["items"]
+    assert decode(json.dumps(old).encode()).items == 0
 
 
 @pytest.mark.parametrize("name", ["waited", "lock_waited", "data_waited", "compiling"])

@@ -16,7 +16,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jaxlib._jax
@@ -41,7 +40,6 @@ class Child:
     def __init__(self) -> None:
         self.creations: list[str | None] = []
         self.ends: list[str] = []
-        self.refusals: list[str] = []
         self.during: Callable[[], object] = lambda: None
 
     def create(self, *_: object) -> None:
@@ -58,8 +56,6 @@ class Child:
         exec(compile(TRACES, CELL, "exec"), cell)
         try:
             cell["trace"]()
-        except tpu_client.SecondDiscovery as refused:
-            self.refusals.append(str(refused))
         except ValueError as end:
             self.ends.append(str(end))
 
@@ -117,25 +113,6 @@ def beside_torch_xla(child: Child) -> None:
     jax.devices()
 
 
-def after_removing_the_guard(child: Child) -> None:
-    os.environ["MEGASCALE_NUM_SLICES"] = "2"
-    del os.environ[tpu_client.GUARD]
-    child.trace()
-
-
-def after_removing_the_guard_on_a_tpu(child: Child) -> None:
-    os.environ["PJRT_DEVICE"] = "TPU"
-    del os.environ[tpu_client.GUARD]
-    beside = threading.Thread(target=child.trace)
-    beside.start()
-    beside.join()
-
-
-def after_removing_the_guard_without_a_tpu(child: Child) -> None:
-    del os.environ[tpu_client.GUARD]
-    child.trace()
-
-
 def run(*each: Callable[[], None]) -> None:
     threads = [threading.Thread(target=one, daemon=True) for one in each]
     for thread in threads:
@@ -147,25 +124,21 @@ def run(*each: Callable[[], None]) -> None:
 # ---------------------------------------------------------------- the children
 
 
-def answer(scenario: str, guarded: bool, program: str) -> dict[str, Any]:
+def answer(scenario: str, guarded: bool) -> dict[str, Any]:
     signal.alarm(2 * PATIENCE)
     os.environ["PJRT_DEVICE"] = "CPU"
     child = Child()
     plugin: Any = jaxlib._jax
     plugin.pjrt_plugin_loaded = plugin.pjrt_plugin_initialized = lambda name: True
     plugin.get_c_api_client = child.create
-    clients = tpu_client.Clients(Path(program))
     if guarded:
-        clients.open()
+        tpu_client.start()
     else:
         torch_xla._XLAC._init_computation_client()
     globals()[scenario](child)
     return {
         "creations": child.creations,
         "ends": child.ends,
-        "refusals": child.refusals,
-        "counts": clients.counts(),
-        "stacks": ["".join(client.stack.format()) for client in clients.started],
         "after": os.environ.get(tpu_client.GUARD),
         "contexts": [
             name

@@ -275,7 +275,6 @@ class Meter:
             returned=self._progress() == "returned",
             locks=self._lock.taken if self._lock is not None else 0,
             fallbacks=counts.fallbacks,
-            clients=counts.clients,
             loops=self._rates.look(self._book.loops, now, counts.compile_seconds + lasting),
         )
 

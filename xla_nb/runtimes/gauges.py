@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -31,7 +31,6 @@ class Counts:
     compile_seconds: float
     steps: int
     fallbacks: dict[str, int]  # operators that ran on the CPU
-    clients: dict[str, int] = field(default_factory=dict)  # device clients, by the starting library
 
 
 def counts(xlac: Any) -> Counts:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from xla_nb.errors import UsageError
@@ -81,7 +80,7 @@ def set_up() -> None:
 
 def prepare(order: Order) -> Devices:
     """Nothing to do before the fork: the process itself opens the devices."""
-    return Devices(order.host_group, tpu_client.Clients(Path(order.request.program)))
+    return Devices(order.host_group)
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,6 @@ class Devices:
     """All devices of the host, and their one process."""
 
     world: HostGroup
-    clients: tpu_client.Clients
     ranks: int = 1
     simulated: bool = False  # virtual devices of the CPU imitate no TPU host
 
@@ -102,7 +100,7 @@ class Devices:
 
         os.environ.pop("XLA_USE_SPMD", None)
         torch_xla.runtime.use_spmd()
-        self.clients.open()
+        tpu_client.start()
 
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
@@ -138,7 +136,7 @@ class Devices:
     def counts(self) -> Counts:
         import torch_xla
 
-        return replace(gauges.counts(torch_xla._XLAC), clients=self.clients.counts())
+        return gauges.counts(torch_xla._XLAC)
 
     def memory(self) -> tuple[int, int] | None:
         """Not known: torch_xla does not report it under SPMD."""

@@ -11,8 +11,7 @@ import contextvars
 import decimal
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,9 +88,8 @@ def prepare(order: Order) -> Chips:
     from torch_xla._internal import pjrt
 
     own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
-    clients = tpu_client.Clients(Path(order.request.program))
     if order.device == "TPU":
-        return Chips(*_chips(), False, *own, clients)
+        return Chips(*_chips(), False, *own)
     from xla_nb.simulation import host
 
     assert order.ranks is not None
@@ -105,7 +103,7 @@ def prepare(order: Order) -> Chips:
             serves=world.index == 0,
         )
     )
-    return Chips(order.ranks, order.ranks, True, *own, clients)
+    return Chips(order.ranks, order.ranks, True, *own)
 
 
 def _chips() -> tuple[int, int]:
@@ -130,7 +128,6 @@ class Chips:
     #: torch_xla's and torch's own functions, which `start` replaces.
     enter_runtime: Callable[[int, int], None]
     get_context: Callable[..., Any]
-    clients: tpu_client.Clients
 
     def start(self, life: Lifecycle) -> None:
         import torch
@@ -151,7 +148,7 @@ class Chips:
         torch.multiprocessing.get_context = self.get_context
         _run_single_devices_in_the_main_thread()
         self.enter_runtime(local_rank, processes)
-        self.clients.open()
+        tpu_client.start()
 
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
@@ -203,7 +200,7 @@ class Chips:
     def counts(self) -> Counts:
         import torch_xla
 
-        return replace(gauges.counts(torch_xla._XLAC), clients=self.clients.counts())
+        return gauges.counts(torch_xla._XLAC)
 
     def memory(self) -> tuple[int, int] | None:
         if self.simulated:  # XLA's CPU client knows none

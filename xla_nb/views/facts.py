@@ -254,9 +254,7 @@ def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
     step = "" if card.step is None else in_short(card.step)
     waits = "" if card.waits is None else f"{100 * card.waits:.0f} %"
     own = [Fact("step", "step", step), Fact("waits", "waits", waits)]
-    usual = Fact("clients", "clients", "torch_xla 1")
-    known = [fact for fact in of_card(card) if fact != usual]
-    own += sorted(known, key=lambda fact: fact.id == "pid")
+    own += sorted(of_card(card), key=lambda fact: fact.id == "pid")
     own += [Fact("xla", "device", card.device)]
     own += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
     return [fact for fact in own if fact.value]
@@ -314,16 +312,15 @@ def _number(
     return _Kind(id, label, of_one or one, many)
 
 
-def _counts(id: str, label: str, counts: Callable[[Card], dict[str, int]], usual: int = 0) -> _Kind:
-    """Counts by name, of many ranks their sums; `usual` is what any rank has, not worth a word."""
+def _counts(id: str, label: str, counts: Callable[[Card], dict[str, int]]) -> _Kind:
+    """Counts by name, of many ranks their sums."""
 
     def one(card: Card) -> str:
         own = counts(card)
         return _most([own]) if own else ""
 
     def many(cards: Sequence[Card]) -> str:
-        each = [counts(card) for card in cards]
-        return _most(each) if any(sum(one.values()) > usual for one in each) else ""
+        return _most([own for card in cards if (own := counts(card))])
 
     return _Kind(id, label, one, many)
 
@@ -371,7 +368,6 @@ _FACTS = (
         figure,
     ),
     _counts("fallbacks", "ran on the CPU", lambda card: card.sample.fallbacks),
-    _counts("clients", "clients", lambda card: card.sample.clients, usual=1),
 )
 
 

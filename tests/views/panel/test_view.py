@@ -211,7 +211,7 @@ def test_everything_is_sent_again_after_forget(observer):
 
 
 def test_a_card_has_facts_with_ids_labels_and_values_in_order(observer):
-    figures = sample(memory=3 << 29, steps=1204, clients={"torch_xla": 1, "jax": 1})
+    figures = sample(memory=3 << 29, steps=1204)
     rank = Card(3, host="w-1", pid=77, cpu=0.97, sample=figures)
     (card,) = PanelNews().of(snapshot(rank), observer)["cards"]
     assert card["from"] == "w-1 · pid 77"
@@ -219,7 +219,6 @@ def test_a_card_has_facts_with_ids_labels_and_values_in_order(observer):
         {"id": "memory", "label": "memory", "value": "1.5 GiB"},
         {"id": "cpu", "label": "CPU", "value": "97 %"},
         {"id": "steps", "label": "syncs", "value": "1,204"},
-        {"id": "clients", "label": "clients", "value": "torch_xla 1, jax 1"},
     ]
 
 

@@ -134,7 +134,7 @@ def hostile(evil: str) -> Snapshot:
     """A snapshot with `evil` in every place that a rank has influence on."""
     bar = Bar(evil, 1, 2)
     counts = {evil: 1}
-    figures = sample(memory=1, device_used=1, compiles=1, steps=1, fallbacks=counts, clients=counts)
+    figures = sample(memory=1, device_used=1, compiles=1, steps=1, fallbacks=counts)
     return snapshot(
         run=evil,
         cell=evil,
@@ -383,7 +383,6 @@ def test_a_rank_is_shown_with_all_facts() -> None:
             compile_seconds=8.4,
             steps=1240,
             fallbacks={"aten::nonzero": 12},
-            clients={"torch_xla": 1, "jax": 2},
         ),
     )
     for shown in both(snapshot(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
@@ -403,7 +402,6 @@ def test_a_rank_is_shown_with_all_facts() -> None:
             "3 in 8.40 s",
             "1,240",
             "aten::nonzero 12",
-            "jax 2, torch_xla 1",
             "25 %",
         ):
             assert part in shown.replace("\xa0", " "), part
@@ -518,27 +516,6 @@ def test_the_list_of_hosts_is_bounded() -> None:
 def test_a_run_on_one_host_has_no_list_of_hosts() -> None:
     html, text = both(snapshot(hosts=("h",), cards=cards(3)))
     assert "3 finished" not in html + text
-
-
-def with_clients(ranks: int, **clients: int) -> tuple[Card, ...]:
-    return tuple(replace(card, sample=sample(clients=clients)) for card in cards(ranks))
-
-
-def test_clients_beyond_torch_xlas_own_are_counted() -> None:
-    for shown in both(snapshot(cards=with_clients(1, torch_xla=1, jax=1))):
-        assert "torch_xla 1, jax 1" in shown
-    for shown in both(snapshot(cards=with_clients(1, torch_xla=1))):
-        assert "torch_xla" not in shown
-
-
-def test_many_ranks_with_one_client_each_show_no_clients() -> None:
-    for shown in both(snapshot(cards=with_clients(300, torch_xla=1))):
-        assert "clients" not in shown
-
-
-def test_many_ranks_with_more_clients_show_their_sums() -> None:
-    for shown in both(snapshot(cards=with_clients(300, torch_xla=1, jax=1))):
-        assert "torch_xla 300, jax 300" in shown.replace("\xa0", " ")
 
 
 def test_an_ended_rank_shows_how_long_it_took() -> None:
