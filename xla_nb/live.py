@@ -10,14 +10,15 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, live_panel, live_questions, live_replay, notebook, own_runs
+from xla_nb import api, live_panel, live_questions, notebook, own_runs
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import (
     RANK_NAMES,
@@ -47,6 +48,7 @@ from xla_nb.wording import ranks as numbered
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shut down button"
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
@@ -171,10 +173,9 @@ def restart(
 ) -> Group:
     """End the live ranks of that name, and start as many again; `shown` as for `start`.
 
-    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now
-    or returns something else, or before what cannot be repeated; what a replay before has left goes
-    on there, if nothing has succeeded since. Raises UsageError where there are none, RunFailed for
-    that cell, and LaunchError.
+    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now,
+    or before what cannot be repeated. Raises UsageError where there are none, RunFailed for that
+    cell, and LaunchError.
     """
     old = end(name, "by %xla_restart")
     try:
@@ -184,8 +185,36 @@ def restart(
         raise
     group.watch = Watch(old.watch.names)
     if replay:
-        live_replay.replay(group, old, run_cell)
+        _replay(group, old.history)
     return group
+
+
+def _replay(group: Group, history: Sequence[Played]) -> None:
+    """Run again what had succeeded, and say of what returns something else now."""
+    for number, each in enumerate(history):
+        rest = [one.label for one in history[number + 1 :]]
+        left = f" Not run again: {listed(rest, most=5)}." if rest else ""
+        if each.cell is None:
+            raise LaunchError(
+                f"The replay stopped before `{each.label}`, of which the values are not kept. "
+                f"Repeat it yourself.{left}"
+            )
+        print(f"{each.label} again …", flush=True)
+        options = replace(each.options, bg=False, keep_going=False)
+        try:
+            run = run_cell(group, each.cell, options, each.members)
+        except BaseException:
+            print(f"The replay stopped at {each.label}.{left}")
+            raise
+        now = run.state.ranks
+        changed = [
+            rank
+            for rank, shown in each.returned.items()
+            if _ADDRESS.sub("", now[rank].preview) != _ADDRESS.sub("", shown)
+        ]
+        if changed:
+            where = numbered(changed)
+            print(f"{each.label} returned something else on {where} than before.")
 
 
 def run_cell(

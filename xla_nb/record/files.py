@@ -6,7 +6,6 @@ A record is complete without the notebook that started the run, and only its own
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -14,7 +13,6 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,24 +104,6 @@ class Record:
         except OSError:
             record.discard()
             raise
-        return record
-
-    def make_files(self, ranks: Iterable[int], program: str) -> None:
-        """Make what these ranks, the run's events and its program of that name are going to fill.
-        Raises OSError."""
-        for rank in ranks:
-            for path in (self.log(rank), self.log(rank, "err"), self.sample(rank)):
-                os.close(private.writing(path))
-        for path in (self.events, self.program(program), lines(self.program(program))):
-            os.close(private.writing(path))
-
-    def named(self, run: str) -> Record:
-        """The same record under the name of a run. Raises OSError, as where the home is another
-        one since."""
-        record = Record(home() / "runs" / run)
-        if record.path.parent != self.path.parent:
-            raise FileNotFoundError(errno.ENOENT, "The home is another one", self.folder)
-        self.path.rename(record.path)
         return record
 
     def discard(self) -> None:

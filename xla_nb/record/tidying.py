@@ -17,7 +17,6 @@ from pathlib import Path
 
 from xla_nb.record import private
 from xla_nb.record.files import Folder, Record, home, partial, records
-from xla_nb.record.spare import NAMES
 
 _REMOVED = ".removed-"  # the names of records that are being deleted
 # What may gather between two times of tidying: seconds, runs, and bytes.
@@ -176,13 +175,6 @@ def _remove(record: Record, done: Tidied) -> None:
 
 
 def _finish_removals(root: Path) -> None:
-    """Delete what a process that ended in the middle has left, and what one that was killed had
-    made for its next run."""
-    for path in (*filter(_is_left, root.glob(f"{NAMES}*")), *root.glob(f"{_REMOVED}*")):
+    """Delete what a process that ended in the middle has left."""
+    for path in root.glob(f"{_REMOVED}*"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_left(spare: Path) -> bool:
-    with contextlib.suppress(OSError):  # it is no record, or another user's
-        return not Record(spare).is_owned
-    return False

@@ -11,7 +11,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from xla_nb.engines.base import Engine
@@ -21,12 +21,10 @@ from xla_nb.protocol import events, modules
 from xla_nb.protocol.order import Turn
 from xla_nb.protocol.units import Sent
 from xla_nb.record.files import Record
-from xla_nb.record.spare import Spare
 from xla_nb.run import sentences
 from xla_nb.run.drift import Watch
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
-from xla_nb.run.replaying import Returned, returned
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
 from xla_nb.run.staying import in_words
@@ -65,21 +63,13 @@ class LastingRun(Run):
 @dataclass(frozen=True)
 class Played:
     """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
-    whose values are not kept; and what each rank returned."""
+    whose values are not kept; and what each rank returned, as it was shown."""
 
     label: str
     cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
-    returned: Mapping[int, Returned] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Left:
-    """What a replay that stopped has not run again, and how much had succeeded by then."""
-
-    history: Sequence[Played] = ()
-    after: int = 0
+    returned: Mapping[int, str] = field(default_factory=dict)
 
 
 class Group:
@@ -92,7 +82,6 @@ class Group:
              last
     sent     what they have been sent of the notebook's
     history  what has succeeded, oldest first
-    left     what a replay that stopped has not run again
     watch    the variables that are compared after each cell
     """
 
@@ -119,7 +108,6 @@ class Group:
         self.remote: dict[str, str] = {}
         self.sent = Sent()
         self.history: list[Played] = []
-        self.left = Left()
         self.watch = Watch(())
         self._engine = engine
         self.number = 0
@@ -127,8 +115,6 @@ class Group:
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
         self._imported: dict[str, str] = {}  # what is imported under names
-        self._spare = Spare(PROGRAM)
-        run.at_end(lambda run: self._spare.discard())
         self._both: set[str] = set()  # names of which it was said that both sides have them
 
     @property
@@ -172,7 +158,6 @@ class Group:
             self.end("before all were there")
             self.run.check()
             raise LaunchError(f"{self.why_lost}.")  # somebody has ended them meanwhile
-        self._spare.make(self._here(self.world))
         self._wait_for_more()
 
     def launch(
@@ -249,19 +234,11 @@ class Group:
         reloads = tuple(modules.of_this_process().reloads[self._began_after :])
         turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, reloads)
         some = replace(options, n=len(chosen))
-        create = functools.partial(Record.create, folder="parts")
-        if not asks:
-            create = functools.partial(self._spare.take, ranks=self._here(chosen))
+        create = functools.partial(Record.create, folder="parts") if asks else Record.create
         run = launch(program, some, self._engine, resolve, on_wait, kind, turn=turn, create=create)
-        if not asks:
-            run.afterwards.append(functools.partial(self._spare.make, self._here(chosen)))
         self._programs[run] = chosen
         run.at_force(self._force)
         return run
-
-    def _here(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Those whose files are on this machine."""
-        return ranks if self._engine.here else ()
 
     def _force(self, run: Run, sent: signal.Signals) -> None:
         """Ranks are about to be ended by force for a program of theirs."""
@@ -280,7 +257,8 @@ class Group:
 
         def ended(run: Run) -> None:
             if run.ok:
-                self.history.append(replace(played, returned=returned(run)))
+                shown = {number: rank.preview for number, rank in run.state.ranks.items()}
+                self.history.append(replace(played, returned=shown))
 
         run.at_end(ended)
 

@@ -111,7 +111,6 @@ class Run(RecordedRun):
         self._figures = FigureWatch(weakref.proxy(self), stops=options.stop_on_nan)
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []
-        self.afterwards: list[Callable[[], None]] = []  # called when all have heard of its end
         self._at_force: list[Callable[[Run, signal.Signals], None]] = []
         #: Set unless a view in the background has still to show the end.
         self.shown = threading.Event()
@@ -306,8 +305,6 @@ class Run(RecordedRun):
             raise  # threading shows where
         finally:
             self._conclude()
-            for callback in self.afterwards:
-                callback()
 
     def _take_until_the_end(self) -> None:
         while self.state.ended is None:
