@@ -314,8 +314,8 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     may have written is refused unless you `trust` it, such as one that was copied from another
     machine.
 
-    Raises UsageError when no run is recorded there, and for a record that is refused: also one
-    whose `events.jsonl` is damaged, so that how the run went cannot be told for certain.
+    Lines of its `events.jsonl` that cannot be read are left out, which it says, and it is not `ok`.
+    Raises UsageError when no run is recorded there, and for a record that is refused.
     """
     here = notebook.current()
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__

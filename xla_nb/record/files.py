@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import math
 import os
@@ -62,7 +61,6 @@ class Record:
 
     def __init__(self, path: str | Path) -> None:
         self.folder = str(path)
-        self._has_sum = False
 
     # Live ranks have a record for each of their programs, add no events to it, and need no Path:
     # to make a few would take each of them a twentieth of the way to its code.
@@ -78,11 +76,6 @@ class Record:
     @functools.cached_property
     def _events(self) -> Appender:
         return Appender(self.events, _KEPT)
-
-    @functools.cached_property
-    def _sum(self) -> Any:
-        """Of the events as they should be in their file."""
-        return hashlib.sha256()
 
     def __repr__(self) -> str:
         return f"Record({self.folder!r})"
@@ -224,9 +217,6 @@ class Record:
         """Record an event, and those that had no space. Raises OSError where some still wait. Of
         one thread at a time."""
         line = b"" if event is None else encode(event) + b"\n"
-        if line:
-            self._sum.update(line)
-            self._has_sum = True
         try:
             self._events.add(line)
         finally:
@@ -242,8 +232,7 @@ class Record:
         self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the summary, with the bytes of all files, and the SHA-256 of `events.jsonl` as it
-        should be (`events`); from now on the run has ended.
+        """Write the summary, with the bytes of all files; from now on the run has ended.
 
         On a full disk the summary is cut short: that it is there says that the run has ended."""
         scratch = partial(self.summary)
@@ -251,8 +240,8 @@ class Record:
             self.add()
         with contextlib.suppress(OSError):
             size = _bytes_in(self.path) - _size(self.module_values)
-            more = {"bytes": size} | ({"events": self._sum.hexdigest()} if self._has_sum else {})
-            private.write(scratch, json.dumps({**summary, **more}, indent=2).encode())
+            text = json.dumps({**summary, "bytes": size}, indent=2)
+            private.write(scratch, text.encode())
         with contextlib.suppress(OSError):
             scratch.rename(self.summary)
 

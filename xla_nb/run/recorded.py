@@ -6,6 +6,8 @@ Nothing here needs the process that launched the run.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import time
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
@@ -15,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.protocol import events
+from xla_nb.protocol import events, plain
 from xla_nb.protocol.parcel import Malformed, Parcel
 from xla_nb.record import displays, private
 from xla_nb.record.arrivals import Arrivals
@@ -23,11 +25,11 @@ from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
-from xla_nb.run import sentences, whole
+from xla_nb.run import sentences
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
-from xla_nb.wording import in_one_line, listed, shortened
+from xla_nb.wording import in_one_line, listed, several, shortened
 
 
 class RecordedRun:
@@ -66,6 +68,7 @@ class RecordedRun:
         self._results: dict[int, Any] = {}
         self.arrivals = Arrivals()
         self._elapsed: float | None = None  # as the notebook that launched it has told
+        self._is_whole = True
 
     @classmethod
     def open(
@@ -78,29 +81,36 @@ class RecordedRun:
         """The run whose record lies at `path`, or whose name that is. `resolve` finds what its
         results need of the notebook's names.
 
-        Raises UsageError if no run is recorded there; if the record has anything but plain files;
-        if what it says of the run is damaged; and, without `trust`, if another user may have
-        written any of it."""
+        Lines of its events that cannot be read are left out, which a notice says, and the run is
+        not `ok`. Raises UsageError if no run is recorded there; if the record has anything but
+        plain files; if it does not say how the run began; and, without `trust`, if another user may
+        have written any of it."""
         files = Record(_folder(path).resolve())
         _refuse_strange(files.path, trust)
-        summary = whole.summary(files)
+        summary = _summary(files)
         run = cls(files.path.name, summary.cell if summary else "", files, resolve)
         run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
-        try:
-            run._fold(summary)
-        except whole.Damaged as damage:
-            raise UsageError(whole.refusal(files, damage, summary)) from None
+        run._fold()
         return run
 
-    def _fold(self, summary: whole.Summary | None) -> None:
-        """Fold what was recorded into the state. Raises Damaged."""
-        last = whole.fold(self.record, self.state, summary)
+    def _fold(self) -> None:
+        """Fold what was recorded into the state. Raises UsageError."""
+        last, unread = _fold_events(self.record, self.state)
+        if self.state.started is None and (self.state.ranks or self.record.results()):
+            raise UsageError(
+                f"The record of {self.record.path.name} is damaged: {self.record.events} does not "
+                f"say how the run began. What its ranks returned and wrote lies in "
+                f"{self.record.path}."
+            )
+        if unread:
+            self._is_whole = False
+            told = f"{several(unread, 'line')} of {self.record.events} cannot be read: left out."
+            self.state.apply(events.Notice(text=told))
         if self.state.ended is None and (self.record.summary.exists() or not self.record.is_owned):
             _find_returned(self.state, self.record)
             seen = [sample.at for rank in self.state.ranks if (sample := self.sample(rank))]
             self.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
-        whole.check_end(self.state, summary)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """In another process, such as the one that asks a Ray task, the dict of its results."""
@@ -116,7 +126,7 @@ class RecordedRun:
 
     @property
     def ok(self) -> bool:
-        return self.state.ok
+        return self.state.ok and self._is_whole
 
     @property
     def elapsed(self) -> float:
@@ -317,12 +327,9 @@ def _no_result(rank: int, phase: Phase) -> str:
 
 
 def _find_returned(state: RunState, files: Record) -> None:
-    """A result is there, and its event is not, where the disk was full or the kernel ended. Raises
-    Damaged for one of a rank that no event names."""
+    """A result is there, and its event is not, where the disk was full or the kernel ended."""
     for rank, path in files.results().items():
-        if rank not in state.ranks:
-            raise whole.Damaged(f"does not name rank {rank}, whose result is there")
-        if state.ranks[rank].phase not in ENDED:
+        if rank in state.ranks and state.ranks[rank].phase not in ENDED:
             status = path.stat()
             state.apply(
                 events.RankFinished(
@@ -408,13 +415,12 @@ def _with_hang(headline: str, hang: str) -> str:
 def _hang(record: Record) -> str:
     """The hang of a run in progress."""
     state = RunState()
-    with contextlib.suppress(whole.Damaged):  # told where it is opened
-        whole.fold(record, state, None)
+    _fold_events(record, state)
     return sentences.hang(state)
 
 
 def _entry(record: Record) -> Entry:
-    summary, name = whole.summary(record), record.path.name
+    summary, name = _summary(record), record.path.name
     if summary is not None:
         return Entry(
             name,
@@ -435,3 +441,48 @@ def _entry(record: Record) -> Entry:
     if record.is_owned:
         return Entry(name, "", "running", _with_hang("", _hang(record)), None)
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
+
+
+# ---------------------------------------------------------------- a record's files
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Summary:
+    """What is read of the summary of a run that has ended; what older versions did not write is
+    None."""
+
+    ok: bool
+    headline: str
+    cell: str = ""
+    outcome: Outcome | None = None
+    hang: str = ""
+    elapsed: float | None = None
+
+
+def _summary(record: Record) -> _Summary | None:
+    """The summary; None where there is none, or a full disk has cut it short."""
+    names = [field.name for field in dataclasses.fields(_Summary)]
+    try:
+        body = json.loads(private.read(record.summary))
+        return plain.made(_Summary, {name: body[name] for name in names if name in body})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _fold_events(record: Record, state: RunState) -> tuple[float, int]:
+    """Fold the events into the state; gives the time of the last one, 0 if there is none, and how
+    many whole lines cannot be read."""
+    last, unread, data = 0.0, 0, b""
+    with contextlib.suppress(OSError):
+        data = private.read(record.events)
+    for line in data.splitlines(keepends=True):
+        try:
+            event = events.decode(line)
+        except events.UnknownEvent:  # of a later version
+            continue
+        except ValueError:
+            unread += line.endswith(b"\n")  # else the kernel was killed, or the disk was full
+            continue
+        state.apply(event)
+        last = event.at
+    return last, unread
