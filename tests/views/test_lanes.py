@@ -159,13 +159,10 @@ def test_a_step_takes_its_compiling_and_waiting_too():
     assert made.step == pytest.approx(1.0)
 
 
-def test_items_in_which_a_graph_was_executed_are_steps_where_there_are_no_markers():
-    made = track(*((100.0 + n, {"items": 5 * n, "graphs": 5 * n}) for n in range(4)))
-    assert (made.pace.steps, made.pace.seconds) == (10, 2.0)
-
-
-def test_items_of_a_loop_that_executes_nothing_are_no_steps():
-    assert track(*((100.0 + n, {"items": 5 * n, "graphs": 7}) for n in range(9))).pace is None
+@pytest.mark.parametrize("graphs", [0, 5])
+def test_items_are_steps_where_there_are_no_markers_whatever_they_execute(graphs):
+    made = track(*((100.0 + n, {"items": 5 * n, "graphs": graphs * n}) for n in range(4)))
+    assert (made.pace.steps, made.pace.seconds, made.pace.executed) == (10, 2.0, 2 * graphs)
 
 
 def test_under_jax_whose_executions_nobody_counts_items_are_steps():

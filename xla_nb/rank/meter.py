@@ -248,7 +248,7 @@ class Meter:
         used, limit = self._device_memory()
         return Sample(
             at=now,
-            activity=self._doing(waiting, compiling is not None, now),
+            activity=self._doing(waiting, compiling, now),
             since=self._activity[1],
             place=tracebacks.innermost(self._entry, self._labels),
             operation=waiting.operation[:_LONGEST] if waiting else self._blocked_in,
@@ -290,9 +290,13 @@ class Meter:
         still = self._standstill
         return still.call if time.monotonic() - still.since >= _BLOCKED else ""
 
-    def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:
-        activity: Activity = "compiling" if compiling else "running"
+    def _doing(
+        self, waiting: PendingCollective | None, compiling: float | None, now: float
+    ) -> Activity:
+        activity: Activity = "running"
         began: float | None = None
+        if compiling is not None:
+            activity, began = "compiling", time.monotonic() - compiling
         if self._blocked_in:
             activity, began = "blocked", self._standstill.since
         if waiting:

@@ -33,8 +33,8 @@ _LONG = 3.0  # seconds of a wait, from which it is told who was waited for
 @dataclass(frozen=True)
 class Window:
     """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
-    compiling, `waited` for others (None where that cannot be seen) and for data. Of its steps those
-    of a loop count only if something was executed; each `executed` graph is of one at most."""
+    compiling, `waited` for others (None where that cannot be seen) and for data. Each `executed`
+    graph is of one step at most."""
 
     seconds: float
     steps: int
@@ -50,8 +50,6 @@ class Window:
     def between(cls, before: Sample, now: Sample) -> Window:
         executed = max(0, now.executed - before.executed)
         steps = now.items - before.items if now.loops_step else now.steps - before.steps
-        if now.loops_step and not executed:
-            steps = 0
         return cls(
             seconds=now.at - before.at - max(0.0, now.idle - before.idle),
             steps=max(0, steps),

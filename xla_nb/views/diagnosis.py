@@ -41,7 +41,8 @@ class Diagnoser:
         self._keep(lately, snapshot.now)
         if not _running(snapshot):  # of live ranks that are idle, say
             self._lately = None
-        return _ended(snapshot) or _now(snapshot) or self._lately or _calm(snapshot)
+        calm = Diagnosis(snapshot.headline)
+        return _ended(snapshot) or _now(snapshot) or self._lately or calm
 
     def _keep(self, new: Diagnosis | None, now: float) -> None:
         if new is None:
@@ -102,13 +103,6 @@ def _warning(found: Concluded | None) -> Diagnosis | None:
         return None
     told = f"{found.sentence[:1].upper()}{found.sentence[1:]}"
     return Diagnosis(told, "warning", found.ranks)
-
-
-def _calm(snapshot: Snapshot) -> Diagnosis:
-    long = (card.phase == "compiling" and card.sample.compiling >= 1 for card in snapshot.cards)
-    if snapshot.cards and all(long):
-        return Diagnosis(f"{several(len(snapshot.cards), snapshot.unit)} compiling")
-    return Diagnosis(snapshot.headline)
 
 
 # ---------------------------------------------------------------- at this moment

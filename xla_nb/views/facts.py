@@ -65,19 +65,19 @@ def title(snapshot: Snapshot) -> str:
 
 def gap(snapshot: Snapshot) -> str:
     """What stands between the title and the small print: the time belongs to `4 ranks finished`,
-    not to whatever an error says last."""
+    not to whatever an error says last, nor to what some ranks do by now."""
     calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
     live = snapshot.live
-    runs = snapshot.ok is None and calm and (live is None or live.since is not None)
+    runs = snapshot.ok is None and calm and live is not None and live.since is not None
     plain = snapshot.ok and live is None and snapshot.conclusion is None
     return " " if runs or plain else " · "
 
 
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
-    how = {True: "in", False: "after", None: "for"}[snapshot.ok]
+    how = {True: "in {}", False: "after {}", None: "{} so far"}[snapshot.ok]
     told = bool(snapshot.ok) and snapshot.conclusion is not None  # in the title
-    parts = ["" if told else f"{how} {took(snapshot.elapsed)}", snapshot.cell]
+    parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
     parts += ["simulated TPU host"] if snapshot.simulated else []
