@@ -171,15 +171,14 @@ def main(rank):
     assert on_device == pytest.approx(on_cpu, rel=1e-4)
 
 
-@pytest.mark.parametrize("meet", ['xm.all_reduce("sum", x)', 'xm.rendezvous("x")'])
+@pytest.mark.parametrize("meet", ['xm.mesh_reduce("x", rank, sum)', 'xm.rendezvous("x")'])
 def test_the_slowest_rank_stays_where_steps_are_items_that_only_meet(notebook, meet):
     notebook.ok(SAMPLED)
     cell = f"""
 %%xla_spawn -n 4 -o met --view none
-import time, torch, xla_nb
+import time, xla_nb
 import torch_xla.core.xla_model as xm
 def main(rank):
-    x = torch.ones(2, device="xla")
     for _ in xla_nb.progress(range(12)):
         time.sleep(0.25 * (rank == 2))
         {meet}
