@@ -69,3 +69,18 @@ def test_live_ranks_are_said_to_wait_too(notebook):
     told = lanes(page)
     assert len(told) == 2
     assert all("in a blocking call" in one for one in told)
+
+
+def test_a_loop_that_sleeps_most_of_the_time_is_mostly_grey_however_short_the_sleeps(notebook):
+    cell = """\
+%%xla_spawn -n 2 --view panel
+import time
+def dozes(rank):
+    for _ in range(16):
+        time.sleep(0.16)
+        end = time.monotonic() + 0.04
+        while time.monotonic() < end: sum(range(1000))
+"""
+    for told in lanes(notebook.ok(cell).page):
+        seconds = dict(re.findall(r"(running|in a blocking call) ([\d.]+) s", told))
+        assert float(seconds["in a blocking call"]) > float(seconds.get("running", 0.0)), told

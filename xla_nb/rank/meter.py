@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import threading
 import time
@@ -31,7 +32,7 @@ from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 #: A function runs, or has returned, and its result is on its way.
 Progression = Literal["runs", "returned"]
-#: Seconds between samples, and between checks for a request for stacks.
+#: Seconds between samples on average, and between checks for a request for stacks.
 TICK = 0.25
 #: Seconds before a process's first.
 _SOON = 0.02
@@ -347,6 +348,7 @@ class Sampler:
 
     def _run(self) -> None:
         pause = _SOON
+        chance = random.Random()  # not the user's; steps as long as a tick differ
         while True:
             self._none.wait(pause)
             with self._lock:
@@ -356,7 +358,7 @@ class Sampler:
                     return
             for meter in meters:
                 meter.tick()
-            pause = TICK
+            pause = TICK * chance.uniform(0.5, 1.5)
 
 
 class Sampling:
