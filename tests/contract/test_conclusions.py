@@ -187,3 +187,24 @@ def main(rank):
     title, _ = ast.literal_eval(notebook.value("title(met)"))
     told = r"; rank 2 was the slowest, by 2\d\d ms a step: the others waited [\d.]+ s of it · "
     assert re.search(told, title), title
+
+
+def test_a_few_graphs_that_took_most_of_the_run_to_compile_are_told_calmly(notebook):
+    notebook.ok(SAMPLED)
+    cell = """
+%%xla_spawn -n 2 -o graphs --view none
+import torch, torch_xla
+import torch_xla.debug.metrics as met
+def main(rank):
+    x, operations = torch.ones(2, device="xla"), 500
+    while (met.metric_data("CompileTime") or (0, 0))[1] < 2.2e9:
+        for _ in range(operations):
+            x = torch.sin(x) + x[:1]
+        torch_xla.sync()
+        operations *= 2
+"""
+    notebook.ok(cell.strip())
+    title, page = ast.literal_eval(notebook.value("title(graphs)"))
+    told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ s of it compiling \d graphs · "
+    assert re.match(told, title), title
+    assert style.AMBER not in page.partition("</b>")[0]

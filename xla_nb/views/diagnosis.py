@@ -68,7 +68,8 @@ def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: flo
     told = ansi.plain(conclusion.sentence)
     if told in headline:  # as of a run that was stopped for it
         return headline
-    return f"{headline} in {facts.took(elapsed)}; {told}" if ok else f"{headline}; {told}"
+    told = f"{',' if conclusion.calm else ';'} {told}"
+    return f"{headline} in {facts.took(elapsed)}{told}" if ok else f"{headline}{told}"
 
 
 def _ended(snapshot: Snapshot) -> Diagnosis | None:
@@ -79,7 +80,7 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
     early = tuple(card.rank for card in snapshot.cards if card.phase == "early")
     found, told = snapshot.conclusion, snapshot.headline
     sentence = ended(told, found, ok=snapshot.ok, elapsed=snapshot.elapsed)
-    if found is not None and calm:
+    if found is not None and calm and not found.calm:
         return Diagnosis(sentence, "warning", found.ranks)
     return Diagnosis(sentence, "calm" if calm else "bad", early or next(first, ()))
 

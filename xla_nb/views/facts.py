@@ -52,7 +52,8 @@ def state(snapshot: Snapshot) -> State:
     phase: Phase = "finished" if snapshot.ok else "failed"
     if not snapshot.ok and snapshot.stopping and not snapshot.troubles:
         phase = "stopped"
-    if snapshot.conclusion is not None and phase != "failed":
+    found = snapshot.conclusion
+    if found is not None and not found.calm and phase != "failed":
         return State("!", phase, style.AMBER)
     return State(style.PHASES[phase].glyph, phase, style.PHASES[phase].colour)
 
