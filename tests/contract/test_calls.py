@@ -60,6 +60,7 @@ def test_seconds_in_such_calls_are_grey_in_what_is_saved(notebook):
     assert all("in a blocking call" in told for told in waited)
     assert "in a blocking call" not in computed
     assert "> in a blocking call</span>" in page  # what the colour means
+    assert "> waiting for data</span>" not in page  # nothing has that colour
 
 
 def test_live_ranks_are_said_to_wait_too(notebook):

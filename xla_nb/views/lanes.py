@@ -60,7 +60,7 @@ class Track:
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(now.at)}
         elif before is not None:
             self._fill(*_busy(before, now, was_idle))
-            for second in [at for at in self._slots if at <= now.at - _LANE - 1]:
+            for second in [at for at in self._slots if at < math.ceil(now.at) - _LANE]:
                 del self._slots[second]
         self._lane = None
         newest, self._newest = self._newest, sample
@@ -143,7 +143,7 @@ class Track:
         if marks and mark.at <= marks[-1].at:  # the clock was set back
             marks.clear()
         marks.append(mark)
-        while len(marks) > 2 and marks[1].at < mark.at - _LANE:
+        while len(marks) > 2 and marks[0].at < mark.at - _LANE:
             marks.popleft()
 
 
