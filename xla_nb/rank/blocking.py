@@ -41,18 +41,14 @@ class Standstill:
         self.call, self.since, self.seconds = "", 0.0, 0.0
         self._thread, self._clock = thread, time.pthread_getcpuclockid(thread)
         self._cpu, self._looked = 0.0, time.monotonic()
-        self._is_known = False
 
     def look(self, known: str | None = None) -> None:
         """Look at it, in any thread. `known`: what it is said to do now."""
         now, cpu = time.monotonic(), time.clock_gettime(self._clock)
-        if moved := cpu != self._cpu:
+        self.call = _call(self._thread) if known is None else known
+        if cpu != self._cpu:
             self.since = now
-        if known is not None:
-            self.call, self._is_known = known, False
-        elif moved or not self._is_known:
-            self.call, self._is_known = _call(self._thread), True
-            if moved and self.call:
+            if self.call:
                 time.sleep(_MOMENT)
                 self.call *= time.clock_gettime(self._clock) == cpu
         if self.call:

@@ -341,10 +341,6 @@ def _compiles(card: Card) -> str:
     return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
 
 
-def _steps(card: Card, *, of_loops: bool) -> int | None:
-    return card.sample.done or None if card.sample.loops_step is of_loops else None
-
-
 #: All facts, in the order in which they are shown.
 _FACTS = (
     _Kind(
