@@ -116,6 +116,12 @@ def test_a_failure_is_told_while_others_run_on():
     assert found == Diagnosis("Rank 1 failed; 2 ranks still running", "bad", (1,))
 
 
+def test_ranks_that_all_wait_when_another_has_failed_are_waiting_still():
+    cards = card(0, "waiting"), card(1, "failed"), card(2, "waiting")
+    found = diagnose(snapshot(*cards, headline="Rank 1 failed", troubles=(trouble(1),)), {})
+    assert found.sentence == "Rank 1 failed; 2 ranks still waiting"
+
+
 # ---------------------------------------------------------------- waiting
 
 

@@ -42,10 +42,6 @@ class _Waits(Stopwatch):
             return self.first
         return self
 
-    @property
-    def both(self) -> float:
-        return self.seconds + self.first.seconds
-
 
 #: Those of ranks by the thread that runs them.
 _waits: dict[int, _Waits] = {}
@@ -131,11 +127,11 @@ def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator
     iterator = iter(iterable)
     while True:
         watch = waits.of(type(iterable))
-        begun, counted, before = time.monotonic(), waits.both, executed()
+        begun, counted, before = time.monotonic(), waits.seconds + waits.first.seconds, executed()
         try:
             item = next(iterator)
         except StopIteration:
             return
         if executed() == before:
-            watch.add(time.monotonic() - begun - (waits.both - counted))
+            watch.add(time.monotonic() - begun + counted - waits.seconds - waits.first.seconds)
         yield item

@@ -294,10 +294,8 @@ class Meter:
     def _doing(
         self, waiting: PendingCollective | None, compiling: float | None, now: float
     ) -> Activity:
-        activity: Activity = "running"
-        began: float | None = None
-        if compiling is not None:
-            activity, began = "compiling", time.monotonic() - compiling
+        activity: Activity = "running" if compiling is None else "compiling"
+        began = None if compiling is None else time.monotonic() - compiling
         if self._blocked_in:
             activity, began = "blocked", self._standstill.since
         if waiting:

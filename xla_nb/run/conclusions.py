@@ -48,12 +48,11 @@ class Window:
 
     @classmethod
     def between(cls, before: Sample, now: Sample) -> Window:
-        executed = max(0, now.executed - before.executed)
-        steps = now.items - before.items if now.loops_step else now.steps - before.steps
+        steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
         return cls(
             seconds=now.at - before.at - max(0.0, now.idle - before.idle),
-            steps=max(0, steps),
-            executed=min(executed, max(0, steps)),
+            steps=steps,
+            executed=max(0, min(now.executed - before.executed, steps)),
             compiles=now.compiles - before.compiles,
             compiling=now.compile_seconds - before.compile_seconds,
             waited=None if now.waited is None else now.waited - (before.waited or 0.0),

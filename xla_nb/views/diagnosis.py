@@ -140,12 +140,14 @@ def _cut_off(snapshot: Snapshot) -> Diagnosis | None:
 
 def _and_who_runs(snapshot: Snapshot) -> str:
     left = [card.rank for card in _there(snapshot)]
+    wait = all(card.phase == "waiting" for card in _there(snapshot))
     if not left:
         return snapshot.headline
     if snapshot.live is not None:
         are = "is" if len(left) == 1 else "are"
         return f"{snapshot.headline}; {ranks(left)} {are} alive"
-    return f"{snapshot.headline}; {several(len(left), snapshot.unit)} still running"
+    what = f"still {'waiting' if wait else 'running'}"
+    return f"{snapshot.headline}; {several(len(left), snapshot.unit)} {what}"
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:

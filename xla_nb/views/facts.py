@@ -199,9 +199,7 @@ def when(card: Card, snapshot: Snapshot) -> str:
     if card.since is None:
         return ""
     if card.phase in style.ENDED:
-        return (
-            f"after {span(card.since - snapshot.started)}" if snapshot.started is not None else ""
-        )
+        return f"after {span(card.since - snapshot.started)}" if snapshot.started else ""
     return f"for {span(max(snapshot.now - card.since, 0.0))}"
 
 
@@ -341,14 +339,13 @@ def _compiles(card: Card) -> str:
     return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
 
 
+def _done(card: Card, *, of_loops: bool) -> int | None:
+    return card.sample.done or None if card.sample.loops_step is of_loops else None
+
+
 #: All facts, in the order in which they are shown.
 _FACTS = (
-    _Kind(
-        "pid",
-        "pid",
-        lambda card: "" if card.pid is None else str(card.pid),
-        lambda cards: "",
-    ),
+    _Kind("pid", "pid", lambda card: str(card.pid or ""), lambda cards: ""),
     _number("memory", "memory", lambda card: card.sample.memory, size),
     _number("device", "on device", lambda card: card.sample.device_used, size, _device_memory),
     _number("cpu", "CPU", lambda card: card.cpu, lambda share: f"{share * 100:.0f} %"),
@@ -360,15 +357,8 @@ _FACTS = (
         span,
         lambda card: "",  # one rank has it beside its compiles
     ),
-    _number(
-        "steps", "steps", lambda card: card.sample.done * card.sample.loops_step or None, figure
-    ),
-    _number(
-        "steps",
-        "syncs",
-        lambda card: card.sample.done * (not card.sample.loops_step) or None,
-        figure,
-    ),
+    _number("steps", "steps", lambda card: _done(card, of_loops=True), figure),
+    _number("steps", "syncs", lambda card: _done(card, of_loops=False), figure),
     _counts("fallbacks", "ran on the CPU", lambda card: card.sample.fallbacks),
     _counts("clients", "clients", lambda card: card.sample.clients, usual=1),
 )
