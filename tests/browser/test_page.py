@@ -278,7 +278,7 @@ def test_stop_does_not_interrupt_a_kernel_that_answers(panel: Panel) -> None:
     assert panel.page.evaluate("interrupts") == 0
     panel.tell(about=about(ended=time.time(), elapsed=3.25, ok=False))
     expect(button(panel, "Stop")).to_be_disabled()
-    expect(panel.page.locator(".xn-elapsed")).to_have_text("3.3 s")
+    expect(panel.page.locator(".xn-elapsed")).to_have_text("3.25 s")
     expect(panel.page.locator(".xn-say")).to_be_hidden()
 
 
@@ -837,6 +837,20 @@ def test_ranks_without_a_finite_value_are_named_beside_the_mean(opened: Opener) 
     expect(panel.page.locator("[data-legend=max] b")).to_have_text("5 (rank 5)")
 
 
+def test_ranks_with_the_same_value_have_it_told_once(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(6)), figures=[figure(rank, 1, 7) for rank in range(6)])
+    expect(panel.page.locator("[data-legend]")).to_have_text(["mean7"])
+
+
+def test_the_first_frame_tells_nothing_that_is_not_known(opened: Opener) -> None:
+    panel = opened()
+    head = panel.page.locator(".xn-sub")
+    expect(head).to_have_text("0 s")
+    panel.tell(whole=True, about=about(cell="", ranks=0), cards=[])
+    expect(head).not_to_contain_text(re.compile("run-1|rank"))
+
+
 def test_the_mean_ends_where_running_ranks_have_yet_to_report(opened: Opener) -> None:
     panel = opened()
     behind, ahead = [0] * 19, [0] * 19 + [9]
@@ -1036,7 +1050,7 @@ def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
     )
     panel.settle()
     assert panel.held()["points"] <= 8_000
-    expect(panel.page.locator("[data-legend=max] b")).to_have_text("29,999 (rank 3)")
+    expect(panel.page.locator("[data-legend=mean] b")).to_have_text("29,999")
 
 
 # ------------------------------------------------------------------------------ output
@@ -1606,7 +1620,7 @@ def test_ranks_charts_and_their_choices_are_one_tab_stop_each(opened: Opener) ->
     reached = tabbed(panel.page)
     assert reached == [
         *("Stacks", "Stop", "Cell In[3]", "8 ranks", "rank 0 · running · Cell In[3], line 7"),
-        *("Figures", "log", "Smoothing", "loss: mean 2, min 2 (rank 0), max 2 (rank 7)"),
+        *("Figures", "log", "Smoothing", "loss: mean 2"),
         *("Output", "Ranks shown", "Stream", "Filter output", "Copy path", "Follow"),
         *("Copy output", "Output"),
     ]

@@ -44,6 +44,7 @@ def lanes(page):
 def test_the_call_that_a_rank_waits_in_is_named_with_its_line(notebook):
     notebook.ok(WAITS.format(seconds=100))
     shown = notebook.ok(SHOWN_WHILE.format(names=NAMES)).stdout
+    assert re.match(r"● 5 ranks: 4 waiting, 1 running · [\d.]+ s so far · ", shown), shown
     lines = [line for line in shown.splitlines() if re.match(r"rank \d:", line)]
     for name, place, line in zip(NAMES, (4, 7, 10, 12), lines, strict=False):
         assert re.search(rf"◔ waiting for [\d.]+ s, .*, line {place}, in {re.escape(name)}", line)
@@ -59,6 +60,7 @@ def test_seconds_in_such_calls_are_grey_in_what_is_saved(notebook):
     assert all("in a blocking call" in told for told in waited)
     assert "in a blocking call" not in computed
     assert "> in a blocking call</span>" in page  # what the colour means
+    assert "> waiting for data</span>" not in page  # nothing has that colour
 
 
 def test_live_ranks_are_said_to_wait_too(notebook):
@@ -68,3 +70,18 @@ def test_live_ranks_are_said_to_wait_too(notebook):
     told = lanes(page)
     assert len(told) == 2
     assert all("in a blocking call" in one for one in told)
+
+
+def test_a_loop_that_sleeps_most_of_the_time_is_mostly_grey_however_short_the_sleeps(notebook):
+    cell = """\
+%%xla_spawn -n 2 --view panel
+import time
+def dozes(rank):
+    for _ in range(16):
+        time.sleep(0.16)
+        end = time.monotonic() + 0.04
+        while time.monotonic() < end: sum(range(1000))
+"""
+    for told in lanes(notebook.ok(cell).page):
+        seconds = dict(re.findall(r"(running|in a blocking call) ([\d.]+) s", told))
+        assert float(seconds["in a blocking call"]) > float(seconds.get("running", 0.0)), told

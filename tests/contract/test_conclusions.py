@@ -169,3 +169,42 @@ def main(rank):
     (on_device, on_cpu), depth = ast.literal_eval(notebook.value("looked[0]"))
     assert depth == 0
     assert on_device == pytest.approx(on_cpu, rel=1e-4)
+
+
+@pytest.mark.parametrize("meet", ['xm.mesh_reduce("x", rank, sum)', 'xm.rendezvous("x")'])
+def test_the_slowest_rank_stays_where_steps_are_items_that_only_meet(notebook, meet):
+    notebook.ok(SAMPLED)
+    cell = f"""
+%%xla_spawn -n 4 -o met --view none
+import time, xla_nb
+import torch_xla.core.xla_model as xm
+def main(rank):
+    for _ in xla_nb.progress(range(12)):
+        time.sleep(0.25 * (rank == 2))
+        {meet}
+"""
+    notebook.ok(cell.strip())
+    title, _ = ast.literal_eval(notebook.value("title(met)"))
+    told = r"; rank 2 was the slowest, by 2\d\d ms a step: the others waited [\d.]+ s of it · "
+    assert re.search(told, title), title
+
+
+def test_a_few_graphs_that_took_most_of_the_run_to_compile_are_told_calmly(notebook):
+    notebook.ok(SAMPLED)
+    cell = """
+%%xla_spawn -n 2 -o graphs --view none
+import torch, torch_xla
+import torch_xla.debug.metrics as met
+def main(rank):
+    x, operations = torch.ones(2, device="xla"), 500
+    while (met.metric_data("CompileTime") or (0, 0))[1] < 2.2e9:
+        for _ in range(operations):
+            x = torch.sin(x) + x[:1]
+        torch_xla.sync()
+        operations *= 2
+"""
+    notebook.ok(cell.strip())
+    title, page = ast.literal_eval(notebook.value("title(graphs)"))
+    told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ s of it compiling \d graphs · "
+    assert re.match(told, title), title
+    assert style.AMBER not in page.partition("</b>")[0]

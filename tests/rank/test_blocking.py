@@ -20,7 +20,7 @@ def cells_are_not_ours(monkeypatch):
     monkeypatch.setattr(blocking, "_OURS", "/nowhere/")
 
 
-def said(act):
+def said(act, every=0.02):
     """What is said while a thread is in `act`, and for how long it was in what was said."""
     found, made, over = set(), threading.Event(), threading.Event()
 
@@ -30,14 +30,17 @@ def said(act):
         made.set()
         act()
         over.set()
+        while looks:  # a thread that has ended has no clock
+            sum(range(1000))
 
-    still = None
+    still, looks = None, True
     thread = threading.Thread(target=run)
     thread.start()
     made.wait()
-    while not over.wait(0.02):
+    while not over.wait(every):
         still.look()
         found.add(still.call)
+    looks = False
     thread.join()
     return found - {""}, still.seconds
 
@@ -103,14 +106,25 @@ def test_code_of_a_cell_is_known_too():
     assert said(lambda: exec(code, {}))[0] == {"time.sleep"}
 
 
-def computes():
-    end = time.monotonic() + SECONDS
+def computes(seconds=SECONDS):
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         sum(range(1000))
 
 
 def test_a_thread_that_computes_is_in_no_such_call():
     assert said(computes) == (set(), 0.0)
+
+
+def test_calls_shorter_than_the_time_between_looks_count_by_their_share():
+    def mostly_sleeps():
+        for _ in range(20):
+            time.sleep(0.02)
+            computes(0.005)
+
+    found, seconds = said(mostly_sleeps, every=0.03)
+    assert found == {"time.sleep"}
+    assert seconds > 0.1
 
 
 def test_a_function_of_which_nothing_is_known_is_not_named():

@@ -419,7 +419,19 @@ def test_an_activity_keeps_its_start_time(metered, xlac):
         xlac.counters["UncachedCompile"] = 2
         changed = metered.next_sample()
         later = metered.next_sample(looks=2)
-    assert first.since < changed.since == later.since < later.at
+    assert first.since < changed.since == pytest.approx(later.since, abs=0.001)
+    assert later.since < later.at
+
+
+def test_compiling_lasts_since_the_graph_that_is_compiled_now(metered, xlac):
+    with metered():
+        xlac.counters["UncachedCompile"] = 2
+        first = metered.next_sample()
+        xlac.counters["UncachedCompile"] = 3
+        xlac.metrics["CompileTime"] = (2, 3.5e9, ())
+        second = metered.next_sample(looks=2)
+    assert (first.activity, second.activity) == ("compiling", "compiling")
+    assert second.since >= first.at
 
 
 def test_a_shorter_sample_replaces_a_longer_one(metered, xlac):

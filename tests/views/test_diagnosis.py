@@ -52,13 +52,6 @@ def test_before_there_are_ranks_it_says_that_the_run_starts():
     assert said(headline="Starting") == "Starting"
 
 
-def test_ranks_that_all_compile_for_a_while_are_compiling():
-    long = Sample(at=200.0, since=195.0, compiling=5.0)
-    short = replace(long, compiling=0.2)
-    assert said(card(0, "compiling", sample=long)) == "1 rank compiling"
-    assert said(card(0, "compiling", sample=short)) == "1 ranks running"
-
-
 def test_a_rank_that_asks_the_person_at_the_notebook_comes_before_those_that_wait_for_it():
     asks, other = waiting(1, 1.0, (), INPUT, line=4), waiting(0, 20.0, (1,))
     found = diagnose(snapshot(other, asks), {})
@@ -121,6 +114,12 @@ def test_a_failure_is_told_while_others_run_on():
     cards = card(0), card(1, "failed"), card(2)
     found = diagnose(snapshot(*cards, headline="Rank 1 failed", troubles=(trouble(1),)), {})
     assert found == Diagnosis("Rank 1 failed; 2 ranks still running", "bad", (1,))
+
+
+def test_ranks_that_all_wait_when_another_has_failed_are_waiting_still():
+    cards = card(0, "waiting"), card(1, "failed"), card(2, "waiting")
+    found = diagnose(snapshot(*cards, headline="Rank 1 failed", troubles=(trouble(1),)), {})
+    assert found.sentence == "Rank 1 failed; 2 ranks still waiting"
 
 
 # ---------------------------------------------------------------- waiting

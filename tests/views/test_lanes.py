@@ -72,10 +72,18 @@ def test_the_lane_of_an_idle_rank_empties():
     assert made.lane == ()
 
 
-def test_a_lane_is_a_minute():
-    made = track(*((float(second), {}) for second in range(1000)))
-    assert 60 <= len(made.lane) <= 62
-    assert made.lane[-1].second == 998
+@pytest.mark.parametrize("part", [0.0, 0.4])
+def test_a_lane_is_a_minute_and_never_more(part):
+    made = track(*((second + part, {}) for second in range(1000)))
+    assert len(made.lane) == 60
+    assert made.lane[-1].second == 998 + bool(part)
+
+
+def test_the_steps_of_a_minute_are_never_of_more():
+    made = track(*((100.7 * n, {"steps": n}) for n in range(3)))
+    assert made.pace is None or made.pace.steps == 1
+    made = track(*((1.7 * n, {"steps": n}) for n in range(200)))
+    assert 58 < made.pace.seconds <= 60
 
 
 def test_a_compilation_in_progress_is_counted_and_not_counted_again():
@@ -159,13 +167,10 @@ def test_a_step_takes_its_compiling_and_waiting_too():
     assert made.step == pytest.approx(1.0)
 
 
-def test_items_in_which_a_graph_was_executed_are_steps_where_there_are_no_markers():
-    made = track(*((100.0 + n, {"items": 5 * n, "graphs": 5 * n}) for n in range(4)))
-    assert (made.pace.steps, made.pace.seconds) == (10, 2.0)
-
-
-def test_items_of_a_loop_that_executes_nothing_are_no_steps():
-    assert track(*((100.0 + n, {"items": 5 * n, "graphs": 7}) for n in range(9))).pace is None
+@pytest.mark.parametrize("graphs", [0, 5])
+def test_items_are_steps_where_there_are_no_markers_whatever_they_execute(graphs):
+    made = track(*((100.0 + n, {"items": 5 * n, "graphs": graphs * n}) for n in range(4)))
+    assert (made.pace.steps, made.pace.seconds, made.pace.executed) == (10, 2.0, 2 * graphs)
 
 
 def test_under_jax_whose_executions_nobody_counts_items_are_steps():

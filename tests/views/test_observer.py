@@ -64,6 +64,17 @@ def test_a_running_rank_shows_its_sample(run, observer):
     assert card(observer, 1).phase == "running"
 
 
+def test_the_head_counts_what_ranks_do_for_a_second_or_more(run, observer):
+    started(run, 0, 1)
+    samples(run, 0, activity="blocked", operation="time.sleep")
+    samples(run, 1, activity="compiling", since=19.8)
+    observer.sample()
+    assert observer.snapshot().headline == "2 ranks: 1 waiting, 1 running"
+    samples(run, 1, at=21.0, activity="compiling", since=19.8)
+    observer.sample()
+    assert observer.snapshot().diagnosis == Diagnosis("2 ranks: 1 waiting, 1 compiling")
+
+
 def test_a_rank_whose_function_has_returned_is_sending_its_result(run, observer):
     started(run, 0)
     samples(run, 0, returned=True)

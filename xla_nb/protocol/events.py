@@ -324,6 +324,7 @@ class Concluded(Event):
 
     ranks     whom it is about; none: all of them
     sentence  goes on after `4 ranks finished in 27.9 s; `, without a full stop
+    calm      nothing is amiss; it goes on after a comma, where there is nothing else to say
     strength  seconds that it has cost, by which the strongest is told
     wrong     what was computed is: that comes first, and is told while the run goes on too, and if
               it fails
@@ -333,6 +334,7 @@ class Concluded(Event):
     sentence: str
     ranks: tuple[int, ...] = ()
     strength: float = 0.0
+    calm: bool = False
     wrong: bool = False
 
 

@@ -1,7 +1,7 @@
 """The blocking call of the standard library that a thread is in: `time.sleep`, `Queue.get`.
 
-Only what is known is said: the thread has taken no processor time since the last look, and stands
-in a function in C of a module that calls nobody else. Such a function has no frame: plain look-ups
+Only what is known is said: the thread takes no processor time, and stands in a function in C of a
+module that calls nobody else. Such a function has no frame: plain look-ups
 of the names that the bytecode has there find it. A thread that waits for its device stands still
 too, and is in no such call.
 """
@@ -24,6 +24,7 @@ _SYSTEM = {
     *("time", "select", "posix", "fcntl", "_io", "_signal", "_socket", "_ssl"),
     *("_queue", "_thread", "_multiprocessing"),
 }
+_MOMENT = 0.0005  # seconds without processor time, in which a thread that runs takes some
 #: Instructions that load a name, and those that do nothing to what was loaded.
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF")
 _SILENT = ("PUSH_NULL", "PRECALL", "KW_NAMES")
@@ -33,23 +34,23 @@ _KEEPING = {"locals", "vars", "dir", "eval", "exec"}
 
 class Standstill:
     """Whether the thread that creates it is in a blocking call: `call`, since `since` (of
-    `time.monotonic()`), and for how many `seconds` it was in some so far."""
+    `time.monotonic()`), and for how many `seconds` it was in some so far: a look that finds it in
+    one counts all since the look before, so calls between two looks count by their share."""
 
     def __init__(self, thread: int) -> None:
         self.call, self.since, self.seconds = "", 0.0, 0.0
         self._thread, self._clock = thread, time.pthread_getcpuclockid(thread)
-        self._cpu = self._looked = 0.0
-        self._is_known = False
+        self._cpu, self._looked = 0.0, time.monotonic()
 
     def look(self, known: str | None = None) -> None:
         """Look at it, in any thread. `known`: what it is said to do now."""
         now, cpu = time.monotonic(), time.clock_gettime(self._clock)
+        self.call = _call(self._thread) if known is None else known
         if cpu != self._cpu:
-            self.call, self.since, self._is_known = "", now, False
-        elif known is not None:
-            self.call, self._is_known = known, False
-        elif not self._is_known:
-            self.call, self._is_known = _call(self._thread), True
+            self.since = now
+            if self.call:
+                time.sleep(_MOMENT)
+                self.call *= time.clock_gettime(self._clock) == cpu
         if self.call:
             self.seconds += now - self._looked
         self._cpu, self._looked = cpu, now
@@ -65,7 +66,8 @@ def _call(thread: int) -> str:
     if not frame.f_code.co_filename.startswith(_OURS):
         with contextlib.suppress(Exception):  # an object of the user's, whatever it is
             module, name = _named(_callee(innermost))
-            return (called or _shown(module, name)) if module in _SYSTEM else ""
+            if module in _SYSTEM and (module != "time" or name == "sleep"):  # not to ask the time
+                return called or _shown(module, name)
     return ""
 
 

@@ -2,7 +2,8 @@
 torch_xla's loaders; and the errors of those loaders, which are the rank's.
 
 Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a thread of its own. A
-loader without workers loads in that `next()`, which is waiting too.
+loader without workers loads in that `next()`, which is waiting too. The first wait of a program for
+loaders of a kind is not counted: workers start in it, and torch_xla's loader imports JAX.
 """
 
 from __future__ import annotations
@@ -25,19 +26,36 @@ _WAITS = (
     ("torch_xla.distributed.parallel_loader", "ParallelLoader", "next_item"),
 )
 
-#: The stopwatches of ranks by the thread that runs them.
-_watches: dict[int, Stopwatch] = {}
+
+class _Waits(Stopwatch):
+    """A rank's; `first` runs instead in the first wait for each kind of loader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Stopwatch()
+        self._known: set[object] = set()
+
+    def of(self, kind: object) -> Stopwatch:
+        """The one that runs in the next wait for a loader of this kind."""
+        if self.first.since is not None or kind not in self._known:
+            self._known.add(kind)
+            return self.first
+        return self
+
+
+#: Those of ranks by the thread that runs them.
+_waits: dict[int, _Waits] = {}
 
 
 def begin() -> Stopwatch:
     """Time the calling thread from now on."""
-    watch = _watches[threading.get_ident()] = Stopwatch()
-    return watch
+    waits = _waits[threading.get_ident()] = _Waits()
+    return waits
 
 
 def end() -> None:
     """Time the calling thread no more."""
-    del _watches[threading.get_ident()]
+    del _waits[threading.get_ident()]
 
 
 def watch_loaders() -> None:
@@ -57,8 +75,8 @@ def _time(owner: str, name: str, module: ModuleType) -> None:
 def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(wait)
     def timing(*args: Any, **kwargs: Any) -> Any:
-        watch = _watches.get(threading.get_ident())
-        if watch is None or not watch.start():
+        waits = _waits.get(threading.get_ident())
+        if waits is None or not (watch := waits.of(wait)).start():
             return wait(*args, **kwargs)
         try:
             return wait(*args, **kwargs)
@@ -105,14 +123,15 @@ def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator
     """The same items. In a rank's thread the time for each is waiting for data; not if `executed`,
     the number of graphs run so far, has grown meanwhile: then the iterable does more than load.
     What is inside of it and timed on its own is not counted twice."""
-    watch = _watches.get(threading.get_ident(), Stopwatch())
+    waits = _waits.get(threading.get_ident()) or _Waits()
     iterator = iter(iterable)
     while True:
-        begun, counted, before = time.monotonic(), watch.seconds, executed()
+        watch = waits.of(type(iterable))
+        begun, counted, before = time.monotonic(), waits.seconds + waits.first.seconds, executed()
         try:
             item = next(iterator)
         except StopIteration:
             return
         if executed() == before:
-            watch.add(time.monotonic() - begun - (watch.seconds - counted))
+            watch.add(time.monotonic() - begun + counted - waits.seconds - waits.first.seconds)
         yield item

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import threading
 import time
@@ -31,7 +32,7 @@ from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 #: A function runs, or has returned, and its result is on its way.
 Progression = Literal["runs", "returned"]
-#: Seconds between samples, and between checks for a request for stacks.
+#: Seconds between samples on average, and between checks for a request for stacks.
 TICK = 0.25
 #: Seconds before a process's first.
 _SOON = 0.02
@@ -248,7 +249,7 @@ class Meter:
         used, limit = self._device_memory()
         return Sample(
             at=now,
-            activity=self._doing(waiting, compiling is not None, now),
+            activity=self._doing(waiting, compiling, now),
             since=self._activity[1],
             place=tracebacks.innermost(self._entry, self._labels),
             operation=waiting.operation[:_LONGEST] if waiting else self._blocked_in,
@@ -289,9 +290,11 @@ class Meter:
         still = self._standstill
         return still.call if time.monotonic() - still.since >= _BLOCKED else ""
 
-    def _doing(self, waiting: PendingCollective | None, compiling: bool, now: float) -> Activity:
-        activity: Activity = "compiling" if compiling else "running"
-        began: float | None = None
+    def _doing(
+        self, waiting: PendingCollective | None, compiling: float | None, now: float
+    ) -> Activity:
+        activity: Activity = "running" if compiling is None else "compiling"
+        began = None if compiling is None else time.monotonic() - compiling
         if self._blocked_in:
             activity, began = "blocked", self._standstill.since
         if waiting:
@@ -342,6 +345,7 @@ class Sampler:
 
     def _run(self) -> None:
         pause = _SOON
+        chance = random.Random()  # not the user's; steps as long as a tick differ
         while True:
             self._none.wait(pause)
             with self._lock:
@@ -351,7 +355,7 @@ class Sampler:
                     return
             for meter in meters:
                 meter.tick()
-            pause = TICK
+            pause = TICK * chance.uniform(0.5, 1.5)
 
 
 class Sampling:

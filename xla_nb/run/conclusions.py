@@ -26,15 +26,15 @@ _EACH = 0.9  # of the steps are as good as every step,
 _SOME = 0.3  # where it is known what changes: other graphs follow a collective, say
 _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
-_LOADING = 0.2  # and of waiting for data
+_LOADING, _MOST = 0.2, 0.5  # and of waiting for data, and of compiling graphs that are needed
 _LONG = 3.0  # seconds of a wait, from which it is told who was waited for
 
 
 @dataclass(frozen=True)
 class Window:
     """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
-    compiling, `waited` for others (None where that cannot be seen) and for data. Of its steps those
-    of a loop count only if something was executed; each `executed` graph is of one at most."""
+    compiling, `waited` for others (None where that cannot be seen) and for data. Each `executed`
+    graph is of one step at most."""
 
     seconds: float
     steps: int
@@ -48,14 +48,11 @@ class Window:
 
     @classmethod
     def between(cls, before: Sample, now: Sample) -> Window:
-        executed = max(0, now.executed - before.executed)
-        steps = now.items - before.items if now.loops_step else now.steps - before.steps
-        if now.loops_step and not executed:
-            steps = 0
+        steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
         return cls(
             seconds=now.at - before.at - max(0.0, now.idle - before.idle),
-            steps=max(0, steps),
-            executed=min(executed, max(0, steps)),
+            steps=steps,
+            executed=max(0, min(now.executed - before.executed, steps)),
             compiles=now.compiles - before.compiles,
             compiling=now.compile_seconds - before.compile_seconds,
             waited=None if now.waited is None else now.waited - (before.waited or 0.0),
@@ -99,6 +96,14 @@ class _Time:
         if cause is not None:
             told = f"{line(cause.changes_at, self.label)} {cause.change}, so each {what}"
         return Concluded(kind="compiling", sentence=told, ranks=some, strength=cost)
+
+    def mostly_compiled(self) -> Iterator[Concluded]:
+        """That it did so for half of the time or more; as one of the ranks did."""
+        ordered = sorted(self.windows.values(), key=lambda one: one.compiling)
+        for one in ordered[(len(ordered) - 1) // 2 :][:1]:
+            if _matters(one.compiling, one, _MOST):
+                told = f"{self._part(one.compiling)} compiling {several(one.compiles, 'graph')}"
+                yield Concluded(kind="graphs", sentence=told, strength=one.compiling, calm=True)
 
     def _fallen_back(self) -> Concluded | None:
         found: dict[str, str] = {}
@@ -168,7 +173,8 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
         for rank, sample in samples.items()
         if (started := state.ranks[rank].started) is not None and sample.at > started
     }
-    return _Time(label, windows, len(windows), "it").found()
+    whole = _Time(label, windows, len(windows), "it")
+    return [*whole.found(), *whole.mostly_compiled()]
 
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:

@@ -139,15 +139,16 @@ def returned(state: RunState) -> tuple[Returned, ...]:
     )
 
 
-def headline(state: RunState) -> str:
-    """One line: what ended the run, or how it went."""
-    told = _headline(state)
+def headline(state: RunState, doing: Mapping[int, str] = {}) -> str:
+    """One line: what ended the run, or how it goes. `doing`: what ranks do, where that is known
+    better than by their phases."""
+    told = _headline(state, doing)
     if state.lost_group:
         return f"{told}; the live ranks are lost"
     return told
 
 
-def _headline(state: RunState) -> str:
+def _headline(state: RunState, doing: Mapping[int, str]) -> str:
     if state.refused is not None:
         where = f"{state.refused.host}: " if len(state.hosts) > 1 and state.refused.host else ""
         return f"{where}{state.refused.message}"
@@ -163,7 +164,7 @@ def _headline(state: RunState) -> str:
         return f"A process of the run {in_past(cause_of_death(stray.status, stray.lack))}"
     if state.stopping and not state.ok and not state.ending:
         return f"{state.stopping}{_failed_meanwhile(by_rank)}"
-    phases = [rank.phase for rank in state.ranks.values()]
+    phases = [doing.get(rank.rank, rank.phase) for rank in state.ranks.values()]
     if not phases:
         return "Starting" if state.ended is None else "No rank was started"
     if state.group is not None:

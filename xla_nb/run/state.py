@@ -235,7 +235,7 @@ class RunState:
             for one in self.conclusions.values()
             if one.sentence and (one.wrong or not self.troubled)
         )
-        return max(told, key=lambda one: (one.wrong, one.strength), default=None)
+        return max(told, key=lambda one: (one.wrong, not one.calm, one.strength), default=None)
 
     @property
     def questions(self) -> list[events.Asked]:

@@ -41,7 +41,8 @@ class Diagnoser:
         self._keep(lately, snapshot.now)
         if not _running(snapshot):  # of live ranks that are idle, say
             self._lately = None
-        return _ended(snapshot) or _now(snapshot) or self._lately or _calm(snapshot)
+        calm = Diagnosis(snapshot.headline)
+        return _ended(snapshot) or _now(snapshot) or self._lately or calm
 
     def _keep(self, new: Diagnosis | None, now: float) -> None:
         if new is None:
@@ -67,7 +68,8 @@ def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: flo
     told = ansi.plain(conclusion.sentence)
     if told in headline:  # as of a run that was stopped for it
         return headline
-    return f"{headline} in {facts.took(elapsed)}; {told}" if ok else f"{headline}; {told}"
+    told = f"{',' if conclusion.calm else ';'} {told}"
+    return f"{headline} in {facts.took(elapsed)}{told}" if ok else f"{headline}{told}"
 
 
 def _ended(snapshot: Snapshot) -> Diagnosis | None:
@@ -78,7 +80,7 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
     early = tuple(card.rank for card in snapshot.cards if card.phase == "early")
     found, told = snapshot.conclusion, snapshot.headline
     sentence = ended(told, found, ok=snapshot.ok, elapsed=snapshot.elapsed)
-    if found is not None and calm:
+    if found is not None and calm and not found.calm:
         return Diagnosis(sentence, "warning", found.ranks)
     return Diagnosis(sentence, "calm" if calm else "bad", early or next(first, ()))
 
@@ -102,13 +104,6 @@ def _warning(found: Concluded | None) -> Diagnosis | None:
         return None
     told = f"{found.sentence[:1].upper()}{found.sentence[1:]}"
     return Diagnosis(told, "warning", found.ranks)
-
-
-def _calm(snapshot: Snapshot) -> Diagnosis:
-    long = (card.phase == "compiling" and card.sample.compiling >= 1 for card in snapshot.cards)
-    if snapshot.cards and all(long):
-        return Diagnosis(f"{several(len(snapshot.cards), snapshot.unit)} compiling")
-    return Diagnosis(snapshot.headline)
 
 
 # ---------------------------------------------------------------- at this moment
@@ -139,12 +134,14 @@ def _failed(snapshot: Snapshot) -> Diagnosis | None:
 
 def _and_who_runs(snapshot: Snapshot) -> str:
     left = [card.rank for card in _there(snapshot)]
+    wait = all(card.phase == "waiting" for card in _there(snapshot))
     if not left:
         return snapshot.headline
     if snapshot.live is not None:
         are = "is" if len(left) == 1 else "are"
         return f"{snapshot.headline}; {ranks(left)} {are} alive"
-    return f"{snapshot.headline}; {several(len(left), snapshot.unit)} still running"
+    what = f"still {'waiting' if wait else 'running'}"
+    return f"{snapshot.headline}; {several(len(left), snapshot.unit)} {what}"
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:

@@ -52,7 +52,8 @@ def state(snapshot: Snapshot) -> State:
     phase: Phase = "finished" if snapshot.ok else "failed"
     if not snapshot.ok and snapshot.stopping and not snapshot.troubles:
         phase = "stopped"
-    if snapshot.conclusion is not None and phase != "failed":
+    found = snapshot.conclusion
+    if found is not None and not found.calm and phase != "failed":
         return State("!", phase, style.AMBER)
     return State(style.PHASES[phase].glyph, phase, style.PHASES[phase].colour)
 
@@ -65,19 +66,19 @@ def title(snapshot: Snapshot) -> str:
 
 def gap(snapshot: Snapshot) -> str:
     """What stands between the title and the small print: the time belongs to `4 ranks finished`,
-    not to whatever an error says last."""
+    not to whatever an error says last, nor to what some ranks do by now."""
     calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
     live = snapshot.live
-    runs = snapshot.ok is None and calm and (live is None or live.since is not None)
+    runs = snapshot.ok is None and calm and live is not None and live.since is not None
     plain = snapshot.ok and live is None and snapshot.conclusion is None
     return " " if runs or plain else " · "
 
 
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
-    how = {True: "in", False: "after", None: "for"}[snapshot.ok]
+    how = {True: "in {}", False: "after {}", None: "{} so far"}[snapshot.ok]
     told = bool(snapshot.ok) and snapshot.conclusion is not None  # in the title
-    parts = ["" if told else f"{how} {took(snapshot.elapsed)}", snapshot.cell]
+    parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
     parts += ["simulated TPU host"] if snapshot.simulated else []
@@ -148,6 +149,8 @@ def span(seconds: float) -> str:
     """A duration in at most two units."""
     if not 0 <= seconds < 1e9:
         return "0 s" if seconds < 0 else "?"
+    if seconds < 0.01:
+        return "under 10 ms"
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -196,9 +199,7 @@ def when(card: Card, snapshot: Snapshot) -> str:
     if card.since is None:
         return ""
     if card.phase in style.ENDED:
-        return (
-            f"after {span(card.since - snapshot.started)}" if snapshot.started is not None else ""
-        )
+        return f"after {span(card.since - snapshot.started)}" if snapshot.started else ""
     return f"for {span(max(snapshot.now - card.since, 0.0))}"
 
 
@@ -335,18 +336,13 @@ def _compiles(card: Card) -> str:
     return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
 
 
-def _steps(card: Card, *, of_loops: bool) -> int | None:
+def _done(card: Card, *, of_loops: bool) -> int | None:
     return card.sample.done or None if card.sample.loops_step is of_loops else None
 
 
 #: All facts, in the order in which they are shown.
 _FACTS = (
-    _Kind(
-        "pid",
-        "pid",
-        lambda card: "" if card.pid is None else str(card.pid),
-        lambda cards: "",
-    ),
+    _Kind("pid", "pid", lambda card: str(card.pid or ""), lambda cards: ""),
     _number("memory", "memory", lambda card: card.sample.memory, size),
     _number("device", "on device", lambda card: card.sample.device_used, size, _device_memory),
     _number("cpu", "CPU", lambda card: card.cpu, lambda share: f"{share * 100:.0f} %"),
@@ -358,15 +354,8 @@ _FACTS = (
         span,
         lambda card: "",  # one rank has it beside its compiles
     ),
-    _number(
-        "steps", "steps", lambda card: card.sample.done * card.sample.loops_step or None, figure
-    ),
-    _number(
-        "steps",
-        "syncs",
-        lambda card: card.sample.done * (not card.sample.loops_step) or None,
-        figure,
-    ),
+    _number("steps", "steps", lambda card: _done(card, of_loops=True), figure),
+    _number("steps", "syncs", lambda card: _done(card, of_loops=False), figure),
     _counts("fallbacks", "ran on the CPU", lambda card: card.sample.fallbacks),
 )
 

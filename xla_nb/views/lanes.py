@@ -19,6 +19,8 @@ from xla_nb.views.snapshot import Slot
 
 _LANE = 60  # seconds of a lane
 _GAP = 20.0  # seconds between two samples, from which on what was between them is not known
+#: What may be counted when it is over, or by looks: it is taken from earlier running.
+_LATE = ("compiling", "data", "blocked")
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
 _PACE = 10.0  # seconds of steps, or one step, of which their time is told
 _APART = 0.9  # seconds between two marks that are kept
@@ -58,7 +60,7 @@ class Track:
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(now.at)}
         elif before is not None:
             self._fill(*_busy(before, now, was_idle))
-            for second in [at for at in self._slots if at <= now.at - _LANE - 1]:
+            for second in [at for at in self._slots if at < math.ceil(now.at) - _LANE]:
                 del self._slots[second]
         self._lane = None
         newest, self._newest = self._newest, sample
@@ -109,32 +111,28 @@ class Track:
         for name in ("compiling", "others", "data", "blocked"):
             counted = max(0.0, getattr(now, name) - getattr(before, name))
             parts[name] = min(counted, left)
-            late[name] = max(0.0, counted - span)
+            late[name] = counted - parts[name]
             left -= parts[name]
         whole = Slot(0, running=left, **parts).parts
         for second in range(math.floor(before.at), math.ceil(now.at)):
             inside = min(now.at, second + 1) - max(before.at, second)
             self._put(second, [part * inside / span for part in whole])
-        self._put_earlier(math.floor(before.at), late["compiling"], late["data"])
+        self._put_earlier(math.floor(before.at), [late[name] for name in _LATE])
 
     def _put(self, second: int, parts: Sequence[float]) -> None:
         before = self._slots.get(second) or Slot(second)
         self._slots[second] = Slot(second, *map(sum, zip(before.parts, parts, strict=True)))
 
-    def _put_earlier(self, last: int, compiling: float, data: float) -> None:
-        """What is counted only when it is over had begun before: it was taken for running."""
-        second = last
-        while compiling + data > 0.0 and (slot := self._slots.get(second)) is not None:
-            first = min(compiling, slot.running)
-            then = min(data, slot.running - first)
-            if first + then > 0.0:
-                self._slots[second] = replace(
-                    slot,
-                    compiling=slot.compiling + first,
-                    data=slot.data + then,
-                    running=slot.running - first - then,
-                )
-            compiling, data, second = compiling - first, data - then, second - 1
+    def _put_earlier(self, second: int, late: list[float]) -> None:
+        """What is counted only when it is over had begun before, and calls are counted by what a
+        few looks saw: it was taken for running."""
+        while sum(late) > 0.0 and (slot := self._slots.get(second)) is not None:
+            for n, name in enumerate(_LATE):
+                part = min(late[n], slot.running)
+                late[n] -= part
+                more = {name: getattr(slot, name) + part, "running": slot.running - part}
+                slot = replace(slot, **more) if part else slot
+            self._slots[second], second = slot, second - 1
 
     # ---------------------------------------------------------- steps
 
@@ -145,7 +143,7 @@ class Track:
         if marks and mark.at <= marks[-1].at:  # the clock was set back
             marks.clear()
         marks.append(mark)
-        while len(marks) > 2 and marks[1].at < mark.at - _LANE:
+        while len(marks) > 2 and marks[0].at < mark.at - _LANE:
             marks.popleft()
 
 

@@ -44,6 +44,8 @@ _POINTS, _FEWEST, _MOST = 8000, 32, 400
 _EXCERPTS, _SHORTEST = 1200, 3
 _TOLD = 300  # characters of an error that the title tells in full, so that nothing else does
 _LAST_LINE = 200  # characters of a card's last line
+#: What ranks may do for moments only, and seconds from which on the head tells it.
+_BRIEF, _LASTING = ("waiting", "compiling"), 1.0
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
 
@@ -222,7 +224,7 @@ class Observer:
         snapshot = Snapshot(
             run=self.run.name,
             cell=self.run.label,
-            headline=ansi.plain(sentences.headline(state)),
+            headline=ansi.plain(sentences.headline(state, dict(map(_steadily, own)))),
             record=str(self.run.record.path),
             now=time.time(),
             started=state.started,
@@ -398,6 +400,12 @@ def _phase(state: RunState, rank: RankState, sample: Sample | None) -> tuple[Pha
     if sample is None:
         return "running", rank.started
     return "waiting" if sample.activity == "blocked" else sample.activity, sample.since
+
+
+def _steadily(card: Card) -> tuple[int, Phase]:
+    """What a rank does, for the head, which would flicker with what lasts less than a second."""
+    lasts = card.since is None or card.sample.at - card.since >= _LASTING
+    return card.rank, card.phase if lasts or card.phase not in _BRIEF else "running"
 
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:

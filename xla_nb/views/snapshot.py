@@ -48,10 +48,7 @@ NO_SAMPLE = Sample(at=0.0, since=0.0)
 
 
 #: What a second of a rank may have gone into, in words, in the order of a slot's parts.
-KINDS = (
-    *("compiling", "running", "waiting for others", "waiting for data"),
-    "in a blocking call",
-)
+KINDS = ("compiling", "running", "waiting for others", "waiting for data", "in a blocking call")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
-from xla_nb.views import diagnosis, folding, paths
+from xla_nb.views import diagnosis, facts, folding, paths
 from xla_nb.views.folding import HOLD, Folded, Folder
 from xla_nb.views.saved import returned
 from xla_nb.wording import several, shortened
@@ -130,7 +130,7 @@ class TextView:
         state, path = run.state, paths.short(str(run.record.path))
         headline = sentences.headline(state)
         told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
-        took = "" if state.ok and state.conclusion else f" · {run.elapsed:.1f} s"
+        took = "" if state.ok and state.conclusion else f" · {facts.took(run.elapsed)}"
         return f"{told}{took} · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:

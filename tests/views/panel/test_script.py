@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from xla_nb.views.panel import script
+from xla_nb.views.saved import lane
 
 MODULES = script.modules()
 #: What a module defines for all of it. `defined` splits `const [A, B] = …`.
@@ -25,6 +26,12 @@ def defined(module: str, exported: bool = False) -> list[str]:
 def imported(module: str) -> dict[str, list[str]]:
     found = script.IMPORT.findall(MODULES[module])
     return {origin: re.findall(r"\w+", names) for names, origin in found}
+
+
+def test_a_lane_has_the_same_colours_live_and_saved_light_and_dark():
+    css = script.PAGE.with_name("panel.css").read_text("utf-8")
+    live = re.findall(r"--xn-lane-\w+: (#\w+);", css)
+    assert live == list(lane._COLOURS.values())
 
 
 def test_every_module_of_the_folder_is_joined() -> None:

@@ -182,9 +182,10 @@ def crowded(whole: Snapshot) -> Snapshot:
     ("changes", "mark"),
     [
         ({"ok": True}, "✓ 2 ranks finished in 12.5 s"),
+        ({"ok": True, "elapsed": 0.002}, "✓ 2 ranks finished in under 10 ms"),
         ({"ok": False}, "✗ 2 ranks finished · after 12.5 s"),
         ({"ok": False, "stopping": "by the user"}, "■ 2 ranks finished · after"),
-        ({"ok": None}, "● 2 ranks finished for"),
+        ({"ok": None}, "● 2 ranks finished · 12.5 s so far · "),
     ],
 )
 def test_a_glyph_the_headline_and_the_time_come_first(

@@ -14,7 +14,7 @@ from xla_nb.views.snapshot import KINDS, Slot
 _SECONDS, _HEIGHT = 60, 12
 _EACH = 5  # pixels of the picture for a second; it is shown at half its size
 WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
-#: The colours of the live panel.
+#: The colours of the live panel, light and dark.
 _COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
 
@@ -42,9 +42,10 @@ def _second(slot: Slot | None) -> bytes:
     return pixels.ljust(4 * _EACH, b"\0")
 
 
-def key() -> str:
-    """What the colours mean."""
+def key(slots: Sequence[Slot]) -> str:
+    """What the colours mean that these have."""
     words = (
-        bit("white-space:nowrap", swatch(colour), f" {word}") for word, colour in _COLOURS.items()
+        bit("white-space:nowrap", swatch(_COLOURS[word]), f" {word}")
+        for word, _ in facts.lane(slots)
     )
     return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)

@@ -70,7 +70,8 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
         [[row[n] for n in shown] for row in rows],
         [columns[n].style for n in shown],
     )
-    return drawn + (lane.key() if _lanes(cards) else "")
+    slots = [slot for card in cards for slot in card.lane]
+    return drawn + (lane.key(slots) if slots else "")
 
 
 def _state(card: Card, snapshot: Snapshot) -> str:

@@ -182,7 +182,8 @@ export class Chart {
 		const bad = odd.length ? [["odd", "not finite", ranksOf(odd)]] : [];
 		if (!sorted.length) return bad;
 		const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
-		const ends = [["min", sorted[0]], ["max", sorted.at(-1)]].map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
+		const [low, high] = [sorted[0], sorted.at(-1)];
+		const ends = [["min", low], ["max", high]].filter(() => figure(low[1]) !== figure(high[1])).map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
 		const { rank } = this.view;
 		const own = values.has(rank) ? [[rank, `rank ${rank}`, figure(values.get(rank))]] : [];
 		return [...own, ["mean", "mean", figure(mean)], ...ends, ...bad];

@@ -1,6 +1,6 @@
 // The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
 
-import { duration, plural } from "./words.js";
+import { duration, plural, stepTime } from "./words.js";
 import { button, div, fill, glyph, h, mark, put, show, span } from "./nodes.js";
 import { meter } from "./gauges.js";
 import { placed } from "./places.js";
@@ -62,7 +62,6 @@ export class Head {
 		this.describe();
 		this.bar.set(store.bar);
 		const say = store.say || about.stopping;
-		show(this.say, say);
 		put(this.say, say);
 		show(this.hang, hang);
 		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map((one) => group(one, this.view)));
@@ -87,14 +86,13 @@ export class Head {
 	describe() {
 		const { store } = this.view;
 		const { about, over, elapsed, bar } = store;
-		const name = about.cell || store.run;
-		fill(this.cell, name, () => [placed(name, this.view)]);
-		const total = plural(Math.max(about.ranks, store.cards.size), about.unit);
-		put(this.ranks, about.simulated ? `${total} of a simulated TPU host` : total);
-		show(this.host, about.host);
+		fill(this.cell, about.cell, () => [placed(about.cell, this.view)]);
+		const ranks = Math.max(about.ranks, store.cards.size);
+		const total = ranks ? plural(ranks, about.unit) : "";
+		put(this.ranks, total && about.simulated ? `${total} of a simulated TPU host` : total);
 		put(this.host, about.host);
 		mark(this.host, "data-phase", about.lost.size ? "died" : null);
-		const time = over && elapsed < 60 ? `${elapsed.toFixed(elapsed < 0.95 ? 2 : 1)} s` : duration(elapsed);
+		const time = over && elapsed < 60 ? stepTime(elapsed) : duration(elapsed);
 		put(this.elapsed, about.live && !over ? `${about.live.idle ? "idle" : "running"} for ${time}` : time);
 		for (const words of this.bar.words) show(words, bar);
 	}

@@ -27,9 +27,8 @@ export class Row {
 		const near = card.place.startsWith(`${cell}, `) ? card.place.slice(cell.length + 2) : card.place;
 		if (near.includes("/")) putPath(this.at, near);
 		else fill(this.at, near, () => (near ? [placed(card.place, view, near, { tabindex: -1 })] : []));
-		put(this.step, card.step === null ? "" : stepTime(card.step));
-		put(this.waits, card.waits === null ? "" : percent(card.waits));
-		put(this.memory, card.memory === null ? "" : mebibytes(card.memory));
+		const words = { step: stepTime, waits: percent, memory: mebibytes };
+		for (const name in words) put(this[name], card[name] === null ? "" : words[name](card[name]));
 		const warns = card.facts.some(({ id }) => id === "fallbacks");
 		mark(node, "data-warns", warns || null);
 	}
