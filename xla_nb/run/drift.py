@@ -32,8 +32,8 @@ class Watch:
     names: those that are watched, in order; of some `before` has seen something already."""
 
     def __init__(self, names: Iterable[str], before: Watch | None = None) -> None:
-        known: dict[str, _Seen] = before._seen if before else {}
-        self._seen = {name: known.get(name) or _Seen() for name in names}
+        known = before._seen if before else {}
+        self._seen: dict[str, _Seen] = {name: known.get(name) or _Seen() for name in names}
 
     @property
     def names(self) -> list[str]:

@@ -8,7 +8,6 @@ from xla_nb.protocol.events import Concluded, Event, FigureTurned
 from xla_nb.run.hang import Watched
 from xla_nb.wording import in_one_line, listed, ranks
 
-_STOPPED = "Stopped by --stop-on-nan: "
 _LONGEST, _MOST = 40, 3  # characters of a name, and names that are told beside the first
 
 
@@ -22,13 +21,13 @@ class FigureWatch:
 
     def take(self, event: Event) -> None:
         """Say which figures are no finite numbers, if that changes."""
+        if not isinstance(event, FigureTurned):
+            return
         state = self._run.state
-        if not isinstance(event, FigureTurned) or state.stopping.startswith(_STOPPED):
-            return  # which says it
         found = self._found(event, len(state.ranks))
         self._run.take(found)
         if found.sentence and self._stops and not state.stopping:
-            self._run.stop(f"{_STOPPED}{found.sentence}")
+            self._run.stop("Stopped by --stop-on-nan")
 
     def _found(self, event: FigureTurned, of: int) -> Concluded:
         by_rank = self._odd.setdefault(event.name, {})

@@ -140,8 +140,10 @@ def returned(state: RunState) -> tuple[Returned, ...]:
 
 
 def headline(state: RunState) -> str:
-    """One line: what ended the run, or how it went."""
-    told = _headline(state)
+    """One line: what ended the run, with what was wrong before, or how it went."""
+    told, found = _headline(state), state.conclusion
+    if found is not None and found.wrong and not state.ok and (state.stopping or state.troubled):
+        told += f"; {ansi.plain(found.sentence)}"
     if state.lost_group:
         return f"{told}; the live ranks are lost"
     is_cell = state.cut_off and state.group is None

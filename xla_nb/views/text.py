@@ -30,6 +30,7 @@ GROUPS, FRAMES = 4, 8
 _FIRST = 1 << 16  # bytes read at once while all lines are shown
 _REDRAW = 0.5  # seconds between two updates of the changing line
 _HOLDING = 0.02  # seconds between two looks meanwhile
+_LASTING = 0.3  # seconds for which a figure is NaN before that is shown: other ranks follow
 
 
 class _Stream:
@@ -90,7 +91,9 @@ class TextView:
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
-        self._was_over = self._was_wrong = False
+        self._was_over = False
+        self._wrong = self._told_wrong = ""
+        self._wrong_since = 0.0
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
@@ -157,10 +160,14 @@ class TextView:
         self._notices += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
-        found = state.conclusion
-        if found is not None and found.wrong and not self._was_wrong and state.ended is None:
-            self._was_wrong = True
-            yield clean(found.sentence)
+        found, now = state.conclusion, time.monotonic()
+        wrong = clean(found.sentence) if found is not None and found.wrong else ""
+        if wrong != self._wrong:
+            self._wrong, self._wrong_since = wrong, now
+        lasts = now - self._wrong_since >= _LASTING and state.ended is None
+        if lasts and wrong != self._told_wrong:
+            self._told_wrong = wrong
+            yield wrong or "All reported figures are finite again."
         yield from self._news_of_hang(state)
         yield from self._news_of_errors()
 
