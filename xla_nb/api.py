@@ -380,4 +380,4 @@ def script() -> Scope:
     if file and Path(file).exists():
         source = "".join(linecache.getlines(file))
         cells.append(Cell(label=file, source=source, filename=file))
-    return Scope(values=vars(main), cells=cells)
+    return Scope(values=vars(main), cells=cells, lost=notebook.told_of_lost())
