@@ -148,14 +148,14 @@ def _end(group: Group, why: str) -> None:
         del _groups()[group.name]
     group.end(why)
     _lose(group)
-    live_panel.ended(group)
     own_runs.tidy()
 
 
 def _lose(group: Group) -> None:
-    """Note what ranks that have ended had."""
+    """Note what ranks that have ended had, and show their end."""
     names = missing.lost(group.remote, group.run.state.ended)
     notebook.lost().setdefault(group.name, {}).update(names)
+    live_panel.ended(group)
 
 
 def end_all(why: str = "with the process that had started them") -> None:
