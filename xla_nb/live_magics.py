@@ -29,7 +29,7 @@ _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 def parsers() -> list[Parser]:
     """Those of the magics with options."""
     named = [_restart_parser(), _shutdown_parser(), _shutdown_parser("%xla_ranks")]
-    return [_cell_parser(), _start_parser(), *named, _vars_parser()]
+    return [_start_parser(), _cell_parser(), *named, _vars_parser()]
 
 
 def offered(line: str, before: str) -> Completions | None:
