@@ -16,6 +16,7 @@ from xla_nb.ansi import clean
 from xla_nb.record.full_disk import is_of_disk
 from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
+from xla_nb.run.figures import FIGURES
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import diagnosis, folding, paths
@@ -92,8 +93,7 @@ class TextView:
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
         self._was_over = False
-        self._wrong = self._told_wrong = ""
-        self._wrong_since = 0.0
+        self._wrong = ""
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
@@ -160,14 +160,11 @@ class TextView:
         self._notices += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
-        found, now = state.conclusion, time.monotonic()
-        wrong = clean(found.sentence) if found is not None and found.wrong else ""
-        if wrong != self._wrong:
-            self._wrong, self._wrong_since = wrong, now
-        lasts = now - self._wrong_since >= _LASTING and state.ended is None
-        if lasts and wrong != self._told_wrong:
-            self._told_wrong = wrong
-            yield wrong or "All reported figures are finite again."
+        found = state.conclusions.get(FIGURES)
+        lasts = found is not None and time.time() - found.at >= _LASTING and state.ended is None
+        if found is not None and lasts and found.sentence != self._wrong:
+            self._wrong = found.sentence
+            yield clean(found.sentence) or "All reported figures are finite again."
         yield from self._news_of_hang(state)
         yield from self._news_of_errors()
 
