@@ -51,9 +51,8 @@ def parsed(parser: Parser, line: str) -> dict[str, Any]:
     if unknown:
         word = _without_value(next((word for word in unknown if word[:1] == "-"), unknown[0]))
         kind = "option" if word[:1] == "-" else "argument"
-        hint = _elsewhere(word, words) or meant(
-            word.removesuffix("=…"), parser._option_string_actions
-        )
+        known = parser._option_string_actions
+        hint = _elsewhere(word, words) or meant(word.removesuffix("=…"), known)
         hint = hint or f" `{parser.prog}?` lists the options."
         raise UsageError(f"{parser.prog}: Unknown {kind} {shortened(word, 60)}.{hint}")
     return vars(values)
