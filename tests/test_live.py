@@ -648,7 +648,7 @@ def test_a_watched_variable_is_told_in_the_cell_in_which_ranks_drift_apart(live)
     shown = live.ok("%%xla\nif rank == 1: weights[0] = 9")
     assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.result
     assert "weights" not in live.ok("%%xla\n1").result
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
 
 
 def test_asking_for_variables_computes_nothing_on_the_device(live):

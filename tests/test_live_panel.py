@@ -96,6 +96,18 @@ def test_ranks_that_were_idle_for_too_long_say_so_where_they_are_shown(kernel, s
     kernel.ok("%xla_shutdown short")
 
 
+def test_ranks_that_have_ended_are_not_followed_any_more(kernel, shown):
+    """Neither those that ended by themselves nor those that are shown once more."""
+    kernel.ok("%xla_start -n 1 --name gone --idle 0.2s\ngone = xla_nb.ranks('gone')")
+    kernel.ok("__import__('xla_nb.live').live.of('gone').run.join_end()")
+    shown.take(kernel.ok("gone"))
+    assert "ended after 0.2 s without a cell" in shown[0]
+    kernel.ok("%xla_start -n 1 --name gone\n%xla_shutdown gone")
+    shown.take(kernel.ok("gone"))
+    assert "ended after 0.2 s without a cell" in shown[1]
+    assert kernel.value("len(__import__('xla_nb.live_panel').live_panel._shown())") == "0"
+
+
 def test_captured_ranks_are_told_in_text(kernel, started):
     kernel.ok("%%capture caught_\n%xla_ranks still")
     assert "2 live ranks, idle" in kernel.value("caught_.stdout")

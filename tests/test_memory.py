@@ -1,6 +1,8 @@
 """What the kernel killed for lack of memory, read from control groups of both versions."""
 
+import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -127,14 +129,42 @@ def test_what_can_still_be_taken_is_the_least_that_anything_leaves(tree):
     assert available(tree.proc) == 0
 
 
-def test_without_a_count_of_the_kernels_what_is_shared_is_left_out(tmp_path, monkeypatch):
-    (tmp_path / "self").mkdir()
+def counted(tmp_path, monkeypatch, pages):
+    (tmp_path / "self").mkdir(exist_ok=True)
     monkeypatch.setattr(measured, "_PROC", tmp_path)
-    (tmp_path / "self" / "statm").write_text("90000 1000 700 1 0 9 0\n")
+    (tmp_path / "self" / "statm").write_text(f"90000 {pages} 700 1 0 9 0\n")
+
+
+def test_without_a_count_of_the_kernels_nothing_is_known(tmp_path, monkeypatch):
+    counted(tmp_path, monkeypatch, 1000)
     own = Own()
+    own.count()
     assert own.nbytes is None
+
+
+def test_between_two_counts_it_grows_with_what_is_resident(tmp_path, monkeypatch):
+    counted(tmp_path, monkeypatch, 1000)
+    (tmp_path / "self" / "smaps_rollup").write_text("Rss: 1 kB\nPss:     80 kB\n")
+    own = Own()
     own.count(anew=False)
-    assert own.nbytes == 300 * measured._PAGE
-    (tmp_path / "self" / "statm").write_text("90000 1500 700 1 0 9 0\n")
+    assert own.nbytes == 80 << 10
+    counted(tmp_path, monkeypatch, 1500)
     own.count()  # too soon
-    assert own.nbytes == 800 * measured._PAGE
+    assert own.nbytes == (80 << 10) + 500 * measured._PAGE
+
+
+def test_a_sample_of_another_thread_waits_for_the_first_count(tmp_path, monkeypatch):
+    """Else a cell that fails at once has no memory, or that of all pages."""
+    counted(tmp_path, monkeypatch, 1000)
+    os.mkfifo(tmp_path / "self" / "smaps_rollup")
+    own, seen = Own(), []
+    first = threading.Thread(target=own.count)
+    first.start()
+    with (tmp_path / "self" / "smaps_rollup").open("w") as rollup:  # the first one has begun
+        second = threading.Thread(target=lambda: seen.append((own.count(False), own.nbytes)))
+        second.start()
+        assert own.nbytes is None
+        rollup.write("Pss:     80 kB\n")
+    first.join()
+    second.join()
+    assert seen == [(None, 80 << 10)]

@@ -8,12 +8,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec
 
 from xla_nb import notebook, own_runs
 from xla_nb.engines import base
@@ -43,6 +45,21 @@ from xla_nb.wording import shortened
 _Name = str | os.PathLike[str]
 
 
+_P = ParamSpec("_P")
+
+
+def _refusing(function: Callable[_P, Run]) -> Callable[_P, Run]:
+    """The same function, which says what is meant by an option that it does not know."""
+
+    @functools.wraps(function)
+    def called(*args: _P.args, **options: _P.kwargs) -> Run:
+        run_options.refuse_unknown(options, list(inspect.signature(function).parameters))
+        return function(*args, **options)
+
+    return called
+
+
+@_refusing
 def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     fn: Callable[..., object],
     args: tuple[object, ...] = (),
@@ -380,4 +397,4 @@ def script() -> Scope:
     if file and Path(file).exists():
         source = "".join(linecache.getlines(file))
         cells.append(Cell(label=file, source=source, filename=file))
-    return Scope(values=vars(main), cells=cells)
+    return Scope(values=vars(main), cells=cells, lost=notebook.told_of_lost())

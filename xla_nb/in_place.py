@@ -25,6 +25,22 @@ class Place(NamedTuple):
     after: str = ""
 
 
+#: Launchers of libraries, as programs know them, and where each is.
+LAUNCHERS = {
+    "xmp.spawn": ("torch_xla.distributed.xla_multiprocessing", "spawn"),
+    "torch_xla.launch": ("torch_xla.torch_xla", "launch"),
+    "pjrt.spawn": ("torch_xla._internal.pjrt", "spawn"),
+    "pjrt.run_multiprocess": ("torch_xla._internal.pjrt", "run_multiprocess"),
+    "notebook_launcher": ("accelerate.launchers", "notebook_launcher"),
+}
+
+
+def launchers(*instead: Callable[..., Any]) -> InPlace:
+    """LAUNCHERS, each with what it does instead."""
+    pairs = zip(LAUNCHERS.values(), instead, strict=True)
+    return InPlace([Place(*where, each) for where, each in pairs])
+
+
 class InPlace:
     """`is_on`: the functions at `places` have other code, or will have it once imported."""
 

@@ -9,7 +9,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from xla_nb.errors import UsageError
@@ -19,6 +19,9 @@ from xla_nb.wording import meant, shortened
 
 _ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
 
+#: The parsers of our magics, by these.
+_made: dict[str, Parser] = {}
+
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -27,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser(prog: str, names: Iterable[str]) -> Parser:
     """A parser of these options of a launch; their values are checked later, with the settings."""
-    made = Parser(prog=prog, add_help=False, allow_abbrev=False)
+    made = _made[prog] = Parser(prog=prog, add_help=False, allow_abbrev=False)
     for option in map(OPTIONS.__getitem__, names):
         if not option.metavar:
             made.add_argument(option.flag, dest=option.name, action="store_true", default=None)
@@ -48,10 +51,22 @@ def parsed(parser: Parser, line: str) -> dict[str, Any]:
     if unknown:
         word = _without_value(next((word for word in unknown if word[:1] == "-"), unknown[0]))
         kind = "option" if word[:1] == "-" else "argument"
-        hint = meant(word.removesuffix("=…"), parser._option_string_actions)
+        known = parser._option_string_actions
+        hint = _elsewhere(word, words) or meant(word.removesuffix("=…"), known)
         hint = hint or f" `{parser.prog}?` lists the options."
         raise UsageError(f"{parser.prog}: Unknown {kind} {shortened(word, 60)}.{hint}")
     return vars(values)
+
+
+def _elsewhere(word: str, words: Sequence[str]) -> str:
+    """Which of our magics has this option, with a space before it; empty if none has."""
+    flag = word.removesuffix("=…") if word[:2] == "--" else word[:2]
+    for prog, other in _made.items():
+        if (option := other._option_string_actions.get(flag)) is not None:
+            after = words[words.index(word) + 1 :] if word in words else []
+            value = f" {after[0]}" if after and option.nargs is None and "=" not in after[0] else ""
+            return f" It is an option of {prog}: `{prog} {flag}{shortened(value, 60)}`."
+    return ""
 
 
 def _without_value(word: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 from xla_nb import api, live_panel, live_questions, notebook, own_runs
 from xla_nb.errors import LaunchError, UsageError
+from xla_nb.program import missing
 from xla_nb.program.build import (
     RANK_NAMES,
     Cell,
@@ -29,7 +30,6 @@ from xla_nb.program.build import (
     build_group,
     build_live,
 )
-from xla_nb.program.missing import lost
 from xla_nb.protocol.units import Sent
 from xla_nb.rank.entries import Bind, WithoutIndex, refuse_launch
 from xla_nb.run import options as run_options
@@ -64,12 +64,6 @@ def _groups() -> dict[str, Group]:
     return {}
 
 
-@functools.cache
-def _lost() -> dict[str, dict[str, str]]:
-    """What is to be said of names that were of live ranks which have ended, by the ranks' name."""
-    return {}
-
-
 def start(
     options: Options,
     name: str = DEFAULT,
@@ -84,7 +78,8 @@ def start(
     held = _groups().get(name)
     if held is not None and held.alive:
         raise UsageError(held.told_of_being_there)
-    _lost().setdefault(name, {}).update(lost(held.remote, held.run.state.ended) if held else {})
+    if held is not None:
+        _lose(held)
     here = notebook.current()
     has_magics = here is not None and not here.runs_a_script
     scope = here.scope() if here and has_magics else api.script()
@@ -154,9 +149,15 @@ def _end(group: Group, why: str) -> None:
     if _groups().get(group.name) is group:
         del _groups()[group.name]
     group.end(why)
-    _lost().setdefault(group.name, {}).update(lost(group.remote, group.run.state.ended))
-    live_panel.ended(group)
+    _lose(group)
     own_runs.tidy()
+
+
+def _lose(group: Group) -> None:
+    """Note what ranks that have ended had, and show their end."""
+    names = missing.lost(group.remote, group.run.state.ended)
+    notebook.lost().setdefault(group.name, {}).update(names)
+    live_panel.ended(group)
 
 
 def end_all(why: str = "with the process that had started them") -> None:
@@ -247,7 +248,8 @@ def _run(
     if there is not None:
         there.check(there.world if members is None else members)
     sent, remote = (there.sent, frozenset(there.remote)) if there else (Sent(), frozenset[str]())
-    gone = _lost().get(there.name if there else DEFAULT, {})
+    lost = notebook.lost().get(there.name if there else DEFAULT, {})
+    gone = {name: "; ".join(told) for name, told in lost.items()}
 
     def made(scope: Scope) -> Program:
         return build(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)

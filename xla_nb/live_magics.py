@@ -29,7 +29,7 @@ _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 def parsers() -> list[Parser]:
     """Those of the magics with options."""
     named = [_restart_parser(), _shutdown_parser(), _shutdown_parser("%xla_ranks")]
-    return [_cell_parser(), _start_parser(), *named, _vars_parser()]
+    return [_start_parser(), _cell_parser(), *named, _vars_parser()]
 
 
 def offered(line: str, before: str) -> Completions | None:
@@ -88,9 +88,22 @@ def _vars_parser() -> Parser:
     made = parser("%xla_vars", ())
     made.add_argument("names", nargs="*", type=Word)
     made.add_argument("--group", default=DEFAULT)
-    made.add_argument("--compute", action="store_true")
-    made.add_argument("--watch", action="store_true")
+    either = made.add_mutually_exclusive_group()
+    for flag in ("--compute", "--watch", "--unwatch"):
+        either.add_argument(flag, action="store_true")
     return made
+
+
+def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
+    """Watch these too, or no longer (none: no variable). Returns those that are watched anew."""
+    before = group.watch.names
+    new = [name for name in names if name not in before]
+    if ends and new:
+        raise UsageError(f"%xla_vars --unwatch: not watched: {listed(new)}.")
+    after = [name for name in before if names and name not in names] if ends else before + new
+    group.watch = Watch(after, group.watch)
+    print(f"Compared after each cell: {listed(f'`{name}`' for name in after)}.")
+    return new
 
 
 @magics_class
@@ -193,24 +206,27 @@ class LiveMagics(Magics):
 
             %xla_vars [NAME…] [--group NAME] [--compute]
             %xla_vars --watch NAME…
+            %xla_vars --unwatch [NAME…]
 
         Without names it shows all. Tensors that are recorded on the device and not computed yet
         are told as pending; --compute computes them first. --watch compares the named variables
-        after each cell, and says in which one ranks drifted apart; without names it ends that.
+        after each cell, beside those that are watched already, and says in which one ranks drifted
+        apart; --unwatch ends that for these, or for all.
         """
         words = parsed(_vars_parser(), line)
         group = live.of(words["group"])
         names = [run_options.variable("%xla_vars", name) for name in words["names"]]
+        if words["watch"] or words["unwatch"]:
+            names = _watch(group, names, ends=words["unwatch"])
+            if not names:
+                return None
+        found = live_questions.variables(group, names, compute=words["compute"])
+        if missing := [f"`{name}`" for name in names if name not in found]:
+            print(f"No rank has {listed(missing, 'or')}.")
         if not words["watch"]:
-            found = live_questions.variables(group, names, compute=bool(words["compute"]))
-            if missing := [f"`{name}`" for name in names if name not in found]:
-                print(f"No rank has {listed(missing, 'or')}.")
             return found
-        group.watch = Watch(names)
-        if names:
-            print(f"Compared after each cell: {listed(f'`{name}`' for name in names)}.")
-            for drift in live_questions.drifted(group, group.watch, "%xla_vars"):
-                print(drift.sentence)
+        for drift in group.watch.after("%xla_vars", list(found.values())):
+            print(drift.sentence)
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:

@@ -32,10 +32,11 @@ def show(group: Group, shut_down: Callable[[], None]) -> None:
     here, before = notebook.current(), _shown().pop(group.run.name, None)
     if before is not None and here is not None:
         before.move(f"Cell In[{here.number}]")
-    if _view() == "panel" and not group.run.done:
-        _shown()[group.run.name] = _panel(group, shut_down)
+    if group.run.done:
+        StillGroup(group.run)
     else:
-        _shown()[group.run.name] = StillGroup(group.run)
+        as_panel = _view() == "panel"
+        _shown()[group.run.name] = _panel(group, shut_down) if as_panel else StillGroup(group.run)
 
 
 def started(group: Group, shut_down: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ def load(shell: InteractiveShell) -> None:
             shell.events.register(event, callback)
     dropin.install()
     completion.turn_on(
-        shell, [_spawn_parser(), _topology_parser(), *live_magics.parsers()], live_magics.offered
+        shell, [*live_magics.parsers(), _spawn_parser(), _topology_parser()], live_magics.offered
     )
     tooltips.turn_on(shell, live_magics.explained)
     guard.of(shell).turn_on()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,27 +44,30 @@ class OutOfMemory:
 class Own:
     """What this process takes of the machine's memory: its share of each page (PSS). The kernel
     counts that in milliseconds, so between two counts it is taken to grow with what is resident.
-    Where nothing counts it, pages that have a file are left out."""
+    Where the kernel does not count it, nothing is known."""
 
     def __init__(self) -> None:
         self.free: int | None = None  # for all processes, at the last count
         self._others: int | None = None
         self._due = 0.0
+        self._counting = threading.Lock()
 
     def count(self, anew: bool = True) -> None:
-        """Count if the last count is some seconds old; without `anew`, only if there is none."""
-        if time.monotonic() < self._due or not (anew or self._others is None):
-            return
-        self._due = time.monotonic() + _COUNTED
-        resident, self._others = _resident()
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            self._others = resident - (_numbers(_PROC / "self/smaps_rollup")["Pss:"] << 10)
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            self.free = available()
+        """Count if the last count is some seconds old; without `anew`, only if there is none. Waits
+        for a count of another thread."""
+        with self._counting:
+            if time.monotonic() < self._due or not (anew or self._others is None):
+                return
+            self._due = time.monotonic() + _COUNTED
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                pss = _numbers(_PROC / "self/smaps_rollup")["Pss:"] << 10
+                self._others = _resident() - pss
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                self.free = available()
 
     @property
     def nbytes(self) -> int | None:
-        return None if self._others is None else max(0, _resident()[0] - self._others)
+        return None if self._others is None else max(0, _resident() - self._others)
 
 
 own = Own()
@@ -77,10 +81,9 @@ def available(proc: Path = _PROC) -> int:
     return min([free, *([] if group is None else group.left())])
 
 
-def _resident() -> tuple[int, int]:
-    """Bytes of this process's that are in memory, and of these the ones that have a file."""
-    resident, shared = (_PROC / "self/statm").read_bytes().split()[1:3]
-    return int(resident) * _PAGE, int(shared) * _PAGE
+def _resident() -> int:
+    """Bytes of this process's that are in memory."""
+    return int((_PROC / "self/statm").read_bytes().split()[1]) * _PAGE
 
 
 def _numbers(file: Path) -> dict[str, int]:

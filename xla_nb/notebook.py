@@ -40,6 +40,19 @@ _SLOW = 1.0  # seconds after which somebody who waits is told why
 _MARK = "_xla_nb_mark"  # gone from the namespace after a `%reset`
 
 
+@functools.cache
+def lost() -> dict[str, dict[str, tuple[str, str]]]:
+    """The names of live ranks of this process that have ended, as `missing.lost` has them, by the
+    ranks' name."""
+    return {}
+
+
+def told_of_lost() -> dict[str, str]:
+    """What a launch is told of them, which has the notebook's names alone."""
+    fix = "define it in the notebook"
+    return {name: f"{told}; {fix}" for each in lost().values() for name, (told, _) in each.items()}
+
+
 class Notebook:
     """One IPython shell, given and never imported. `launched` are the cells run on ranks, by the
     number of the cell that launched them: itself, or several through `run_cell_magic`. `settings`
@@ -104,6 +117,7 @@ class Notebook:
             pending=self._deferred.pending(values),
             computed=self._deferred.taken_first(values),
             executed=list(self.executed.by_magics()),
+            lost=told_of_lost(),
         )
 
     def program(self, make: Callable[[Scope], Program]) -> Program:

@@ -61,6 +61,26 @@ def test_ranks_that_were_restarted_or_started_again_name_it_too(notebook: Notebo
     assert re.search(lost("er_state", died.number - 1), notebook.run("%%xla\ner_state").error)
 
 
+@pytest.mark.parametrize(
+    "launch", ["%%xla_spawn\ndef er_use(rank): print(er_lr * rank)", "xla_nb.spawn(er_use)"]
+)
+def test_a_launch_names_the_ended_ranks_too_and_works_once_the_notebook_has_it(
+    notebook: Notebook, launch: str
+) -> None:
+    number = notebook.ok("import xla_nb\ndef er_use(rank): print(er_lr * rank)").number + 1
+    notebook.ok("%%xla\ner_lr = 1.5")
+    notebook.ok("%xla_shutdown")
+    shown = notebook.run(launch)
+    assert re.search(
+        r"`er_lr` was set on the ranks that ended at \d\d:\d\d "
+        rf"\(Cell In\[{number}\]\); define it in the notebook\. Nothing was run\.",
+        shown.error,
+    )
+    notebook.ok("er_lr = 2.0")
+    assert "[1] 2.0" in notebook.ok(launch).printed
+    notebook.ok("del er_lr")
+
+
 def test_what_the_notebook_has_itself_is_the_notebooks(notebook: Notebook) -> None:
     notebook.ok("%%xla\ner_rate = 0.1")
     notebook.ok("%xla_shutdown\ner_rate = 0.2")

@@ -39,3 +39,16 @@ def test_what_the_host_has_left_is_told_once(notebook):
     assert re.search(r"all 3 ranks: .*host's free memory [\d.]+ [MG]iB", line)
     page = html.unescape(re.sub(r"<[^>]*>", "", shown["text/html"]))
     assert len(re.findall(r"host's free memory [\d.]+ [MG]iB", page)) == 1
+
+
+def test_a_first_live_cell_that_fails_at_once_has_its_share_and_not_all_pages(notebook):
+    notebook.ok("%xla_start -n 4")
+    shown = notebook.run(
+        "%%xla\nlines = [line.split() for line in open('/proc/self/smaps_rollup')]\n"
+        "print('share', next(int(line[1]) for line in lines if line[0] == 'Pss:') >> 10)\n1 / 0"
+    )
+    notebook.ok("%xla_shutdown")
+    shares = [int(line.rpartition(" ")[2]) for line in shown.lines if "share" in line]
+    told = re.findall(r"(?<!free )memory ([\d.]+) MiB", shown.data["text/plain"])
+    assert told
+    assert max(map(float, told)) < max(shares) + 50

@@ -129,9 +129,45 @@ def test_a_run_that_is_to_stop_on_nan_ends_there_and_says_why(notebook, options)
     if "--bg" in options:
         shown = notebook.run("stops.wait()")
     assert shown.ename == "RunFailed"
-    assert f"Stopped by --stop-on-nan: {SAID}" in shown.error
+    assert f"Stopped by --stop-on-nan; {SAID}" in shown.error
     assert title(notebook, "stops").count(SAID) == 1
     assert int(notebook.value("len(stops.history['loss'][0])")) < 60
+
+
+def test_ranks_that_turn_after_the_stop_are_named_too(notebook, tmp_path):
+    """Rank 0 turns when all are there, the others as they are interrupted."""
+    shown = notebook.run(
+        "%%xla_spawn -n 4 -o later --stop-on-nan --view text\nimport os, time, xla_nb\n"
+        "def train(rank):\n    for step in range(30): xla_nb.report(loss=0.31)\n"
+        f"    try:\n        open({str(tmp_path)!r} + f'/{{rank}}', 'w')\n"
+        f"        while rank or len(os.listdir({str(tmp_path)!r})) < 4: time.sleep(0.01)\n"
+        "    finally: xla_nb.report(loss=float('nan'))\n    time.sleep(60)"
+    )
+    said = "Stopped by --stop-on-nan; loss is NaN on all 4 ranks since step 30 (last 0.31)"
+    assert said in shown.error
+    assert said in title(notebook, "later")
+    assert said in title(notebook, "xla_nb.open_run(later.name)")
+
+
+def test_text_names_all_ranks_and_says_when_the_figure_is_finite_again(notebook, tmp_path):
+    folder = str(tmp_path)
+    waits = (
+        f"while step >= 30 and str(min(step, 31)) not in os.listdir({folder!r}): time.sleep(0.01)"
+    )
+
+    def heard(shown):
+        if "loss is NaN on all 4 ranks since step 30 (last 0.31)" in shown.stderr:
+            (tmp_path / "30").touch()
+        if "All reported figures are finite again." in shown.stderr:
+            (tmp_path / "31").touch()
+
+    figures = "loss=nan if step == 30 else 0.31"
+    cell = TRAINS.format(
+        run="again", figures=figures, options="--view text --timeout 40", then=waits
+    )
+    shown = notebook.run(cell, during=heard)
+    assert shown.status == "ok", shown.stderr
+    assert shown.stderr.count("finite again") == 1
 
 
 def test_it_is_an_option_of_every_launch_and_a_setting(notebook):
@@ -140,12 +176,12 @@ def test_it_is_an_option_of_every_launch_and_a_setting(notebook):
     )
     notebook.ok(f"{diverges}    time.sleep(30)")
     spawned = notebook.run("xla_nb.spawn(diverges, n=2, stop_on_nan=True)")
-    assert "Stopped by --stop-on-nan: loss is NaN on" in spawned.error
+    assert "Stopped by --stop-on-nan; loss is NaN on" in spawned.error
     notebook.ok("%xla_config stop_on_nan=on")
     try:
         assert "stop_on_nan" in notebook.ok("%xla_config").stdout
         live = notebook.run("%%xla\nimport time, xla_nb\nxla_nb.report(loss=1e999)\ntime.sleep(30)")
-        assert "Stopped by --stop-on-nan: loss is inf on" in live.error
+        assert "Stopped by --stop-on-nan; loss is inf on" in live.error
         assert notebook.run("%%xla\n1").status == "ok"
     finally:
         notebook.ok("%xla_config stop_on_nan=off")

@@ -39,7 +39,7 @@ def drifts(live):
         "rank 2 (weight: 16 of 16 elements, largest difference 1)",
     )
     live.ok("%%xla\ntorch.nn.init.constant_(model.weight, 1.0)")
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
 
 
 def test_drift_is_the_amber_headline_of_its_cell_live_saved_and_reopened(live, drifts):
@@ -63,7 +63,7 @@ def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing
     shown = live.ok("%%xla --view none\nb = rank // 3")
     said = f"`b` differs between ranks since Cell In[{shown.number}]: rank 3 (1 (rank 3)"
     assert "`b` differs between ranks since" in shown.stdout, said
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
 
 
 def test_a_function_called_again_after_the_ranks_were_asked_is_still_that_function(live):
@@ -79,7 +79,7 @@ def test_values_that_were_never_equal_are_a_note_and_no_alarm(live):
     assert title.startswith("✓ 4 ranks finished")
     assert note.startswith("note: `own` differs between ranks already when first compared")
     assert live.ok("%%xla\nown += 1").data["text/plain"].count("`own`") == 0
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
 
 
 def test_ranks_that_were_equal_and_now_all_differ_have_drifted(live):
@@ -87,7 +87,7 @@ def test_ranks_that_were_equal_and_now_all_differ_have_drifted(live):
     live.ok("%xla_vars --watch once")
     shown = live.ok("%%xla\nonce = rank")
     assert f"`once` differs between ranks since Cell In[{shown.number}]" in shown.data["text/plain"]
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
 
 
 def test_only_a_rank_that_differs_from_most_is_red_in_the_table(live):
@@ -113,4 +113,34 @@ def test_parts_of_a_model_under_fsdp_are_sharded_and_do_not_drift(live):
     shown = live.ok("%%xla\nimport torch_xla\nnet = FSDP(net)\ntorch_xla.sync()")
     assert shown.data["text/plain"].startswith("✓ 4 ranks finished")
     assert RED not in live.ok("%xla_vars net").data["text/html"]
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
+
+
+def test_names_are_added_to_those_watched_until_they_are_taken_away(live):
+    live.ok("%%xla\nloss = weight = bias = 1")
+    watched = [
+        live.ok(f"%xla_vars {words}").stdout
+        for words in ("--watch loss", "--watch weight loss bias", "--watch", "--unwatch weight")
+    ]
+    assert watched == [
+        "Compared after each cell: `loss`.\n",
+        "Compared after each cell: `loss`, `weight` and `bias`.\n",
+        "Compared after each cell: `loss`, `weight` and `bias`.\n",
+        "Compared after each cell: `loss` and `bias`.\n",
+    ]
+    shown = live.ok("%%xla\nloss = weight = bias = rank // 3").data["text/plain"]
+    since = "differs between ranks since"
+    assert [name for name in ("loss", "weight", "bias") if f"`{name}` {since}" in shown] == [
+        "loss",
+        "bias",
+    ]
+    assert live.ok("%xla_vars --unwatch").stdout == "Compared after each cell: none.\n"
+    live.ok("%%xla\nloss = bias = 1")
+    assert since not in live.ok("%%xla\nloss = bias = rank // 3").data["text/plain"]
+
+
+def test_what_cannot_be_watched_or_unwatched_is_named(live):
+    assert "No rank has `modle`." in live.ok("%xla_vars --watch modle").stdout
+    assert "not watched: model" in live.run("%xla_vars --unwatch model").error
+    assert "not allowed with" in live.run("%xla_vars --watch --unwatch modle").error
+    live.ok("%xla_vars --unwatch")

@@ -3,6 +3,7 @@ one process computes without a launcher. What is expected comes from references 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -548,3 +549,130 @@ def test_accelerate_nlp(played):
 
 def test_capture_and_time(played):
     assert played.lines == [str([(str(core), "6.0") for core in range(4)])]
+
+
+def test_registry_package(played):
+    """The notebook's settings, its model in the package's registry, and an average of weights."""
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(5))
+    y = x[:, :3].argmax(1)
+    torch.manual_seed(2021)
+    net = nn.Sequential(nn.Linear(6, 10), nn.SiLU(), nn.Linear(10, 3))
+    average = [p.detach().clone() for p in net.parameters()]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    assert "['mlp_tiny', 'mlp_wide']" in played.lines
+    for epoch in range(2):
+        order = torch.randperm(64, generator=torch.Generator().manual_seed(2021 + epoch))
+        for part in order.split(16):
+            (loss,) = trained(net, [(x[part], y[part])], optimizer, F.cross_entropy)
+            newest = [p.detach() for p in net.parameters()]
+            average = [0.9 * a + 0.1 * p for a, p in zip(average, newest, strict=True)]
+        told = f"[exp042] Train: {epoch} Loss:"
+        (line,) = [line for line in played.lines if line.startswith(told)]
+        assert line.endswith(" SiLU 10")
+        assert played.numbers(told) == [pytest.approx(loss, **CLOSE), 10]
+    total = sum(each.abs().sum().item() for each in average)
+    assert played.numbers("EMA") == [pytest.approx(total, **CLOSE)]
+
+
+def test_tpu_fitter(played):
+    """Its losses are rank 0's; the scheduler halves the rate for the third epoch."""
+    rs = np.random.RandomState(3)
+    x, vx, tx = (torch.tensor(rs.randn(n, 6).astype("float32")) for n in (32, 16, 20))
+    smooth = functools.partial(F.cross_entropy, label_smoothing=0.1)
+    net = zeroed(nn.Linear(6, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.4)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
+    results = []
+    for rate in (0.4, 0.4, 0.2):
+        optimizer.param_groups[0]["lr"], own = rate, []
+        for part in order.split(16):
+            mine, y = part[::4], (x[:, 0] > 0).long()
+            own.append(smooth(net(x[mine]), y[mine]).item())
+            trained(net, [(x[part], y[part])], optimizer, smooth)
+        results += [np.mean(own), smooth(net(vx[::4]), (vx[::4, 0] > 0).long()).item()]
+    log = played.value("open('log.txt').read()")
+    told = [line.rpartition(" ")[2] for line in log.splitlines() if line.startswith("[RESULT]")]
+    assert list(map(float, told)) == pytest.approx(results, **CLOSE)
+    assert {*log.splitlines()} <= {*played.lines}
+    assert played.numbers("weights") == pytest.approx(net.weight.view(-1).tolist(), **CLOSE)
+    predictions = played.value("submission['toxic'].tolist()")
+    assert predictions == pytest.approx(F.softmax(net(tx), 1)[:, 1].tolist(), **CLOSE)
+    assert played.value("len(glob('node_submissions/*.csv'))") == 4
+
+
+def test_own_trainer(played):
+    """Stopped after an epoch by a callback; the second fit starts from the first one's weights."""
+    x = torch.rand(32, 2, generator=torch.Generator().manual_seed(11)) * 4 - 2
+    y = torch.sin(x).sum(1, keepdim=True)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1))
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
+    parts = order.split(8)  # of both ranks
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    losses = []
+    for first, second in zip(parts[::2], parts[1::2], strict=True):  # which make a step
+        losses += [F.mse_loss(net(x[part]), y[part]).item() for part in (first, second)]
+        both = torch.cat((first, second))
+        trained(net, [(x[both], y[both])], optimizer, F.mse_loss)
+    found = played.value(
+        "[float(v) for v in open('metrics.csv').read().split('\\n')[1].split(',')]"
+    )
+    assert found == [0, pytest.approx(np.mean(losses), **CLOSE)]
+    assert "steps 2 best checkpoints/epoch=0.ckpt" in played.lines
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    batches = [(x[part], y[part]) for part in parts]
+    mean = np.mean(trained(net, batches, optimizer, F.mse_loss))
+    assert played.numbers("after second fit") == [pytest.approx(mean, **CLOSE), 4]
+    points = net(torch.tensor([[0.5, 1.0], [-1.0, 0.0]])).view(-1).tolist()
+    assert played.numbers("predict") == pytest.approx(points, **CLOSE)
+    assert played.value("open('downloaded').read()") == "xx"
+    for rank in range(2):  # of the second fit, which opened it anew
+        log = played.value(f"open('rank_{rank}.log').read()")
+        assert log == f"INFO|trainer|start on {rank} of 2\nINFO|trainer|epoch 0\n"
+
+
+@pytest.mark.leaves("processes")  # the notebook's Manager
+def test_distill_loggers(played):
+    targets = torch.tensor([0] * 16 + [1] * 8)
+    shift = np.eye(2, 5)[targets.numpy()] * 2
+    x = torch.tensor((np.random.RandomState(21).randn(24, 5) + shift).astype("float32"))
+    torch.manual_seed(7)
+    teacher = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 2))
+    adam = torch.optim.Adam(teacher.parameters(), 0.05)
+    trained(teacher, [(x, targets)] * 5, adam, F.cross_entropy)
+    student = zeroed(nn.Linear(5, 2))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1, weight_decay=1e-3)
+
+    def loss_of(part):
+        soft = F.softmax(teacher(x[part]).detach() / 2, -1)
+        told = F.kl_div(F.log_softmax(student(x[part]) / 2, -1), soft, reduction="batchmean")
+        return 0.7 * 4 * told + 0.3 * F.cross_entropy(student(x[part]), targets[part])
+
+    logs, seen = {0: [], 1: []}, []
+    for epoch in range(2):
+        picked = {}
+        for rank in logs:
+            g = torch.Generator().manual_seed(epoch)
+            own = torch.randperm(24, generator=g)[rank::2]
+            weight = 1.0 / torch.bincount(targets[own]).double()[targets[own]]
+            picked[rank] = own[torch.multinomial(weight, 12, True, generator=g)]
+            seen.append(picked[rank])
+        for step in range(3):
+            parts = {rank: picked[rank][4 * step : 4 * step + 4] for rank in logs}
+            losses = {rank: loss_of(part) for rank, part in parts.items()}
+            optimizer.zero_grad()
+            (sum(losses.values()) / 2).backward()
+            optimizer.step()
+            if step % 2 == 0:
+                for rank, loss in losses.items():
+                    logs[rank].append([rank, epoch, step, pytest.approx(loss.item(), **CLOSE)])
+    counts = torch.bincount(targets[torch.cat(seen)]).tolist()
+    assert played.numbers("seen") == counts
+    for rank, told in logs.items():
+        log = played.value(f"open('train_{rank}.log').read()")
+        assert [numbers(line.partition(" - ")[2]) for line in log.splitlines()] == told
+    cores = {line.split()[1] for line in played.lines if line.startswith("core ")}
+    assert cores == {"0"}  # whose logger alone writes into the cell
+    assert played.value("oof.tolist()") == [
+        pytest.approx(row, **CLOSE) for row in F.softmax(student(x), 1).tolist()
+    ]

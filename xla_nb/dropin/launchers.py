@@ -14,7 +14,7 @@ from typing import Any
 from xla_nb import api, notebook
 from xla_nb.dropin import answers, colab, guard
 from xla_nb.errors import Interrupted, LaunchError, UsageError
-from xla_nb.in_place import InPlace, Place
+from xla_nb.in_place import InPlace, launchers
 from xla_nb.protocol.refusals import TRAINING_FUNCTION
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.failed import RunFailed, as_raised
@@ -31,7 +31,8 @@ _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"
 @functools.cache
 def _launchers() -> InPlace:
     """Those of this process."""
-    return InPlace(_PLACES)
+    instead = _xmp_spawn, _launch, _pjrt_spawn, _run_multiprocess, _notebook_launcher
+    return launchers(*instead)
 
 
 def turn_on() -> None:
@@ -78,14 +79,7 @@ def _notebook_launcher(  # type: ignore[no-untyped-def]
     return accelerated(function, args, num_processes, mixed_precision, machines)
 
 
-_PJRT, _COUNT = "torch_xla._internal.pjrt", "PJRT_LOCAL_PROCESS_COUNT"
-_PLACES = (
-    Place("torch_xla.distributed.xla_multiprocessing", "spawn", _xmp_spawn),
-    Place("torch_xla.torch_xla", "launch", _launch),
-    Place(_PJRT, "spawn", _pjrt_spawn),
-    Place(_PJRT, "run_multiprocess", _run_multiprocess),
-    Place("accelerate.launchers", "notebook_launcher", _notebook_launcher),
-)
+_COUNT = "PJRT_LOCAL_PROCESS_COUNT"
 
 
 def launched(

@@ -7,7 +7,6 @@ not call the entry or evaluate any part of it.
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,22 +15,20 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from xla_nb.errors import ProgramError
+from xla_nb.in_place import LAUNCHERS
 from xla_nb.program.bindings import Function, bindings, room
 from xla_nb.program.cells import DEFINITION, FUNCTION, IMPORT, Statement
 from xla_nb.program.origins import own_name
 from xla_nb.program.split import CellSplit, functions
-from xla_nb.wording import in_one_line, launched_already, several
+from xla_nb.wording import in_one_line, launched_already, meant, several
 
 _FIX = '--args "({},)"'
 
 
 #: Launchers by their full names, as cells that call them know them.
-_LAUNCHERS = {
-    "torch_xla.distributed.xla_multiprocessing.spawn": "xmp.spawn",
+_LAUNCHERS = {f"{module}.{name}": launcher for launcher, (module, name) in LAUNCHERS.items()} | {
     "torch_xla.launch": "torch_xla.launch",
-    "torch_xla.torch_xla.launch": "torch_xla.launch",
     "accelerate.notebook_launcher": "notebook_launcher",
-    "accelerate.launchers.notebook_launcher": "notebook_launcher",
     "xla_nb.spawn": "xla_nb.spawn",
     "xla_nb.api.spawn": "xla_nb.spawn",
 }
@@ -227,8 +224,7 @@ class _Written:
 def _no_entry(plan: CellSplit, values: Mapping[str, object]) -> str:
     entry = plan.entry or ""
     held = [n for n, v in values.items() if isinstance(v, FunctionType) and n[:1] != "_"]
-    close = difflib.get_close_matches(entry, [*_own(plan), *held], n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
+    hint = meant(entry, [*_own(plan), *held])
     return f"{plan.cell.label}: no function named {entry}.{hint} {_candidates(plan)}"
 
 

@@ -22,13 +22,15 @@ from xla_nb.protocol.live import Live
 from xla_nb.wording import meant
 
 
-def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, str]:
-    """What is to be said of the names of live ranks that have ended: `remote`, each with the label
-    of what had set it."""
+def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str, str]]:
+    """What is to be said of the names of live ranks that have ended, and what new live ranks need:
+    `remote` has the label of what had set each."""
     at = time.strftime("%H:%M", time.localtime(ended))
     return {
-        name: f"`{name}` was set on the ranks that ended at {at} ({label}); "
-        + ("run that cell again" if label.startswith("Cell ") else "set it again")
+        name: (
+            f"`{name}` was set on the ranks that ended at {at} ({label})",
+            "run that cell again" if label.startswith("Cell ") else "set it again",
+        )
         for name, label in remote.items()
     }
 

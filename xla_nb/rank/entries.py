@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_nb.errors import UsageError
-from xla_nb.in_place import InPlace, Place
+from xla_nb.in_place import InPlace, launchers
 from xla_nb.wording import launched_already
 
 
@@ -79,14 +79,6 @@ def _notebook_launcher(function, args=(), num_processes=None, *others, **setting
     return notebook_launcher(function, args, num_processes, *others, **settings)
 
 
-_PJRT = "torch_xla._internal.pjrt"
-_PLACES = (
-    Place("torch_xla.distributed.xla_multiprocessing", "spawn", _spawn),
-    Place("torch_xla.torch_xla", "launch", _launch),
-    Place(_PJRT, "spawn", _spawn),
-    Place(_PJRT, "run_multiprocess", _spawn),
-    Place("accelerate.launchers", "notebook_launcher", _notebook_launcher),
-)
 #: What launched the program that this process of a run executes: a magic, or "" for a call.
 _launched_by: list[str] = []
 
@@ -94,7 +86,7 @@ _launched_by: list[str] = []
 @functools.cache
 def _launchers() -> InPlace:
     """Those of this process."""
-    return InPlace(_PLACES)
+    return launchers(_spawn, _launch, _spawn, _spawn, _notebook_launcher)
 
 
 def refuse_launches(magic: str) -> None:

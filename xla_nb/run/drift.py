@@ -29,10 +29,11 @@ class _Seen:
 class Watch:
     """Says once in which cell ranks drifted apart, and again only after they have agreed.
 
-    names: those that are watched, in order."""
+    names: those that are watched, in order; of some `before` has seen something already."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._seen = {name: _Seen() for name in names}
+    def __init__(self, names: Iterable[str], before: Watch | None = None) -> None:
+        known = before._seen if before else {}
+        self._seen: dict[str, _Seen] = {name: known.get(name) or _Seen() for name in names}
 
     @property
     def names(self) -> list[str]:

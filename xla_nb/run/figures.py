@@ -8,7 +8,7 @@ from xla_nb.protocol.events import Concluded, Event, FigureTurned
 from xla_nb.run.hang import Watched
 from xla_nb.wording import in_one_line, listed, ranks
 
-_STOPPED = "Stopped by --stop-on-nan: "
+FIGURES = "figures"  #: the kind of what a run has concluded of them
 _LONGEST, _MOST = 40, 3  # characters of a name, and names that are told beside the first
 
 
@@ -22,13 +22,13 @@ class FigureWatch:
 
     def take(self, event: Event) -> None:
         """Say which figures are no finite numbers, if that changes."""
+        if not isinstance(event, FigureTurned):
+            return
         state = self._run.state
-        if not isinstance(event, FigureTurned) or state.stopping.startswith(_STOPPED):
-            return  # which says it
         found = self._found(event, len(state.ranks))
         self._run.take(found)
         if found.sentence and self._stops and not state.stopping:
-            self._run.stop(f"{_STOPPED}{found.sentence}")
+            self._run.stop("Stopped by --stop-on-nan")
 
     def _found(self, event: FigureTurned, of: int) -> Concluded:
         by_rank = self._odd.setdefault(event.name, {})
@@ -38,14 +38,14 @@ class FigureWatch:
             by_rank.pop(event.rank, None)
         self._odd = {name: each for name, each in self._odd.items() if each}
         if not self._odd:
-            return Concluded(kind="figures", sentence="", wrong=True)
+            return Concluded(kind=FIGURES, sentence="", wrong=True)
         (first, by_rank), *others = self._odd.items()
         told, who = _sentence(first, by_rank, of), tuple(sorted(by_rank))
         if others:
             names = [in_one_line(name, _LONGEST) for name, _ in others]
             told += f"; not finite either: {listed(names, most=_MOST)}"
         marked = who if len(who) < of else ()
-        return Concluded(kind="figures", sentence=told, ranks=marked, wrong=True)
+        return Concluded(kind=FIGURES, sentence=told, ranks=marked, wrong=True)
 
 
 def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:

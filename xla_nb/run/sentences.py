@@ -140,9 +140,11 @@ def returned(state: RunState) -> tuple[Returned, ...]:
 
 
 def headline(state: RunState, doing: Mapping[int, str] = {}) -> str:
-    """One line: what ended the run, or how it goes. `doing`: what ranks do, where that is known
-    better than by their phases."""
-    told = _headline(state, doing)
+    """One line: what ended the run, with what was wrong before, or how it goes. `doing`: what ranks
+    do, where that is known better than by their phases."""
+    told, found = _headline(state, doing), state.conclusion
+    if found is not None and found.wrong and not state.ok and (state.stopping or state.troubled):
+        told += f"; {ansi.plain(found.sentence)}"
     if state.lost_group:
         return f"{told}; the live ranks are lost"
     return told

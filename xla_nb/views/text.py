@@ -16,6 +16,7 @@ from xla_nb.ansi import clean
 from xla_nb.record.full_disk import is_of_disk
 from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
+from xla_nb.run.figures import FIGURES
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import diagnosis, facts, folding, paths
@@ -30,6 +31,7 @@ GROUPS, FRAMES = 4, 8
 _FIRST = 1 << 16  # bytes read at once while all lines are shown
 _REDRAW = 0.5  # seconds between two updates of the changing line
 _HOLDING = 0.02  # seconds between two looks meanwhile
+_LASTING = 0.3  # seconds for which a figure is NaN before that is shown: other ranks follow
 
 
 class _Stream:
@@ -90,7 +92,8 @@ class TextView:
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
-        self._was_over = self._was_wrong = False
+        self._was_over = False
+        self._wrong = ""
         self._bar = ""
         self._drawn = 0.0
         self._pause = 0.0
@@ -157,10 +160,11 @@ class TextView:
         self._notices += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
-        found = state.conclusion
-        if found is not None and found.wrong and not self._was_wrong and state.ended is None:
-            self._was_wrong = True
-            yield clean(found.sentence)
+        found = state.conclusions.get(FIGURES)
+        lasts = found is not None and time.time() - found.at >= _LASTING and state.ended is None
+        if found is not None and lasts and found.sentence != self._wrong:
+            self._wrong = found.sentence
+            yield clean(found.sentence) or "All reported figures are finite again."
         yield from self._news_of_hang(state)
         yield from self._news_of_errors()
 

@@ -68,7 +68,7 @@ def test_a_watched_variable_is_told_in_the_cell_in_which_a_rank_of_another_host_
     drift = f"`weights` differs between ranks since Cell In[{shown.number}]: rank 3"
     assert drift in shown.result
     assert "rank 3 differs" in live.ok("%xla_vars weights").result
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
 
 
 FAILS = """
@@ -108,7 +108,7 @@ def test_ranks_that_drift_apart_on_another_host_are_told_in_the_cell_where_they_
     assert "weights" not in live.ok("%%xla\nweights += 1").result
     shown = live.ok("%%xla\nif rank == 3: weights[1] = 9")
     assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.result
-    live.ok("%xla_vars --watch")
+    live.ok("%xla_vars --unwatch")
     told = live.ok("%xla_vars weights").result
     assert "1 of 4 elements" in told
     assert "rank 3" in told
