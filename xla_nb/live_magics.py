@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import live, live_questions, notebook
-from xla_nb.errors import XlaNbError
+from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.program.build import RANK_NAMES
 from xla_nb.protocol.inspection import Completions
