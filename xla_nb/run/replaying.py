@@ -6,16 +6,13 @@ its modules in the notebook.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
+from xla_nb.protocol import parcel
 from xla_nb.run.run import Run
 from xla_nb.wording import ranks
 
-#: Bytes of a result above which it is not compared: reading them would hold up the cell's end.
-_MOST = 64 << 20
 _ANOTHER = "{label} returned something else on {ranks} than before{how}"
 _UNKNOWN = "The results of {label} were not compared with those of before ({ranks}): {why}."
 
@@ -42,15 +39,11 @@ def _returned(run: Run, rank: int) -> Returned:
     if state.result == 0:
         return Returned(_NONE, preview)
     try:
-        if path.stat().st_size > _MOST:
-            return Returned("", preview, f"they are larger than {_MOST >> 20} MiB")
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return Returned(Parcel(fd).digest(), preview)
-        finally:
-            os.close(fd)
-    except (OSError, Malformed, Unopened) as problem:
+        digest = parcel.digest(path)
+    except (OSError, parcel.Malformed, parcel.Unopened) as problem:
         return Returned("", preview, f"{problem}")
+    why = "" if digest else f"they are larger than {parcel.MOST_COMPARED >> 20} MiB"
+    return Returned(digest, preview, why)
 
 
 def difference(label: str, before: Mapping[int, Returned], now: Mapping[int, Returned]) -> str:

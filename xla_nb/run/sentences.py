@@ -115,7 +115,7 @@ def _before_it_began(state: RunState) -> str:
 
 @dataclass(frozen=True)
 class Returned:
-    """What ranks returned alike: a short repr, and of a small dict of numbers each in words."""
+    """What ranks returned alike: a short repr, and of a small dict with numbers each in words."""
 
     ranks: tuple[int, ...]
     text: str
@@ -128,13 +128,17 @@ class Returned:
 
 
 def returned(state: RunState) -> tuple[Returned, ...]:
-    """What ranks returned, but None and what was displayed."""
+    """What ranks returned, but None and what was displayed; together what is known to be equal."""
     alike: dict[str, list[RankState]] = {}
     for _, rank in sorted(state.ranks.items()):
         if rank.phase == "finished" and rank.preview not in ("", "None"):
-            alike.setdefault(f"{rank.preview} {rank.numbers}", []).append(rank)
+            alike.setdefault(f"{rank.preview} {rank.numbers} {rank.digest}", []).append(rank)
     return tuple(
-        Returned(tuple(rank.rank for rank in group), ansi.plain(group[0].preview), group[0].numbers)
+        Returned(
+            tuple(rank.rank for rank in group),
+            ansi.plain(group[0].preview),
+            {ansi.plain(name): ansi.plain(one) for name, one in group[0].numbers.items()},
+        )
         for group in alike.values()
     )
 

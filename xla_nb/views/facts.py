@@ -282,10 +282,8 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
     for card in sorted(snapshot.cards, key=lambda card: card.rank):
         if card.rank not in told and card.phase != "early":  # which the title has told
             at = f" at {card.place}" if card.place and card.phase != "finished" else ""
-            what = f"{card.phase}{at}"
-            # What a rank returned is told with the rank; here it would part those that did.
-            more = f": {card.detail}" if card.detail and card.phase != "finished" else ""
-            doing.setdefault(f"{what}{more}", []).append(card.rank)
+            more = f": {card.detail}" if card.detail else ""
+            doing.setdefault(f"{card.phase}{at}{more}", []).append(card.rank)
     return [(wording.ranks(ranks), what) for what, ranks in doing.items()]
 
 

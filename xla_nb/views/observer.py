@@ -371,9 +371,8 @@ def _per_device(rank: RankState, card: Card) -> list[Card]:
     """A rank's card, or one for each device that the rank drives."""
     if not rank.devices:
         return [card]
-    # Output, progress and result belong to the process: repeated on each card they would mislead.
-    detail = "" if rank.phase == "finished" else card.detail
-    own = replace(card, detail=detail, line="", bars=())
+    # Output and progress belong to the process: repeated on each card they would mislead.
+    own = replace(card, line="", bars=())
     return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
@@ -401,8 +400,6 @@ def _phase(state: RunState, rank: RankState, sample: Sample | None) -> tuple[Pha
 
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
-    if rank.phase == "finished":
-        return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
     if rank.phase == "died":
         return sentences.death_in_short(state, rank)
     if rank.phase == "running" and sample is not None and sample.returned:

@@ -79,7 +79,7 @@ def _state(card: Card, snapshot: Snapshot) -> str:
 
 
 def _doing(card: Card) -> str:
-    """Where it is, what it does or has returned, and how far its loops are."""
+    """Where it is, what it does, and how far its loops are."""
     parts = [escaped(one, _LONGEST) for one in facts.activity(card)]
     parts += [escaped(facts.bar_in_short(bar), _LONGEST) for bar in card.bars[:4]]
     return div("min-width:8em;max-width:34em", " · ".join(parts)) if parts else ""
