@@ -72,9 +72,7 @@ class Ending:
 
 STOPPED = "■ stopped, Cell In[3], line 5"
 ENDINGS = {
-    "all returned": Ending(
-        returned(0, 1, 2, 3), "4 ranks finished", ["✓ finished"], "finished"
-    ),
+    "all returned": Ending(returned(0, 1, 2, 3), "4 ranks finished", ["✓ finished"], "finished"),
     "one raised": Ending(
         [raised(1), *Ending.stop],
         "Rank 1 failed at Cell In[3], line 4: ValueError: boom",
