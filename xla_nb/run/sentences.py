@@ -23,6 +23,7 @@ from xla_nb.wording import (
     spans,
 )
 
+_TOLD = 300  # characters of an error that the headline tells in full, so that nothing else does
 _LABEL, _CELLS = 60, 3  # characters of a cell's label, and cells that are named
 
 
@@ -143,9 +144,10 @@ def returned(state: RunState) -> tuple[Returned, ...]:
     )
 
 
-def headline(state: RunState) -> str:
-    """One line: what ended the run, or how it went."""
-    told = _headline(state)
+def headline(state: RunState, *, is_told: bool = False) -> str:
+    """One line: what ended the run, or how it went. `is_told`: its errors have been told, so that
+    ranks are only counted."""
+    told = _counts(state) if is_told else _headline(state)
     if state.lost_group:
         return f"{told}; the live ranks are lost"
     is_cell = state.cut_off and state.group is None
@@ -173,11 +175,17 @@ def _headline(state: RunState) -> str:
         return "Starting" if state.ended is None else "No rank was started"
     if state.group is not None:
         return _of_group(state)
+    told = _counts(state)
+    return f"Asked to stop, but {told}" if state.stopping else told
+
+
+def _counts(state: RunState) -> str:
+    """`4 ranks finished`, `4 ranks: 3 finished, 1 failed`."""
+    phases = [rank.phase for rank in state.ranks.values()]
     devices = sum(len(rank.devices) for rank in state.ranks.values())
     total = several(devices, "device") if devices else several(len(phases), "rank")
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
-    told = f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
-    return f"Asked to stop, but {told}" if state.stopping else told
+    return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
 
 
 def _of_group(state: RunState) -> str:
@@ -225,6 +233,13 @@ def tells(headline: str, error: RankError) -> bool:
     line of its own, are told by what they did."""
     words = (error.message or error.kind).partition("\n")[0].rstrip(":")
     return words in headline and (error.place in headline or error.kind == MISMATCH)
+
+
+def untold(headline: str, error: RankError) -> str:
+    """Its traceback, without the last line if a headline has that."""
+    if tells(headline, error) and str(error) == error.first_line[:_TOLD]:
+        return error.traceback.removesuffix(f"\n{error}")
+    return error.traceback
 
 
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
@@ -320,7 +335,8 @@ def details(state: RunState) -> list[str]:
             told = f"{ranks(e.rank for e in group)}: {first}\n{first.traceback}"
             paragraphs.append(told.rstrip())
         elif first.traceback:
-            paragraphs.append(f"{ranks(e.rank for e in group)}:\n{first.traceback}")
+            leads = headline(state) if first.rank == state.first_trouble else ""
+            paragraphs.append(f"{ranks(e.rank for e in group)}:\n{untold(leads, first)}")
             others = differing(group)
             if others:
                 lines = "\n".join(f"  {line}" for line in others)

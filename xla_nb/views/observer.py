@@ -42,7 +42,6 @@ from xla_nb.views.snapshot import (
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
-_TOLD = 300  # characters of an error that the title tells in full, so that nothing else does
 _LAST_LINE = 200  # characters of a card's last line
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
@@ -281,9 +280,7 @@ class Observer:
         first = error.rank == state.first_trouble
         follows = not first and all(state.ranks[one.rank].follows for one in group)
         told = (first or error.kind == sentences.MISMATCH) and sentences.tells(headline, error)
-        text = error.traceback or _rest(error.message)
-        if told and str(error) == error.first_line[:_TOLD]:
-            text = text.removesuffix(f"\n{error}")
+        text = sentences.untold(headline if told else "", error) or _rest(error.message)
         return Trouble(
             ranks=(error.rank, *sorted(one.rank for one in group[1:])),
             first=first,
