@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import live, live_questions, notebook
-from xla_nb.errors import UsageError, XlaNbError
+from xla_nb.errors import UsageError, XlaNbError, in_lines
 from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.program.build import RANK_NAMES
 from xla_nb.protocol.inspection import Completions
@@ -222,9 +222,10 @@ class LiveMagics(Magics):
             return found
         group.watch = Watch(names)
         if names:
-            print(f"Compared after each cell: {listed(f'`{name}`' for name in names)}.")
-            for drift in live_questions.drifted(group, group.watch, "%xla_vars"):
-                print(drift.sentence)
+            drifted = live_questions.drifted(group, group.watch, "%xla_vars")
+            told = f"Compared after each cell: {listed(f'`{name}`' for name in names)}."
+            for sentence in (told, *(drift.sentence for drift in drifted)):
+                print(*in_lines(sentence), sep="\n")
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:

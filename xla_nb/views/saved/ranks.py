@@ -9,7 +9,7 @@ from html import escape
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, hosts, lane
 from xla_nb.views.saved.style import FAINT, MONO, PHASES, TROUBLED
-from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, table
+from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, table, unbroken
 from xla_nb.views.snapshot import Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
@@ -33,7 +33,7 @@ def _same(snapshot: Snapshot) -> str:
 
 def _facts(known: Sequence[facts.Fact]) -> str:
     each = (
-        bit("", faint(fact.label), f" {code(fact.value)}" if fact.value else "") for fact in known
+        bit("", faint(fact.label), f" {_code(fact.value)}" if fact.value else "") for fact in known
     )
     return div("display:flex;flex-wrap:wrap;gap:0 16px;font-size:12px;margin:2px 0", *each)
 
@@ -75,7 +75,9 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
 
 def _state(card: Card, snapshot: Snapshot) -> str:
     sign = PHASES[card.phase]
-    return f"{mark(sign.glyph, card.phase, sign.colour)} {faint(facts.when(card, snapshot))}"
+    return (
+        f"{mark(sign.glyph, card.phase, sign.colour)} {unbroken(facts.when(card, snapshot), FAINT)}"
+    )
 
 
 def _doing(card: Card) -> str:
@@ -136,7 +138,7 @@ def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
 
 
 def _code(value: str) -> str:
-    return bit(MONO, escaped(value, 80))
+    return unbroken(facts.cut(value, 80), MONO)
 
 
 # ---------------------------------------------------------------- tiles
