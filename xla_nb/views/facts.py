@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.run.group import DEFAULT
@@ -30,6 +30,8 @@ from xla_nb.views.snapshot import (
     hosts_in_short,
 )
 from xla_nb.wording import exactly, several, size
+
+_T = TypeVar("_T", float, str)
 
 
 @dataclass(frozen=True)
@@ -167,23 +169,25 @@ def _used(used: int, limit: int | None) -> str:
     return f"{number if size(limit).endswith(unit) else size(used)} of {size(limit)}"
 
 
-def figure(number: float) -> str:
-    """A number: whole ones with commas, others with four digits."""
+def figure(number: float, digits: int = 4) -> str:
+    """A number: whole ones with commas, others with so many digits."""
     if not math.isfinite(number):
         return wording.odd(number)
     if number == int(number) and abs(number) < 1e9:
         return f"{int(number):,}"
-    return f"{number:.4g}"
+    return f"{number:.{digits}g}"
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
     """The ticks of an axis, with as many digits as it takes to tell them apart."""
-    words = [figure(tick) for tick in ticks]
-    for digits in range(5, 18):
-        if len(set(words)) == len(ticks):
-            break
-        words = [f"{tick:.{digits}g}" for tick in ticks]
-    return words
+    return told_apart(ticks, figure, 4)
+
+
+def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: int) -> list[str]:
+    """Numbers in words with so many digits, or as many as it takes to tell them apart."""
+    words = [word(number, digits) for number in numbers]
+    is_enough = digits == 17 or len(set(words)) == len(set(numbers))
+    return words if is_enough else told_apart(numbers, word, digits + 1)
 
 
 def name(card: Card, snapshot: Snapshot) -> str:
@@ -334,10 +338,6 @@ def _device_memory(card: Card) -> str:
 def _compiles(card: Card) -> str:
     sample = card.sample
     return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
-
-
-def _steps(card: Card, *, of_loops: bool) -> int | None:
-    return card.sample.done or None if card.sample.loops_step is of_loops else None
 
 
 #: All facts, in the order in which they are shown.

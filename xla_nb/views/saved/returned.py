@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.run.sentences import Returned
+from xla_nb.views import facts
 from xla_nb.views.saved import bounds
 from xla_nb.views.saved.style import MONO
 from xla_nb.views.saved.tags import bit, code, div, escaped, faint, table
@@ -47,17 +48,13 @@ def as_text(returned: Sequence[Returned]) -> list[str]:
 
 def _row(name: str, shown: Sequence[Returned]) -> list[str]:
     """The values of one name: numbers with as many digits as it takes to tell them apart."""
-    exact = [one.numbers[name] for one in shown]
-    for digits in range(6, 18):
-        words = [_rounded(word, digits) for word in exact]
-        if len(set(words)) == len(set(exact)):
-            return words
-    return exact
+    return facts.told_apart([one.numbers[name] for one in shown], _rounded, 6)
 
 
 def _rounded(word: str, digits: int) -> str:
     with contextlib.suppress(ValueError):
-        return word if word.lstrip("-").isdecimal() else f"{float(word):.{digits}g}"
+        is_exact = digits > 16 or word.lstrip("-").isdecimal()
+        return word if is_exact else f"{float(word):.{digits}g}"
     return word  # no number
 
 
