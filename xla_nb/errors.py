@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 
-_WIDTH = 80  # columns, which all but the narrowest pages have
+_WIDTH = 70  # columns, which all but the narrowest pages have
 
 
 class XlaNbError(Exception):
