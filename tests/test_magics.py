@@ -910,7 +910,7 @@ def test_a_cell_that_launches_from_a_rank_is_told_so(notebook):
     shown = notebook.run(
         spawn("import xla_nb\ndef g(i): return i\ndef f(rank):\n    return xla_nb.spawn(g)")
     )
-    assert "A rank cannot start ranks" in shown.error
+    assert "`%%xla_spawn` has launched this cell already" in shown.error
 
 
 # ---------------------------------------------------------------- settings and help

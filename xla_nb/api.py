@@ -187,7 +187,7 @@ def shown(
     if not options.keep_going and not started.ok:
         brief = view != "none" and picture.kernel() is not None
         failed = RunFailed(started, brief)
-        if brief and view == "panel" and started.state.refused is None:
+        if brief:
             failed.is_seen = lambda: picture.cell() == started.shown_in
         raise failed
     return started

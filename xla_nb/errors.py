@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 
-_WIDTH = 80  # columns, which all but the narrowest pages have
+_WIDTH = 70  # columns, which all but the narrowest pages have
 
 
 class XlaNbError(Exception):
@@ -17,15 +17,18 @@ class XlaNbError(Exception):
     def _render_traceback_(self) -> list[str]:
         """What IPython prints in place of a stack (its hook of this name, since IPython 5)."""
         told = f"{type(self).__name__}: {self}".splitlines()
-        return [line for one in told for line in _between_words(one)]
+        return [line for one in told for line in in_lines(one)]
 
 
-def _between_words(line: str) -> list[str]:
+def in_lines(line: str, indent: int = 0) -> list[str]:
     """A sentence in lines of their own, that end in a space: JupyterLab breaks a long one anywhere,
-    "an o" and "pen file". Code, which is indented, is left as it is."""
+    "an o" and "pen file". Code, which is indented, is left as it is. `indent`: of all but the first
+    line."""
     if line.startswith(" ") or len(line) <= _WIDTH:
         return [line]
-    parts = textwrap.wrap(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    parts = textwrap.wrap(
+        line, _WIDTH, break_long_words=False, break_on_hyphens=False, subsequent_indent=" " * indent
+    )
     return [*(f"{part} " for part in parts[:-1]), parts[-1]]
 
 

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import functools
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +47,6 @@ from xla_nb.wording import ranks as numbered
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shut down button"
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
@@ -210,8 +208,8 @@ def _replay(group: Group, history: Sequence[Played]) -> None:
         now = run.state.ranks
         changed = [
             rank
-            for rank, shown in each.returned.items()
-            if _ADDRESS.sub("", now[rank].preview) != _ADDRESS.sub("", shown)
+            for rank, before in each.returned.items()
+            if (now[rank].digest or now[rank].preview) != before
         ]
         if changed:
             where = numbered(changed)

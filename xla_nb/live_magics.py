@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import live, live_questions, notebook
-from xla_nb.errors import UsageError, XlaNbError
+from xla_nb.errors import UsageError, XlaNbError, in_lines
 from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.program.build import RANK_NAMES
 from xla_nb.protocol.inspection import Completions
@@ -102,7 +102,8 @@ def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
         raise UsageError(f"%xla_vars --unwatch: not watched: {listed(new)}.")
     after = [name for name in before if names and name not in names] if ends else before + new
     group.watch = Watch(after, group.watch)
-    print(f"Compared after each cell: {listed(f'`{name}`' for name in after)}.")
+    told = f"Compared after each cell: {listed(f'`{name}`' for name in after)}."
+    print(*in_lines(told), sep="\n")
     return new
 
 
@@ -226,7 +227,7 @@ class LiveMagics(Magics):
         if not words["watch"]:
             return found
         for drift in group.watch.after("%xla_vars", list(found.values())):
-            print(drift.sentence)
+            print(*in_lines(drift.sentence), sep="\n")
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:

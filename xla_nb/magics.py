@@ -19,7 +19,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 
 from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs, tooltips
 from xla_nb.dropin import guard
-from xla_nb.errors import UsageError
+from xla_nb.errors import UsageError, in_lines
 from xla_nb.lines import Parser, expanded, parsed, parser, without_values
 from xla_nb.live_magics import LiveMagics
 from xla_nb.program.build import Program, Scope, build
@@ -208,10 +208,10 @@ class XlaMagics(Magics):
         for name, option in {**SETTINGS, **OWN}.items():
             value = set_here.get(name, option.default)
             otherwise = f" (default: {option.otherwise})" if value is None else ""
-            print(f"{name:<11} {value!s:<6} {option.meaning}{otherwise}")
+            print(*in_lines(f"{name:<11} {value!s:<6} {option.meaning}{otherwise}", 19), sep="\n")
         kept = tidying.limits()
         for name, shown in zip(LIMITS, (kept.runs, size(kept.nbytes)), strict=True):
-            print(f"{name:<11} {shown!s:<6} {LIMITS[name].meaning}")
+            print(*in_lines(f"{name:<11} {shown!s:<6} {LIMITS[name].meaning}", 19), sep="\n")
 
     def _set_limits(self, limits: dict[str, int | None]) -> None:
         try:
@@ -281,7 +281,8 @@ class XlaMagics(Magics):
             print(f"Removed {several(len(done.removed), 'run')} ({size(done.freed)}).")
             if done.needed:
                 names = listed(done.needed, most=5)
-                print(f"Kept because variables of open notebooks refer to them: {names}.")
+                kept = f"Kept because variables of open notebooks refer to them: {names}."
+                print(*in_lines(kept), sep="\n")
             return
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", Word(line.strip()))]

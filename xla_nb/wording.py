@@ -15,10 +15,7 @@ def odd(value: float) -> str:
 
 def launched_already(magic: str, launcher: str) -> str:
     """What is wrong with a launch in a cell that a magic has launched."""
-    return (
-        f"A rank cannot start ranks: `{magic}` has launched this cell already. Remove the magic, "
-        f"or the call of {launcher}."
-    )
+    return f"`{magic}` has launched this cell already. Remove the magic, or the call of {launcher}."
 
 
 def several(number: int, noun: str) -> str:

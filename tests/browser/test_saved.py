@@ -33,7 +33,6 @@ FINISHED = Snapshot(
             NOW - 0.1 * rank,
             "xla:0",
             pid=4000 + rank,
-            detail="returned 0.97",
             step=0.08 + rank / 100,
             waits=0.28,
             lane=LANE,

@@ -56,3 +56,31 @@ def test_no_word_of_an_error_is_broken(notebook: LabNotebook, size: tuple[int, i
         assert broken(notebook, refused) == []
     finally:
         notebook.page.set_viewport_size({"width": 1280, "height": 900})
+
+
+# The same of numbers with their units, and of dates.
+PARTED = BROKEN.replace("/\\S+/g", r"/\d (?:s|ms|min|[KMGT]iB|%)(?!\w)|\d{4}-\d\d-\d\d \d\d:\d\d/g")
+RETURNS = """\
+%%xla_spawn -n 4 --view panel
+import time
+def train(rank):
+    time.sleep(0.2)
+    return rank
+"""
+
+
+@pytest.mark.parametrize("width", [1000, 760, 620])
+def test_numbers_stay_with_their_units_and_replies_in_whole_words(
+    notebook: LabNotebook, width: int
+) -> None:
+    notebook.page.set_viewport_size({"width": width, "height": 900})
+    try:
+        ran = notebook.execute(RETURNS)
+        output = notebook.output(ran)
+        output.evaluate("output => output.querySelectorAll('details').forEach(d => d.open = true)")
+        assert "4 ranks finished" in notebook.text(ran)
+        assert output.evaluate(PARTED) == []
+        if width == 1000:
+            assert broken(notebook, notebook.execute("%xla_config")) == []
+    finally:
+        notebook.page.set_viewport_size({"width": 1280, "height": 900})

@@ -2,6 +2,11 @@
 
 import html
 import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
 
 KILLED = """\
 %%xla_spawn -n 3 --view panel
@@ -69,7 +74,7 @@ def test_an_error_is_told_once_in_a_cell_with_a_panel(notebook):
     assert texts(shown.page).count(MESSAGE) == 1
     assert 'File "Cell In[' in read(shown.page)  # where it was raised is not folded
     assert (shown.status, shown.ename) == ("error", "RunFailed")
-    assert shown.error == "RunFailed: the run above shows why."
+    assert shown.below == "RunFailed: the run above shows why."
 
 
 def test_whoever_catches_the_exception_has_the_whole_sentence(notebook):
@@ -80,13 +85,78 @@ def test_whoever_catches_the_exception_has_the_whole_sentence(notebook):
         "except xla_nb.RunFailed as error:\n    seen = error\n    print(error)"
     )
     assert MESSAGE in caught.stdout
-    assert MESSAGE in notebook.run("raise seen").error  # this cell shows no run
+    assert MESSAGE in notebook.run("raise seen").below  # this cell shows no run
 
 
-def test_a_cell_without_a_panel_raises_the_whole_sentence(notebook):
-    for view in ("text", "none"):
-        shown = notebook.run(f"%%xla_spawn -n 2 --view {view}\n{FAILS}")
-        assert MESSAGE in shown.error
+def test_a_cell_that_shows_no_run_raises_the_whole_sentence(notebook):
+    shown = notebook.run(f"%%xla_spawn -n 2 --view none\n{FAILS}")
+    assert shown.below.count(MESSAGE) == 1
+    assert 'File "Cell In[' in shown.below
+
+
+def seen(shown):
+    """All that the cell keeps, a line of text each; of each display as it was updated last."""
+    kept = {}
+    for number, message in enumerate(shown.messages):
+        content = message["content"]
+        if "data" in content:
+            name = content.get("transient", {}).get("display_id", number)
+            kept[name] = content["data"].get("text/plain", "")
+    return "\n".join([shown.stdout, shown.stderr, *kept.values(), shown.below])
+
+
+@pytest.mark.parametrize("view", ["panel", "text"])
+@pytest.mark.parametrize("grace", ["0.1", "1.5"])
+def test_an_error_stands_once_in_what_a_saved_cell_keeps(notebook, view, grace):
+    body = f"{FAILS.rstrip()} if rank == 1 else time.sleep(60)".replace("raise ", "wrong = ")
+    cell = f"import time\n{body}\n    raise wrong"
+    shown = notebook.run(f"%%xla_spawn -n 2 --view {view} --grace {grace}\n{cell}")
+    assert seen(shown).count(MESSAGE) == 1
+    assert shown.below == "RunFailed: the run above shows why."
+
+
+@pytest.mark.parametrize("view", ["panel", "text"])
+def test_a_run_that_is_refused_before_its_ranks_start_says_why_once(notebook, view):
+    cell = f"%%xla_spawn -n 2 --view {view}\ndef f(rank): pass\n"
+    shown = notebook.run(f"{cell}raise ValueError('{MESSAGE[:20]}' + '{MESSAGE[20:]}')")
+    assert seen(shown).count(MESSAGE) == 1
+    assert 'File "Cell In[' in shown.below
+    assert shown.below.endswith("\nRunFailed: no rank was started.")
+
+
+def test_a_launch_by_a_helper_below_the_magic_is_refused_in_one_clear_sentence(notebook):
+    helper = "import xla_nb\ndef again(): xla_nb.spawn(print)\ndef f(rank): pass\nagain()"
+    shown = notebook.run(f"%%xla_spawn -n 2\n{helper}")
+    told = "line 3: `%%xla_spawn` has launched this cell already. Remove the magic, or the call"
+    assert seen(shown).count(told) == 1
+    assert "before any rank" not in seen(shown)
+
+
+STOPPED = {
+    "--timeout 0.5": "Timed out after 0.5 s",
+    "--stop-on-nan": "Stopped by --stop-on-nan: loss is NaN",
+}
+
+
+@pytest.mark.parametrize("option", STOPPED)
+@pytest.mark.parametrize("view", ["panel", "text"])
+def test_below_a_stopped_run_stands_that_it_was_stopped(notebook, option, view):
+    body = "xla_nb.report(loss=float('nan') if 'nan' in option else 1.0); time.sleep(60)"
+    cell = f"import time, xla_nb\noption = {option!r}\ndef f(rank):\n    {body}"
+    shown = notebook.run(f"%%xla_spawn -n 2 --view {view} {option}\n{cell}")
+    assert seen(shown).count(STOPPED[option]) == 1
+    assert shown.below == "RunFailed: the run was stopped."
+
+
+def test_a_script_is_told_of_an_error_once_before_its_exception(tmp_path):
+    script = tmp_path / "fails.py"
+    launch = "import xla_nb\ntry: xla_nb.spawn(fail, n=2)\nexcept xla_nb.RunFailed: pass\n"
+    script.write_text(f"{FAILS}if __name__ == '__main__':\n{textwrap.indent(launch, '    ')}")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.stdout + done.stderr).count(MESSAGE) == 1
+    assert "2 ranks failed · " in done.stdout
 
 
 def test_a_long_error_is_in_lines_that_end_between_words(notebook):

@@ -10,7 +10,7 @@ import torch_xla.distributed.xla_multiprocessing as xmp
 from torch_xla._internal import pjrt
 def inner(index=0): return index
 """
-REMOVE = "A rank cannot start ranks: `{}` has launched this cell already. Remove the magic, or the "
+REMOVE = "`{}` has launched this cell already. Remove the magic, or the "
 CALLED = "A rank cannot start ranks, but this one called {}. Launch from the notebook, not from "
 
 

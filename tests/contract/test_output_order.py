@@ -115,6 +115,47 @@ def test_of_a_flood_the_ends_stay_with_what_came_between_and_how_much_is_left_ou
         assert lines[27:] == [f"[0] after {n}" for n in range(2975, 3000)]
 
 
+BARS = """\
+%%xla_spawn -n 2 --view {view} -o {run}
+import sys, time
+from pathlib import Path
+
+def told(what):
+    while not Path({folder!r}, what).exists():
+        time.sleep(0.005)
+
+def bars(rank):
+    if rank == 0:
+        print("\\rbar 0: 100%", file=sys.stderr, flush=True)
+        told("bar 0: 100%")
+        print("after 0", flush=True)
+        told("after 0")
+        print("\\rbar 1:  50%", end="", file=sys.stderr, flush=True)
+        time.sleep(0.3)  # a look at least
+        print("\\rbar 1: 100%", file=sys.stderr, flush=True)
+        print("after 1", flush=True)
+        told("bar 1: 100%")
+    else:
+        told("bar 1: 100%")
+"""
+
+
+@pytest.mark.parametrize("view", ["text", "panel"])
+def test_lines_that_begin_with_a_carriage_return_are_shown_soon_and_in_their_order(
+    notebook, tmp_path, view
+):
+    """A rank waits until its bar is shown before it prints anything else."""
+    cell = BARS.format(view=view, run=f"bars_{view}", folder=str(tmp_path))
+    relayed(notebook, cell, tmp_path, ["bar 0: 100%", "after 0", "bar 1: 100%"])
+    lines = output(notebook.ok(f"bars_{view}").data["text/plain"])
+    assert lines == [
+        "[0] (stderr) bar 0: 100%",
+        "[0] after 0",
+        "[0] (stderr) bar 1: 100%",
+        "[0] after 1",
+    ]
+
+
 def test_where_nobody_followed_a_run_that_is_said(notebook):
     cell = "%%xla_spawn -n 2 --view none -o unseen\nimport sys\ndef f(rank):\n"
     notebook.ok(f"{cell}    print('a', rank)\n    print('b', file=sys.stderr)")

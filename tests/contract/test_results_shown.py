@@ -69,6 +69,39 @@ def test_dicts_of_numbers_are_a_table_with_a_column_for_each_rank(live):
     assert "returned 0, 1 2, 3 loss 0.25 0.375 steps 375 375 grad nan nan" in page
 
 
+def test_tensors_are_shown_as_one_only_where_they_are_equal(live):
+    text, page = card(live("import torch\ntorch.full((3, 2), float(rank > 1))"))
+    assert re.findall(r"(\[.*\]) returned Tensor \(3, 2\)", text) == ["[0, 1]", "[2, 3]"]
+    assert page.count("→ Tensor (3, 2)") == 2
+    text, _ = card(live("torch.full((3, 2), 1.5)"))
+    assert text.count("\n[0–3] returned Tensor (3, 2)") == 1
+
+
+def test_long_lists_are_shown_as_one_only_where_they_are_equal(live):
+    text, _ = card(live("[*range(100), rank == 3]"))
+    assert re.findall(r"(\[.*\]) returned \[0, 1,", text) == ["[0–2]", "[3]"]
+
+
+def test_a_table_keeps_the_dicts_order_and_shows_what_is_no_number(live):
+    cell = '{"z": 1 / 3 + rank * 1e-9, "best": None, "name": "run", "a": np.float64(0.5)}'
+    text, page = card(live(f"import numpy as np\n{cell}"))
+    assert [re.split(r"  +", line) for line in text.splitlines()[2:7]] == [
+        ["returned", "[0]", "[1]", "[2]", "[3]"],
+        ["z", "0.333333333", "0.333333334", "0.333333335", "0.333333336"],
+        ["best", *["None"] * 4],
+        ["name", *["'run'"] * 4],
+        ["a", *["0.5"] * 4],
+    ]
+    assert "z 0.333333333 0.333333334 0.333333335 0.333333336 best None" in page
+    text, _ = card(live('["x", {"z": np.float32(0.1), "a": torch.tensor(0.5)}]'))
+    assert "\n[0–3] returned ['x', {'z': 0.1, 'a': tensor(0.5)}]\n" in text
+
+
+def test_each_result_stands_once(live):
+    text, page = card(live("rank * 7.25"))
+    assert text.count("21.75") == page.count("21.75") == 1
+
+
 def test_none_is_not_shown(live):
     assert "returned" not in "".join(card(live("bound = 5")))
     text, page = card(live("0.5 if rank == 2 else None"))

@@ -137,7 +137,7 @@ def test_spmd_refuses_a_function_that_starts_processes(kernel):
         "def nested(rank):\n"
         "    launch(print)\n"
     )
-    assert "line 4: UsageError: A rank cannot start ranks" in shown.error
+    assert "line 4: UsageError: `%%xla_spawn` has launched this cell already" in shown.error
 
 
 @pytest.fixture(scope="module")

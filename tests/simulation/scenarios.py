@@ -1439,8 +1439,8 @@ def calls_one_more(rank: int) -> list[int]:
         try:
             xm.all_reduce("sum", mine(4))
         except CollectiveMismatch as error:
-            assert "Rank 1 was in all_reduce" in str(error), error
-            assert "after ranks 0, 2, 3 had returned:" in str(error), error
+            assert "Rank 1 waited in all_reduce" in str(error), error
+            assert " for ranks 0, 2, 3, which had returned:" in str(error), error
             return [*error.early]
     return []
 

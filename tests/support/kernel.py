@@ -21,7 +21,8 @@ from jupyter_client import KernelManager
 @dataclass
 class Shown:
     """What one cell showed: `times` has the seconds at which each output arrived, `messages` all
-    that the kernel said."""
+    that the kernel said. `below` is what stands below a cell's output, `error` the whole error: of
+    a run that the cell shows, the former is short."""
 
     status: str = ""
     stdout: str = ""
@@ -29,6 +30,7 @@ class Shown:
     result: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     error: str = ""
+    below: str = ""
     ename: str = ""
     number: int = 0
     seconds: float = 0.0
@@ -192,7 +194,9 @@ def _take(shown: Shown, message: dict[str, Any], at: float) -> None:
             shown.times.append((at, shown.result))
         case "error":
             shown.ename = content["ename"]
-            shown.error = "\n".join(content["traceback"]).replace(" \n", " ")  # unwrapped
+            shown.below = "\n".join(content["traceback"]).replace(" \n", " ")  # unwrapped
+            whole = f"{shown.ename}: {content['evalue']}"
+            shown.error = whole if shown.ename == "RunFailed" else shown.below
             shown.times.append((at, shown.error))
         case "execute_input":
             shown.number = content["execution_count"]

@@ -77,7 +77,8 @@ class RankStarted(OfHost):
 @dataclass(frozen=True, kw_only=True)
 class RankFinished(Event):
     """The entry returned; its value is in the record, in so many bytes: with 0 it is None, and has
-    no file. `preview` is its shortened repr, `numbers` a small dict of numbers, in words.
+    no file. `preview` is its shortened repr, `numbers` a small dict with numbers, its values in
+    words; equal digests are of equal values.
 
     Sent at once without them, and again with them: a repr may hang, or end the process. Not again
     for None, for what was displayed, and where the cell ends with `;`."""
@@ -86,6 +87,7 @@ class RankFinished(Event):
     preview: str
     nbytes: int
     numbers: dict[str, str] = field(default_factory=dict)
+    digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

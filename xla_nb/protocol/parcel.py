@@ -20,6 +20,7 @@ import pickle
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from xla_nb.protocol import definitions, hostile, nans, remake
@@ -29,6 +30,8 @@ from xla_nb.protocol.mapped import holding, open_part, shared_mappings
 from xla_nb.wording import in_one_line
 
 _ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
+#: Bytes of a parcel above which it is not compared: reading them would take long.
+MOST_COMPARED = 64 << 20
 _SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
 #: The name of what cannot be opened where it is memory of several values.
 SHARED_MEMORY = "shared memory"
@@ -297,6 +300,15 @@ class Parcel:
     def forget(self) -> None:
         """No longer hold what was remembered."""
         self.remember, self.objects, self.values = False, {}, {}
+
+
+def digest(path: Path) -> str:
+    """That of the parcel in a file; empty for a large one. Raises OSError, Malformed, Unopened."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return Parcel(fd).digest() if os.fstat(fd).st_size <= MOST_COMPARED else ""
+    finally:
+        os.close(fd)
 
 
 def _slice(source: memoryview, start: int, size: int) -> memoryview:

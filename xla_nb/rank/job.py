@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import linux, old_names, old_parameters, runtimes
+from xla_nb.errors import XlaNbError
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.dependencies import ENTRY
@@ -290,14 +291,22 @@ def _raised(label: str, error: BaseException, table: ModuleMap) -> _Refused:
     failure = tracebacks.tell(error, table.sources)
     inside = "" if failure.place in ("", own) else f" (at {failure.place})"
     message = f"{own} raised {failure.kind}{inside} before any rank was started: {failure.message}"
-    return _Refused(failure.kind, message, failure.text)
+    if isinstance(error, XlaNbError):  # its sentence says what it is
+        message = f"{own}{inside}: {failure.message}"
+    return _Refused(failure.kind, message, _untold(failure))
+
+
+def _untold(failure: tracebacks.Told) -> str:
+    """The traceback without its last line, which the headline has, unless that will be cut."""
+    last = f"\n{failure.kind}: {failure.message}"
+    return failure.text.removesuffix(last if len(last) < 300 else "")
 
 
 def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
     failure = tracebacks.tell(error, table.sources)
     place = f" at {failure.place}" if failure.place else ""
     message = f"{problem}{place}: {failure.kind}: {failure.message}"
-    return _Refused(failure.kind, message, failure.text)
+    return _Refused(failure.kind, message, _untold(failure))
 
 
 def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:

@@ -32,7 +32,7 @@ from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
-from xla_nb.rank.program import Loaded, OnRank, flush, keep, numbers, preview
+from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep, numbers, preview
 from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture, mend
 from xla_nb.runtimes import Prepared, RankInfo
@@ -343,10 +343,14 @@ def _run(
             del job.running[index]
         job.runtime.leave("returned")
         if value is not None:  # whose preview is known; any other may hang, or end the process
-            shown, each = preview(value), numbers(value)
-            program.sender.send(
-                events.RankFinished(rank=index, preview=shown, nbytes=nbytes, numbers=each)
+            told = events.RankFinished(
+                rank=index,
+                preview=preview(value),
+                nbytes=nbytes,
+                numbers=numbers(value),
+                digest=digest(program.record.result(index), index),
             )
+            program.sender.send(told)
     except BaseException as error:
         _tell_how_it_failed(job, program, index, error)
 

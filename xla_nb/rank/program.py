@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import events, hostile, refusals, results
+from xla_nb.protocol import events, hostile, parcel, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.rank import asking, displays, leftovers, loader, reporting, static
@@ -34,7 +34,7 @@ from xla_nb.wording import in_one_line
 
 T = TypeVar("T")
 _LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
-_ROWS, _NAME = 12, 40  # numbers of a dict that are shown one by one, and characters of a name
+_ROWS, _NAME = 12, 40  # values of a dict that are shown one by one, and characters of a name
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
 
 
@@ -256,6 +256,8 @@ class _Preview(Short):
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
             return f"{type(x).__name__} {tuple(shape)} {dtype}"
+        if static.is_tensor(x) and not shape:
+            return f"tensor({x.item()})"  # in all its digits
         return super().repr1(x, level)
 
     def repr_instance(self, x: Any, level: int) -> str:
@@ -263,20 +265,27 @@ class _Preview(Short):
 
 
 def numbers(value: object) -> dict[str, str]:
-    """A small dict of numbers, in words; empty for any other value."""
+    """The values of a small dict in words, where one is a number; empty for any other value."""
     if type(value) is not dict or not 0 < len(value) <= _ROWS:
         return {}
     short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
-    words = {key: _in_words(number) for key, number in value.items()}
-    return words if short and all(words.values()) else {}
+
+    def words() -> dict[str, str]:
+        each = value.values()
+        if not any(type(one) in (int, float) or getattr(one, "shape", None) == () for one in each):
+            return {}
+        return {key: in_one_line(_Preview().repr(one), _NAME) for key, one in value.items()}
+
+    with contextlib.suppress(BaseException):  # of a repr of the user's
+        return hostile.within(_LOOK, words) if short else {}
+    return {}
 
 
-def _in_words(number: Any) -> str:
-    """`0.250312`, `nan`, `375`; empty for what is no number, and for one of many digits."""
-    number = number.item() if static.is_one(number, "numpy", "number") else number
-    if type(number) is float:
-        return f"{number:.6g}"
-    return str(number) if type(number) is int and abs(number) < 1 << 63 else ""
+def digest(path: Path, rank: int) -> str:
+    """That of a rank's result in the record; where there is none, a word of the rank's own."""
+    with contextlib.suppress(Exception):
+        return parcel.digest(path) or f"rank {rank}"
+    return f"rank {rank}"
 
 
 def preview(value: object) -> str:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import reprlib
 import sys
 from collections.abc import Callable
@@ -63,7 +64,8 @@ def named(text: str, value: object) -> str:
 
 
 class Short(reprlib.Repr):
-    """Short reprs, also of what is long in bytes."""
+    """Short reprs, also of what is long in bytes; NumPy's numbers as Python's, dicts in their own
+    order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +74,16 @@ class Short(reprlib.Repr):
     def repr1(self, x: Any, level: int) -> str:
         if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
             return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
+        if static.is_one(x, "numpy", "number") or static.is_one(x, "numpy", "bool_"):
+            return str(x)
         return super().repr1(x, level)
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        shown = list(itertools.islice(x.items(), self.maxdict if level > 0 else 0))
+        parts = [
+            f"{self.repr1(key, level - 1)}: {self.repr1(one, level - 1)}" for key, one in shown
+        ]
+        return f"{{{', '.join([*parts, *(['...'] if len(x) > len(shown) else [])])}}}"
 
 
 class _Unread(Short):

@@ -26,10 +26,10 @@ class Arrivals:
         self.now = 0.0
         self._marks: dict[str, list[tuple[float, int]]] = {}
 
-    def note(self, name: str, count: int) -> None:
-        """A stream has so many lines now."""
+    def note(self, name: str, count: int, at: float | None = None) -> None:
+        """A stream has so many lines now, or had `at` that time."""
         marks = self._marks.setdefault(name, [])
-        marks.append((self.now, count))
+        marks.append((self.now if at is None else at, count))
         if len(marks) > 2 * MOST + 1:
             del marks[MOST]
 

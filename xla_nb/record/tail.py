@@ -6,6 +6,7 @@ Reads are bounded whatever a rank writes. Lines come whole, as a terminal would 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from xla_nb.record.arrivals import Arrivals
 LONGEST = 4000
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 _BLOCK = 1 << 18  # bytes to read at most for the lines before an offset
+_HOLD = 0.1  # seconds in which the cursor moves up that is to do so: tqdm does at once
+#: Seconds that a line counts as before what is seen with its end, if it had begun before: a bar's
+#: end comes before what is printed after the loop.
+_BEFORE = 1e-5
 _UP = b"\x1b[A"  # cursor up, as tqdm returns from the bar of an inner loop
 
 
@@ -34,7 +39,8 @@ class Tail:
     """What was added to a file since the last look, in whole lines.
 
     `\\r` overwrites its line, and so does moving the cursor up to a line: bars of nested loops do
-    not count as lines. An overwritten line is held back until another line follows it.
+    not count as lines. So an overwritten line is held back until another line follows it, but not
+    for long.
     """
 
     def __init__(self, path: Path, arrivals: Arrivals | None = None) -> None:
@@ -48,6 +54,7 @@ class Tail:
         self._offset = 0
         self._rest = b""
         self._below = b""  # the text of the line that the cursor moved up from
+        self._held: float | None = None  # since when the line at the start of the rest is whole
 
     def look(self, limit: int | None, most: int | None = None) -> LineBlock | None:
         """The last `limit` lines completed in the next `most` bytes (a megabyte); None at the end
@@ -97,7 +104,7 @@ class Tail:
             lines += block[1]
         if self._rest:
             rest = self._rest.removesuffix(b"\n").split(b"\n")
-            self._add(len(rest))
+            self._add(len(rest), self._held)
             lines += rest
             self._rest = self._below = b""
         return lines
@@ -105,26 +112,38 @@ class Tail:
     def _take(self, limit: int | None, most: int | None = None) -> tuple[int, list[bytes]] | None:
         """How many of the next lines are skipped, and the lines after them."""
         chunk = self._read(most or _CHUNK)
-        if not chunk:
+        now = time.monotonic() if self._arrivals is None else self._arrivals.now
+        if not chunk and (self._held is None or now - self._held < _HOLD):
             return None
         data = self._folded(self._rest + chunk)
+        held = self._rest[: self._rest.find(b"\n") + 1]
+        first = self._held if held and data.startswith(held) else None
+        lasted = first is not None and now - first >= _HOLD
+        if first is None and self._rest and b"\r" in data[: data.find(b"\n") + 1]:
+            first = now - _BEFORE
         ends = data.count(b"\n")
         # Split off only the lines to show, for a flood has many; one more may be held back.
         split = ends if limit is None else min(ends, limit + 1)
         *whole, self._rest = data.rsplit(b"\n", split + 1)[-split - 1 :]
-        if whole and b"\r" in whole[-1].rstrip(b"\r"):
+        self._held = None
+        if whole and b"\r" in whole[-1].rstrip(b"\r") and not (lasted and ends == 1):
             self._rest = whole.pop() + b"\n" + self._rest
             ends -= 1
+            self._held = now if ends or first is None else first
         # An endless line is a progress bar or noise, so only its end matters.
         self._rest = self._rest[-4 * LONGEST :]
-        self._add(ends)
+        self._add(ends, first)
         lines = whole if limit is None else whole[max(0, len(whole) - limit) :]
         return ends - len(lines), lines
 
-    def _add(self, lines: int) -> None:
-        self.count += lines
+    def _add(self, lines: int, first: float | None = None) -> None:
+        """Count them; the first one was seen at that time, if it is not one of this look."""
         if lines and self._arrivals is not None:
-            self._arrivals.note(self.path.name, self.count)
+            if first is not None:
+                self._arrivals.note(self.path.name, self.count + 1, first)
+            if lines > 1 or first is None:
+                self._arrivals.note(self.path.name, self.count + lines)
+        self.count += lines
 
     def _read(self, most: int) -> bytes:
         size = self.size if self._size is None else self._size

@@ -23,7 +23,7 @@ class RunFailed(XlaNbError):
     process has the message alone, and no `run`.
 
     brief: all but the headline has been shown already. is_seen: whether the cell that is executed
-    shows the headline too, in a panel.
+    shows the headline too.
     """
 
     is_seen: Callable[[], bool] = staticmethod(lambda: False)
@@ -37,9 +37,13 @@ class RunFailed(XlaNbError):
         super().__init__(self._told)
 
     def _render_traceback_(self) -> list[str]:
-        if self.is_seen():
-            return [f"{type(self).__name__}: the run above shows why."]
-        return super()._render_traceback_()
+        if not self.is_seen():
+            return super()._render_traceback_()
+        state, lines = self.run.state, []
+        why = "the run was stopped" if state.outcome == "stopped" else "the run above shows why"
+        if state.refused is not None:
+            why, lines = "no rank was started", sentences.details(state)
+        return [*lines, f"{type(self).__name__}: {why}."]
 
     def __str__(self) -> str:
         return self._told

@@ -63,7 +63,7 @@ class LastingRun(Run):
 @dataclass(frozen=True)
 class Played:
     """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
-    whose values are not kept; and what each rank returned, as it was shown."""
+    whose values are not kept; and what each rank returned, as its digest."""
 
     label: str
     cell: Cell | None
@@ -257,7 +257,7 @@ class Group:
 
         def ended(run: Run) -> None:
             if run.ok:
-                shown = {number: rank.preview for number, rank in run.state.ranks.items()}
+                shown = {n: rank.digest or rank.preview for n, rank in run.state.ranks.items()}
                 self.history.append(replace(played, returned=shown))
 
         run.at_end(ended)

@@ -23,6 +23,7 @@ from xla_nb.wording import (
     spans,
 )
 
+_TOLD = 300  # characters of an error that the headline tells in full, so that nothing else does
 _LABEL, _CELLS = 60, 3  # characters of a cell's label, and cells that are named
 
 
@@ -115,7 +116,7 @@ def _before_it_began(state: RunState) -> str:
 
 @dataclass(frozen=True)
 class Returned:
-    """What ranks returned alike: a short repr, and of a small dict of numbers each in words."""
+    """What ranks returned alike: a short repr, and of a small dict with numbers each in words."""
 
     ranks: tuple[int, ...]
     text: str
@@ -128,21 +129,26 @@ class Returned:
 
 
 def returned(state: RunState) -> tuple[Returned, ...]:
-    """What ranks returned, but None and what was displayed."""
+    """What ranks returned, but None and what was displayed; together what is known to be equal."""
     alike: dict[str, list[RankState]] = {}
     for _, rank in sorted(state.ranks.items()):
         if rank.phase == "finished" and rank.preview not in ("", "None"):
-            alike.setdefault(f"{rank.preview} {rank.numbers}", []).append(rank)
+            alike.setdefault(f"{rank.preview} {rank.numbers} {rank.digest}", []).append(rank)
     return tuple(
-        Returned(tuple(rank.rank for rank in group), ansi.plain(group[0].preview), group[0].numbers)
+        Returned(
+            tuple(rank.rank for rank in group),
+            ansi.plain(group[0].preview),
+            {ansi.plain(name): ansi.plain(one) for name, one in group[0].numbers.items()},
+        )
         for group in alike.values()
     )
 
 
-def headline(state: RunState, doing: Mapping[int, str] = {}) -> str:
+def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = False) -> str:
     """One line: what ended the run, with what was wrong before, or how it goes. `doing`: what ranks
-    do, where that is known better than by their phases."""
-    told, found = _headline(state, doing), state.conclusion
+    do, where that is known better than by their phases. `is_told`: its errors have been told, so
+    that ranks are only counted."""
+    told, found = _counts(state, doing) if is_told else _headline(state, doing), state.conclusion
     if found is not None and found.wrong and not state.ok and (state.stopping or state.troubled):
         told += f"; {ansi.plain(found.sentence)}"
     if state.lost_group:
@@ -166,16 +172,21 @@ def _headline(state: RunState, doing: Mapping[int, str]) -> str:
         return f"A process of the run {in_past(cause_of_death(stray.status, stray.lack))}"
     if state.stopping and not state.ok and not state.ending:
         return f"{state.stopping}{_failed_meanwhile(by_rank)}"
-    phases = [doing.get(rank.rank, rank.phase) for rank in state.ranks.values()]
-    if not phases:
+    if not state.ranks:
         return "Starting" if state.ended is None else "No rank was started"
     if state.group is not None:
         return _of_group(state)
+    told = _counts(state, doing)
+    return f"Asked to stop, but {told}" if state.stopping else told
+
+
+def _counts(state: RunState, doing: Mapping[int, str]) -> str:
+    """`4 ranks finished`, `4 ranks: 3 finished, 1 failed`."""
+    phases = [doing.get(rank.rank, rank.phase) for rank in state.ranks.values()]
     devices = sum(len(rank.devices) for rank in state.ranks.values())
     total = several(devices, "device") if devices else several(len(phases), "rank")
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)]
-    told = f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
-    return f"Asked to stop, but {told}" if state.stopping else told
+    return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
 
 
 def _of_group(state: RunState) -> str:
@@ -221,6 +232,13 @@ def tells(headline: str, error: RankError) -> bool:
     line of its own, are told by what they did."""
     words = (error.message or error.kind).partition("\n")[0].rstrip(":")
     return words in headline and (error.place in headline or error.kind == MISMATCH)
+
+
+def untold(headline: str, error: RankError) -> str:
+    """Its traceback, without the last line if a headline has that."""
+    if tells(headline, error) and str(error) == error.first_line[:_TOLD]:
+        return error.traceback.removesuffix(f"\n{error}")
+    return error.traceback
 
 
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
@@ -316,7 +334,8 @@ def details(state: RunState) -> list[str]:
             told = f"{ranks(e.rank for e in group)}: {first}\n{first.traceback}"
             paragraphs.append(told.rstrip())
         elif first.traceback:
-            paragraphs.append(f"{ranks(e.rank for e in group)}:\n{first.traceback}")
+            leads = headline(state) if first.rank == state.first_trouble else ""
+            paragraphs.append(f"{ranks(e.rank for e in group)}:\n{untold(leads, first)}")
             others = differing(group)
             if others:
                 lines = "\n".join(f"  {line}" for line in others)

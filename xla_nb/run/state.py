@@ -28,7 +28,7 @@ class RankState:
     `located`; once an interrupt has ended it, where that struck. `lost` says which other process's
     end ended it, if one did. `death` and `lack` are those of `ProcessDied`, `crash` is its stack.
     `devices` are named where one process drives several. `result` is the size of its file; 0: it
-    is None, without one; `preview` and `numbers` are those of `RankFinished`."""
+    is None, without one; `preview`, `numbers` and `digest` are those of `RankFinished`."""
 
     rank: int
     phase: Phase = "starting"
@@ -39,6 +39,7 @@ class RankState:
     ended: float | None = None
     preview: str = ""
     numbers: dict[str, str] = field(default_factory=dict)
+    digest: str = ""
     result: int | None = None
     place: str = ""
     stack: str = ""
@@ -200,7 +201,7 @@ class RunState:
             case events.RankFinished():
                 rank = self._rank(event.rank)
                 rank.preview, rank.result = event.preview, event.nbytes
-                rank.numbers = event.numbers
+                rank.numbers, rank.digest = event.numbers, event.digest
                 rank.end("finished", event.at)
                 if self.hang is not None and event.rank in self.hang.report.ranks:
                     self._end_hang(f"Rank {event.rank} returned")

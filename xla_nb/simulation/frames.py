@@ -141,8 +141,9 @@ def _who_differs(groups: list[list[int]]) -> str:
 
 
 def _who_ended(ended: list[int], frames: dict[int, Frame]) -> str:
-    """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`; or the other
-    way round, where most have returned and the collective is one too many."""
+    """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`; where most
+    have returned, and the collective is one too many, `rank 0 waited in all_reduce (Cell In[3],
+    line 7) for ranks 1–3, which had returned`."""
     how = {frames[rank].what for rank in ended}
     callers = [rank for rank in frames if rank not in ended]
     calls = {(frames[rank].what.partition(" ")[0], frames[rank].where) for rank in callers}
@@ -150,7 +151,7 @@ def _who_ended(ended: list[int], frames: dict[int, Frame]) -> str:
     at = f" ({name_line(where)})" if where else ""
     were = "was" if len(callers) == 1 else "were"
     if are_most(ended, callers) and how == {"returned"}:
-        return f"{ranks(callers)} {were} in {what}{at} after {ranks(ended)} had returned"
+        return f"{ranks(callers)} waited in {what}{at} for {ranks(ended)}, which had returned"
     ends = how.pop() if len(how) == 1 else "ended"
     return f"{ranks(ended)} {ends} while {ranks(callers)} {were} in {what}{at}"
 

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.run.group import DEFAULT
@@ -30,6 +30,8 @@ from xla_nb.views.snapshot import (
     hosts_in_short,
 )
 from xla_nb.wording import exactly, several, size
+
+_T = TypeVar("_T", float, str)
 
 
 @dataclass(frozen=True)
@@ -170,23 +172,25 @@ def _used(used: int, limit: int | None) -> str:
     return f"{number if size(limit).endswith(unit) else size(used)} of {size(limit)}"
 
 
-def figure(number: float) -> str:
-    """A number: whole ones with commas, others with four digits."""
+def figure(number: float, digits: int = 4) -> str:
+    """A number: whole ones with commas, others with so many digits."""
     if not math.isfinite(number):
         return wording.odd(number)
     if number == int(number) and abs(number) < 1e9:
         return f"{int(number):,}"
-    return f"{number:.4g}"
+    return f"{number:.{digits}g}"
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
     """The ticks of an axis, with as many digits as it takes to tell them apart."""
-    words = [figure(tick) for tick in ticks]
-    for digits in range(5, 18):
-        if len(set(words)) == len(ticks):
-            break
-        words = [f"{tick:.{digits}g}" for tick in ticks]
-    return words
+    return told_apart(ticks, figure, 4)
+
+
+def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: int) -> list[str]:
+    """Numbers in words with so many digits, or as many as it takes to tell them apart."""
+    words = [word(number, digits) for number in numbers]
+    is_enough = digits == 17 or len(set(words)) == len(set(numbers))
+    return words if is_enough else told_apart(numbers, word, digits + 1)
 
 
 def name(card: Card, snapshot: Snapshot) -> str:
@@ -281,10 +285,8 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
     for card in sorted(snapshot.cards, key=lambda card: card.rank):
         if card.rank not in told and card.phase != "early":  # which the title has told
             at = f" at {card.place}" if card.place and card.phase != "finished" else ""
-            what = f"{card.phase}{at}"
-            # What a rank returned is told with the rank; here it would part those that did.
-            more = f": {card.detail}" if card.detail and card.phase != "finished" else ""
-            doing.setdefault(f"{what}{more}", []).append(card.rank)
+            more = f": {card.detail}" if card.detail else ""
+            doing.setdefault(f"{card.phase}{at}{more}", []).append(card.rank)
     return [(wording.ranks(ranks), what) for what, ranks in doing.items()]
 
 

@@ -42,7 +42,6 @@ from xla_nb.views.snapshot import (
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
-_TOLD = 300  # characters of an error that the title tells in full, so that nothing else does
 _LAST_LINE = 200  # characters of a card's last line
 #: What ranks may do for moments only, and seconds from which on the head tells it.
 _BRIEF, _LASTING = ("waiting", "compiling"), 1.0
@@ -283,9 +282,7 @@ class Observer:
         first = error.rank == state.first_trouble
         follows = not first and all(state.ranks[one.rank].follows for one in group)
         told = (first or error.kind == sentences.MISMATCH) and sentences.tells(headline, error)
-        text = error.traceback or _rest(error.message)
-        if told and str(error) == error.first_line[:_TOLD]:
-            text = text.removesuffix(f"\n{error}")
+        text = sentences.untold(headline if told else "", error) or _rest(error.message)
         return Trouble(
             ranks=(error.rank, *sorted(one.rank for one in group[1:])),
             first=first,
@@ -373,9 +370,8 @@ def _per_device(rank: RankState, card: Card) -> list[Card]:
     """A rank's card, or one for each device that the rank drives."""
     if not rank.devices:
         return [card]
-    # Output, progress and result belong to the process: repeated on each card they would mislead.
-    detail = "" if rank.phase == "finished" else card.detail
-    own = replace(card, detail=detail, line="", bars=())
+    # Output and progress belong to the process: repeated on each card they would mislead.
+    own = replace(card, line="", bars=())
     return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
@@ -409,8 +405,6 @@ def _steadily(card: Card) -> tuple[int, Phase]:
 
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
-    if rank.phase == "finished":
-        return f"returned {rank.preview}" if rank.preview not in ("", "None") else ""
     if rank.phase == "died":
         return sentences.death_in_short(state, rank)
     if rank.phase == "running" and sample is not None and sample.returned:

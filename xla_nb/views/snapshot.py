@@ -91,8 +91,8 @@ class Card:
     phase     "early": it has returned, and others failed as they missed it in a collective
     since     when the phase began, in seconds since the epoch
     place     its innermost line in the notebook, `Cell In[3], line 7`
-    detail    the collective it waits in and for whom, the call it is blocked in, its result, or its
-              host's loss, in short
+    detail    the collective it waits in and for whom, the call it is blocked in, or its host's
+              loss, in short
     line      the last line it printed, plain text of at most 200 characters
     cpu       processor time per second between the last two samples; 1.0 is one core
     step      seconds from one of its last steps to the next; None until some were seen

@@ -131,7 +131,7 @@ class TextView:
     def _summary(self) -> str:
         run = self._run
         state, path = run.state, paths.short(str(run.record.path))
-        headline = sentences.headline(state)
+        headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
         told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
         took = "" if state.ok and state.conclusion else f" · {facts.took(run.elapsed)}"
         return f"{told}{took} · files in {path}"

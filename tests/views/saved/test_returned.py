@@ -46,6 +46,15 @@ def test_equal_results_of_ranks_apart_are_one():
     ]
 
 
+def test_numbers_have_as_many_digits_as_it_takes_to_tell_them_apart():
+    shown = of(*["{}"] * 2, loss=[1 / 3, 1 / 3 + 1e-9], lr=[1 / 3, 1 / 3], steps=["1", "1.0"])
+    assert returned.as_text(shown)[1:] == [
+        "loss      0.333333333  0.333333334",
+        "lr        0.333333     0.333333",
+        "steps     1            1.0",
+    ]
+
+
 def test_dicts_with_other_names_are_shown_by_their_reprs():
     state = RunState()
     for rank, each in enumerate(({"a": "1"}, {"b": "2"})):

@@ -27,6 +27,7 @@ from xla_nb.views.saved.tags import (
     gap,
     heading,
     mark,
+    unbroken,
 )
 from xla_nb.views.snapshot import Bar, Snapshot
 from xla_nb.wording import several
@@ -69,7 +70,7 @@ def _told(snapshot: Snapshot) -> str:
 def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
     """The title, and folded beside it what else there is: unfolded it is a row of its own."""
     state = facts.state(snapshot)
-    about = " · ".join(escaped(part, 200) for part in facts.about(snapshot))
+    about = " · ".join(map(unbroken, facts.about(snapshot)))
     words = [
         f'{chip(state.glyph, state.colour)} <b style="font-size:14px">',
         f"{escaped(facts.title(snapshot), 600)}</b>{facts.gap(snapshot)}{faint(about)}",

@@ -9,7 +9,7 @@ from html import escape
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, hosts, lane
 from xla_nb.views.saved.style import FAINT, MONO, PHASES, TROUBLED
-from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, table
+from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, table, unbroken
 from xla_nb.views.snapshot import Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
@@ -33,7 +33,7 @@ def _same(snapshot: Snapshot) -> str:
 
 def _facts(known: Sequence[facts.Fact]) -> str:
     each = (
-        bit("", faint(fact.label), f" {code(fact.value)}" if fact.value else "") for fact in known
+        bit("", faint(fact.label), f" {_code(fact.value)}" if fact.value else "") for fact in known
     )
     return div("display:flex;flex-wrap:wrap;gap:0 16px;font-size:12px;margin:2px 0", *each)
 
@@ -76,11 +76,13 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
 
 def _state(card: Card, snapshot: Snapshot) -> str:
     sign = PHASES[card.phase]
-    return f"{mark(sign.glyph, card.phase, sign.colour)} {faint(facts.when(card, snapshot))}"
+    return (
+        f"{mark(sign.glyph, card.phase, sign.colour)} {unbroken(facts.when(card, snapshot), FAINT)}"
+    )
 
 
 def _doing(card: Card) -> str:
-    """Where it is, what it does or has returned, and how far its loops are."""
+    """Where it is, what it does, and how far its loops are."""
     parts = [escaped(one, _LONGEST) for one in facts.activity(card)]
     parts += [escaped(facts.bar_in_short(bar), _LONGEST) for bar in card.bars[:4]]
     return div("min-width:8em;max-width:34em", " · ".join(parts)) if parts else ""
@@ -137,7 +139,7 @@ def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
 
 
 def _code(value: str) -> str:
-    return bit(MONO, escaped(value, 80))
+    return unbroken(facts.cut(value, 80), MONO)
 
 
 # ---------------------------------------------------------------- tiles

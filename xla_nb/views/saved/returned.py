@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
-from xla_nb import ansi, wording
+from xla_nb import wording
 from xla_nb.run.sentences import Returned
+from xla_nb.views import facts
 from xla_nb.views.saved import bounds
 from xla_nb.views.saved.style import MONO
 from xla_nb.views.saved.tags import bit, code, div, escaped, faint, table
@@ -15,13 +17,14 @@ _LINE = 100  # characters of results that stand beside each other
 
 
 def as_html(returned: Sequence[Returned]) -> str:
-    """Empty where there is nothing; dicts of the same numbers are a table."""
+    """Empty where there is nothing; dicts of the same names are a table."""
     shown, more, names = _shown(returned)
     rest = div("font-size:12px", faint(more)) if more else ""
     who = [f"<b>{wording.spans(one.ranks)}</b>" for one in shown]
     if names:
-        numbers = ([bit(MONO, escaped(one.numbers[name])) for one in shown] for name in names)
-        rows = ((escaped(name), *row) for name, row in zip(names, numbers, strict=True))
+        rows = (
+            [escaped(name), *(bit(MONO, escaped(w)) for w in _row(name, shown))] for name in names
+        )
         return table([faint("returned"), *who], rows) + rest
     each = [f"{ranks} → {code(one.text)}" for ranks, one in zip(who, shown, strict=True)]
     beside = sum(12 + len(one.text) for one in shown) <= _LINE
@@ -36,15 +39,27 @@ def as_text(returned: Sequence[Returned]) -> list[str]:
     rest = [more] if more else []
     if not names:
         return [*(one.line for one in shown), *rest]
-    columns = [["returned", *map(ansi.plain, names)]]
-    columns += [[f"[{wording.spans(one.ranks)}]", *one.numbers.values()] for one in shown]
-    padded = ([word.ljust(max(map(len, column))) for word in column] for column in columns)
-    return [*("  ".join(row).rstrip() for row in zip(*padded, strict=True)), *rest]
+    head = ["returned", *(f"[{wording.spans(one.ranks)}]" for one in shown)]
+    rows = [head, *([name, *_row(name, shown)] for name in names)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (map(str.ljust, row, widths) for row in rows)
+    return [*("  ".join(row).rstrip() for row in padded), *rest]
+
+
+def _row(name: str, shown: Sequence[Returned]) -> list[str]:
+    """The values of one name: numbers with as many digits as it takes to tell them apart."""
+    return facts.told_apart([one.numbers[name] for one in shown], _rounded, 6)
+
+
+def _rounded(word: str, digits: int) -> str:
+    with contextlib.suppress(ValueError):
+        is_exact = digits > 16 or word.lstrip("-").isdecimal()
+        return word if is_exact else f"{float(word):.{digits}g}"
+    return word  # no number
 
 
 def _shown(returned: Sequence[Returned]) -> tuple[Sequence[Returned], str, Sequence[str]]:
-    """Those that are shown, how many are not, and where all are dicts of the same numbers their
-    names."""
+    """Those that are shown, how many are not, and where all are dicts of the same names these."""
     names = list(returned[0].numbers) if returned else []
     names = names if all(names == list(one.numbers) for one in returned) else []
     return *bounds.limited(returned, _MOST, "result"), names

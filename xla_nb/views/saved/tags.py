@@ -13,6 +13,8 @@ from xla_nb.views.saved.style import FAINT, MONO
 WHOLE = "page-break-inside:avoid"
 #: Lines of a long text that are always to be seen, at its start and at its end.
 _HEAD, _TAIL = 5, 12
+#: Characters of a text that a narrow page does not break.
+_SHORT = 40
 #: So many more are not worth a click.
 _FEW = 5
 _Item = TypeVar("_Item")
@@ -40,6 +42,13 @@ def _styled(style: str) -> str:
 def escaped(text: str, longest: int = 300) -> str:
     """Text from anywhere, on one line; <bdi> keeps its direction from reordering ours."""
     return f"<bdi>{escape(facts.cut(text, longest))}</bdi>"
+
+
+def unbroken(text: str, style: str = "") -> str:
+    """Text that is not broken if it is short: a number stays with its unit, a date with its
+    time."""
+    kept = "white-space:nowrap" if len(text) <= _SHORT else ""
+    return bit(";".join(filter(None, [style, kept])), escaped(text, 200))
 
 
 def code(text: str, longest: int = 300) -> str:
