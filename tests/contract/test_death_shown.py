@@ -134,7 +134,7 @@ def test_a_launch_by_a_helper_below_the_magic_is_refused_in_one_clear_sentence(n
 
 STOPPED = {
     "--timeout 0.5": "Timed out after 0.5 s",
-    "--stop-on-nan": "Stopped by --stop-on-nan: loss is NaN",
+    "--stop-on-nan": "Stopped by --stop-on-nan; loss is NaN",
 }
 
 
