@@ -31,7 +31,6 @@ from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
-from xla_nb.views.panel.pages import pages
 from xla_nb.views.saved import opened
 from xla_nb.wording import listed, meant, several, shortened, size
 
@@ -68,11 +67,7 @@ def unload(shell: InteractiveShell) -> None:
 
 
 def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., None]]]:
-    return (
-        ("pre_run_cell", notebook.of(shell).before_cell),
-        ("pre_run_cell", pages().before_cell),
-        ("post_run_cell", pages().after_cell),
-    )
+    return (("pre_run_cell", notebook.of(shell).before_cell),)
 
 
 def _spawn_parser() -> Parser:

@@ -12,7 +12,6 @@ from playwright.sync_api import BrowserContext, expect
 
 from tests.browser.harness import Panel, about, block, card
 from tests.browser.lab import Lab
-from xla_nb.views.panel.answers import AWAY
 
 ANYWIDGET_WAITS = 2.0  # seconds for a model, until it reports that it failed
 AGAIN = "void (unmount(), sent.length = 0, mount(document.getElementById('here')))"
@@ -262,9 +261,7 @@ def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(la
 
 
 @pytest.mark.leaves("temporary")
-def test_after_a_reload_the_panel_goes_on_and_the_next_cell_shows_how_the_ranks_ended(
-    lab: Lab,
-) -> None:
+def test_after_a_reload_the_panel_goes_on(lab: Lab) -> None:
     with lab.open(["%load_ext xla_nb"]) as notebook:
         notebook.run(0)
         headline = notebook.output(notebook.execute("%xla_start -n 1")).locator(".xn-headline")
@@ -272,11 +269,7 @@ def test_after_a_reload_the_panel_goes_on_and_the_next_cell_shows_how_the_ranks_
         notebook.save()
         notebook.reload()
         expect(headline).to_have_text("1 live rank, idle")
-        notebook.page.wait_for_timeout(1000 * AWAY)  # of which the kernel judges who has gone
         notebook.execute("%xla_shutdown")
-        shown = notebook.text(notebook.execute("1 + 1"))
-        assert "ended while no page showed it:" in shown
-        assert "1 live rank ended by %xla_shutdown" in shown
 
 
 @pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time

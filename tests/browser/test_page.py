@@ -65,16 +65,6 @@ def test_a_new_page_asks_for_everything(opened: Opener) -> None:
     assert opened().wait_sent("whole")["run"] == "run-1"
 
 
-def test_the_page_says_that_it_is_there_at_most_every_two_seconds(opened: Opener) -> None:
-    panel = opened()
-    panel.give(*(panel.news(bar=bar("steps")) for _ in range(5)))
-    (first,) = panel.sent("here")
-    assert first["page"] == panel.wait_sent("whole")["page"]
-    panel.page.evaluate("new Promise(done => setTimeout(done, 2000))")
-    panel.tell(bar=bar("steps"))
-    assert [told["page"] for told in panel.sent("here")] == [first["page"]] * 2
-
-
 def test_the_snapshot_below_a_panel_is_hidden_while_the_panel_is_there(panel: Panel) -> None:
     panel.page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<p class=\"xn-saved-run-1\">own</p>"

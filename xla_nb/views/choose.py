@@ -18,7 +18,6 @@ from xla_nb.views import picture
 from xla_nb.views.beside import Beside
 from xla_nb.views.cell_text import CellTextView
 from xla_nb.views.loop import NoView, View
-from xla_nb.views.panel.pages import pages
 from xla_nb.views.text import TextView
 
 
@@ -68,9 +67,7 @@ def _panel(run: Run) -> View:
             f"The panel needs anywidget, which cannot be imported: {problem}. "
             "Run `%pip install anywidget`, or use `--view text`."
         ) from None
-    view = PanelView(run)
-    pages().add(view)
-    return view
+    return PanelView(run)
 
 
 def _text(run: Run) -> View:

@@ -26,7 +26,6 @@ from xla_nb.views.snapshot import Bar, Card, Diagnosis, Hang, Slot, Snapshot, Tr
 # ---------------------------------------------------------------- from the page
 
 VALID = [
-    {"type": "here", "run": "r", "page": "p"},
     {"type": "whole", "run": "r", "page": "p"},
     {"type": "stop", "run": "r", "request": 1},
     {"type": "stacks", "run": "r", "request": 2},
@@ -66,14 +65,13 @@ def test_a_message_for_another_run_is_refused(message):
         {"type": "stop", "run": "r"},
         {"type": "stop", "run": "r", "request": "1"},
         {"type": "stop", "run": "r", "request": True},
-        {"type": "here", "run": "r", "page": 1},
         {"type": "focus", "run": "r", "rank": "0"},
         {"type": "focus", "run": "r"},
-        VALID[6] | {"stream": "../../etc/passwd"},
-        VALID[6] | {"before": -1},
-        VALID[6] | {"rank": "../../x"},
-        VALID[6] | {"count": 1.5},
-        VALID[6] | {"count": -1},
+        VALID[-1] | {"stream": "../../etc/passwd"},
+        VALID[-1] | {"before": -1},
+        VALID[-1] | {"rank": "../../x"},
+        VALID[-1] | {"count": 1.5},
+        VALID[-1] | {"count": -1},
     ],
     ids=repr,
 )
@@ -512,43 +510,6 @@ def test_everything_is_sent_again_at_the_pages_request(behind):
     behind.ask("whole", page="p")
     whole = behind.answer("news", whole=True)
     assert [card["rank"] for card in whole["cards"]] == [0, 1]
-
-
-@pytest.fixture
-def soon(notebook):
-    """A page has gone when it owes an answer for half a second."""
-    notebook.ok("from xla_nb.views.panel import answers\naway, answers.AWAY = answers.AWAY, 0.5")
-    yield
-    notebook.ok("answers.AWAY = away")
-
-
-def _go(behind):
-    """The page answers once, and no more."""
-    behind.ask("here", page="first")
-    begun = behind.answer("news")["now"]
-    while behind.answer("news")["now"] < begun + 1:
-        pass
-
-
-def test_a_run_whose_page_has_gone_is_live_in_the_next_cell(notebook, soon, behind):
-    _go(behind)
-    moved = Asking(notebook, launched(notebook, "1 + 1"))
-    assert moved.run == behind.run
-    moved.ask("whole", page="p")
-    assert moved.answer("news", whole=True)["about"]["ranks"] == 2
-    stays = launched(notebook, "2 + 2")  # nobody has answered there yet, so nobody can tell
-    assert not stays.of("comm_open")
-
-
-def test_how_a_run_ended_whose_page_had_gone_is_shown_by_the_next_cell(notebook, soon, behind):
-    _go(behind)
-    behind.ask("stop", request=1)
-    behind.hear(lambda m: m["content"].get("comm_id") == behind.comm and "close" in m["msg_type"])
-    shown = notebook.ok("'again'")
-    assert re.match(r"Cell In\[\d+\] ended while no page showed it:", shown.stdout)
-    (end,) = Page(shown.messages).shown
-    assert "stopped" in end["text/plain"]
-    assert "ended" not in notebook.ok("1 + 1").stdout
 
 
 def test_a_page_that_asks_for_the_first_time_gets_the_lines_before(behind):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from xla_nb.run.run import Run
-from xla_nb.views.panel.pages import pages
 from xla_nb.views.panel.variables import AskedVariables
 from xla_nb.views.panel.view import NOTHING, PanelView
 from xla_nb.views.saved.variables import Variables
@@ -124,11 +123,6 @@ class GroupPanel(PanelView):
         if (asking := self._variables.pause(now)) is not None:
             due.append(asking)
         return max(0.0, min(due))
-
-    def finish(self) -> None:
-        """Show how they ended; a page that was reloaded gets that in the next cell."""
-        super().finish()
-        pages().add(self)
 
     def _leave_note(self) -> None:
         html = f'<div style="opacity:.75;font-size:12px">{self._moved}</div>'

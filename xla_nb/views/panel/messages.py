@@ -34,7 +34,6 @@ from xla_nb.views.snapshot import (
 # ---------------------------------------------------------------- from the page
 
 _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
-    "here": {"page": (str,)},
     "whole": {"page": (str,)},
     "stop": {"request": (int,)},
     "stacks": {"request": (int,)},

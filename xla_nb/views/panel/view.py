@@ -21,7 +21,6 @@ from xla_nb.run.stacks import Inquiry
 from xla_nb.views import picture
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
-from xla_nb.views.panel.answers import Answers
 from xla_nb.views.panel.widget import Page
 
 _BEAT = 0.05  # seconds between two messages
@@ -44,9 +43,7 @@ class PanelView:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.answers = Answers()
         self._left = False
-        self._end = NOTHING
         self._observer = Observer(run, notes=True)
         self._news = messages.PanelNews()
         self._sequence = 0
@@ -86,13 +83,10 @@ class PanelView:
                 self._handle_requests()
                 self._observer.read(_BUDGET)
                 self._observer.sample()
-                self._end = (
-                    picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
-                )
-                self._live.update(self._end, raw=True)
+                end = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
+                self._live.update(end, raw=True)
                 self._saved.update(NOTHING, raw=True)
         finally:
-            self.answers.end()
             self._close()
 
     def withdraw(self) -> None:
@@ -102,13 +96,6 @@ class PanelView:
     def leave(self) -> None:
         """Show nothing more: another view has taken over. Called in any thread."""
         self._left = True
-
-    def show_end(self) -> None:
-        """Show in the cell that is being executed how the run ended, which its own cell cannot.
-        What that shows is older, and hidden: the run would be shown twice."""
-        print(f"{self.run.label} ended while no page showed it:")
-        older = f"<style>.{self._snapshot_class} {{ display: none }}</style>"
-        _displayed(self._end | {"text/html": self._end["text/html"] + older})
 
     def _close(self) -> None:
         self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
@@ -133,7 +120,6 @@ class PanelView:
         if output:
             message["lines"] = [messages.lines(new) for new in output]
         if message:
-            self.answers.asked()
             self._sequence += 1
             self._send("news", seq=self._sequence, whole=whole, now=time.time(), **message)
 
@@ -208,7 +194,6 @@ class PanelView:
     def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
         """What a page may ask for."""
         return {
-            "here": self._on_here,
             "whole": self._on_whole,
             "focus": self._on_focus,
             "stop": self._on_stop,
@@ -223,9 +208,6 @@ class PanelView:
             except Empty:
                 return
             self._actions[message["type"]](message)
-
-    def _on_here(self, message: dict[str, Any]) -> None:
-        self.answers.answered(message["page"])
 
     def _on_whole(self, message: dict[str, Any]) -> None:
         self._whole = True

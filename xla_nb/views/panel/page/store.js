@@ -118,7 +118,6 @@ export class Store {
 	take(message) {
 		this.updated = new Date();
 		if (this.frozen !== null) this.thaw();
-		this.answer();
 		const handler = `on_${message?.type}`;
 		if (message?.run === this.run && handler in this) this[handler](message);
 		else console.debug("xla_nb: ignored", message);
@@ -260,14 +259,6 @@ export class Store {
 		} catch (error) {
 			console.debug("xla_nb:", error);
 		}
-	}
-
-	/** Tells the kernel that this page is there, at most every two seconds. */
-	answer() {
-		const now = performance.now();
-		if (now < this.silent) return;
-		this.silent = now + 2000;
-		this.send({ type: "here", page: PAGE });
 	}
 
 	/** Asks for everything, at most once a second. */
