@@ -208,3 +208,13 @@ def main(rank):
     told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ s of it compiling \d graphs · "
     assert re.match(told, title), title
     assert style.AMBER not in page.partition("</b>")[0]
+
+
+def test_the_rank_that_the_others_waited_for_most_of_the_time_stays(notebook):
+    notebook.ok(SAMPLED)
+    notebook.ok(
+        "%%xla_spawn -n 3 -o waited_ --view none\nimport time, torch_xla.core.xla_model as xm\n"
+        "def f(rank):\n    time.sleep(3 * (rank == 1))\n    xm.rendezvous('late')"
+    )
+    text, _ = ast.literal_eval(notebook.value("title(waited_)"))
+    assert re.search(r"finished in .*; the others waited [23]\.\d s of it for rank 1", text)

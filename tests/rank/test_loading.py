@@ -84,6 +84,19 @@ def test_the_first_wait_of_a_program_is_not_counted_those_of_later_epochs_are(wa
     assert watch.seconds == 5.0
 
 
+def test_what_a_first_wait_takes_beyond_a_start_is_counted(watch, clock):
+    class Late(Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            clock.take(8.0)
+            return torch.ones(2)
+
+    list(DataLoader(Late()))
+    assert watch.seconds == 5.0
+
+
 def test_a_loader_in_a_loop_under_progress_is_counted_once(watch, clock, slow):
     assert len(list(progress(slow))) == 3
     assert watch.seconds == 2.0
@@ -100,7 +113,7 @@ def test_a_loader_that_reads_another_one_is_counted_whole_and_once(watch, clock,
             return batch
 
     list(DataLoader(Outer()))
-    assert watch.seconds == 5.0
+    assert watch.seconds == 7.0
 
 
 def test_the_queue_of_a_device_is_counted(watch, clock):

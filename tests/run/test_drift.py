@@ -94,3 +94,15 @@ def test_what_always_differed_by_rank_is_not_new_until_one_differs_from_most():
     assert watch.after("Cell In[2]", OWN) == []
     (drift,) = watch.after("Cell In[3]", APART)
     assert drift.wrong
+
+
+def test_each_part_that_drifts_later_is_told_with_its_cell(watch):
+    def parts(*each):
+        return compared(*({"x": {"a": a, "b": b}} for a, b in each))
+
+    watch.after("Cell In[1]", parts((1, 1), (1, 1), (1, 1)))
+    (first,) = watch.after("Cell In[2]", parts((1, 1), (2, 1), (3, 1)))
+    assert "since Cell In[2]" in first and "'b'" not in first
+    assert watch.after("Cell In[3]", parts((1, 1), (2, 1), (3, 1))) == []
+    (second,) = watch.after("Cell In[4]", parts((1, 1), (2, 1), (3, 5)))
+    assert "since Cell In[4]: rank 2 (['b']" in second and "'a'" not in second

@@ -332,7 +332,9 @@ def test_ranks_that_wait_for_data_are_told():
 
 def test_one_rank_that_waits_for_data_is_marked():
     found = diagnose(snapshot(card(0), card(1)), {0: loading(20.0), 1: loading(0.0)})
-    assert found == Diagnosis("Waiting for data took rank 0 20 s of the last 50 s", "warning", (0,))
+    assert found == Diagnosis(
+        "Waiting for data took 20 s of the last 50 s on rank 0", "warning", (0,)
+    )
 
 
 def test_of_the_one_process_of_all_devices_no_device_is_marked():

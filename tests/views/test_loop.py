@@ -64,7 +64,7 @@ def test_an_interrupt_that_comes_when_the_ranks_have_returned_is_raised(tmp_path
     def finish():
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=f"All ranks had returned; .*{run.name}"):
+    with pytest.raises(Interrupted, match=f"All ranks have returned; .*{run.name}"):
         follow(run, drawing(lambda: 0.0, finish))
 
 

@@ -2,8 +2,9 @@
 torch_xla's loaders; and the errors of those loaders, which are the rank's.
 
 Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a thread of its own. A
-loader without workers loads in that `next()`, which is waiting too. The first wait of a program for
-loaders of a kind is not counted: workers start in it, and torch_xla's loader imports JAX.
+loader without workers loads in that `next()`, which is waiting too. Of the first waits of a program,
+one for each kind of loader, some seconds are not counted: workers start in them, and torch_xla's
+loader imports JAX.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _WAITS = (
 )
 
 
+#: Seconds of the first waits that are not counted.
+_START = 3.0
+
+
 class _Waits(Stopwatch):
     """A rank's; `first` runs instead in the first wait for each kind of loader."""
 
@@ -34,6 +39,15 @@ class _Waits(Stopwatch):
         super().__init__()
         self.first = Stopwatch()
         self._known: set[object] = set()
+
+    @property
+    def seconds(self) -> float:
+        return super().seconds + max(0.0, self.first.seconds - _START)
+
+    @property
+    def measured(self) -> float:
+        """All of it, counted or not."""
+        return super().seconds + self.first.seconds
 
     def of(self, kind: object) -> Stopwatch:
         """The one that runs in the next wait for a loader of this kind."""
@@ -127,11 +141,11 @@ def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator
     iterator = iter(iterable)
     while True:
         watch = waits.of(type(iterable))
-        begun, counted, before = time.monotonic(), waits.seconds + waits.first.seconds, executed()
+        begun, measured, before = time.monotonic(), waits.measured, executed()
         try:
             item = next(iterator)
         except StopIteration:
             return
         if executed() == before:
-            watch.add(time.monotonic() - begun + counted - waits.seconds - waits.first.seconds)
+            watch.add(time.monotonic() - begun + measured - waits.measured)
         yield item

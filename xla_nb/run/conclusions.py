@@ -130,25 +130,30 @@ class _Time:
         if not waited:
             return None
         some, cost = self._some(waited), statistics.median(waited.values())
-        told = f"waiting for data took {f'{ranks(some)} ' if some else ''}{self._part(cost)}"
+        told = f"waiting for data took {self._part(cost)}{f' on {ranks(some)}' if some else ''}"
         return Concluded(kind="loading", sentence=told, ranks=some, strength=cost)
 
     def _slowest(self) -> Concluded | None:
-        """Ranks that wait little while all others do, in the same steps."""
+        """Ranks that wait little while all others do, in the same steps; without steps, for most of
+        the time."""
         waited = {rank: one.waited for rank, one in self.windows.items() if one.waited is not None}
-        steps = [one.steps for one in self.windows.values()]
-        if len(waited) < max(2, self.everybody) or min(steps) < max(_STEPS, _EACH * max(steps)):
+        if len(waited) < max(2, self.everybody):
             return None
         slow = [rank for rank, wait in waited.items() if wait <= max(waited.values()) / 2]
         others = [wait for rank, wait in waited.items() if rank not in slow]
         if not slow or 3 * len(slow) > max(3, len(waited)):
             return None
         cost = min(others) - max(waited[rank] for rank in slow)
-        if not _matters(cost, self.windows[slow[0]], _SHARE):
+        steps = [one.steps for one in self.windows.values()]
+        in_step = min(steps) >= max(_STEPS, _EACH * max(steps))
+        if not _matters(cost, self.windows[slow[0]], _SHARE if in_step else _MOST):
             return None
-        told = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest, by "
-        told += f"{1000 * cost / min(steps):.3g} ms a step: the other{'s' * (len(others) > 1)} "
-        told += f"waited {self._part(cost)}"
+        told = f"the other{'s' * (len(others) > 1)} waited {self._part(cost)}"
+        if in_step:
+            slowest = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest"
+            told = f"{slowest}, by {1000 * cost / min(steps):.3g} ms a step: {told}"
+        else:
+            told = f"{told} for {ranks(slow)}"
         return Concluded(kind="slowest", sentence=told, ranks=tuple(slow), strength=cost)
 
     def _part(self, cost: float) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from xla_nb.protocol.events import Concluded
 from xla_nb.run.comparing import Compared
@@ -11,23 +12,24 @@ from xla_nb.run.disagreement import sentence
 from xla_nb.wording import ranks
 
 _EQUAL = ("equal", "equal but for NaN")
+_MISSING = "missing"  # in place of a leaf's path, which begins with a sign or is empty
 DRIFT = "drift"  #: the kind of what a run has concluded of it
 
 
 @dataclass
 class _Seen:
-    """equal: the label of the last cell after which all ranks had the same; last: of the last cell
-    after which the variable was looked at; told: "drift" or "note", once the ranks were said to
-    differ."""
+    """last: the label of the last cell after which the variable was looked at; equal: by path, that
+    of the last one after which all ranks had the same leaf; told: the leaves of which was said that
+    ranks differ, as a drift or as what may be meant so."""
 
-    equal: str = ""
     last: str = ""
-    told: str = ""
-    paths: set[str] = field(default_factory=set)  # of its leaves that were equal
+    equal: dict[str, str] = field(default_factory=dict)
+    told: dict[str, Literal["drift", "note"]] = field(default_factory=dict)
 
 
 class Watch:
-    """Says once in which cell ranks drifted apart, and again only after they have agreed.
+    """Says once of each leaf in which cell ranks drifted apart, and again only after they have
+    agreed on it.
 
     names: those that are watched, in order; of some `before` has seen something already."""
 
@@ -41,53 +43,57 @@ class Watch:
 
     def new(self, compared: Iterable[Compared]) -> list[Compared]:
         """Those of which `after` will speak: their values are worth asking for."""
-        return [one for one in compared if self._is_new(one)]
+        return [one for one in compared if one.name in self._seen and self._fresh(one)]
 
     def after(self, cell: str, compared: Sequence[Compared]) -> list[Concluded]:
         """What is to be said after a cell (`Cell In[7]`): wrong, unless ranks may be meant to
         differ. `compared` has the watched names that any rank has."""
-        found = [_drift(one, cell, self._seen[one.name]) for one in self.new(compared)]
+        found = []
         for one in compared:
-            if one.name in self._seen:
-                self._take(self._seen[one.name], one, cell)
+            if (seen := self._seen.get(one.name)) is None:
+                continue
+            if fresh := self._fresh(one):
+                found.append(_drift(one, cell, seen, fresh))
+                seen.told |= {
+                    path: "drift" if is_drift else "note" for path, is_drift in fresh.items()
+                }
+            same = {leaf.path for leaf in one.leaves if leaf.verdict in _EQUAL}
+            same |= {_MISSING} if not one.missing else set()
+            seen.equal |= dict.fromkeys(same, cell)
+            seen.told = {path: how for path, how in seen.told.items() if path not in same}
+            seen.last = cell
         return found
 
-    def _is_new(self, one: Compared) -> bool:
-        seen = self._seen.get(one.name)
-        if seen is None or not _differs(one):
-            return False
-        return not seen.told or (seen.told == "note" and _is_drift(one, seen))
-
-    def _take(self, seen: _Seen, one: Compared, cell: str) -> None:
-        seen.last = cell
-        if _differs(one):
-            seen.told = "drift" if _is_drift(one, seen) or seen.told == "drift" else "note"
-        elif one.verdict in _EQUAL:
-            seen.equal, seen.told = cell, ""
-        seen.paths.update(leaf.path for leaf in one.leaves if leaf.verdict in _EQUAL)
-
-
-def _differs(one: Compared) -> bool:
-    return one.verdict in ("different", "not on all", "no majority")
-
-
-def _is_drift(one: Compared, seen: _Seen) -> bool:
-    """Where each rank has its own, that may be meant so, unless they had the same before."""
-    spread = [leaf.path for leaf in one.leaves if leaf.verdict == "no majority"]
-    return one.verdict != "no majority" or not seen.paths.isdisjoint(spread)
+    def _fresh(self, one: Compared) -> dict[str, bool]:
+        """The leaves on which ranks differ and of which that was not said: whether it is wrong.
+        Where each rank has its own, that may be meant so, unless they had the same before."""
+        seen = self._seen[one.name]
+        differ = {
+            leaf.path: leaf.verdict == "different" or leaf.path in seen.equal
+            for leaf in one.leaves
+            if leaf.verdict in ("different", "no majority")
+        }
+        if one.verdict == "not on all":
+            differ[_MISSING] = True
+        return {
+            path: is_drift
+            for path, is_drift in differ.items()
+            if seen.told.get(path) not in ("drift", "drift" if is_drift else "note")
+        }
 
 
-def _drift(one: Compared, cell: str, seen: _Seen) -> Concluded:
-    what = f"missing on {ranks(one.missing)}" if one.verdict == "not on all" else sentence(one)
+def _drift(one: Compared, cell: str, seen: _Seen, fresh: dict[str, bool]) -> Concluded:
+    some = replace(one, leaves=tuple(leaf for leaf in one.leaves if leaf.path in fresh))
+    what = sentence(some) or f"missing on {ranks(one.missing)}"
+    equal = [seen.equal.get(path, "") for path in fresh]
     since = f"since {cell}"
-    if not seen.equal:
+    if "" in equal:
         first = "already when first compared"
         if cell.startswith("%"):  # before any cell
             since = first
         else:
             since = f"after {cell}" if seen.last else f"{first}, after {cell}"
-    elif seen.equal != seen.last:
-        since = f"after {cell}; last known to be equal after {seen.equal}"
+    elif set(equal) != {seen.last}:
+        since = f"after {cell}; last known to be equal after {equal[0]}"
     told = f"`{one.name}` differs between ranks {since}: {what}"
-    is_wrong = _is_drift(one, seen)
-    return Concluded(kind=DRIFT, sentence=told, ranks=one.deviating, wrong=is_wrong)
+    return Concluded(kind=DRIFT, sentence=told, ranks=some.deviating, wrong=any(fresh.values()))

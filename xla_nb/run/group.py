@@ -292,9 +292,10 @@ class Group:
         for run, busy in list(self._programs.items()):
             common = chosen & set(busy)
             if common and run not in self._yielding:
+                way = f" (%xla_stop {run.name})" if self._has_magics else ""
                 raise UsageError(
-                    f"{run.label} is still running on {ranks(sorted(common))}. Wait for it "
-                    "(run.wait()) or stop it (run.stop(), %xla_stop)."
+                    f"{run.label} is still running on {ranks(sorted(common))}. Wait for it, or "
+                    f"stop it{way}."
                 )
 
     @property
@@ -335,9 +336,10 @@ class Group:
         if self.run.state.ending and not self.run.state.troubled:
             return f"{self.why_lost}."
         if self.alive:
+            gone = sorted(set(self.world) - set(self.alive))
             return (
-                f"{self.why_lost}. What the ranks held is lost with that, but for what "
-                "`ranks.pull` can still get of others."
+                f"{self.why_lost}. What {ranks(gone)} held is lost with that; `ranks.pull`, and "
+                f"cells for {ranks(self.alive)}, get what is there."
             )
         return f"The live ranks have ended: {self.why_lost}."
 

@@ -63,8 +63,8 @@ def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
 def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
     """How a run ended, with what it suffered from:
     `4 ranks finished in 27.9 s; line 9 compiled in every step, 26 s of it`."""
-    if conclusion is None or (conclusion.wrong and not ok):  # which the headline has
-        return headline
+    if conclusion is None or (not ok and (conclusion.calm or conclusion.wrong)):
+        return headline  # which has what is wrong
     told = ansi.plain(conclusion.sentence)
     told = f"{',' if conclusion.calm else ';'} {told}"
     return f"{headline} in {facts.took(elapsed)}{told}" if ok else f"{headline}{told}"

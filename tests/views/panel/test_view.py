@@ -191,7 +191,11 @@ def test_a_card_has_its_step_waits_and_memory_as_numbers(observer):
 def test_the_diagnosis_is_sent_with_its_level_and_ranks(observer):
     late = Diagnosis("3 ranks have waited 16 s for rank 2, at line 6", "warning", (2,))
     about = PanelNews().of(snapshot(diagnosis=late), observer)["about"]
-    assert about["diagnosis"] == {"sentence": late.sentence, "level": "warning", "ranks": [2]}
+    assert about["diagnosis"] == {
+        "sentence": late.sentence.replace("16 s", "16\xa0s"),
+        "level": "warning",
+        "ranks": [2],
+    }
     assert PanelNews().of(snapshot(), observer)["about"]["diagnosis"] is None
 
 

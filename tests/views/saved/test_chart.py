@@ -193,6 +193,7 @@ def test_one_outlier_among_many_lines_is_visible() -> None:
         (-3.0, 95.0, (-50, 0, 50, 100)),
         (0.0, 30.0, (0, 10, 20, 30)),
         (5.0, 5.0, (4.5, 5, 5.5)),
+        (0.05, 0.05000000000000001, (0.045, 0.05, 0.055, 0.06)),
     ],
 )
 def test_ticks_are_round_and_enclose_the_values(

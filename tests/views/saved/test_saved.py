@@ -667,6 +667,19 @@ def test_a_fold_tells_of_the_lines_that_are_not_in_it() -> None:
     assert "26 more lines, <i>… 59,950 lines left out, in rank-0.out</i>" in told
 
 
+def test_a_fold_counts_lines_also_where_ranks_take_turns() -> None:
+    each = []
+    for rank in (0, 1):
+        numbered = tuple(f"{number} of {rank}" for number in range(60))
+        at = tuple(float(number) for number in range(60))
+        each.append(replace(printed(*numbered, rank=rank), times=at))
+    html = saved.render_html(snapshot(excerpts=tuple(each)))
+    shown = len(re.findall(r"\d+ of \d", html))
+    (told,) = re.findall(r">(\d+) more lines<", html)
+    hidden = re.findall(r"\d+ of \d", html[html.index(" more lines") : html.rindex("</details>")])
+    assert (shown, int(told)) == (120, len(hidden))
+
+
 def test_output_that_the_cell_has_already_is_folded_beside_the_title() -> None:
     whole = snapshot(excerpts=(printed("hello"),))
     page = Page(saved.render_html(whole, folds_output=True))

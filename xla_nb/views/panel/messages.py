@@ -8,6 +8,7 @@ protocol.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,7 @@ class Turns:
 
 #: Ranks that have lanes, at most.
 _LANES = 64
+_UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and what it should not lose
 
 
 def _slot(slot: Slot) -> list[float]:
@@ -276,7 +278,7 @@ def _live(live: Live) -> dict[str, Any]:
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     """`level`: "calm", "warning" or "bad"; `ranks`: those to be marked."""
     return {
-        "sentence": diagnosis.sentence,
+        "sentence": _UNIT.sub("\\1\xa0\\2", diagnosis.sentence),
         "level": diagnosis.level,
         "ranks": list(diagnosis.ranks),
     }

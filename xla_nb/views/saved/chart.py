@@ -61,7 +61,7 @@ def frame(lines: Lines, bands: Bands = MappingProxyType({})) -> Frame | None:
 
 def ticks(low: float, high: float) -> tuple[float, ...]:
     """Three to six evenly spaced round numbers that enclose `low` and `high`."""
-    if low == high:
+    if math.isclose(low, high, rel_tol=1e-12):  # the mean of equal numbers is about them
         margin = abs(low) / 10 or 1.0
         low, high = low - margin, high + margin
     step = _round_step((high - low) / 3)

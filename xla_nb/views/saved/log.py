@@ -64,7 +64,7 @@ def as_html(snapshot: Snapshot, room: int) -> str:
     shown = list(groups(bounds.excerpts(snapshot, room, draw), told))
     if not shown:
         return ""
-    log = in_parts(shown, _lists(shown), "entries")
+    log = in_parts(shown, _lists(shown), "lines", lines=lambda group: group.lines)
     notes = (div(f"font-size:12px;{FAINT}", note) for note in bounds.notes_on_output(snapshot))
     return unseen("Output") + log + "".join(notes)
 

@@ -131,16 +131,18 @@ def in_parts(
     draw: Callable[[Sequence[_Item]], str],
     noun: str,
     ends: tuple[int, int] = (_HEAD, _TAIL),
+    lines: Callable[[_Item], Sequence[object]] = lambda item: [item],
 ) -> str:
-    """All items; of many the first and the last ones, with those between them folded. Nothing
-    scrolls in a box of its own: on paper its end would be missing."""
+    """All items; of many the first and the last ones, with those between them folded, of which the
+    `lines` are counted. Nothing scrolls in a box of its own: on paper its end would be missing."""
     head, tail = ends
     middle = items[head : len(items) - tail]
     if len(middle) <= _FEW:
         return draw(items)
     # How many lines are left out altogether is told outside the fold.
-    gaps = [item for item in middle if isinstance(item, str) and item.startswith(_GAP)]
-    rest = f"{len(middle) - len(gaps):,} more {noun}"
+    inside = [line for item in middle for line in lines(item)]
+    gaps = [line for line in inside if isinstance(line, str) and line.startswith(_GAP)]
+    rest = f"{len(inside) - len(gaps):,} more {noun}"
     between = details(faint(", ".join([rest, *gaps])), draw(middle))
     return draw(items[:head]) + between + draw(items[len(items) - tail :])
 
