@@ -2,8 +2,8 @@
 torch_xla's loaders; and the errors of those loaders, which are the rank's.
 
 Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a thread of its own. A
-loader without workers loads in that `next()`, which is waiting too. Of the first waits of a program,
-one for each kind of loader, some seconds are not counted: workers start in them, and torch_xla's
+loader without workers loads in that `next()`, which is waiting too. Of the first wait of a
+program for each kind of loader some seconds are not counted: workers start in it, and torch_xla's
 loader imports JAX.
 """
 

@@ -193,6 +193,10 @@ def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: in
     return words if is_enough else told_apart(numbers, word, digits + 1)
 
 
+def _after(long: str) -> str:
+    return f"in {long}" if long.startswith("under") else f"after {long}"
+
+
 def name(card: Card, snapshot: Snapshot) -> str:
     """`rank 3`, or `device 3`."""
     return f"{snapshot.unit} {card.rank}"
@@ -203,7 +207,7 @@ def when(card: Card, snapshot: Snapshot) -> str:
     if card.since is None:
         return ""
     if card.phase in style.ENDED:
-        return f"after {span(card.since - snapshot.started)}" if snapshot.started else ""
+        return _after(span(card.since - snapshot.started)) if snapshot.started else ""
     return f"for {span(max(snapshot.now - card.since, 0.0))}"
 
 
