@@ -154,11 +154,6 @@ class Record:
         ranks = {path: path.stem.partition("-")[2] for path in paths}
         return {int(rank): path for path, rank in ranks.items() if rank.isdecimal()}
 
-    @property
-    def module_values(self) -> Path:
-        """What the launched cell's module has bound, for the notebook."""
-        return self.path / "module.result"
-
     def history(self, rank: int) -> Path:
         return self.path / _of_rank(rank, "history")
 
@@ -237,7 +232,7 @@ class Record:
         """Bytes of all files; of an ended run as its summary has them, and what waits for its
         notebook."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            return int(json.loads(private.read(self.summary))["bytes"]) + _size(self.module_values)
+            return int(json.loads(private.read(self.summary))["bytes"])
         return _bytes_in(self.path)
 
     def add(self, event: Event | None = None) -> None:
@@ -270,7 +265,7 @@ class Record:
         with contextlib.suppress(OSError):
             self.add()
         with contextlib.suppress(OSError):
-            size = _bytes_in(self.path) - _size(self.module_values)
+            size = _bytes_in(self.path)
             more = {"bytes": size} | ({"events": self._sum.hexdigest()} if self._has_sum else {})
             private.write(scratch, json.dumps({**summary, **more}, indent=2).encode())
         with contextlib.suppress(OSError):
