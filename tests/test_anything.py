@@ -2,7 +2,7 @@
 
 2,000 cells and 2,000 lines are tried by `make test-all` (XLA_NB_ANYTHING sets how many), a few of
 them by `make test`. The cells go through a real IPython and the real magic; only the launch is not
-done.
+done, and cells that IPython itself would run here are left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from tests.support.anything import LAUNCHED, cells, lines
-from tests.support.shell import Ended
+from tests.support.anything import cells, lines
 from xla_nb import api, magics, notebook
 from xla_nb.errors import XlaNbError
 from xla_nb.program import module_file
@@ -73,28 +72,28 @@ class Slow(BaseException):
 class Bench:
     """An IPython with xla_nb's magics, which hand over what they would launch."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         config = Config()
         config.HistoryManager.enabled = False
         self.shell = InteractiveShell(config=config)
-        self.shell.magics_manager.register(magics.XlaMagics(self.shell))
+        self.magics = magics.XlaMagics(self.shell)
+        self.shell.magics_manager.register(self.magics)
+        self.shell.input_transformers_cleanup.append(self.magics.transformed)
         self.shell.events.register("pre_run_cell", self._before_cell)
+        self.shell.events.register("post_run_cell", self.magics.after_cell)
         self.shell._showtraceback = lambda *_: None  # type: ignore[method-assign]
         self.launched: Program | None = None
         self.outcomes: collections.Counter[str] = collections.Counter()
         self.troubles: list[BaseException] = []
         patch.setattr(notebook, "current", lambda: notebook.of(self.shell))
-        patch.setattr(
-            api, "run", lambda program, _, __, begun: begun(Ended(program, "Cell In[2]", folder))
-        )
+        patch.setattr(api, "run", self._launch)
         assert self.run(BEFORE) is None
         assert self.run(LAUNCH) is None
-        patch.setattr(api, "run", self._launch)
         self.held = self.names
 
     def _before_cell(self, info: Any) -> None:
         try:
-            notebook.of(self.shell).before_cell(info)
+            self.magics.before_cell(info)
         except BaseException as trouble:  # which IPython would only print
             self.troubles.append(trouble)
 
@@ -130,12 +129,12 @@ class Bench:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the user's names hold; but for those that the notebook gets when they are used."""
+        """What the user's names hold, but for those that a launch binds here."""
         hidden = self.shell.user_ns_hidden
         return {
             name: f"{id(value)} {value if type(value) in (int, list) else ''}"
             for name, value in self.shell.user_ns.items()
-            if not (name in hidden or name in (*LAUNCHED, "w") or re.match("_i?[0-9]|__?_?$", name))
+            if not (name in hidden or name in "fw" or re.match("_i?[0-9]|__?_?$", name))
         }
 
 
@@ -159,7 +158,7 @@ def bench() -> Iterator[Bench]:
     main = sys.modules["__main__"]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", folder)
-        made = Bench(Path(folder) / "run", patch)
+        made = Bench(patch)
         yield made
         print(dict(made.outcomes))  # for docs/reliability.md (pytest -s)
         made.shell.restore_sys_module_state()
@@ -214,6 +213,8 @@ def check_message(message: str) -> None:
 
 
 def check_cell(bench: Bench, text: str) -> None:
+    if bench.magics.calls_function("-n 2", text):
+        return  # IPython runs it
     problem = bench.run(f"%%xla_spawn -n 2\n{text}")
     assert bench.names == bench.held
     if isinstance(problem, UsageError):  # IPython's own

@@ -216,7 +216,7 @@ def test_ranks_have_the_interpreters_options_however_the_script_is_run(tmp_path,
 
 CELLS = [
     "%load_ext xla_nb",
-    "%%xla_spawn -n 2\nimport torch, torch_xla\ndef f(rank):\n    print('on', rank)\n"
+    "%%xla_spawn -n 2\ndef f(rank):\n    import torch, torch_xla\n    print('on', rank)\n"
     "    return rank + int(torch.full((), 7))",
     "print(_.results)",
     "print('IMPORTED', [name for name in __import__('sys').modules if name.startswith('torch')])",
@@ -296,6 +296,7 @@ def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
     here = SimpleNamespace(
         runs_a_script=False,
         settings={"n": 3, "timeout": 60.0, "keep_going": True},
+        top_level=None,
         program=lambda made: made(api.script()),
         resolve=None,
     )

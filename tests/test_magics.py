@@ -106,7 +106,8 @@ def test_a_result_of_a_class_that_a_later_launch_defines_otherwise_is_told(noteb
     assert notebook.ok("print(first[0].n())").stderr == ""
     notebook.ok(spawn(cell.format(2), "-o second"))
     shown = notebook.ok("print(second[0].n(), same[0].n())")
-    assert shown.stderr.endswith("rank 0's result is read with the new `Edited`.\n")
+    assert shown.stdout == "2 1\n"
+    assert shown.stderr.endswith("rank 0's result has the former `Edited`.\n")
 
 
 def test_the_definition_that_is_current_counts(notebook):
@@ -454,38 +455,6 @@ def test_what_a_launched_cell_computed_is_one_value_for_all(notebook):
     notebook.ok(spawn("def g(rank): return seed, model.weight.detach().clone()", "-o second"))
     assert notebook.value("second[1][0] == seed") == "True"
     assert notebook.value("bool((second[1][1] == first[0][1]).all())") == "True"
-
-
-def test_waiting_for_what_a_run_computes_can_be_interrupted(notebook):
-    notebook.ok(
-        spawn(
-            "import time\ntime.sleep(60)\nnever = time.time()\ndef f(rank): return never",
-            "--bg -o behind",
-        )
-    )
-
-    def interrupt(shown):
-        if "waiting until Cell In" in shown.stdout and not asked:
-            asked.append(True)
-            notebook.interrupt()
-
-    asked: list[bool] = []
-    shown = notebook.run("print('executed')\nnever", during=interrupt)
-    assert "This cell was not executed: `never` was not computed yet by Cell In" in shown.error
-    assert "executed" not in shown.stdout
-    notebook.ok("behind.stop()")
-
-
-def test_a_launch_waits_for_what_a_run_in_the_background_computes(notebook):
-    notebook.ok(
-        spawn(
-            "import time, random\ntime.sleep(2)\nseed = random.random()\ndef f(rank): return seed",
-            "--bg -o behind",
-        )
-    )
-    shown = notebook.ok(spawn("def g(rank): return seed", "-o after"))
-    assert "has computed `seed` …" in shown.stdout
-    assert notebook.value("behind.wait()[0] == after[0] == after[1]") == "True"
 
 
 def test_exit_ends_a_rank_without_a_result_of_its_own(notebook):
@@ -903,7 +872,7 @@ def test_a_device_touched_at_the_cells_top_level_is_named_with_its_line(notebook
     shown = notebook.run(
         spawn("import torch_xla\ndevice = torch_xla.device()\ndef f(rank):\n    return device")
     )
-    assert f"Cell In[{shown.number}], line 3: this line opens the XLA device" in shown.error
+    assert f"Cell In[{shown.number}], line 3, would open the XLA device" in shown.error
 
 
 def test_a_cell_that_launches_from_a_rank_is_told_so(notebook):
@@ -1004,7 +973,7 @@ def test_the_users_logging_is_set_up_as_in_a_script(notebook):
 
 def test_what_the_cells_top_level_prints_is_shown(notebook):
     shown = notebook.ok(spawn("print('loading the data')\ndef f(rank): pass"))
-    assert shown.lines.count("[cell] loading the data") == 1
+    assert shown.stdout == "loading the data\n"
 
 
 def test_a_rank_that_raises_keyboard_interrupt_itself_has_failed(notebook):

@@ -12,6 +12,7 @@ import inspect
 import linecache
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,9 +124,16 @@ def call(
 
     drops: None takes the place of what a rank returns and cannot be sent, with a note."""
     here = notebook.current()
-    asked = {**dict.fromkeys(run_options.OPTIONS), **given}
+    top_level = here.top_level if here else None
+    asked = {
+        **dict.fromkeys(run_options.OPTIONS),
+        **given,
+        **(top_level.options if top_level else {}),
+    }
     options = run_options.options(run_options.completed(asked, here.settings if here else {}))
     values = run_options.arguments(args)
+    if top_level:
+        top_level.launches = True
 
     def made(scope: Scope) -> Program:
         program = build_call(fn, scope, args=values, name="xla_nb_call")
@@ -305,6 +313,19 @@ def telling() -> Iterator[OnWait]:
         end_line()
         if lasted and slot is not None:  # `clear_output` would take what was printed before, too
             slot.update({}, raw=True)
+
+
+def tell_import(goes_on: Callable[[], bool]) -> None:
+    """Say that the notebook's own process is importing torch_xla, while it does."""
+    what, began = "importing torch_xla in the notebook, once …", time.monotonic()
+    with telling() as told:
+        while goes_on():
+            spec = getattr(sys.modules.get("torch_xla"), "__spec__", None)
+            if not getattr(spec, "_initializing", False):
+                began = time.monotonic()
+            elif (seconds := int(time.monotonic() - began)) >= 1:
+                told(seconds, f"{what} {seconds} s" if picture.kernel() else what)
+            time.sleep(0.1)
 
 
 # ---------------------------------------------------------------- what is shown, and what is there

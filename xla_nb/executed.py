@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from xla_nb.program.cells import Cell
+from xla_nb.program.cells import CALL, Cell, own_text
 
 _LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
 #: IPython's file names for what `%%time` executes: statements, or one expression.
@@ -27,17 +27,16 @@ class Executed:
         that launched them."""
         cells: list[Cell] = []
         for number, (raw, source) in enumerate(self._texts()):
-            if number > 0 and lines_above_magic(raw) is None:
+            if number > 0 and (lines_above_magic(raw) is None or CALL in source):
                 cells.append(self._once(number, raw, source, self._cell))
             cells += launched.get(number, ())
         return cells
 
     def by_magics(self) -> Iterator[Cell]:
-        """Cells below `%%time` and `%%capture`, which IPython compiles without that line, but for
-        those that are launched there."""
+        """Cells below `%%time` and `%%capture`, which IPython compiles without that line."""
         for number, (raw, parsed) in enumerate(self._texts()):
             magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
-            if magic in ("%%time", "%%capture") and lines_above_magic(raw) is None:
+            if magic in ("%%time", "%%capture"):
                 with contextlib.suppress(SyntaxError):  # which IPython has told
                     yield self._once(number, raw, parsed, self._below)
 
@@ -70,7 +69,7 @@ class Executed:
     def _cell(self, number: int, raw: str, source: str) -> Cell:
         return Cell(
             label=f"Cell In[{number}]",
-            source=plain_line_ends(source),
+            source=own_text(plain_line_ends(source)),
             filename=self._shell.compile.get_code_name(raw, source, number),
         )
 
@@ -82,7 +81,9 @@ class Executed:
         above = raw.count("\n", 0, raw.index("%%")) + 1
         if raw.split(maxsplit=1)[0] == "%%time":
             name = _TIMED_VALUE if _is_expression(source) else _TIMED
-        return Cell(f"Cell In[{number}]", "#\n" * above + plain_line_ends(source), name, above)
+        return Cell(
+            f"Cell In[{number}]", "#\n" * above + own_text(plain_line_ends(source)), name, above
+        )
 
 
 def lines_above_magic(raw: str) -> int | None:

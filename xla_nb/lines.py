@@ -78,7 +78,7 @@ def _without_value(word: str) -> str:
 def without_values(line: str) -> str:
     """A line of %%xla_spawn without the values of --env: as a comment it is part of the cell's
     source, which goes to disk. Raises ValueError where a quote is not closed."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line, comments=True) if "--env" in line else []
     shown = []
     for before, word in zip(["", *words], words, strict=False):
         if before == "--env":
@@ -87,16 +87,16 @@ def without_values(line: str) -> str:
             shown.append(f"--env={_without_value(word.removeprefix('--env='))}")
         else:
             shown.append(shlex.quote(word))
-    return " ".join(shown).replace("\n", " ")
+    return " ".join(shown).replace("\n", " ") if words else line
 
 
 def expanded(notebook: Notebook, line: str) -> str:
-    """The line of the cell magic that calls this, with `{N}` and `$N` filled in as IPython does,
-    but for --args: an expression has braces of its own."""
-    notebook.define_for_line(line)
-    depth, frame = 0, sys._getframe()
+    """The line of the cell magic that calls this, or is about to run, with `{N}` and `$N` filled in
+    as IPython does, but for --args: an expression has braces of its own."""
+    depth, frame = -1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_name != "run_cell_magic":
         depth, frame = depth + 1, frame.f_back
+    depth += frame.f_back is not None
     expand: Any = notebook.shell.var_expand
     found = _ARGS.search(line)
     if found is None:

@@ -6,12 +6,16 @@ Beside the panel the only module that imports IPython. What a word does is decid
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import os
+import re
+import sys
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -19,15 +23,20 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 
 from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs, tooltips
 from xla_nb.dropin import guard
-from xla_nb.errors import UsageError, in_lines
+from xla_nb.errors import ProgramError, UsageError, in_lines
+from xla_nb.executed import lines_above_magic, plain_line_ends
 from xla_nb.lines import Parser, expanded, parsed, parser, without_values
 from xla_nb.live_magics import LiveMagics
-from xla_nb.program.build import Program, Scope, build
+from xla_nb.notebook import TopLevel
+from xla_nb.program.build import RANK_NAMES, Cell, Program, Scope, build, build_entry
+from xla_nb.program.cells import CALL, UNREADABLE, parse
+from xla_nb.program.names import names_in
+from xla_nb.program.split import functions
 from xla_nb.protocol import hostile
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
-from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Word
+from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Options, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
@@ -40,6 +49,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def load(shell: InteractiveShell) -> None:
     """Register the magics; start to warm the fork server, and the panel where there is one."""
     shell.register_magics(XlaMagics(shell), LiveMagics(shell))
+    transformer = _magics(shell).transformed
+    if transformer not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(transformer)
     for event, callback in _callbacks(shell):
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
@@ -59,6 +71,7 @@ def unload(shell: InteractiveShell) -> None:
     """End what `load` started."""
     for event, callback in _callbacks(shell):
         shell.events.unregister(event, callback)
+    shell.input_transformers_cleanup.remove(_magics(shell).transformed)
     dropin.uninstall()
     guard.of(shell).turn_off()
     tooltips.turn_off(shell)
@@ -66,8 +79,14 @@ def unload(shell: InteractiveShell) -> None:
     api.close("Stopped by %unload_ext xla_nb")
 
 
+def _magics(shell: InteractiveShell) -> XlaMagics:
+    found: XlaMagics = shell.magics_manager.registry["XlaMagics"]
+    return found
+
+
 def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., None]]]:
-    return (("pre_run_cell", notebook.of(shell).before_cell),)
+    magics = _magics(shell)
+    return (("pre_run_cell", magics.before_cell), ("post_run_cell", magics.after_cell))
 
 
 def _spawn_parser() -> Parser:
@@ -100,6 +119,13 @@ def _with_options(function: _F) -> _F:
     indent = "\n        "
     function.__doc__ = (function.__doc__ or "").replace("OPTIONS", indent.join(lines))
     return function
+
+
+def _only_on_ranks(cell: Cell, name: str, line: int) -> str:
+    return (
+        f"{cell.label}, line {line}: `{name}` exists on ranks only, and the top level of a cell "
+        "with a function runs in the notebook. Make it the function's parameter. Nothing was run."
+    )
 
 
 # ---------------------------------------------------------------- the magics
@@ -144,27 +170,132 @@ class XlaMagics(Magics):
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        filled = expanded(self.notebook, line)
-        words = parsed(_spawn_parser(), filled)
-        entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
-        out = None if out is None else run_options.variable("-o", out)
-        options = run_options.options(self._completed(words), flags=True)
-        arguments = self._arguments(expression)
-        shown = without_values(filled) if "--env" in f"{line} {filled}" else line
-        launched = self.notebook.cell(shown, cell)
+        if self.calls_function(line, cell):  # a program calls the magic, not IPython
+            return self._execute(line, cell)
+        options, entry, _, launched, begun = self._launch(line, cell)
+        tree = parse(launched)
+        if entry or functions(tree):
+            for ranks_only in self._ranks_only(tree).items():
+                raise ProgramError(_only_on_ranks(launched, *ranks_only))
+            return self._execute(line, cell)
+        name = f"xla_nb_cell_{self.notebook.number}"
+        program = self.notebook.program(lambda scope: build(launched, scope, name=name))
+
+        def started(run: Run) -> None:
+            self.notebook.begun(launched)
+            begun(run)
+
+        return api.run(program, options, self.notebook.resolve, started)
+
+    @no_var_expand
+    @cell_magic
+    def xla_call(self, line: str, cell: str) -> Run | None:
+        """Call the function of a launched cell on every rank: the last line of such a cell, which
+        has run in the notebook."""
+        top_level, self.notebook.top_level = self.notebook.top_level, None
+        return self._call(line, cell, top_level)
+
+    def _execute(self, line: str, body: str) -> Run | None:
+        """Run a cell in the notebook that a program launches, and call its function."""
+        cell = self.notebook.cell(without_values(line), body)
+        filename = self.shell.compile.cache(cell.source, self.notebook.number)
+        self.notebook.begun(replace(cell, filename=filename))
+        before, self.notebook.top_level = self.notebook.top_level, self._top_level(line)
+        try:
+            code = self.shell.compile(cell.source, filename, "exec")
+            exec(code, self.shell.user_global_ns, self.shell.user_ns)
+        finally:
+            top_level, self.notebook.top_level = self.notebook.top_level, before
+        return self._call(line, body, top_level, cell)
+
+    def _call(
+        self, line: str, body: str, top_level: TopLevel | None, cell: Cell | None = None
+    ) -> Run | None:
+        if top_level is not None and top_level.refused:
+            raise top_level.refused
+        if top_level is not None and top_level.launches:
+            print("%%xla_spawn launched nothing more: the cell itself has launched.")
+            return None
+        options, entry, arguments, launched, begun = self._launch(line, body, cell)
         name = f"xla_nb_cell_{self.notebook.number}"
 
         def made(scope: Scope) -> Program:
-            return build(launched, scope, entry=entry, args=arguments, name=name)
+            return build_entry(launched, scope, entry=entry, args=arguments, name=name)
 
-        program = self.notebook.program(made)
+        return api.run(self.notebook.program(made), options, self.notebook.resolve, begun)
+
+    def _launch(
+        self, line: str, body: str, cell: Cell | None = None
+    ) -> tuple[Options, str | None, tuple[object, ...], Cell, Callable[[Run], None]]:
+        """What a launched cell's line says: the options, the function's name, its arguments, the
+        cell as it is shown, and what is to be done once it has been launched."""
+        filled = expanded(self.notebook, line)
+        words = parsed(_spawn_parser(), filled)
+        entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
+        out = None if out is None else run_options.variable("-o", out or "")
+        options = run_options.options(self._completed(words), flags=True)
+        arguments = self._arguments(expression or "")
+        shown = without_values(filled if "--env" in filled else line)
 
         def begun(run: Run) -> None:
-            self.notebook.begun(launched, program, run)
             if out:
                 self.shell.user_ns[out] = run
 
-        return api.run(program, options, self.notebook.resolve, begun)
+        return options, entry, arguments, cell or self.notebook.cell(shown, body), begun
+
+    def transformed(self, lines: list[str]) -> list[str]:
+        """Make an ordinary cell of a launched one with a function, which is called at its end.
+        IPython transforms a cell several times."""
+        magic, _, line = (lines or [""])[0].rstrip("\n").partition(" ")
+        body = "".join(lines[1:])
+        if magic != "%%xla_spawn" or not body or not self.calls_function(line, body):
+            return lines
+        own = [f"{one}\n" for one in plain_line_ends(body).split("\n")]
+        away = "\n" * 8  # from the lines that a traceback shows
+        return [f"#{magic} {without_values(line)}\n", *own, f"{away}{CALL}{line!r}, {body!r})\n"]
+
+    def calls_function(self, line: str, body: str) -> bool:
+        """Whether a launched cell runs in the notebook before a function is called on the ranks:
+        it defines or names one, and nothing about it is to be refused."""
+        try:
+            words = parsed(_spawn_parser(), re.sub(r"{[^{}]*}", "…", line))
+            if not re.search(r"[{$]", line):  # else they are known once these are filled in
+                given = {name: words[name] for name in OPTIONS}
+                run_options.options(self._completed(given), flags=True)
+            f"{line}{body}".encode()  # as Python does
+            source = self.shell.transform_cell(plain_line_ends(body))  # type: ignore[no-untyped-call]
+            tree = ast.parse(source)
+        except (UsageError, *UNREADABLE):
+            return False
+        return bool(words["entry"] or functions(tree)) and not self._ranks_only(tree)
+
+    def _ranks_only(self, tree: ast.Module) -> Mapping[str, int]:
+        """The names that only ranks have and that a top level reads, each with its line."""
+        names = names_in(tree.body)
+        own = {*names.binds, *self.shell.user_ns}
+        return {n: line for n, line in names.now.items() if n in RANK_NAMES and n not in own}
+
+    def before_cell(self, info: Any = None) -> None:
+        """Note that a launched cell is about to run in the notebook."""
+        raw = getattr(info, "raw_cell", None) or ""
+        above = lines_above_magic(raw)
+        if above is not None:
+            first, *rest = raw.split("\n")[above:]
+            line = first.partition(" ")[2]
+            if self.calls_function(line, "\n".join(rest)):
+                top_level = self.notebook.top_level = self._top_level(line)
+                if "torch_xla" not in sys.modules:
+                    goes_on = (lambda: self.notebook.top_level is top_level,)
+                    threading.Thread(target=api.tell_import, args=goes_on, daemon=True).start()
+
+    def _top_level(self, line: str) -> TopLevel:
+        with contextlib.suppress(UsageError):  # which is told when the function is called
+            words = parsed(_spawn_parser(), expanded(self.notebook, line))
+            return TopLevel({n: v for n, v in words.items() if n in OPTIONS and v is not None})
+        return TopLevel({})
+
+    def after_cell(self, _result: object = None) -> None:
+        self.notebook.top_level = None
 
     @line_magic
     def xla_config(self, line: str) -> None:
@@ -307,7 +438,6 @@ class XlaMagics(Magics):
         return run_options.completed(words, self.notebook.settings)
 
     def _arguments(self, expression: str) -> tuple[object, ...]:
-        self.notebook.define_for(expression)
         shown = shortened(expression, 200)
         try:
             value = eval(expression, self.shell.user_global_ns, self.shell.user_ns)

@@ -72,7 +72,7 @@ def test_a_launch_that_uses_one_of_the_notebooks_names_it(stale, launch, name):
     shown = stale.run(launch)
     assert f"Cannot send `{name}`" in shown.error
     assert WORDS in shown.error
-    assert "Nothing was run." in shown.error
+    assert "Nothing was run on ranks." in shown.error
 
 
 def test_live_ranks_do_not_get_it_either(stale):

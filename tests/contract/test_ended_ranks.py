@@ -23,7 +23,7 @@ def has_no_ranks(notebook: Notebook) -> bool:
 def lost(name: str, number: int) -> str:
     return (
         rf"`{name}` was set on the ranks that ended at \d\d:\d\d \(Cell In\[{number}\]\); "
-        r"run that cell again\. Nothing was run\."
+        r"run that cell again\. Nothing was run on ranks\."
     )
 
 

@@ -42,8 +42,8 @@ def test_exit_handlers_run_last_first_and_show_what_they_print_and_raise(
     shown = notebook.ok(
         "%%xla_spawn -n 2 -o handled\n"
         "import atexit\n"
-        "atexit.register(print, 'registered first')\n"
         "def f(rank):\n"
+        "    atexit.register(print, 'registered first')\n"
         "    atexit.register(print, 'registered last')\n"
         "    atexit.register(lambda: 1 / 0)\n"
         "    return rank"

@@ -20,23 +20,16 @@ local = pytest.fixture(importable_folder)
 
 
 def test_sections_keep_the_line_numbers_of_their_cells(notebook):
-    pending = "# one\n\n@staticmethod\ndef g():\n    return 1 / 0\n"
-    notebook.pending.append(Cell("Cell In[1]", pending))
-    notebook.cells.append(notebook.pending[0])
-    program = notebook.build("# line\n\ndef f(i):\n    g()")
-    places = {}
-    for section in program.sections:
-        tree = ast.increment_lineno(ast.parse(section.text), section.first_line - 1)
-        places[section.label] = tree.body[0].body[0].lineno
-        full = program.sources[section.label].splitlines()
-        assert full[places[section.label] - 1].strip() in ("return 1 / 0", "g()")
-    assert places == {"Cell In[1]": 5, "Cell In[2]": 4}
+    program = notebook.build("# line\n\nclass A:\n    n = 1 / 3\nA.n\n")
+    (section,) = program.sections
+    tree = ast.increment_lineno(ast.parse(section.text), section.first_line - 1)
+    line = tree.body[0].body[0].lineno
+    assert (section.label, line) == ("Cell In[1]", 4)
+    assert program.sources[section.label].splitlines()[line - 1].strip() == "n = 1 / 3"
 
 
 def test_the_map_of_a_module_file_names_cells_and_lines(notebook):
-    notebook.pending.append(Cell("Cell In[1]", "n = 1\n\ndef g():\n    return n"))
-    notebook.cells.append(notebook.pending[0])
-    program = notebook.build("def f(i):\n    return g()")
+    program = notebook.build("import math\n\nclass A:\n    n = 1\nmath.floor(A.n)")
     text, mapped = module_file.source(program)
     lines = text.splitlines()
     found = {}
@@ -45,7 +38,7 @@ def test_the_map_of_a_module_file_names_cells_and_lines(notebook):
             source = program.sources[piece.label].splitlines()
             assert source[piece.first_line - 1 + offset] == line
             found[piece.label] = True
-    assert set(found) == {"Cell In[1]", "Cell In[2]"}
+    assert set(found) == {"Cell In[1]"}
 
 
 def test_a_future_import_applies_to_the_whole_module(notebook):
@@ -56,12 +49,10 @@ def test_a_future_import_applies_to_the_whole_module(notebook):
 
 
 def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
-    notebook.run("s = 'a\x0cb\u2028c'\n\x0c\ndef same(fn): return fn")
-    pending = "s = 'a\x0cb\u2028c'\n\x0c\n@same\ndef g():\n    return 1"
-    notebook.pending.append(Cell("Cell In[2]", pending))
-    notebook.cells.append(notebook.pending[0])
-    program = notebook.build("def f(i): return g()")
-    assert "@same\ndef g():\n    return 1\n" in module_file.source(program)[0]
+    notebook.run("def same(fn): return fn")
+    cell = "# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n"
+    program = notebook.build(cell)
+    assert "@same\nclass A:\n    n = 1\n" in module_file.source(program)[0]
     assert notebook.rank(program) == 1
 
 
@@ -71,7 +62,7 @@ def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
 def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
     notebook.run("n = 2\nm = 3\ndef f(i, x): return i + x + n")
     program = build_call(notebook.values["f"], notebook.scope, args=(1,), name="c")
-    assert (program.entry, shipped(program), program.defines) == ("f", {"f", "n"}, ("f",))
+    assert (program.entry, shipped(program), set(program.named)) == ("f", {"f", "n"}, {"f"})
     assert notebook.call(notebook.values["f"], 1) == 3
 
 
@@ -159,15 +150,16 @@ for text in [
     "from __future__ import annotations\\nn = 2\\nfiles = !echo a",
     "class A:\\n    def get(self, x: Gone = None): return g() + n\\na = A(); a",
     "%env XLA_NB_UNUSED=1\\n",
+    "def f(i): return a.get(), open, exit, files",
 ]:
     shell.run_cell(text).raise_error()
     source = shell.transform_cell(text)
     filename = shell.compile.get_code_name(text, source, len(ran) + 1)
     ran.append(build.Cell(f"Cell In[{len(ran) + 1}]", source, filename))
-cell = build.Cell("Cell In[9]", "def f(i): return a.get(), open, exit, files")
-made = build.build(cell, build.Scope(shell.user_ns, ran), entry=None, args=(), name="m")
+scope = build.Scope(shell.user_ns, ran)
+made = build.build_entry(ran[-1], scope, entry=None, args=(), name="m")
 text, _ = module_file.source(made)
-print(sorted(made.defines), made.restored, sorted(made.sources))
+print(sorted(made.named), made.restored, sorted(made.sources))
 """
 
 
@@ -178,5 +170,6 @@ def test_cells_of_a_real_ipython_become_a_program():
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.splitlines()[-1:] == [
-        "['A', 'f', 'g'] ('A', 'a', 'files', 'g', 'n') ['Cell In[1]', 'Cell In[3]', 'Cell In[9]']"
+        "['A', 'f', 'g'] ('A', 'a', 'f', 'files', 'g', 'n') "
+        "['Cell In[1]', 'Cell In[3]', 'Cell In[5]']"
     ]

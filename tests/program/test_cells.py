@@ -15,7 +15,6 @@ from xla_nb.program.cells import (
     Statement,
     future_flags,
     imported_modules,
-    is_main_guard,
     parse,
     parsed,
     without,
@@ -62,20 +61,6 @@ def test_a_section_excludes_other_statements_on_its_line():
         "a = 1\n",
         "b = 2\n",
     ]
-
-
-@pytest.mark.parametrize(
-    ("test", "expected"),
-    [
-        ("__name__ == '__main__'", True),
-        ("'__main__' == __name__", True),
-        ("__name__ == 'x'", False),
-        ("name == '__main__'", False),
-        ("True", False),
-    ],
-)
-def test_a_main_guard_is_recognized(test, expected):
-    assert is_main_guard(ast.parse(f"if {test}: pass").body[0]) is expected
 
 
 def test_parse_reports_errors_of_the_compiler():

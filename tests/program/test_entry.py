@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
-from xla_nb.program.build import Cell
 
 notebook = pytest.fixture(opened)
 
@@ -62,15 +61,6 @@ def test_a_generator_entry_is_refused(notebook):
 
 def test_a_generator_inside_the_entry_is_allowed(notebook):
     assert notebook.launch("def f(i):\n    def g():\n        yield 1\n    return list(g())") == [1]
-
-
-def test_a_pending_function_can_be_the_entry(notebook):
-    notebook.pending.append(Cell("Cell In[1]", "def train(i, lr): return lr"))
-    assert notebook.launch("x = 1", 5, entry="train") == 5
-    with pytest.raises(
-        ProgramError, match=r"Cell In\[1\], line 1: Cannot call train\(i, lr\) with the rank alone"
-    ):
-        notebook.build("x = 1", entry="train")
 
 
 # --- arity ------------------------------------------------------------------------------------

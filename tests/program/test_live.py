@@ -118,12 +118,6 @@ def test_a_name_of_the_ranks_that_functions_of_the_notebook_read_is_one_of_both(
     assert not notebook.program("1").both
 
 
-def test_definitions_of_launched_cells_are_executed_once(notebook: LiveNotebook) -> None:
-    notebook.later("made = []\nclass Net: ...\ndef f(): return Net, made")
-    first = notebook.cell("f()")
-    assert notebook.cell("f()") == first
-
-
 def test_a_definition_that_is_executed_again_is_told_once(notebook: LiveNotebook) -> None:
     notebook.run(
         """

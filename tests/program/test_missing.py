@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
-from xla_nb.program.build import Cell
 
 notebook = pytest.fixture(opened)
 
@@ -59,11 +58,6 @@ def test_so_it_is_with_a_function_that_comes_as_an_argument(notebook):
     ) == [1]
 
 
-def test_so_it_is_with_a_definition_that_was_launched_and_not_executed(notebook):
-    notebook.pending.append(Cell("Cell In[1]", INIT))
-    assert notebook.launch("def f(i):\n    init()\n    return model") == [1]
-
-
 def test_so_it_is_with_a_definition_that_is_executed_again(notebook):
     notebook.run(
         "import threading\ndef locked(f):\n    lock = threading.Lock()\n"
@@ -91,9 +85,9 @@ def test_a_name_that_a_function_of_another_namespace_binds_is_refused(notebook):
         notebook.build("def f(i):\n    init()\n    return model")
 
 
-def test_a_function_of_the_notebook_may_read_what_a_launched_one_binds(notebook):
+def test_a_function_of_the_notebook_may_read_what_another_binds(notebook):
     notebook.run("def read(): return model")
-    notebook.pending.append(Cell("Cell In[2]", INIT))
+    notebook.run(INIT)
     assert notebook.launch("def f(i):\n    init()\n    return read()") == [1]
 
 
@@ -118,11 +112,6 @@ MAY_NOT_RUN = {
         "",
         "def f(i):\n    if i: print(gone)\n    return 'ok'",
         r"Cell In\[\d\], line 2 of `f`",
-    ),
-    "a condition of the launched cell": (
-        "",
-        "if not __name__:\n    print(gone)\ndef f(i): return 'ok'",
-        r"Cell In\[\d\], line 2: name",
     ),
     "an expression with a condition": (
         "",
@@ -195,7 +184,6 @@ def test_names_that_the_text_does_not_bind_may_be_bound_when_it_runs(notebook, l
 SURELY = {
     "the launched function": ("", "def f(i): return gone", r"In\[2\], line 1"),
     "a loop": ("", "def f(i):\n    for n in [1]:\n        gone(n)", r"In\[2\], line 3"),
-    "the top level": ("", "print(gone)\ndef f(i): pass", r"In\[2\], line 1"),
     "a function inside": (
         "",
         "def f(i):\n    def inner(): return gone\n    return inner()",
@@ -223,11 +211,6 @@ SURELY = {
         "class A:\n    def __init__(self): gone",
         "def f(i): A()",
         r"In\[1\], line 2",
-    ),
-    "a decorator": (
-        "def deco(f): return gone",
-        "@deco\ndef g(): pass\ndef f(i): pass",
-        r"In\[1\], line 1",
     ),
     "the condition itself": ("", "def f(i):\n    if gone: pass", r"In\[2\], line 2"),
     "elsewhere, too": (

@@ -21,13 +21,6 @@ def test_statements_may_follow_the_entry(notebook):
     assert notebook.launch("def f(i): return n\nn = 7\nn + 1") == 7
 
 
-def test_the_main_block_of_a_script_is_skipped_with_a_note(notebook):
-    source = "def f(i): return 5\nif __name__ == '__main__':\n    xmp.spawn(f)\n"
-    program = notebook.build(source)
-    assert notebook.rank(program) == 5
-    assert "line 2" in program.notes[0]
-
-
 # --- what is refused --------------------------------------------------------------------------
 
 
@@ -40,7 +33,7 @@ def test_a_syntax_error_shows_line_text_and_caret(notebook):
 
 def test_a_relative_import_is_refused(notebook):
     with pytest.raises(ProgramError, match=r"line 2: relative imports do not work"):
-        notebook.build("def f(i):\n    from . import x")
+        notebook.build("x = 1\nfrom . import x")
 
 
 def test_return_at_the_top_level_is_a_syntax_error(notebook):

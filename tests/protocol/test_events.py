@@ -27,8 +27,6 @@ SAMPLES = [
     events.NotOpened(rank=1, why="a class that is not there"),
     events.NamesBound(rank=0, bound=("model",), deleted=("x",)),
     events.JobFailed(kind="k", message="m", text="t"),
-    events.ModuleKept(),
-    events.ModuleCompared(),
     events.StopRequested(why="Stopped by %xla_stop"),
     events.SignalSent(number=15),
     events.Notice(text="careful"),

@@ -19,7 +19,7 @@ local = pytest.fixture(importable_folder)
 def test_a_function_created_by_exec_is_sent_by_value(notebook):
     notebook.run("exec('def g(): return 9')")
     program = notebook.build("def f(i): return g()")
-    assert shipped(program) == {"g"}
+    assert shipped(program) == {"f", "g"}
     assert notebook.rank(program) == 9
 
 

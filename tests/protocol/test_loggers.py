@@ -1,13 +1,10 @@
 """Loggers of the notebook are on ranks what they are in the notebook, but for their handlers."""
 
 import logging
-import os
 
 import pytest
 
 from tests.support.notebook_double import opened
-from xla_nb.protocol import keeping
-from xla_nb.protocol.parcel import Parcel
 
 notebook = pytest.fixture(opened)
 
@@ -110,17 +107,3 @@ def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(note
         f"the logger `{APP}` is without its handlers on ranks, and does not propagate: give it a "
         "handler there",
     )
-
-
-def test_a_logger_that_a_launched_cell_binds_is_the_notebooks_of_that_name(notebook):
-    notebook.run(MADE)
-    lg = notebook.values["lg"]
-    lg.custom = 3
-    packed = keeping.pack_kept({"log": lg}, {}, {})
-    lg.custom = 4
-    fd = packed.to_memfd()
-    try:
-        assert Parcel(fd).open()["log"] is lg
-    finally:
-        os.close(fd)
-    assert lg.custom == 4

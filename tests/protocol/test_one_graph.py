@@ -422,7 +422,7 @@ def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_
     notebook,
 ):
     notebook.run("class A:\n    n = 1\na = A()")
-    program = notebook.build("class A:\n    n = 2\ndef f(rank): return a.n, A.n, isinstance(a, A)")
+    program = notebook.build("class A:\n    n = 2\na.n, A.n, isinstance(a, A)")
     assert notebook.rank(program) == (1, 2, False)
     assert any("`A` is defined anew" in note for note in program.notes)
 
@@ -430,7 +430,7 @@ def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_
 def test_a_function_carries_only_the_globals_that_its_code_names(notebook):
     notebook.run("bad = (n for n in ())\nunrelated = lambda: bad\nn = 3\ngood = lambda: n")
     program = notebook.build("def f(rank): return good()")
-    assert set(program.restored) == {"good", "n"}
+    assert set(program.restored) == {"f", "good", "n"}
     assert notebook.rank(program) == 3
 
 
@@ -1155,9 +1155,6 @@ def test_a_subclass_that_cannot_be_sent_is_left_out_with_a_note(notebook, conten
 
 def test_each_launch_with_objects_of_a_former_class_says_so(notebook):
     notebook.run("class Net: pass\nnet = Net()")
-    former = notebook.values.pop("Net")  # the launch of the first cell takes the name away
-    text = "class Net: pass\ndef f(rank): return type(net) is Net"
-    program = notebook.build(text)
-    assert type(notebook.values["net"]) is former
+    program = notebook.build("class Net: pass\ntype(net) is Net")
     assert any("`Net` is defined anew" in note for note in program.notes)
     assert notebook.rank(program) is False

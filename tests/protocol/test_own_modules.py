@@ -148,6 +148,12 @@ def test_it_is_there_where_the_launched_cell_imports_the_module(notebook, helper
     assert launched(notebook, cell) == ((6, {"lr": 4}), ())
 
 
+def test_it_is_there_where_a_function_of_an_earlier_cell_imports_the_module(notebook, helper):
+    notebook.run("helper.SCALE, helper.CFG['lr'] = 3, 4\ndel helper")
+    notebook.run("def used():\n    from helper import CFG, scaled\n    return scaled(2), CFG")
+    assert launched(notebook, "def f(rank): return used()") == ((6, {"lr": 4}), ())
+
+
 def test_what_no_code_names_is_not_sent(notebook, helper):
     notebook.run("helper.BIG['rows'] = b'0' * 1_000_000\ndef used(): return helper.scaled(1)")
     small = notebook.build("def f(rank): return used()").parcel

@@ -251,7 +251,8 @@ def test_a_note_says_what_ranks_do_not_have_of_a_module(notebook, modules, cell,
         "import shapes\ndef f(rank): return shapes.area(3)",
         "def f(rank):\n    import shapes as s\n    return s.area(3)",
         "def f(rank):\n    from shapes import area\n    return area(3)",
-        "import shop\nfrom shapes import Box\ndef f(rank): return Box(3).area()",
+        "import shop, shapes\nfrom shapes import Box\n"
+        "def f(rank): return Box(3).area(), shapes.area(3)",
     ],
 )
 def test_a_note_also_tells_of_what_the_launched_cell_itself_imports(notebook, modules, cell):

@@ -11,8 +11,7 @@ from multiprocessing.managers import SyncManager
 import pytest
 
 from xla_nb.linux import die_with_parent
-from xla_nb.protocol import keeping, pickling, refusals, results, shared
-from xla_nb.protocol.changes import changed
+from xla_nb.protocol import pickling, refusals, results, shared
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.protocol.refusals import Unshippable
@@ -38,11 +37,9 @@ class Sent:
     def parcel(self):
         fd = self._packed.to_memfd()
         try:
-            parcel = Parcel(fd)
+            return Parcel(fd)
         finally:
             os.close(fd)
-        parcel.remember = True
-        return parcel
 
     def open(self):
         return self.parcel().open()
@@ -101,17 +98,6 @@ def test_the_writing_end_of_a_pipe_is_the_notebooks():
     with reader, writer, through(writer=writer)["writer"] as got:
         got.send("hello")
         assert reader.recv() == "hello"
-
-
-@pytest.mark.leaves("files")
-def test_what_two_open_is_not_taken_for_changed():
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    sent = Sent({"value": FORK.RawValue("i", 3), "array": FORK.RawArray("d", 2), "writer": writer})
-    with reader, writer:
-        now, fresh = sent.parcel(), sent.parcel()
-        now.open()["value"].value = 8
-        fresh.open()
-        assert changed(fresh.objects, now.objects, {}) == []
 
 
 def test_a_connection_in_both_directions_is_refused():
@@ -416,22 +402,3 @@ def test_the_items_of_a_queue_that_a_rank_returns_are_asked_for(kind):
     close(queue)
     if hasattr(queue, "join_thread"):
         queue.join_thread()
-
-
-@pytest.mark.parametrize("kind", ["Event", "Condition", "Lock", "Value", "Queue"])
-@pytest.mark.leaves("files")
-def test_what_a_launched_cell_makes_is_another_one_in_the_notebook_and_a_note_tells(kind):
-    made = getattr(SPAWN, kind)(*(["i"] if kind == "Value" else []))
-    packed = keeping.pack_kept({"made": made}, {}, {})
-    (note,) = packed.about["notes"]
-    assert note.startswith(f"the notebook has one {kind} of its own, not the ranks'")
-    close(made)
-
-
-def test_the_items_of_a_queue_that_a_launched_cell_makes_are_asked_for():
-    queue = SPAWN.SimpleQueue()
-    queue.put(1)
-    problem = keeping.pack_kept({"queue": queue}, {}, {}).about["problems"]["queue"]
-    assert problem.endswith("a queue with items. Make it in a cell that is not launched")
-    queue.get()
-    close(queue)

@@ -49,12 +49,3 @@ def test_an_argument_that_cannot_be_opened_is_refused_by_its_type(cells):
     cells.ok("from local_shut import D")
     shown = cells.run('%%xla_spawn -n 2 --args "(D(1, 2),)"\ndef f(rank, d): return d')
     assert "Cannot open `--args` (local_shut.D) on ranks: TypeError: D" in shown.error
-
-
-def test_what_the_top_level_makes_of_multiprocessing_is_gone_after_the_run(notebook):
-    notebook.ok(
-        "%%xla_spawn -n 2 -o named\nimport multiprocessing\n"
-        "made = multiprocessing.get_context('spawn').Lock()\n"
-        "def f(rank): return made._semlock.name"
-    )
-    assert notebook.value("__import__('os').path.exists(f'/dev/shm/sem.{named[0][1:]}')") == "False"

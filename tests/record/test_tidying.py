@@ -117,15 +117,6 @@ def test_the_size_of_a_run_of_an_older_version_is_measured():
     assert record.nbytes > 1000
 
 
-def test_what_waits_for_its_notebook_counts_while_it_waits():
-    record = Record.create("1")
-    record.module_values.write_bytes(b"x" * 5000)
-    record.close({})
-    assert record.nbytes > 5000
-    record.module_values.unlink()
-    assert record.nbytes < 5000
-
-
 def test_unended_runs_are_kept_and_not_counted():
     set_limits(runs=1)
     ended("2")
@@ -192,15 +183,6 @@ def test_a_run_in_progress_of_a_living_notebook_stays():
     ended("3")
     tidy()
     assert kept() == ["1", "3"]
-
-
-def test_what_a_run_has_kept_for_its_notebook_goes_when_it_is_not_needed():
-    needed, other = Record.create("1"), Record.create("2")
-    for record in (needed, other):
-        record.module_values.write_text("values")
-        record.close({})
-    tidy(needed={needed.path})
-    assert (needed.module_values.exists(), other.module_values.exists()) == (True, False)
 
 
 def in_another_process(work):

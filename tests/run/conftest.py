@@ -108,11 +108,11 @@ class Started:
         self.theirs.close()
 
 
-def a_run(engine, sock=None, keeps=False, **options):
+def a_run(engine, sock=None, **options):
     where = files.Record.create("r1")
     feed = Feed(sock, lambda: engine.lost)
     about = "r1", "Cell In[3]", where, engine, feed, Options(**options), the_notebooks
-    return Heard(*about, keeps=keeps)
+    return Heard(*about)
 
 
 def the_notebooks(name):

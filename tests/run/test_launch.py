@@ -48,7 +48,7 @@ def cell(**changes):
         "sections": (Section("Cell In[3]", 1, SOURCE),),
         "entry": "f",
         "sources": {"Cell In[3]": SOURCE},
-        "defines": ("f",),
+        "named": {"f": None},
         **changes,
     }
     return Program(**fields)

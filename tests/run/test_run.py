@@ -633,62 +633,6 @@ def test_a_stopped_job_is_told_and_not_threads_of_its_ranks(engine, monkeypatch)
     )
 
 
-def test_that_values_are_still_being_kept_after_the_ranks_is_said_once(engine):
-    run = a_run(engine, keeps=True)
-    for event in [*ranks(1), finished(0)]:
-        run.take(event)
-    began = time.monotonic()
-    run._act(began + run_module.EXIT_PATIENCE - 1)
-    assert run.state.notices == []
-    for seconds in (1, 2, 3):
-        run._act(began + run_module.EXIT_PATIENCE + seconds)
-    (told,) = run.state.notices
-    assert told.text == (
-        "The ranks have ended; what the cell's top level has computed is still being pickled. "
-        "Interrupt the cell to skip that."
-    )
-    assert engine.killed == []
-    run.stop()
-    assert engine.killed == ["r1"]
-
-
-@pytest.mark.parametrize(
-    "happened",
-    [
-        [*ranks(1), events.ModuleKept(), finished(0)],
-        [*ranks(1)],
-        [events.JobFailed(kind="ValueError", message="boom", text="")],
-    ],
-)
-def test_nothing_is_said_where_values_are_kept_or_ranks_run_or_none_will(engine, happened):
-    run = a_run(engine, keeps=True)
-    for event in happened:
-        run.take(event)
-    run._act(time.monotonic() + run_module.EXIT_PATIENCE + 1)
-    assert run.state.notices == []
-
-
-def test_changes_that_could_not_be_found_in_time_are_no_secret(engine):
-    run = a_run(engine, keeps=True)
-    for event in [*ranks(1), events.ModuleKept(), finished(0)]:
-        run.take(event)
-    began = time.monotonic()
-    run._act(began + run_module.EXIT_PATIENCE + 1)
-    assert engine.killed == []
-    run._act(began + run_module.COMPARE_PATIENCE + 1)
-    assert engine.killed == ["r1"]
-    assert "could not be checked in time" in run.state.notices[0].text
-
-
-def test_processes_are_not_waited_for_once_changes_are_told(engine):
-    run = a_run(engine, keeps=True)
-    for event in [*ranks(1), events.ModuleKept(), events.ModuleCompared(), finished(0)]:
-        run.take(event)
-    run._act(time.monotonic() + run_module.EXIT_PATIENCE + 1)
-    assert engine.killed == ["r1"]
-    assert run.state.notices == []
-
-
 def test_stopping_what_is_done_takes_nothing_back(start, engine):
     job = start(*ranks(1), finished(0))
     job.run.stop()

@@ -88,11 +88,6 @@ class LiveNotebook(Notebook):
         self.sent: set[str] = set()
         self.notes: tuple[str, ...] = ()
 
-    def later(self, source: str) -> None:
-        """A launched cell, whose definitions the notebook has not executed."""
-        self.pending.append(Cell(f"Cell In[{len(self.cells) + 1}]", source))
-        self.cells.append(self.pending[-1])
-
     def program(self, source: str) -> Program:
         rank = self.rank0
         scope = replace(self.scope, sent=rank.sent, remote=frozenset(rank.remote))

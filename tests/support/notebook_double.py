@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from xla_nb.program import module_file
-from xla_nb.program.build import Cell, Pending, Program, Scope, build, build_call
+from xla_nb.program.build import Cell, Program, Scope, build, build_call, build_entry
+from xla_nb.program.cells import parse
 from xla_nb.program.module_file import ModuleMap
+from xla_nb.program.split import functions
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.rank import loader
 
@@ -32,7 +34,6 @@ class Notebook:
         self.main = types.ModuleType("__main__")
         self.values = vars(self.main)
         self.cells: list[Cell] = []
-        self.pending: list[Cell] = []
         self._patch = monkeypatch
 
     def run(self, source: str, label: str | None = None) -> None:
@@ -50,11 +51,14 @@ class Notebook:
 
     @property
     def scope(self) -> Scope:
-        return Scope(self.values, tuple(self.cells), tuple(map(Pending, self.pending)))
+        return Scope(self.values, tuple(self.cells))
 
     def build(self, source: str, entry: str | None = None, args: tuple[Any, ...] = ()) -> Program:
         cell = Cell(f"Cell In[{len(self.cells) + 1}]", textwrap.dedent(source))
-        return build(cell, self.scope, entry=entry, args=args, name="xla_nb_cell")
+        if not entry and not functions(parse(cell)):
+            return build(cell, self.scope, name="xla_nb_cell")
+        self.run(source)
+        return build_entry(cell, self.scope, entry=entry, args=args, name="xla_nb_cell")
 
     def launch(self, source: str, *args: Any, entry: str | None = None) -> Any:
         return self.rank(self.build(source, entry, args))

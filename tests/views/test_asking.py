@@ -243,7 +243,7 @@ def test_a_run_in_the_background_cannot_ask(notebook):
 
 
 def test_the_top_level_of_a_cell_cannot_ask(notebook):
-    shown = notebook.run("%%xla_spawn -n 1\ninput('name? ')\ndef f(rank): return 1")
+    shown = notebook.run("%%xla_spawn -n 1\nclass A:\n    a = input('name? ')\nA.a")
     assert "Only a function that runs on ranks can ask in the notebook" in shown.error
 
 

@@ -4,7 +4,8 @@ A question stands before each way in: the functions of torch_xla that make its c
 those of torch that ask it in C++ for the default device (`MAKERS`, as in `x.to("xla")`), where an
 exception would leave the next that asks waiting for ever; the kernels of torch_xla that make a
 tensor of none (`KERNELS`, as in `torch.ones(2, device="xla")`); JAX's search for its backends.
-On a simulated host, whose ranks have devices of their own, opening it is only noted.
+On a simulated host, whose ranks have devices of their own, opening it is only noted, but at the
+top level of a launched cell, where a laptop is to show what a TPU would do.
 """
 
 from __future__ import annotations
@@ -207,6 +208,10 @@ class Guard:
         """Raises UsageError on a TPU, but for a launcher; says so once on a simulated host."""
         if self._is_asked():
             frame = self._own_frame(caller)
+            top_level = notebook.of(self._shell).top_level
+            if top_level is not None and not self._launcher:
+                top_level.refused = UsageError(_OF_LAUNCHED.format(*self._place(frame)))
+                raise top_level.refused
             if _is_tpu():
                 self._stop(frame)
             if frame is not None and not self._has_noted and not self._launcher:
@@ -316,6 +321,9 @@ def _jax_takes_tpu(bridge: Any) -> bool:
 # ---------------------------------------------------------------- what is said
 
 
+_OF_LAUNCHED = (
+    "{} would open the XLA device in the notebook; move it into the function. Nothing was launched."
+)
 _COST = (
     "{} runs the function in the notebook process, which now holds the TPU; ranks cannot use it "
     "until you restart the kernel."

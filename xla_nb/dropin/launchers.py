@@ -131,6 +131,8 @@ def _in_this_process(launcher: str) -> Iterator[None]:
     """Let what a launcher calls open the TPU here. It sets a variable for this process, of which
     the next launch would speak."""
     here, was_set = notebook.current(), _COUNT in os.environ
+    if here and here.top_level:
+        here.top_level.launches = True
     try:
         with guard.of(here.shell).opened_by(launcher) if here else contextlib.nullcontext():
             yield

@@ -42,13 +42,13 @@ class Cell:
     magic: str = ""
 
 
-@dataclass(frozen=True)
-class Pending:
-    """A launched cell whose definitions the notebook has not executed: those of `names` count, the
-    others it has bound itself since. None: all."""
+#: What begins the last line of a launched cell that runs in the notebook: it calls its function.
+CALL = "get_ipython().run_cell_magic('xla_call', "
 
-    cell: Cell
-    names: frozenset[str] | None = None
+
+def own_text(source: str) -> str:
+    """What is the user's of a cell."""
+    return source.partition(CALL)[0]
 
 
 @dataclass(frozen=True)
@@ -199,16 +199,6 @@ def _outside(node: ast.stmt, first: str, last: str) -> tuple[str, str]:
     return first.encode()[:start].decode(), last.encode()[end:].decode()
 
 
-def is_main_guard(node: ast.stmt) -> bool:
-    """Whether this is `if __name__ == "__main__":`."""
-    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
-        return False
-    sides = [node.test.left, *node.test.comparators]
-    names = {side.id for side in sides if isinstance(side, ast.Name)}
-    texts = {side.value for side in sides if isinstance(side, ast.Constant)}
-    return names == {"__name__"} and texts == {"__main__"}
-
-
 def futures(tree: ast.Module) -> set[str]:
     """The names that the text imports from `__future__`."""
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
@@ -224,13 +214,6 @@ def imported_modules(nodes: Iterable[ast.stmt]) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and node.module not in (None, "__future__"):
             modules.append(node.module or "")
     return list(dict.fromkeys(modules))
-
-
-def star_module(node: ast.stmt) -> str | None:
-    """`m` of `from m import *`; None for other statements."""
-    if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-        return node.module or ""
-    return None
 
 
 def future_flags(names: Iterable[str]) -> int:
@@ -305,7 +288,7 @@ class Cells:
             yield Cell(filename, text, filename)
 
     def _with_text(self, filename: str) -> list[Cell]:
-        text = "".join(linecache.getlines(filename)).rstrip()
+        text = own_text("".join(linecache.getlines(filename))).rstrip()
         return [cell for cell in reversed(self.cells) if text and cell.source.rstrip() == text]
 
 

@@ -1,27 +1,24 @@
 """Collect what a program needs from the notebook: name by name, and what each name needs in turn.
 
-What the notebook holds is packed as it is. Source are only the definitions of launched cells that
-the notebook has not executed, and the few that cannot be packed.
+What the notebook holds is packed as it is. Source are only the few definitions that cannot be
+packed.
 """
 
 from __future__ import annotations
 
-import ast
 import builtins
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from types import CodeType, ModuleType
 from typing import TypeAlias
 
 from xla_nb.errors import ShippingError
 from xla_nb.program import ipython_syntax, origins
-from xla_nb.program.bindings import bindings
 from xla_nb.program.cells import (
     DEFINITION,
     GENERATED,
-    IMPORT,
     Cells,
     Section,
     Statement,
@@ -34,23 +31,18 @@ from xla_nb.program.imports import Imports, imported_as
 from xla_nb.program.missing import MissingNames
 from xla_nb.program.names import names_in
 from xla_nb.program.origins import star_names
-from xla_nb.program.outcome import names_of_the_run
-from xla_nb.program.pending import by_name, globals_of_source, star_imports
-from xla_nb.program.reach import globals_of_functions
-from xla_nb.program.scope import OnlyTheRunHas, Scope
-from xla_nb.program.split import RANK_NAMES, CellSplit, vet
-from xla_nb.program.stars import names_bound
+from xla_nb.program.scope import Scope
+from xla_nb.program.split import RANK_NAMES, CellSplit
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.live_units import LiveUnits
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import is_of_a_module, is_ready
+from xla_nb.protocol.parts import is_ready
 from xla_nb.protocol.remake import Source
 
 #: The name of a function that the notebook has under none.
 ENTRY = "_xla_nb_entry"
-_NEWER = "_xla_nb_newer"
 Labelled: TypeAlias = Callable[[CodeType], CodeType | None]
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
@@ -67,61 +59,46 @@ class Dependencies:
 
     def __init__(self, scope: Scope) -> None:
         self.sources: dict[str, str] = {}
-        self.defines: set[str] = set()
         self.notes: list[str] = []
         self.restored: tuple[str, ...] = ()
         self.details: dict[str, str] = {}
         self.named: dict[str, object] = {}
-        launched = [pending.cell for pending in scope.pending]
-        self.futures = {f for c in (*scope.cells, *launched) for f in futures(parsed(c))}
+        self.futures = {f for c in scope.cells for f in futures(parsed(c))}
         self.script = origins.script(scope.values)
         self._values = scope.values
         self._cells = Cells(scope.cells, scope.executed)
-        self._launched = Cells(launched)
         self._mains = {"__main__", str(scope.values.get("__name__", "__main__"))}
-        self._pending = by_name(scope.pending)
-        self._computed = scope.computed
-        self._stars = star_imports(launched)
         self._sent = scope.sent
         self._remote = scope.remote
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
         self._read: set[str] = set()
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
-        self._taken: dict[str, list[Statement]] = {}  # the source of pending names
-        self._newer: dict[str, object] = {}  # what the notebook has bound since, put on top
         self._imports = Imports(self._cells)
         self.imports = self._imports.first  # modules, before values are made
         own = weakref.proxy(self)  # a cycle would keep the notebook's values, a Run among them
         self._missing = MissingNames(
             self._cells,
-            self._launched,
             functools.partial(Dependencies._held, own),
-            functools.partial(Dependencies._is_starred, own),
             functools.partial(Dependencies._value, own),
             scope.lost,
         )
         self._set_by_source: set[str] = set()
 
     def cell(self, plan: CellSplit) -> None:
-        """Take a launched cell's text and what it needs."""
+        """Take the text of a cell that ranks run, and what it needs."""
         self.futures = plan.futures
-        self.defines |= plan.defines
         self.notes += plan.notes
-        self.notes += [_unknown(star) for star in plan.names.stars if names_bound(star) is None]
+        self.notes += [_unknown(star) for star in plan.names.stars if star_names(star) is None]
         self._bound = plan.names.binds | plan.names.sets
-        if plan.entry is None:
-            self._known |= RANK_NAMES
+        self._known |= RANK_NAMES
         self._missing.note(plan.names, plan.tree.body, plan.cell.label)
-        self._missing.called |= {plan.entry} if plan.entry else set()
         self._imports.paths |= plan.names.paths
         self._imports.read(plan.tree)
         self._need(plan.names.wanted())
         self._read = plan.names.wanted()
         if self._sent is not None:
             self._sent.awaits(plan.names.later.keys() - self._values.keys() - plan.names.binds)
-        if plan.entry is not None and plan.entry not in self._bound:
-            self._need([plan.entry])
         self.sources[plan.cell.label] = plan.cell.source
 
     def callable(self, fn: Callable[..., object]) -> str:
@@ -140,38 +117,6 @@ class Dependencies:
         read = self._read | (self._sent.reads if self._sent else set())
         both = read & self._remote & self._values.keys()
         return {name: imported_as(self._values[name]) for name in sorted(both)}
-
-    def pending(self, name: str) -> Statement | None:
-        """The last statement of a pending cell that binds the name."""
-        return self._pending[name][-1] if name in self._pending else None
-
-    def as_source(self) -> set[str]:
-        """The names that pending source binds on the ranks."""
-        return bindings([s.node for taken in self._taken.values() for s in taken])
-
-    def only_the_run_tells(self, module: Section | None) -> set[str]:
-        """The names of a launched cell that the notebook is to take from the run."""
-        nodes = ast.parse(module.text).body if module else []
-        held = {*self._values, *self._pending, *self._computed}
-        return names_of_the_run(nodes, self._is_steady, self._elsewhere, held)
-
-    def _elsewhere(self, names: Set[str]) -> tuple[set[str], set[str]]:
-        """What functions outside the launched cell read, and bind, to which these names lead."""
-        read, sets = globals_of_functions(self._values, names)
-        more, more_sets = globals_of_source(self._pending, names)
-        return read | more, sets | more_sets
-
-    def _is_steady(self, name: str) -> bool:
-        """Whether a name is a builtin, a module, or what a module has under the same name."""
-        if name in self._pending:
-            return all(isinstance(one.node, IMPORT) for one in self._pending[name])
-        if name in self._computed:
-            return False
-        if name not in self._values:
-            return name in _BUILTINS or bool(self._stars_with(name))
-        value = self._values[name]
-        own = isinstance(value, ModuleType) or origins.name_of(value) == name
-        return own and is_of_a_module(value)
 
     def pack(self, args: tuple[object, ...]) -> Packed:
         """The values that were taken, with all they refer to, and the entry's arguments.
@@ -192,17 +137,15 @@ class Dependencies:
                     origin = f"{source.label}, line {source.first_line}"
                     details = refusals.described(definition, origin)
                     told = refusals.refusal(source.name, details, problem)
-                    raise ShippingError(f"{told} Nothing was run.") from None
+                    raise ShippingError(f"{told} Nothing was run on ranks.") from None
                 executed[id(definition)] = source
                 self.notes.append(_executed_again(source, problem))
                 continue
             fresh = live.wanted - asked
             asked |= fresh
-            newer = self._bound_since({*self._roots, *live.used, *live.named})
-            if not fresh and newer.keys() == self._newer.keys():
+            theirs = (cell for cell in self._cells.texts() if cell.label in live.seen)
+            if not self._imports.inside(theirs) and not fresh:
                 break
-            self._newer = newer
-            self._roots = {**self._roots, **({_NEWER: newer} if newer else {})}
             self._need(fresh)
         self.notes += self._missing.check(live, self._set_by_source)
         self._vet(live)
@@ -223,68 +166,22 @@ class Dependencies:
         return self._sent.pack(roots, live, self._remote, executed)
 
     def sections(self) -> Iterator[Section]:
-        """The source before the launched cell: imports, then what is pending, as it was written."""
+        """The source before the cell itself: imports."""
         if lines := self._imports.lines():
             yield Section(GENERATED, 1, "\n".join(lines) + "\n")
-        # Not by their trees: of more cells than are kept parsed, each look parses them anew.
-        order = {cell.source: n for n, cell in enumerate(self._launched.cells)}
-        statements = {
-            (order[s.cell.source], s.node.lineno, s.node.col_offset): s
-            for taken in self._taken.values()
-            for s in taken
-        }
-        for _, statement in sorted(statements.items(), key=lambda placed: placed[0]):
-            if self._sent is None or self._sent.lacks(statement.section):
-                yield statement.section
-        if self._newer:
-            lines = [f"{name} = {_NEWER}[{name!r}]" for name in sorted(self._newer)]
-            yield Section(GENERATED, 1, "\n".join(lines) + "\n")
-
-    def _bound_since(self, restored: Set[str]) -> dict[str, object]:
-        """What is restored, although source that is taken binds it too, with another name."""
-        taken = [statement for statements in self._taken.values() for statement in statements]
-        bound = bindings([statement.node for statement in taken])
-        for statement, module in self._stars:
-            if statement in taken:
-                bound |= star_names(module) or restored
-        return {name: self._values[name] for name in sorted(bound & restored & self._values.keys())}
 
     # Taking
 
     def _need(self, names: Iterable[str]) -> None:
         """Take what these names refer to."""
         names = set(names) - self._remote
-        if computed := names & self._computed:
-            raise OnlyTheRunHas(computed)
         for name in sorted(names):
-            if name in self._taken or name in self._roots or name in self._imports.modules:
+            if name in self._roots or name in self._imports.modules:
                 continue
             if name in self._known and not self._shadows(name):
                 continue
-            if name in self._pending:
-                self._take(name, self._pending[name])
-            elif name in self._values:
+            if name in self._values:
                 self._take_value(name, self._values[name])
-            elif name not in self._bound:
-                self._take(name, self._stars_with(name))
-
-    def _take(self, name: str, statements: Sequence[Statement]) -> None:
-        """Take a pending definition and what it needs."""
-        if not statements:
-            return
-        self._taken[name] = list(statements)
-        nodes = [statement.node for statement in statements]
-        names = names_in(nodes, lazy_annotations="annotations" in self.futures)
-        for statement in statements:
-            self.sources[statement.cell.label] = statement.cell.source
-            self.notes += vet(statement.node, statement.cell.label)
-        self._missing.note(names, nodes, statements[-1].cell.label)
-        self._set_by_source |= names.sets
-        self._imports.paths |= names.paths
-        if isinstance(nodes[-1], DEFINITION):
-            self.defines.add(name)
-        needed = {n for n in names.wanted() if self._missing.has(n)} | names.now.keys()
-        self._need(needed - {name} - (self._bound - names.now.keys()))
 
     def _take_value(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
@@ -299,8 +196,6 @@ class Dependencies:
         """
         if name not in _BUILTINS:
             return False
-        if name in self._pending or name in self._computed:
-            return True
         if name not in self._values:
             return False
         held, python_s = self._values[name], getattr(builtins, name, None)
@@ -309,17 +204,10 @@ class Dependencies:
         return all(part is not python_s for part in origins.unwrapped(held))
 
     def _held(self) -> tuple[Collection[str], ...]:
-        return self._known, self._bound, self._pending, self._computed, self._values
+        return self._known, self._bound, self._values
 
     def _value(self, name: str) -> object:
         return self._roots.get(name, self._values.get(name))
-
-    def _is_starred(self, name: str) -> bool:
-        return bool(self._stars_with(name))
-
-    def _stars_with(self, name: str) -> list[Statement]:
-        """The pending `from m import *` that bind the name, or might."""
-        return [s for s, module in self._stars if name in (star_names(module) or {name})]
 
     # Packing
 
@@ -340,7 +228,7 @@ class Dependencies:
             if name not in _MODULE_NAMES | self._remote
             and (name not in _BUILTINS or self._shadows(name))
         }
-        newer = {*self._pending, *self._computed, *(self._bound - self._roots.keys())}
+        newer = self._bound - self._roots.keys()
         return held, self._cells.labelled, newer, self._known
 
     def _unpacked(
@@ -378,7 +266,7 @@ class Dependencies:
             origin = self._origin(code) if self._values.get(code) is held else ""
             way = refusals.culprit(held, lambda part: self._can_be_sent(part, executed))
             told = refusals.refusal(shown, refusals.described(held, origin), problem, way, code)
-            raise ShippingError(f"{told} Nothing was run.") from None
+            raise ShippingError(f"{told} Nothing was run on ranks.") from None
         return value, self._source(found), problem
 
     def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:
@@ -396,7 +284,7 @@ class Dependencies:
         names = names_in([found.node], lazy_annotations="annotations" in self.futures)
         self.sources[found.cell.label] = found.cell.source
         self._set_by_source |= names.sets
-        self._need(name for name in names.wanted() if name in self._values or name in self._pending)
+        self._need(name for name in names.wanted() if name in self._values)
         return Source(
             name=found.node.name,
             label=found.cell.label,
@@ -412,7 +300,6 @@ class Dependencies:
         return f"{newest.cell.label}, line {span(newest.node)[0]}" if newest else ""
 
     def _remember(self, live: Live, args: tuple[object, ...], sent: Set[str]) -> None:
-        self.defines |= live.named.keys()
         self.named = live.named
         self.restored = tuple(sorted(sent))
         known = live.used | self._roots
@@ -420,9 +307,9 @@ class Dependencies:
         self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
         self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.texts():
-            if cell.label in live.seen or cell.label in self.sources:  # whole, also if half pending
+            if cell.label in live.seen:
                 self.sources[cell.label] = cell.source
-        self.notes += sorted(live.notes | self._imports.notes())
+        self.notes += sorted(live.notes | self._imports.notes(live.used))
         for name in sorted(live.outdated):
             self.notes.append(
                 f"`{name}` is defined anew; values made before are still of the former `{name}`"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from xla_nb.program.cells import Cells, imported_modules
+from xla_nb.program.cells import DEFINITION, Cell, Cells, imported_modules, parsed
 from xla_nb.program.names import names_in
 from xla_nb.protocol import replaced
 from xla_nb.protocol.own_modules import Uses
@@ -23,14 +23,29 @@ class Imports:
         self.modules: dict[str, ModuleType] = {}
         self.paths: set[str] = set()
         self._cells = cells
-        self._written: dict[str, ModuleType] = {}  # what the launched cell itself imports
+        self._written: dict[str, ModuleType] = {}  # what the program's source itself imports
+        self._read: set[str] = set()  # labels of cells
         self._taken_from: list[object] = []
         self._taken: set[str] = set()
 
-    def read(self, cell: ast.AST) -> None:
-        """Take the modules that the launched cell imports, as far as the notebook has them too: it
-        may have replaced something there."""
-        for node in ast.walk(cell):
+    def inside(self, cells: Iterable[Cell]) -> bool:
+        """Take what functions and classes of these cells import and read; whether there is
+        something to `follow` in that."""
+        unread = {cell.label: cell for cell in cells if cell.label not in self._read}
+        self._read |= unread.keys()
+        for cell in unread.values():
+            nodes = [node for node in parsed(cell).body if isinstance(node, DEFINITION)]
+            self.paths |= names_in(nodes).paths
+            for node in nodes:
+                self.read(node)
+        uses = Uses()
+        self.follow(uses)
+        return bool(unread) and bool(uses)
+
+    def read(self, code: ast.AST) -> None:
+        """Take the modules that code imports, as far as the notebook has them too: it may have
+        replaced something there."""
+        for node in ast.walk(code):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     name = alias.asname or alias.name.partition(".")[0]
@@ -71,9 +86,11 @@ class Imports:
             if isinstance(module, ModuleType):
                 uses.of_module(module, names)
 
-    def notes(self) -> set[str]:
-        """What of these modules ranks do not have as the notebook has set it."""
-        modules = {**self.modules, **self._written}
+    def notes(self, values: Mapping[str, object]) -> set[str]:
+        """What of these modules, and of those among the values sent, ranks do not have as the
+        notebook has set it."""
+        sent = {name: one for name, one in values.items() if isinstance(one, ModuleType)}
+        modules = {**sent, **self.modules, **self._written}
         used: list[object] = [*modules.values(), *self._taken_from]
         for path in self.paths:
             name, _, rest = path.partition(".")

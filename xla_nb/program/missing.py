@@ -14,7 +14,7 @@ from typing import Any
 
 from xla_nb.errors import ProgramError
 from xla_nb.program import surely
-from xla_nb.program.cells import Cells, Statement
+from xla_nb.program.cells import Cells
 from xla_nb.program.names import Names, names_in
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES
@@ -38,27 +38,22 @@ def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str,
 class MissingNames:
     """What is missing, of what runs on ranks.
 
-    cells, launched  the cells that ran, and those that were launched
-    held             all names that there are, in the notebook or in source that it has not executed
-    is_starred       whether source that it has not executed may bind a name by `from m import *`
-    value            what the notebook has under a name; None if nothing
-    lost             the names of ranks that have ended, each with a clause on that
-    called           the names that the ranks' processes call, to begin with: the entry's
+    cells   those that ran
+    held    all names that there are
+    value   what the notebook has under a name; None if nothing
+    lost    the names of ranks that have ended, each with a clause on that
+    called  the names that the ranks' processes call, to begin with: the entry's
     """
 
     def __init__(
         self,
         cells: Cells,
-        launched: Cells,
         held: Callable[[], Iterable[Collection[str]]],
-        is_starred: Callable[[str], bool],
         value: Callable[[str], object],
         lost: Mapping[str, str],
     ) -> None:
         self._cells = cells
-        self._launched = launched
         self._held = held
-        self._is_starred = is_starred
         self._value = value
         self._lost = lost
         self._noted: dict[str, tuple[str, int]] = {}
@@ -67,7 +62,7 @@ class MissingNames:
 
     def has(self, name: str) -> bool:
         """Whether there is such a name to take, or every module has it."""
-        return any(name in names for names in self._held()) or self._is_starred(name)
+        return any(name in names for names in self._held())
 
     def note(self, names: Names, nodes: Sequence[ast.stmt], label: str) -> None:
         """Note what statements of the cell `label` read and is not there."""
@@ -139,20 +134,17 @@ class MissingNames:
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""
-        written = self._newest(name)
+        written = self._cells.newest(name)
         if written is None or isinstance(written.node, ast.Delete):
             return False
         return name not in names_in([written.node]).certain
 
-    def _newest(self, name: str) -> Statement | None:
-        return self._launched.newest(name) or self._cells.newest(name)
-
     def _message(self, name: str, label: str, line: int) -> str:
         if name in self._lost:
-            return f"{label}, line {line}: {self._lost[name]}. Nothing was run."
+            return f"{label}, line {line}: {self._lost[name]}. Nothing was run on ranks."
         public = {n for names in self._held() for n in names if n[:1] != "_"}
         hint = meant(name, public)
-        written = self._newest(name)
+        written = self._cells.newest(name)
         if written is not None and isinstance(written.node, ast.Delete):
             hint = f" {written.cell.label} deleted it."
         elif written is not None:
@@ -165,7 +157,7 @@ class MissingNames:
             hint, advice = "", "Make it a parameter; only cells without a function have it"
         return (
             f"{label}, line {line}: name '{name}' is not defined in this cell or in the notebook."
-            f"{hint} {advice}. Nothing was run."
+            f"{hint} {advice}. Nothing was run on ranks."
         )
 
     def _told(self, name: str, label: str, line: int, function: str) -> str:

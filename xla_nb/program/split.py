@@ -1,4 +1,4 @@
-"""Split a launched cell: what its module defines, and what ranks call or run.
+"""Split a cell that ranks run: what its module defines, and what they run.
 
 Only the cell's own text decides, and the `__future__` imports of earlier cells: the same cell must
 not be split differently when the notebook's values change.
@@ -20,7 +20,6 @@ from xla_nb.program.cells import (
     Cell,
     Section,
     futures,
-    is_main_guard,
     parse,
     without,
 )
@@ -31,36 +30,29 @@ RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
 
 @dataclass(frozen=True)
 class CellSplit:
-    """A launched cell as module text and an entry, or with a body instead of an entry.
-
-    `module` is the part of the cell in the module file, if any; `body`, if there is no entry, is
-    the part that every rank runs. `names` are those of both.
-    """
+    """A cell that ranks run: `module` is the part of it in the module file, if any, and `body` what
+    every rank runs. `names` are those of both."""
 
     cell: Cell
     tree: ast.Module
-    entry: str | None
     module: Section | None
-    body: Section | None
+    body: Section
     names: Names
-    defines: set[str]
     futures: set[str]
     notes: tuple[str, ...]
 
 
-def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSplit:
-    """Split a cell for `entry`, by default its last function; without one, ranks run it itself."""
+def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
+    """Split a cell without a function: its definitions are the module's, its statements the ranks'.
+    Raises ProgramError."""
     tree = parse(cell)
     notes = vet(tree, cell.label)
     in_force = known_futures | futures(tree)
     lazy = "annotations" in in_force
-    own = functions(tree)
-    entry = entry or (own[-1].name if own else None)
-    guards = [node for node in tree.body if entry and is_main_guard(node)]
-    nodes = [node for node in tree.body if not (is_future(node) or node in guards)]
-    module = nodes if entry else _hoisted(nodes, lazy=lazy)
+    nodes = [node for node in tree.body if not is_future(node)]
+    module = _hoisted(nodes, lazy=lazy)
     rest = [node for node in nodes if node not in module]
-    if not entry and not rest:
+    if not rest:
         raise ProgramError(
             f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
             "imports and classes. Define a function, or name one of the notebook's after "
@@ -69,13 +61,11 @@ def split_cell(cell: Cell, entry: str | None, known_futures: set[str]) -> CellSp
     return CellSplit(
         cell=cell,
         tree=tree,
-        entry=entry,
         module=Section(cell.label, 1, only(tree, module, cell.source)) if module else None,
-        body=None if entry else Section(cell.label, 1, only(tree, rest, cell.source)),
+        body=Section(cell.label, 1, only(tree, rest, cell.source)),
         names=names_in(nodes, lazy_annotations=lazy),
-        defines={node.name for node in module if isinstance(node, DEFINITION)},
         futures=in_force,
-        notes=(*notes, *(_left_out(node, cell, entry) for node in guards)),
+        notes=notes,
     )
 
 
@@ -87,20 +77,11 @@ def live_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
     return CellSplit(
         cell=cell,
         tree=tree,
-        entry=None,
         module=None,
         body=Section(cell.label, 1, only(tree, nodes, cell.source)),
         names=names_in(nodes, lazy_annotations="annotations" in in_force),
-        defines=set(),
         futures=in_force,
         notes=vet(tree, cell.label),
-    )
-
-
-def _left_out(guard: ast.stmt, cell: Cell, entry: str | None) -> str:
-    return (
-        f'{cell.label}, line {guard.lineno}: the block under `if __name__ == "__main__":` '
-        f"is skipped; ranks call {entry}()"
     )
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from xla_nb.program.bindings import Function, bindings, room
-from xla_nb.program.called import executed
 from xla_nb.program.names import DEFINED, names_in
 
 Definition: TypeAlias = Function | ast.ClassDef | ast.Assign
@@ -33,7 +32,7 @@ class Surely:
 def by_statements(nodes: Sequence[ast.stmt]) -> Surely:
     """What happens when these top-level statements run."""
     kept = _pruned(nodes)
-    return Surely(names_in(kept).now, _called(executed(kept)))
+    return Surely(names_in(kept).now, _called(_executed(kept)))
 
 
 def by_calling(definition: Definition) -> Surely:
@@ -44,7 +43,7 @@ def by_calling(definition: Definition) -> Surely:
 
 def definitions(nodes: Iterable[ast.stmt]) -> Iterator[tuple[str, Definition]]:
     """What can be called of what statements define, by its name."""
-    for node in executed(nodes):
+    for node in _executed(nodes):
         if isinstance(node, DEFINED):
             yield node.name, node
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
@@ -146,3 +145,15 @@ def _bound(nodes: list[ast.stmt]) -> list[ast.stmt]:
     for name in sorted(bindings(nodes)):
         made.append(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)))
     return made
+
+
+def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All parts that are executed when the statements are: not the bodies of functions."""
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, Function):
+            todo += [*node.decorator_list, node.args, *filter(None, [node.returns])]
+        else:
+            todo += ast.iter_child_nodes(node)

@@ -257,16 +257,6 @@ class SignalSent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleKept(Event):
-    """What the cell's module has bound is in the record, for the notebook to take."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleCompared(Event):
-    """A notice has told what the cell's top level changed of the notebook's, if anything."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Notice(Event):
     """A line for the user, from a rank, or from the launch if `rank` is None. `passing`: of no use
     once the run has ended. `once`: the notebook is told it once, in whatever run."""

@@ -56,14 +56,13 @@ class Request:
     """What a launch asks for, as the notebook's machine has it.
 
     `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
-    run's folder; `entry` is None for a cell of plain statements. `keeps` are names of the module
-    that the notebook takes from the run; those of `as_source` it executes itself. `label` is the
-    launched cell's, `magic` the one that launches it, and `binds` are the names that its text
-    binds. `drops`: None takes the place of a result that cannot be sent. `why_mute` says why its
-    ranks cannot ask in the notebook (`input()`), where that is so. `lives`: the ranks run no entry,
-    but programs until they are told to end; each of those has a `turn`, and neither `inheritance`
-    nor `state`, which its processes have had since they began; its `table` is what the map beside
-    the module's file has, which each rank would have to read.
+    run's folder; `entry` is None for a cell of plain statements, else what binds `binds`, if
+    anything. `label` is the launched cell's, `magic` the one that launches it. `drops`: None takes
+    the place of a result that cannot be sent. `why_mute` says why its ranks cannot ask in the
+    notebook (`input()`), where that is so. `lives`: the ranks run no entry, but programs until they
+    are told to end; each of those has a `turn`, and neither `inheritance` nor `state`, which its
+    processes have had since they began; its `table` is what the map beside the module's file has,
+    which each rank would have to read.
     """
 
     run: str
@@ -81,8 +80,6 @@ class Request:
     inheritance: Inheritance | None = None
     label: str = ""
     magic: str = ""
-    keeps: tuple[str, ...] = ()
-    as_source: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
     drops: bool = False
     state: ProcessState | None = None

@@ -52,10 +52,6 @@ class Packed:
         """Whether there is nothing to open, as where live ranks have all that a cell needs."""
         return not self.stream.nbytes
 
-    def objects(self) -> dict[int, object]:
-        """What was pickled, by the numbers that the pickle gave it."""
-        return dict(self.writer.memo.copy().values())
-
     def shares(self) -> bool:
         """Whether there is memory that the notebook shares by a file, and can write to."""
         mappings = [one for one in self._mappings if one.writable]
@@ -216,16 +212,11 @@ class Parcel:
 
     Raises Malformed, and Unopened if memory is gone that the notebook shared.
 
-    about      what can be read without opening it
-    buffers    the memory of arrays and tensors, in the order in which it was packed
-    remember   have `open` keep what it makes: `values` by name, and all `objects` by the numbers
-               that the pickle gave them
+    about    what can be read without opening it
+    buffers  the memory of arrays and tensors, in the order in which it was packed
     """
 
     def __init__(self, fd: int) -> None:
-        self.remember = False
-        self.objects: dict[int, Any] = {}
-        self.values: dict[str, object] = {}
         self._map = memoryview(_content(fd))
         try:
             self._take_apart()
@@ -250,24 +241,20 @@ class Parcel:
         self,
         namespace: dict[str, Any] | None = None,
         resolve: Callable[[str], object] | None = None,
-        held: Callable[[int | str], object] | None = None,
-        apart: bool = False,
         table: Definitions | None = None,
         but: Collection[str] = (),
     ) -> dict[str, object]:
         """The values by name. Raises Unopened, and Malformed where there are none.
 
         Functions of the notebook get `namespace` as their globals; `resolve` finds names of
-        ``__main__``. Either is this process's own by default. `held` finds what a parcel of
-        `keeping` refers to. `apart`: what modules hold and loggers stay as they are, for who
-        compares. `table`: that of live ranks, for a parcel of `units`, whose values are put into
-        the namespace as they are made, since those made later may need them; never over the names
-        `but`, which are the ranks' own.
+        ``__main__``. Either is this process's own by default. `table`: that of live ranks, for a
+        parcel of `units`, whose values are put into the namespace as they are made, since those
+        made later may need them; never over the names `but`, which are the ranks' own.
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
-        reader.namespace, reader.resolve, reader.held = namespace, resolve, held
-        reader.apart, reader.opened_nans, reader.table = apart, nans.Opened(), table
+        reader.namespace, reader.resolve = namespace, resolve
+        reader.opened_nans, reader.table = nans.Opened(), table
         own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
         while stream.tell() < self._stream.nbytes:  # many pickles with one memory
@@ -284,8 +271,6 @@ class Parcel:
                     namespace[name] = value
         if namespace is not None:
             namespace.update(own)  # also where source was executed
-        if self.remember:
-            self.objects, self.values = reader.memo.copy(), dict(values)
         reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
         return values
 
@@ -296,10 +281,6 @@ class Parcel:
             made.update(b"%d:" % buffer.nbytes)
             made.update(buffer)
         return made.hexdigest()
-
-    def forget(self) -> None:
-        """No longer hold what was remembered."""
-        self.remember, self.objects, self.values = False, {}, {}
 
 
 def digest(path: Path) -> str:
@@ -330,16 +311,11 @@ def _header(reader: pickle.Unpickler) -> tuple[str, bool]:
 class _Unpickler(pickle.Unpickler):
     namespace: dict[str, Any] | None = None
     resolve: Callable[[str], object] | None = None
-    held: Callable[[int | str], object] | None = None
-    apart = False
     table: Definitions | None = None
     opened_nans: nans.Opened
 
-    def persistent_load(self, token: int | str | nans.Token) -> object:
-        if isinstance(token, tuple):
-            return self.opened_nans.find(token)
-        assert self.held is not None
-        return self.held(token)
+    def persistent_load(self, token: nans.Token) -> object:
+        return self.opened_nans.find(token)
 
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:
@@ -347,8 +323,6 @@ class _Unpickler(pickle.Unpickler):
         of_table = module == definitions.__name__ or (module == remake.__name__ and name in _SETS)
         if of_table and self.table is not None:
             return self.table.function(name)
-        if self.apart and module == remake.__name__:
-            name = _APART.get(name, name)
         if module != "__main__" or self.resolve is None:
             return super().find_class(module, name)
         first, *rest = name.split(".")
@@ -365,9 +339,3 @@ _SETS = {
     remake.held_by_module.__name__,
 }
 _NAMESPACE = remake.namespace.__module__, remake.namespace.__name__
-#: What is called in place of what changes modules and loggers.
-_APART = {
-    remake.module_object.__name__: remake.object_beside.__name__,
-    remake.put_back.__name__: remake.leave.__name__,
-    remake.logger.__name__: remake.logger_beside.__name__,
-}

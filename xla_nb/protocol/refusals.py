@@ -61,12 +61,6 @@ _HOME = {
     "a thread": "Return what it has computed",
     "a queue with items": "Return its items as a list",
 }
-#: The same of what the top level of a launched cell has made.
-_KEPT = {
-    "a queue with items": "Make it in a cell that is not launched",
-    "a queue with unfinished tasks": "Make it in a cell that is not launched",
-    "a lock that is held": "Make it in a cell that is not launched",
-}
 _ANOTHER_DISK = "Set XLA_NB_HOME to a folder on another disk"
 _LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
 _LEAVE_ALONE = "Leave the folder of a run as it is until the run has ended"
@@ -218,12 +212,6 @@ def advice(fault: BaseException) -> str:
     told = hostile.message_of(fault)
     known = next((text for key, text in _ADVICE.items() if key in told), None)
     return known or "Create it inside the function, or pass what it is built from"
-
-
-def advice_on_kept(fault: BaseException) -> str:
-    """What to do so that the notebook has what a launched cell could not send back."""
-    thing = fault.thing if isinstance(fault, Unshippable) else ""
-    return _KEPT.get(thing, advice(fault))
 
 
 def advice_on_result(fault: BaseException) -> str:

@@ -394,11 +394,6 @@ def module_object(module: str, name: str, base: type, kind: type, *args: object)
     return vars(found)[last]
 
 
-def object_beside(module: str, name: str, base: type, kind: type, *args: object) -> Any:
-    """For who compares: the object without the module's."""
-    return new_of_base(base, kind, *args)
-
-
 def logger(kind: type[logging.Logger], name: str) -> logging.Logger:
     """This process's logger of this name, of the class that the notebook's is of."""
     found = logging.getLogger(name)
@@ -408,7 +403,7 @@ def logger(kind: type[logging.Logger], name: str) -> logging.Logger:
 
 
 def logger_beside(kind: type[logging.Logger], name: str) -> logging.Logger:
-    """One that `getLogger` does not find; also for who compares."""
+    """One that `getLogger` does not find."""
     made = kind.__new__(kind)
     logging.Logger.__init__(made, name)  # of this base, on purpose
     return made
@@ -443,7 +438,3 @@ def put_back(module: str, name: str, value: object) -> None:
 def holder(module: str, name: str) -> Any:
     """What has the last of the names: the module, or a class in it."""
     return functools.reduce(getattr, name.split(".")[:-1], importlib.import_module(module))
-
-
-def leave(module: str, name: str, value: object) -> None:
-    """For who compares: the module keeps what it has."""

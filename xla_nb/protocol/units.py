@@ -8,7 +8,7 @@ that they share it on the ranks as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Hashable, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,8 +88,6 @@ class Sent:
         self.executed: dict[int, Source] = {}
         self.names: Set[str] = frozenset()
         self.reads: Set[str] = frozenset()
-        self._sections: set[Hashable] = set()
-        self._asked: set[Hashable] = set()
         self._staged: _Staged | None = None
         self._deleted: set[str] = set()
         self._set |= self._back
@@ -155,11 +153,6 @@ class Sent:
         )
         return parcel
 
-    def lacks(self, section: Hashable) -> bool:
-        """Whether ranks have not executed this source yet."""
-        self._asked.add(section)
-        return section not in self._sections
-
     def confirm(self) -> None:
         """The ranks have got what was packed last."""
         staged, self._staged = self._staged, None
@@ -169,7 +162,6 @@ class Sent:
         for key in staged.sent:
             staged.units[key].memory.keep(memory)
         self._units, self.executed = staged.units, staged.executed
-        self._sections |= self._asked
         lost = self.tokens.only(staged.used)
         self._awaited |= staged.gone
         self._awaited.difference_update(key for key in staged.units if type(key) is str)

@@ -44,7 +44,6 @@ from xla_nb.rank import (
 )
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
-from xla_nb.rank.keeper import Keeper
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
 from xla_nb.rank.program import Loaded
@@ -155,13 +154,8 @@ def _start(order: Order, sender: Sender, control: socket.socket | None) -> None:
     runtime = runtimes.named(order.request.runtime)
     runtime.set_up()
     entries.refuse_launches(order.request.magic)
-    namespace, table, keeping = _load(order, runtime.opened, sender)
-    try:
-        program = Loaded(order.request, sender, namespace, table)
-        _run_ranks(order, program, runtime, control)
-    finally:
-        if keeping is not None:
-            os.waitpid(keeping, 0)
+    namespace, table = _load(order, runtime.opened)
+    _run_ranks(order, Loaded(order.request, sender, namespace, table), runtime, control)
 
 
 def _run_ranks(
@@ -188,7 +182,7 @@ def _run_ranks(
             simulated=prepared.simulated,
         )
     )
-    known = linux.children()  # the keeper, the runtime's, and what the cell's top level has started
+    known = linux.children()  # the runtime's, and what the cell's top level has started
     latch = Latch()
     dispatcher = None if control is None else Dispatcher(control)
     crashes = Crashes(prepared.ranks)
@@ -248,13 +242,9 @@ def _lock() -> SharedLock:
         ) from error
 
 
-def _load(
-    order: Order, opened: Callable[[], str | None], sender: Sender
-) -> tuple[dict[str, Any], ModuleMap, int | None]:
-    """Execute the program's module with one thread: a thread pool does not survive forks.
-
-    Gives its namespace, the map of its lines, and the process that keeps what it has bound.
-    """
+def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], ModuleMap]:
+    """Execute the program's module with one thread: a thread pool does not survive forks. Gives its
+    namespace, and the map of its lines."""
     path = Path(order.request.program)
     table = ModuleMap.open(path)
     torch: Any = sys.modules.get("torch")  # which the fork server has imported, if it is there
@@ -262,21 +252,14 @@ def _load(
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
     try:
-        parcel = loader.parcel(os.environ[loader.PARCEL])
-        if order.request.keeps and order.host_group.index == 0:
-            keeper = Keeper(order.request, parcel)
-            namespace = vars(loader.load(path, opened, keeper.before_cell))
-            keeping = keeper.start(namespace, loader.another_parcel(), sender)
-        else:
-            take = Snapshots().take if order.request.lives else lambda: None
-            namespace, keeping = vars(loader.load(path, opened, before_spawn=take)), None
-        parcel.forget()
+        take = Snapshots().take if order.request.lives else lambda: None
+        namespace = vars(loader.load(path, opened, before_spawn=take))
     except BaseException as error:
         raise _raised(order.request.label, error, table) from error
     finally:
         if torch:
             torch.set_num_threads(threads)
-    return namespace, table, keeping
+    return namespace, table
 
 
 def _raised(label: str, error: BaseException, table: ModuleMap) -> _Refused:

@@ -56,12 +56,6 @@ def use(fd: int) -> None:
 @functools.lru_cache(maxsize=1)
 def parcel(path: str) -> Parcel:
     """The run's values, opened by all in one memory."""
-    return another_parcel(path)
-
-
-def another_parcel(path: str | None = None) -> Parcel:
-    """The run's values, in memory of their own."""
-    path = path or os.environ[PARCEL]
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         return Parcel(fd)
@@ -123,14 +117,12 @@ class _Main(types.ModuleType):
 def load(
     path: Path,
     check: Callable[[], str | None] = lambda: None,
-    before_last: Callable[[dict[str, Any]], None] = lambda namespace: None,
     before_spawn: Callable[[], None] = lambda: None,
 ) -> types.ModuleType:
     """Execute the program's file as ``__main__``, importable under its own name as well.
 
     `check` is called after every statement; a message that it returns is raised as a CellError.
-    `before_last` gets the namespace before the last section that is a cell's. `before_spawn` is
-    called before a process is spawned that will import the file.
+    `before_spawn` is called before a process is spawned that will import the file.
     """
     module = _Main(path, before_spawn)
     shell = RankShell()
@@ -141,11 +133,7 @@ def load(
     table = ModuleMap.open(path)
     for label, source in table.sources.items():
         remember(label, source)
-    last = table.spans[-1].start if table.spans else None
     for statement in ast.parse(path.read_text(), str(path)).body:
-        if last is not None and statement.lineno >= last:
-            before_last(vars(module))
-            last = None
         label, line = _move(statement, table) or (str(path), statement.lineno)
         _execute(statement, label, vars(module), table.flags)
         if message := check():

@@ -127,11 +127,6 @@ class Record:
         ranks = {path: path.stem.partition("-")[2] for path in paths}
         return {int(rank): path for path, rank in ranks.items() if rank.isdecimal()}
 
-    @property
-    def module_values(self) -> Path:
-        """What the launched cell's module has bound, for the notebook."""
-        return self.path / "module.result"
-
     def history(self, rank: int) -> Path:
         return self.path / _of_rank(rank, "history")
 
@@ -210,7 +205,7 @@ class Record:
         """Bytes of all files; of an ended run as its summary has them, and what waits for its
         notebook."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            return int(json.loads(private.read(self.summary))["bytes"]) + _size(self.module_values)
+            return int(json.loads(private.read(self.summary))["bytes"])
         return _bytes_in(self.path)
 
     def add(self, event: Event | None = None) -> None:
@@ -239,8 +234,7 @@ class Record:
         with contextlib.suppress(OSError):
             self.add()
         with contextlib.suppress(OSError):
-            size = _bytes_in(self.path) - _size(self.module_values)
-            text = json.dumps({**summary, "bytes": size}, indent=2)
+            text = json.dumps({**summary, "bytes": _bytes_in(self.path)}, indent=2)
             private.write(scratch, text.encode())
         with contextlib.suppress(OSError):
             scratch.rename(self.summary)

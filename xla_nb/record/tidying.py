@@ -152,7 +152,6 @@ def _surplus(ended: list[Record], most: Limits, done: Tidied) -> list[Record]:
             done.needed.append(record.path.name)
             done.needed_bytes += record.nbytes
         else:
-            record.module_values.unlink(missing_ok=True)  # for their notebooks alone
             free.append(record)
     count, nbytes = len(done.needed), done.needed_bytes
     for number, record in enumerate(free):

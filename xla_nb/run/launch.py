@@ -80,7 +80,7 @@ def launch(
         record=str(record.path),
         entry=program.entry,
         takes_lock=program.takes_lock,
-        by_name=frozenset(program.defines),
+        by_name=frozenset(program.named),
         n=options.n,
         user_env=user_env,
         cwd=_working_directory(),
@@ -90,8 +90,6 @@ def launch(
         state=ProcessState() if turn is None else None,
         label=program.label,
         magic=program.magic,
-        keeps=program.keeps,
-        as_source=program.as_source,
         binds=program.binds,
         drops=program.drops,
         why_mute=_BEHIND if options.bg else "",
@@ -107,11 +105,8 @@ def launch(
             more = shortage(problem.errno)
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
-    keeps = bool(program.keeps)
     group = turn.group if turn else ""
-    run = kind(
-        name, program.label, record, engine, feed, options, resolve, program.named, keeps, group
-    )
+    run = kind(name, program.label, record, engine, feed, options, resolve, program.named, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     left_out = torch_settings.left_out()
     for text in [*feed.notes, *program.notes]:

@@ -38,23 +38,11 @@ from xla_nb.wording import in_one_line, ranks
 STOP_PATIENCE = 1.0
 #: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
-#: The same, where what the cell's module has bound has not been kept yet.
-KEEP_PATIENCE = 60.0
-#: The same, where it has not been found out yet what the cell changed of the notebook's objects.
-COMPARE_PATIENCE = 10.0
 #: Seconds that live ranks have to be ready for the next program once they have ended one.
 LIVE_PATIENCE = 30.0
 _TICK, _SOON = 0.1, 0.2  # between two looks; until the first at ranks, for which no cell waits
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
-_KEEPING = (
-    "The ranks have ended; what the cell's top level has computed is still being pickled. "
-    "Interrupt the cell to skip that."
-)
-_NOT_COMPARED = (
-    "It could not be checked in time whether the cell's top level changed objects of the notebook. "
-    "What it changed is so on the ranks, not in the notebook."
-)
 _NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
 
 
@@ -79,7 +67,6 @@ class Run(RecordedRun):
         options: Options,
         resolve: Callable[[str], object],
         named: Mapping[str, object] = MappingProxyType({}),
-        keeps: bool = False,
         group: str = "",
     ) -> None:
         """group: the run whose processes run it, where these are not its own."""
@@ -95,8 +82,6 @@ class Run(RecordedRun):
         self._stopped: float | None = None
         self._staying: Staying | None = None  # once it is stopped
         self._told_who_stays = False
-        self._keeps = keeps
-        self._told_of_keeping = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         # Into the state alone: it is told where it cannot be written.
@@ -134,24 +119,12 @@ class Run(RecordedRun):
             return LIVE_PATIENCE
         if self.state.stopping:
             return STOP_PATIENCE
-        if self._is_keeping:
-            return KEEP_PATIENCE
-        if self._is_comparing:
-            return COMPARE_PATIENCE
         return STOP_PATIENCE if self._is_orphaned else EXIT_PATIENCE
-
-    @property
-    def _is_keeping(self) -> bool:
-        return self._keeps and not self.state.kept
 
     @property
     def _is_leaving(self) -> bool:
         """Live ranks have ended it, and are about to be ready for another program."""
         return bool(self._group) and self.state.settled and not self._ladder.is_killing
-
-    @property
-    def _is_comparing(self) -> bool:
-        return self._keeps and self.state.kept and not self.state.compared
 
     @property
     def _is_orphaned(self) -> bool:
@@ -434,15 +407,9 @@ class Run(RecordedRun):
                 self._tell_what_lingers()
             with self._stop_lock:
                 self._climb(now, self.state.settled)
-        elif not self._told_of_keeping and now >= self._settled + EXIT_PATIENCE:
-            self._told_of_keeping = True
-            if self._is_keeping and self.state.refused is None:
-                self.take(events.Notice(text=_KEEPING, passing=True))
 
     def _tell_what_lingers(self) -> None:
         """Say what is cut off, before it is."""
-        if self._is_comparing:
-            self.take(events.Notice(text=_NOT_COMPARED))
         here, lives = self._engine.here, bool(self._group)
         for text in lingering.told(self.state, self._patience, here=here, lives=lives):
             self.take(events.Notice(text=text))

@@ -98,8 +98,7 @@ class Hang:
 
 @dataclass
 class RunState:
-    """A whole run. `first_trouble` is the rank that failed or died first, if any; `kept`: what the
-    cell's module has bound is in the record; `compared`: what it has changed is told; `sent`: the
+    """A whole run. `first_trouble` is the rank that failed or died first, if any; `sent`: the
     signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
     which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
     program of live ranks has bound there, `unopened`: the ranks that could not open what it
@@ -126,8 +125,6 @@ class RunState:
     programs: Programs = field(default_factory=Programs)
     ending: str = ""
     conclusions: dict[str, events.Concluded] = field(default_factory=dict)
-    kept: bool = False
-    compared: bool = False
 
     def apply(self, event: events.Event) -> None:
         """Take one event in."""
@@ -149,10 +146,6 @@ class RunState:
                 self.hang = Hang(event)
             case events.HangOver():
                 self._end_hang(event.why)
-            case events.ModuleKept():
-                self.kept = True
-            case events.ModuleCompared():
-                self.compared = True
             case events.Notice():
                 self._tell(event)
             case _:

@@ -334,13 +334,10 @@ class _Running:
 
     def _due(self) -> list[bytes]:
         """The events that can be sent now: a rank's return only after its value, if it has one (a
-        live rank's end has none), and the end of its process only after that; that the module's
-        values are kept only after these."""
+        live rank's end has none), and the end of its process only after that."""
         returned = [event for event in self._waiting if isinstance(event, events.RankFinished)]
         unsent = {e.rank for e in returned if e.nbytes and not self._outbox.delivered(e.rank)}
         held = [event for event in self._waiting if self._of(event) in unsent]
-        if not self._outbox.delivered(None):
-            held += [event for event in self._waiting if isinstance(event, events.ModuleKept)]
         due = [events.encode(event) for event in self._waiting if event not in held]
         self._waiting = held
         return due

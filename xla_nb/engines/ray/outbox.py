@@ -77,10 +77,9 @@ class Outbox:
         next_one = bisect.bisect(names, self._last)
         return names[next_one:] + names[:next_one]
 
-    def delivered(self, rank: int | None) -> bool:
-        """Whether all of a rank's result has been sent, or of the module's values (None)."""
-        record = Record(self._record)
-        path = record.module_values if rank is None else record.result(rank)
+    def delivered(self, rank: int) -> bool:
+        """Whether all of a rank's result has been sent."""
+        path = Record(self._record).result(rank)
         return path.exists() and self._results.get(path.name, 0) == path.stat().st_size
 
     def _chunk(self, name: str, status: os.stat_result, over: bool) -> FileChunk | None:
