@@ -73,7 +73,7 @@ def test_a_launch_names_the_ended_ranks_too_and_works_once_the_notebook_has_it(
     shown = notebook.run(launch)
     assert re.search(
         r"`er_lr` was set on the ranks that ended at \d\d:\d\d "
-        rf"\(Cell In\[{number}\]\); define it in the notebook\. Nothing was run\.",
+        rf"\(Cell In\[{number}\]\); define it in the notebook\. Nothing was run on ranks\.",
         shown.error,
     )
     notebook.ok("er_lr = 2.0")

@@ -1,6 +1,5 @@
 """A run from the notebook's side: read, stopped, ended."""
 
-import hashlib
 import json
 import os
 import pickle
@@ -324,8 +323,6 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
     written = json.loads((job.run.record.path / "run.json").read_text())
     assert written.pop("elapsed") == job.run.elapsed
     assert written.pop("bytes") > 0
-    happened = (job.run.record.path / "events.jsonl").read_bytes()
-    assert written.pop("events") == hashlib.sha256(happened).hexdigest()
     assert written == {
         "run": "r1",
         "cell": "Cell In[3]",

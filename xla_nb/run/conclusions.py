@@ -20,6 +20,7 @@ from xla_nb.wording import exactly, listed, ranks, several
 
 Samples = Mapping[int, Sample]
 
+WAITED = "waited"  #: the kind of who waited for whom
 _STEPS = 10  # from which something is said of them,
 _TENS = 30  # and of waiting for data, of the run: the first batches take long
 _EACH = 0.9  # of the steps are as good as every step,
@@ -154,7 +155,8 @@ class _Time:
             told = f"{slowest}, by {1000 * cost / min(steps):.3g} ms a step: {told}"
         else:
             told = f"{told} for {ranks(slow)}"
-        return Concluded(kind="slowest", sentence=told, ranks=tuple(slow), strength=cost)
+        kind = "slowest" if in_step else WAITED
+        return Concluded(kind=kind, sentence=told, ranks=tuple(slow), strength=cost)
 
     def _part(self, cost: float) -> str:
         return f"{f'{cost:.1f} s' if cost < 9.95 else exactly(round(cost))} of {self.of}"
@@ -172,14 +174,15 @@ def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
 
 
 def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
-    """All that is to be said of the whole run."""
+    """All that is to be said of the whole run; who waited for whom, `at_stop` knows better."""
     windows = {
         rank: Window.between(Sample(at=started, since=started), sample)
         for rank, sample in samples.items()
         if (started := state.ranks[rank].started) is not None and sample.at > started
     }
     whole = _Time(label, windows, len(windows), "it")
-    return [*whole.found(), *whole.mostly_compiled()]
+    found = [*whole.found(), *whole.mostly_compiled()]
+    return [one for one in found if one.kind != WAITED or not state.stopping]
 
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
@@ -205,7 +208,7 @@ def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded
         whom = f"`{operation}`{f', which {ranks(missing)} held,' if missing else ''}{at}"
     who = ranks(waiting) if len(waiting) == 1 else several(len(waiting), "rank")
     sentence = f"{who} had waited {lasting(cost)} for {whom}"
-    yield Concluded(kind="waited", sentence=sentence, ranks=missing, strength=cost)
+    yield Concluded(kind=WAITED, sentence=sentence, ranks=missing, strength=cost)
 
 
 def conclude(
