@@ -240,6 +240,20 @@ def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel
     expect(panel.page.locator("[role=option][data-marked]")).to_have_count(0)
 
 
+def test_a_marked_row_keeps_its_colour_where_rows_show_how_far_each_has_come(panel: Panel) -> None:
+    named = {"sentence": "Rank 2 was the slowest", "level": "warning", "ranks": [2]}
+    panel.tell(about=about(diagnosis=named))
+    expect(option(panel, 2)).to_have_attribute("data-marked", "true")
+    coloured = option(panel, 2).evaluate("n => getComputedStyle(n).backgroundColor")
+    uneven = [card(rank, bars=[bar("step", 0.2 * rank)]) for rank in range(4)]
+    panel.tell(cards=[*uneven[:3], {**uneven[3], "phase": "failed"}])
+    expect(panel.page.locator(".xn-ranks")).to_have_attribute("data-uneven", "true")
+    assert coloured != "rgba(0, 0, 0, 0)"
+    expect(option(panel, 2)).to_have_css("background-color", coloured)
+    expect(option(panel, 2)).to_have_css("background-size", "40% 2px")
+    expect(option(panel, 3)).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
+
+
 def test_a_run_without_a_diagnosis_is_headed_by_its_headline(panel: Panel) -> None:
     panel.tell(about=about(headline="Rank 1 failed", ok=False, ended=time.time()))
     expect(panel.page.get_by_role("heading", level=3)).to_have_text("Rank 1 failed")
