@@ -254,6 +254,18 @@ def test_a_marked_row_keeps_its_colour_where_rows_show_how_far_each_has_come(pan
     expect(option(panel, 3)).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
 
 
+def test_why_a_run_is_stopped_is_said_once_and_a_stack_has_lines_of_its_own(panel: Panel) -> None:
+    why = "Stopped by an interrupt"
+    found = {"sentence": f"{why}; 1 rank still waiting", "level": "warning", "ranks": []}
+    note = "Sent SIGTERM to rank 1\n  File x, line 9\n    wait()"
+    panel.tell(about=about(stopping=why, diagnosis=found, notices=[note]))
+    expect(panel.page.locator(".xn-headline")).to_have_text(found["sentence"])
+    expect(panel.page.locator(".xn-say")).to_be_empty()
+    assert panel.page.locator(".xn-notice").inner_text() == note
+    panel.tell(about=about(stopping=why, diagnosis={**found, "sentence": "Rank 1 hangs"}))
+    expect(panel.page.locator(".xn-say")).to_have_text(why)
+
+
 def test_a_run_without_a_diagnosis_is_headed_by_its_headline(panel: Panel) -> None:
     panel.tell(about=about(headline="Rank 1 failed", ok=False, ended=time.time()))
     expect(panel.page.get_by_role("heading", level=3)).to_have_text("Rank 1 failed")

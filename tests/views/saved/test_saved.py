@@ -200,6 +200,13 @@ def test_a_run_that_is_being_stopped_says_why() -> None:
         assert "stopping: by the user" in shown
 
 
+def test_why_a_run_is_stopped_is_said_once() -> None:
+    why = "Stopped by an interrupt"
+    told = Diagnosis(f"{why}; 1 rank still waiting", "warning")
+    for shown in both(snapshot(ok=None, stopping=why, diagnosis=told)):
+        assert shown.count(why) == 1
+
+
 SLOW = Diagnosis("Rank 2 is the slowest", "warning", (2,))
 
 
@@ -265,6 +272,17 @@ def test_an_ended_run_has_its_start_time() -> None:
 def test_notices_are_shown() -> None:
     for shown in both(snapshot(notices=("the data set travelled with the cell",))):
         assert "the data set travelled with the cell" in shown
+
+
+def test_a_stack_in_a_notice_has_lines_of_its_own() -> None:
+    note = 'Sent SIGTERM to rank 1.\n  File "Cell In[3]", line 9, in f\n    wait()'
+    shown = snapshot(notices=(note,))
+    assert f"note: {note}\n" in saved.render_text(shown)
+    page = saved.render_html(shown)
+    first, _, third = page[page.index("Sent SIGTERM") :].splitlines()[:3]
+    assert 'white-space:pre-wrap"><bdi>Sent SIGTERM' in page
+    assert first == "Sent SIGTERM to rank 1.</bdi>"
+    assert third.startswith("<bdi>    wait()</bdi>")
 
 
 def hanging(groups: int = 1, lines: int = 1) -> Hang:

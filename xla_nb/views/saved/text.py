@@ -17,7 +17,8 @@ def render_text(snapshot: Snapshot) -> str:
     glyph, title = facts.state(snapshot).glyph, facts.cut(facts.title(snapshot), 600)
     about = " · ".join(facts.cut(part, 200) for part in facts.about(snapshot))
     lines = [f"{glyph} {title}{facts.gap(snapshot)}{about}"]
-    lines += [f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]]
+    notes = (f"note: {notice}".splitlines() for notice in snapshot.notices[:20])
+    lines += [facts.cut(line, 600) for note in notes for line in note]
     lines += hang.as_text(snapshot)
     lines += _troubles(snapshot)
     lines += _whereabouts(snapshot)
