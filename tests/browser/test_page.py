@@ -479,6 +479,18 @@ def lane(panel: Panel, rank: int) -> list[tuple[str, float, float]]:
     return [(kind, float(start), float(end)) for kind, start, end in stops]
 
 
+def test_what_is_known_of_a_lanes_first_second_ends_with_it_and_little_has_no_name(
+    panel: Panel,
+) -> None:
+    began = int(time.time()) - 20
+    panel.tell(about=about(started=began + 0.5, ended=began + 3, elapsed=2.5, ok=True))
+    slots = [[began, 0, 0.5, 0, 0], [began + 1, 0, 0.97, 0, 0.03], [began + 2, 0, 0.4, 0, 0]]
+    panel.tell(lanes=[{"rank": 2, "slots": slots}])
+    expect(panel.page.locator(".xn-columns")).to_contain_text(re.compile("last [23] s"))
+    assert lane(panel, 2)[0] == ("running", 75, 89.7)  # of ten seconds
+    expect(panel.page.locator(".xn-kind")).to_have_text(["running"])
+
+
 def test_a_lane_shows_what_the_last_seconds_went_into(panel: Panel) -> None:
     began = int(time.time()) - 20
     panel.tell(about=about(started=began, ended=began + 20, elapsed=20.0, ok=True))

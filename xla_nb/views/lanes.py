@@ -43,8 +43,10 @@ class _Totals(NamedTuple):
 class Track:
     """One rank's samples, as they come. Bounded, however long the run is."""
 
-    def __init__(self) -> None:
-        self._recent: deque[_Totals] = deque()
+    def __init__(self, started: float | None = None) -> None:
+        """started: when nothing was counted yet."""
+        nothing = [] if started is None else [_Totals(started, 0, 0, 0, 0, 0)]
+        self._recent: deque[_Totals] = deque(nothing)
         self._calls: dict[bool, str] = {}  # the last ones it waited in: blocking or not
         self._was_idle = False
         self._slots: dict[int, Slot] = {}
@@ -55,7 +57,10 @@ class Track:
 
     def add(self, sample: Sample) -> None:
         """Take in a newer sample."""
-        now, before = _totals(sample), self._recent[-1] if self._recent else None
+        now = _totals(sample)
+        if self._newest is None and self._recent and now.at > self._recent[0].at + _LATELY:
+            self._recent.clear()  # it was looked at late: nobody knows when that was counted
+        before = self._recent[-1] if self._recent else None
         if sample.operation:
             self._calls[sample.activity != "waiting"] = sample.operation
         self._sees_others = sample.waited is not None

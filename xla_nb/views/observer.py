@@ -198,7 +198,9 @@ class Observer:
         if before is not None and now.at > before.at:  # else its host's clock was set back
             self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
         self._samples[rank] = now
-        self._tracks.setdefault(rank, Track()).add(now)
+        if rank not in self._tracks:
+            self._tracks[rank] = Track(self.run.state.ranks[rank].started)
+        self._tracks[rank].add(now)
 
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})

@@ -103,8 +103,8 @@ def _files(snapshot: Snapshot) -> str:
 
 def _notes(snapshot: Snapshot) -> str:
     style = "font-size:12px;white-space:pre-wrap"  # some have a stack in lines of its own
-    lines = (map(lambda line: escaped(line, 600), text.splitlines()) for text in snapshot.notices)
-    return "".join(div(style, "\n".join(each)) for each in list(lines)[:20])
+    lines = [[escaped(line, 600) for line in text.splitlines()] for text in snapshot.notices[:20]]
+    return "".join(div(style, "\n".join(each)) for each in lines)
 
 
 def _notices(snapshot: Snapshot) -> str:
