@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -19,11 +20,13 @@ WIDTH = SECONDS * _EACH // 2  # CSS pixels, where there is room
 _COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
 
-def strip(slots: Sequence[Slot], newest: int) -> str:
-    """The 60 s before `newest` (in seconds since the epoch) as a picture."""
+def strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
+    """The seconds before `newest` (since the epoch) as a picture: as many as the run has lasted, at
+    least 10 and at most 60."""
     told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
     by_second = {slot.second: slot for slot in slots}
-    seconds = range(newest - SECONDS + 1, newest + 1)
+    shown = math.ceil(min(SECONDS, max(10, lasted)))
+    seconds = range(newest - shown + 1, newest + 1)
     row = b"".join(_second(second, by_second) for second in seconds)
     picture = base64.b64encode(chart.strip(row, 2 * _HEIGHT)).decode()
     style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"

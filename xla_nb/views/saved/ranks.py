@@ -101,7 +101,7 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     newest = max(slots)
 
     def strip(card: Card) -> str:
-        return lane.strip(card.lane, newest) if card.lane else ""
+        return lane.strip(card.lane, newest, snapshot.elapsed) if card.lane else ""
 
     title = f"last {round(min(lane.SECONDS, snapshot.elapsed)) or 1} s"
     return [_Column(title, strip, f"width:{lane.WIDTH}px;text-align:left")]
