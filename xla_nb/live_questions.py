@@ -112,11 +112,16 @@ def look_for_drift(group: Group, run: Run) -> None:
     for one in found:
         if not one.wrong:
             run.append(events.Notice(text=one.sentence))
-        group.run.take(events.Notice(text=one.sentence))
+            group.run.take(events.Notice(text=one.sentence))
     if new := [one for one in found if one.wrong]:
         who = tuple(sorted({rank for one in new for rank in one.ranks}))
         told = "; ".join(one.sentence for one in new)
-        run.append(events.Concluded(kind=DRIFT, sentence=told, ranks=who, wrong=True))
+        conclusion = events.Concluded(kind=DRIFT, sentence=told, ranks=who, wrong=True)
+        run.append(conclusion)
+        newest = (one.ended for one in group.run.state.programs.newest if one.began.run == run.name)
+        if (ended := next(newest, None)) is not None:
+            group.run.take(replace(ended, found=told))
+            group.run.take(conclusion)
 
 
 def completions(group: Group, before: str) -> Completions | None:

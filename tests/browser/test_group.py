@@ -122,6 +122,19 @@ def test_cells_are_listed_newest_first_with_how_they_went(panel: Panel) -> None:
     assert [row[0] for row in table(panel, "ran")] == ["3", "2", "1"]
 
 
+def test_a_cell_in_which_something_was_amiss_is_amber_with_its_sentence(panel: Panel) -> None:
+    told = "finished; `w` differs between ranks since Cell In[6]"
+    panel.tell(ran=[ran(1), {**ran(2), "outcome": "warning", "told": told}])
+    first, second = panel.page.locator(".xn-ran tbody tr .xn-state").all()
+    expect(first).to_have_text(told)
+    assert panel.page.locator(".xn-panel").evaluate(
+        "n => getComputedStyle(n).getPropertyValue('--xn-warning')"
+    ) == first.evaluate("n => getComputedStyle(n).getPropertyValue('--xn-phase')")
+    assert first.evaluate("n => getComputedStyle(n).color") != second.evaluate(
+        "n => getComputedStyle(n).color"
+    )
+
+
 def test_the_newest_fifty_cells_are_kept(panel: Panel) -> None:
     panel.tell(ran=[ran(number) for number in range(1, 71)])
     assert [row[0] for row in table(panel, "ran")] == [str(n) for n in range(70, 20, -1)]

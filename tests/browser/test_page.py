@@ -240,6 +240,32 @@ def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel
     expect(panel.page.locator("[role=option][data-marked]")).to_have_count(0)
 
 
+def test_a_marked_row_keeps_its_colour_where_rows_show_how_far_each_has_come(panel: Panel) -> None:
+    named = {"sentence": "Rank 2 was the slowest", "level": "warning", "ranks": [2]}
+    panel.tell(about=about(diagnosis=named))
+    expect(option(panel, 2)).to_have_attribute("data-marked", "true")
+    coloured = option(panel, 2).evaluate("n => getComputedStyle(n).backgroundColor")
+    uneven = [card(rank, bars=[bar("step", 0.2 * rank)]) for rank in range(4)]
+    panel.tell(cards=[*uneven[:3], {**uneven[3], "phase": "failed"}])
+    expect(panel.page.locator(".xn-ranks")).to_have_attribute("data-uneven", "true")
+    assert coloured != "rgba(0, 0, 0, 0)"
+    expect(option(panel, 2)).to_have_css("background-color", coloured)
+    expect(option(panel, 2)).to_have_css("background-size", "40% 2px")
+    expect(option(panel, 3)).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
+
+
+def test_why_a_run_is_stopped_is_said_once_and_a_stack_has_lines_of_its_own(panel: Panel) -> None:
+    why = "Stopped by an interrupt"
+    found = {"sentence": f"{why}; 1 rank still waiting", "level": "warning", "ranks": []}
+    note = "Sent SIGTERM to rank 1\n  File x, line 9\n    wait()"
+    panel.tell(about=about(stopping=why, diagnosis=found, notices=[note]))
+    expect(panel.page.locator(".xn-headline")).to_have_text(found["sentence"])
+    expect(panel.page.locator(".xn-say")).to_be_empty()
+    assert panel.page.locator(".xn-notice").inner_text() == note
+    panel.tell(about=about(stopping=why, diagnosis={**found, "sentence": "Rank 1 hangs"}))
+    expect(panel.page.locator(".xn-say")).to_have_text(why)
+
+
 def test_a_run_without_a_diagnosis_is_headed_by_its_headline(panel: Panel) -> None:
     panel.tell(about=about(headline="Rank 1 failed", ok=False, ended=time.time()))
     expect(panel.page.get_by_role("heading", level=3)).to_have_text("Rank 1 failed")
@@ -451,6 +477,18 @@ def lane(panel: Panel, rank: int) -> list[tuple[str, float, float]]:
     image = option(panel, rank).locator(".xn-lane").evaluate("n => n.style.backgroundImage")
     stops = re.findall(r"var\(--xn-lane-(\w+)\) ([\d.]+)% ([\d.]+)%", image)
     return [(kind, float(start), float(end)) for kind, start, end in stops]
+
+
+def test_what_is_known_of_a_lanes_first_second_ends_with_it_and_little_has_no_name(
+    panel: Panel,
+) -> None:
+    began = int(time.time()) - 20
+    panel.tell(about=about(started=began + 0.5, ended=began + 3, elapsed=2.5, ok=True))
+    slots = [[began, 0, 0.5, 0, 0], [began + 1, 0, 0.97, 0, 0.03], [began + 2, 0, 0.4, 0, 0]]
+    panel.tell(lanes=[{"rank": 2, "slots": slots}])
+    expect(panel.page.locator(".xn-columns")).to_contain_text(re.compile("last [23] s"))
+    assert lane(panel, 2)[0] == ("running", 75, 89.7)  # of ten seconds
+    expect(panel.page.locator(".xn-kind")).to_have_text(["running"])
 
 
 def test_a_lane_shows_what_the_last_seconds_went_into(panel: Panel) -> None:

@@ -54,6 +54,21 @@ def test_drift_is_the_amber_headline_of_its_cell_live_saved_and_reopened(live, d
     assert said not in shown.stdout + shown.stderr  # once is enough
 
 
+def test_the_live_ranks_have_drift_as_their_headline_until_another_cell_ran(live, drifts):
+    shown, said = drifts
+    data = live.ok("%xla_ranks").data
+    assert data["text/plain"].startswith(f"● {said}")
+    newest = next(line for line in data["text/plain"].splitlines() if "! finished" in line)
+    assert f". Cell In[{shown.number}] on ranks 0–3: ! finished; {said}, " in newest
+    assert f"note: {said}" not in data["text/plain"]
+    head = data["text/html"].partition("finished; ")[0]
+    assert f"background:{AMBER}" in head[head.rindex("<tr") :]
+    live.ok("%%xla\nother = 1")
+    again = live.ok("%xla_ranks").data["text/plain"]
+    assert again.startswith("○ 4 live ranks, idle")
+    assert f"! finished; {said}, " in again
+
+
 def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing(live):
     live.ok("%%xla\na = b = 1")
     live.ok("%xla_vars --watch a b")

@@ -24,7 +24,9 @@ def snapshot(*cards, **fields):
 
 
 def card(rank, phase="running", line=5, waited=0.0, operation="", missing=(), **fields):
-    sample = Sample(at=200.0, since=200.0 - waited, operation=operation, missing=missing)
+    activity = "waiting" if phase == "waiting" else "running"
+    since = 200.0 - waited
+    sample = Sample(at=200.0, since=since, activity=activity, operation=operation, missing=missing)
     place = f"Cell In[3], line {line}"
     return Card(rank, phase=phase, **{"sample": sample, "place": place} | fields)
 
@@ -499,7 +501,8 @@ def test_a_rank_that_sleeps_more_in_each_step_is_the_slowest(diagnosed):
 
 def test_a_rank_that_is_late_is_waited_for_at_its_line(diagnosed):
     sentence, ranks = diagnosed(LATE, "waited 4 s")
-    assert sentence == f"2 ranks have waited 4 s for rank 1, at line {line_of(LATE, 'time.sleep')}"
+    line = line_of(LATE, "time.sleep")
+    assert sentence == f"2 ranks have waited 4 s for rank 1, in time.sleep at line {line}"
     assert ranks == (1,)
 
 

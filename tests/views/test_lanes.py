@@ -26,6 +26,14 @@ def test_one_sample_tells_nothing():
     assert track((100.0, {"waited": 5.0})).lane == ()
 
 
+def test_what_was_before_the_first_sample_counts_from_the_start_unless_that_is_long_ago():
+    for at, lane in [(100.5, [(99, 0.25, 0.25), (100, 0.25, 0.25)]), (103.0, [])]:
+        made = Track(started=99.5)
+        made.add(Sample(at=at, since=at, blocked=0.5))
+        found = [(slot.second, slot.running, slot.blocked) for slot in made.lane]
+        assert found == lane
+
+
 def test_what_is_not_counted_is_running():
     made = track((100.0, {}), (101.0, {}))
     assert made.lane == (Slot(100, running=1.0),)

@@ -85,7 +85,7 @@ def test_an_idle_rank_is_at_no_line_and_waits_for_nobody(group, observer):
 
 def test_a_rank_with_a_cell_does_what_its_sample_says(group, observer):
     group.begins(1)
-    group.samples(0, activity="compiling", place="Cell In[1], line 2")
+    group.samples(0, at=11.5, activity="compiling", place="Cell In[1], line 2")
     first = cards(observer)[0]
     assert (first.phase, first.since, first.place) == ("compiling", 10.5, "Cell In[1], line 2")
 

@@ -64,15 +64,42 @@ def test_a_running_rank_shows_its_sample(run, observer):
     assert card(observer, 1).phase == "running"
 
 
-def test_the_head_counts_what_ranks_do_for_a_second_or_more(run, observer):
+def test_the_head_counts_what_the_cards_show_which_is_what_lasts(run, observer):
     started(run, 0, 1)
     samples(run, 0, activity="blocked", operation="time.sleep")
     samples(run, 1, activity="compiling", since=19.8)
-    observer.sample()
+    assert card(observer, 1).phase == "running"
     assert observer.snapshot().headline == "2 ranks: 1 waiting, 1 running"
     samples(run, 1, at=21.0, activity="compiling", since=19.8)
-    observer.sample()
+    assert card(observer, 1).phase == "compiling"
     assert observer.snapshot().diagnosis == Diagnosis("2 ranks: 1 waiting, 1 compiling")
+
+
+@pytest.mark.parametrize(
+    ("counted", "call", "shown"),
+    [
+        ("blocked", "time.sleep", ("waiting", "in time.sleep")),
+        ("data_waited", "", ("waiting", "for data")),
+        ("compile_seconds", "", ("compiling", "")),
+        ("idle", "", ("running", "")),
+    ],
+)
+def test_a_rank_does_what_most_of_its_last_two_seconds_went_into(
+    run, observer, counted, call, shown
+):
+    started(run, 0, 1)
+    for moment in range(5):
+        at, spent = 20 + moment / 2, {counted: 0.4 * moment}
+        operation = call if moment < 4 else ""  # at the last one it does another thing
+        samples(run, 0, at=at, since=at, operation=operation, **spent)
+        seen = card(observer, 0)
+    assert (seen.phase, seen.detail, seen.since is None) == (*shown, shown[0] != "running")
+    assert f"1 {shown[0]}" in observer.snapshot().headline or shown[0] == "running"
+    for moment in range(5):
+        at = 22.5 + moment / 2
+        samples(run, 0, at=at, since=22.1, **spent)
+        seen = card(observer, 0)
+    assert (seen.phase, seen.detail) == ("running", "")
 
 
 def test_a_rank_whose_function_has_returned_is_sending_its_result(run, observer):

@@ -165,12 +165,14 @@ class ProgramBegan(Event):
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
     """All its ranks have ended a program of live ranks; `headline` says how. `elapsed` are the
-    seconds that its own run tells (None: as long as from ProgramBegan to here)."""
+    seconds that its own run tells (None: as long as from ProgramBegan to here); `found` what is
+    amiss all the same. Told again, as what was found later."""
 
     number: int
     outcome: Literal["finished", "failed", "stopped"]
     headline: str
     elapsed: float | None = None
+    found: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -252,7 +252,7 @@ class Meter:
             activity=self._doing(waiting, compiling, now),
             since=self._activity[1],
             place=tracebacks.innermost(self._entry, self._labels),
-            operation=waiting.operation[:_LONGEST] if waiting else self._blocked_in,
+            operation=waiting.operation[:_LONGEST] if waiting else self._standstill.call,
             missing=waiting.missing if waiting else (),
             memory=memory.own.nbytes,
             free=memory.own.free,
@@ -285,18 +285,14 @@ class Meter:
         counted = waiting or self._book.idle.since is not None or self._book.loading.since
         self._standstill.look(told if counted else None)
 
-    @property
-    def _blocked_in(self) -> str:
-        still = self._standstill
-        return still.call if time.monotonic() - still.since >= _BLOCKED else ""
-
     def _doing(
         self, waiting: PendingCollective | None, compiling: float | None, now: float
     ) -> Activity:
         activity: Activity = "running" if compiling is None else "compiling"
         began = None if compiling is None else time.monotonic() - compiling
-        if self._blocked_in:
-            activity, began = "blocked", self._standstill.since
+        still = self._standstill
+        if still.call and time.monotonic() - still.since >= _BLOCKED:
+            activity, began = "blocked", still.since
         if waiting:
             activity, began = "waiting", waiting.since
         if (rests := self._book.idle.since) is not None:

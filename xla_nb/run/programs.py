@@ -34,9 +34,11 @@ class Programs:
 
     def end(self, event: events.ProgramEnded) -> None:
         program = self._known.get(event.number)
-        if program is None or program.ended is not None:
+        if program is None:
             return
-        program.ended = event
+        told, program.ended = program.ended is not None, event
+        if told:
+            return
         self.lost += event.outcome != "finished"
         self._rested |= dict.fromkeys(program.began.ranks, event.at)
         over = [number for number, one in self._known.items() if one.ended is not None]

@@ -378,7 +378,7 @@ class Run(RecordedRun):
     def _cut_short(self, staying: list[int], where: str) -> str:
         told = (
             f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s "
-            "after the interrupt (`--grace`): `finally` blocks there may not have finished."
+            "after the interrupt (--grace): finally blocks there may not have finished."
         )
         return f"{told}\n{where}"
 

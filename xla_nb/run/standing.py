@@ -102,7 +102,7 @@ class Clock:
             max(0.0, sample.at - sample.since) + age,
             pid,
             activity="running" if blocked else sample.activity,
-            operation="" if blocked else sample.operation,
+            operation=sample.operation if sample.activity == "waiting" else "",
             missing=sample.missing,
             place=sample.place,
             cpu=self._share(sample),

@@ -157,8 +157,10 @@ class RunState:
                 self.group = event
             case events.GroupEnding():
                 self.ending = self.ending or event.why
+                self.conclusions.clear()
             case events.ProgramBegan():
                 self.programs.begin(event)
+                self.conclusions.clear()  # they are of the cell before
             case events.ProgramEnded():
                 self.programs.end(event)
             case events.NamesBound():

@@ -67,14 +67,18 @@ class Staying:
         return None
 
     def with_stacks(self, numbers: Iterable[int], now: float) -> str:
-        """Where these are, with the innermost frames of their stacks, in lines."""
+        """Where these are, with the innermost frames of their stacks, in lines: if all are at one
+        place, that is the stack alone."""
         in_time = self._asked is not None and now >= self._asked + stacks.PATIENCE
         if in_time:
             found = stacks.known(self._run, numbers, self._asked_at)
         else:
             self.note(numbers)
             found = stacks.grouped({n: self._unasked(self._run.state.ranks[n]) for n in numbers})
-        return stacks.text([stacks.short(group, _STACK) for group in found])
+        groups = [stacks.short(group, _STACK) for group in found]
+        if len(groups) == 1 and groups[0].stack and not groups[0].note:
+            return groups[0].stack
+        return stacks.text(groups)
 
     def _unasked(self, rank: RankState) -> Answer:
         """Where one is that had no time to answer."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from xla_nb import ansi, wording
 from xla_nb.protocol.events import Concluded
-from xla_nb.record.sample import INPUT, LOCK
+from xla_nb.record.sample import DATA, INPUT, LOCK
 from xla_nb.run import conclusions
 from xla_nb.run.conclusions import Window
 from xla_nb.run.state import ENDED
@@ -206,7 +206,8 @@ def _missing(card: Card, by_rank: Mapping[int, Card]) -> tuple[int, ...]:
         if other.phase in ENDED or other.phase == "early":
             return other.since is not None and card.sample.at <= other.since
         same = other.sample.operation == card.sample.operation
-        return other.phase == "waiting" and same and card.sample.operation != LOCK
+        waits = other.sample.activity == "waiting"  # it may have come a moment ago
+        return waits and same and card.sample.operation != LOCK
 
     return tuple(
         rank for rank in card.sample.missing if rank in by_rank and not came(by_rank[rank])
@@ -238,8 +239,8 @@ def _does(card: Card, waiting: Sequence[Card], snapshot: Snapshot) -> str:
         return f", compiling{at}"
     if card.phase == "waiting" and card.sample.operation == LOCK:
         return f", which waits for `lock`{at}{_holder(card, waiting)}"
-    if card.phase == "waiting":
-        return f", in {_name(card)}{at}"
+    if card.phase == "waiting" and (call := card.sample.operation):
+        return f", {'waiting for data' if call == DATA else f'in {_name(card)}'}{at}"
     if card.phase == "idle":
         return ", which runs no cell"
     if card.sample.returned:

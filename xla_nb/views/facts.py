@@ -86,7 +86,8 @@ def about(snapshot: Snapshot) -> list[str]:
     parts += ["simulated TPU host"] if snapshot.simulated else []
     parts += [hosts_in_short(snapshot)] if len(snapshot.hosts) > snapshot.simulated else []
     if snapshot.ok is None:
-        parts += [f"stopping: {snapshot.stopping}"] if snapshot.stopping else []
+        told = snapshot.stopping in title(snapshot)
+        parts += [] if told else [f"stopping: {snapshot.stopping}"]
         parts += [f"as of {clock(snapshot.now)}"]
     elif snapshot.started is not None:
         parts += [minute(snapshot.started)]

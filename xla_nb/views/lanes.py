@@ -11,9 +11,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
-from xla_nb.record.sample import Sample
+from xla_nb.record.sample import DATA, INPUT, Activity, Sample
 from xla_nb.run.conclusions import Window
 from xla_nb.views.snapshot import Slot
 
@@ -24,6 +25,7 @@ _LATE = ("compiling", "data", "blocked")
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
 _PACE = 10.0  # seconds of steps, or one step, of which their time is told
 _APART = 0.9  # seconds between two marks that are kept
+_LATELY = 2.0  # seconds, in most of which a rank did what it is said to do
 _SURE = 2.5  # seconds of steps, from which their time is told: samples are 0.25 s apart
 
 
@@ -41,8 +43,11 @@ class _Totals(NamedTuple):
 class Track:
     """One rank's samples, as they come. Bounded, however long the run is."""
 
-    def __init__(self) -> None:
-        self._before: _Totals | None = None
+    def __init__(self, started: float | None = None) -> None:
+        """started: when nothing was counted yet."""
+        nothing = [] if started is None else [_Totals(started, 0, 0, 0, 0, 0)]
+        self._recent: deque[_Totals] = deque(nothing)
+        self._calls: dict[bool, str] = {}  # the last ones it waited in: blocking or not
         self._was_idle = False
         self._slots: dict[int, Slot] = {}
         self._newest: Sample | None = None
@@ -52,20 +57,48 @@ class Track:
 
     def add(self, sample: Sample) -> None:
         """Take in a newer sample."""
-        now, before = _totals(sample), self._before
-        self._before = now
+        now = _totals(sample)
+        if self._newest is None and self._recent and now.at > self._recent[0].at + _LATELY:
+            self._recent.clear()  # it was looked at late: nobody knows when that was counted
+        before = self._recent[-1] if self._recent else None
+        if sample.operation:
+            self._calls[sample.activity != "waiting"] = sample.operation
         self._sees_others = sample.waited is not None
         was_idle, self._was_idle = self._was_idle, sample.activity == "idle"
         if before is not None and now.at < before.at:  # the clock was set back
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(now.at)}
+            self._recent.clear()
         elif before is not None:
             self._fill(*_busy(before, now, was_idle))
             for second in [at for at in self._slots if at < math.ceil(now.at) - _LANE]:
                 del self._slots[second]
+        self._recent.append(now)
+        while len(self._recent) > 2 and self._recent[1].at <= now.at - _LATELY:
+            self._recent.popleft()
         self._lane = None
         newest, self._newest = self._newest, sample
         if newest is not None and Window.between(newest, sample).steps:
             self._mark(sample)
+
+    def steady(self, sample: Sample) -> Sample:
+        """Its newest sample with what it did in most of the last two seconds, since all that shows
+        what it does would flicker else."""
+        lasts = sample.at - sample.since >= _LATELY / 2 and sample.activity != "running"
+        if lasts or sample.activity == "idle" or sample.operation == INPUT or not self._recent:
+            return sample
+        span, compiling, *waits, idle = (
+            max(0.0, last - first)
+            for first, last in zip(self._recent[0], self._recent[-1], strict=True)
+        )
+        waiting = sum(waits)
+        running = span - compiling - waiting - idle
+        names: tuple[Activity, ...] = ("running", "compiling", "waiting")
+        most = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
+        calls = self._calls.get(False, ""), DATA, self._calls.get(True, "")
+        call = calls[waits.index(max(waits))] if most == "waiting" else ""
+        same = sample.activity == most and sample.operation in (call, "")
+        missing = sample.missing if same else ()
+        return replace(sample, activity=most, operation=call, missing=missing)
 
     @property
     def lane(self) -> tuple[Slot, ...]:

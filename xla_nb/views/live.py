@@ -48,7 +48,8 @@ def _cell(program: ProgramState) -> RanCell:
         return cell
     told = ended.elapsed if ended.elapsed is not None else max(0.0, ended.at - began.at)
     headline = ansi.plain(ended.headline)
-    return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline)
+    found = ansi.plain(ended.found) if ended.outcome == "finished" else ""
+    return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline, found=found)
 
 
 def phase(

@@ -15,7 +15,7 @@ from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
 from xla_nb.record.arrivals import MOST
 from xla_nb.record.figures import Rows
-from xla_nb.record.sample import INPUT, LOCK, Sample
+from xla_nb.record.sample import DATA, INPUT, LOCK, Sample
 from xla_nb.record.tail import LineBlock, Tail, before, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
@@ -43,8 +43,6 @@ _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
 _LAST_LINE = 200  # characters of a card's last line
-#: What ranks may do for moments only, and seconds from which on the head tells it.
-_BRIEF, _LASTING = ("waiting", "compiling"), 1.0
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
 
@@ -200,7 +198,9 @@ class Observer:
         if before is not None and now.at > before.at:  # else its host's clock was set back
             self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
         self._samples[rank] = now
-        self._tracks.setdefault(rank, Track()).add(now)
+        if rank not in self._tracks:
+            self._tracks[rank] = Track(self.run.state.ranks[rank].started)
+        self._tracks[rank].add(now)
 
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
@@ -223,7 +223,7 @@ class Observer:
         snapshot = Snapshot(
             run=self.run.name,
             cell=self.run.label,
-            headline=ansi.plain(sentences.headline(state, dict(map(_steadily, own)))),
+            headline=ansi.plain(sentences.headline(state, {card.rank: card.phase for card in own})),
             record=str(self.run.record.path),
             now=time.time(),
             started=state.started,
@@ -299,10 +299,13 @@ class Observer:
         track = self._tracks.get(rank.rank) or Track()
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
-        phase, since = _phase(self.run.state, rank, sample)
+        steady = sample and track.steady(sample)
+        phase, since = _phase(self.run.state, rank, sample, steady)
         if phase == "idle":
-            sample = sample and replace(sample, place="", operation="", missing=())
-        detail = ansi.plain(_detail(self.run.state, rank, sample))
+            steady = sample = sample and replace(sample, place="", operation="", missing=())
+        detail = ansi.plain(_detail(self.run.state, rank, steady))
+        if steady and sample and steady.operation:
+            sample = replace(sample, operation=steady.operation)
         place = rank.place if ended or sample is None else sample.place
         if phase == "died" and not place and sample and sample.place:  # it could not say where
             place, detail = sample.place, f"{detail}, last seen there"
@@ -386,22 +389,19 @@ def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
     return LineBlock(before.start + gone, before.skipped + dropped, lines[dropped:])
 
 
-def _phase(state: RunState, rank: RankState, sample: Sample | None) -> tuple[Phase, float | None]:
+def _phase(
+    state: RunState, rank: RankState, sample: Sample | None, steady: Sample | None
+) -> tuple[Phase, float | None]:
     if rank.phase == "starting":
         return "starting", state.started
     if rank.phase in ENDED:
         return rank.phase, rank.ended
     if (told := live.phase(state, rank, sample)) is not None:
         return told
-    if sample is None:
+    if sample is None or steady is None:
         return "running", rank.started
-    return "waiting" if sample.activity == "blocked" else sample.activity, sample.since
-
-
-def _steadily(card: Card) -> tuple[int, Phase]:
-    """What a rank does, for the head, which would flicker with what lasts less than a second."""
-    lasts = card.since is None or card.sample.at - card.since >= _LASTING
-    return card.rank, card.phase if lasts or card.phase not in _BRIEF else "running"
+    since = sample.since if steady.activity == sample.activity else None
+    return "waiting" if steady.activity == "blocked" else steady.activity, since
 
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
@@ -416,6 +416,8 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
             return f"for `lock`, which {whose}" if whose else "for `lock`"
         if sample.operation == INPUT:
             return "for an answer in the notebook"
+        if sample.operation == DATA:
+            return "for data"
         late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
         return f"in {sample.operation}{late}"
     return ""

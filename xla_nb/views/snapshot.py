@@ -128,6 +128,7 @@ class RanCell:
     began     when, in seconds since the epoch
     elapsed   how many seconds it took, as its own view tells it; None while it runs
     headline  how it ended
+    found     what is amiss with one that finished
     """
 
     number: int
@@ -138,10 +139,13 @@ class RanCell:
     elapsed: float | None = None
     outcome: Outcome = "running"
     headline: str = ""
+    found: str = ""
 
     @property
     def told(self) -> str:
         """How it went: that it runs or finished, else what went wrong."""
+        if self.found:
+            return f"{self.outcome}; {self.found}"
         return self.outcome if self.outcome in ("running", "finished") else self.headline
 
 

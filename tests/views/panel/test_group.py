@@ -132,7 +132,8 @@ def test_what_runs_now_is_told(panel, kernel):
         told = panel.answer("news")
     assert told["ran"][0]["outcome"] == "running"
     assert "is running on rank 0" in told["about"]["diagnosis"]["sentence"]
-    assert [card["phase"] for card in panel.whole()["cards"]] == ["running", "idle"]
+    first, second = (card["phase"] for card in panel.whole()["cards"])
+    assert (first in ("running", "waiting"), second) == (True, "idle")  # it may sleep already
     kernel.ok("busy_.stop()\nbusy_.join_end()")
 
 

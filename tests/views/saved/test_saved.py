@@ -12,7 +12,7 @@ import pytest
 from xla_nb.protocol.events import Concluded, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts, saved
-from xla_nb.views.saved import style
+from xla_nb.views.saved import lane, style
 from xla_nb.views.snapshot import (
     Bar,
     Card,
@@ -200,6 +200,13 @@ def test_a_run_that_is_being_stopped_says_why() -> None:
         assert "stopping: by the user" in shown
 
 
+def test_why_a_run_is_stopped_is_said_once() -> None:
+    why = "Stopped by an interrupt"
+    told = Diagnosis(f"{why}; 1 rank still waiting", "warning")
+    for shown in both(snapshot(ok=None, stopping=why, diagnosis=told)):
+        assert shown.count(why) == 1
+
+
 SLOW = Diagnosis("Rank 2 is the slowest", "warning", (2,))
 
 
@@ -265,6 +272,17 @@ def test_an_ended_run_has_its_start_time() -> None:
 def test_notices_are_shown() -> None:
     for shown in both(snapshot(notices=("the data set travelled with the cell",))):
         assert "the data set travelled with the cell" in shown
+
+
+def test_a_stack_in_a_notice_has_lines_of_its_own() -> None:
+    note = 'Sent SIGTERM to rank 1.\n  File "Cell In[3]", line 9, in f\n    wait()'
+    shown = snapshot(notices=(note,))
+    assert f"note: {note}\n" in saved.render_text(shown)
+    page = saved.render_html(shown)
+    first, _, third = page[page.index("Sent SIGTERM") :].splitlines()[:3]
+    assert 'white-space:pre-wrap"><bdi>Sent SIGTERM' in page
+    assert first == "Sent SIGTERM to rank 1.</bdi>"
+    assert third.startswith("<bdi>    wait()</bdi>")
 
 
 def hanging(groups: int = 1, lines: int = 1) -> Hang:
@@ -484,7 +502,33 @@ def test_the_last_minute_of_a_rank_is_a_picture_with_its_seconds_in_words() -> N
     told = "compiling 1.00 s, running 0.50 s, waiting for others 0.50 s, waiting for data 1.00 s"
     assert alts == [told, "compiling 1.00 s"]
     assert "waiting for data" in html  # what the colours mean
-    assert "last 3 s: " + "compiling 1.00 s" in " ".join(text.split())
+    assert "last 3.00 s: " + "compiling 1.00 s" in " ".join(text.split())
+
+
+def test_a_lane_says_no_more_seconds_than_the_rank_lived_and_names_what_is_to_be_seen() -> None:
+    parts = [Slot(100, blocked=0.7), Slot(101, blocked=0.98, data=0.02), Slot(102, blocked=1.0)]
+    whole = snapshot(elapsed=2.7, cards=(Card(0, lane=(*parts,)), Card(1, "finished")))
+    assert "last 2.70 s: waiting for data" in " ".join(saved.render_text(whole).split())
+    page = Page(saved.render_html(whole))
+    assert "last 3 s" in page.text
+    assert "in a blocking call" in page.text
+    assert "waiting for data" not in page.text
+    assert "last seen" not in page.text
+
+
+def test_a_column_of_progress_alone_is_called_so() -> None:
+    done = Bar("step", 150, 150, 16.0)
+    whole = snapshot(cards=(Card(0, "finished", bars=(done,)), Card(1, "finished")))
+    assert "progress" in Page(saved.render_html(whole)).text
+    seen = replace(whole, ok=False, cards=(Card(0, "failed", place="Cell In[3], line 7"),))
+    assert "last seen" in Page(saved.render_html(seen)).text
+
+
+def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
+    first, whole = Slot(100, running=0.4), Slot(101, running=1.0)
+    kept = lane._second(100, {100: first, 101: whole})
+    assert kept == bytes(4 * 3) + bytes.fromhex("1f6febff") * 2
+    assert lane._second(100, {100: first}) == kept[12:] + kept[:12]  # the newest
 
 
 def test_a_run_without_lanes_has_no_column_for_them() -> None:

@@ -128,7 +128,15 @@ class PanelNews:
         """The cells of live ranks that have begun, or ended."""
         fresh = [cell for cell in live.cells if self._ran.get(cell.number) != cell]
         self._ran = {cell.number: cell for cell in live.cells}
-        return [{**vars(cell), "told": cell.told, "took": facts.took_of(cell)} for cell in fresh]
+        return [
+            {
+                **vars(cell),
+                "outcome": "warning" if cell.found else cell.outcome,
+                "told": cell.told,
+                "took": facts.took_of(cell),
+            }
+            for cell in fresh
+        ]
 
     def _seconds(self, cards: Iterable[Card]) -> list[dict[str, Any]]:
         """The seconds of lanes that are new or have changed, of each rank that has any."""

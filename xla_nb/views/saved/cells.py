@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved.style import FAINT, MONO, PHASES
+from xla_nb.views.saved.style import AMBER, FAINT, MONO, PHASES, Look
 from xla_nb.views.saved.tags import bit, div, escaped, faint, in_parts, mark, table, unseen
 from xla_nb.views.snapshot import Live, RanCell
 from xla_nb.wording import several
@@ -44,7 +44,11 @@ def _line(cell: RanCell) -> str:
     who = f"on {wording.ranks(cell.ranks)}"
     told = facts.cut(cell.told, _LONGEST)
     label = facts.cut(cell.label, 80)
-    return f"{cell.number:>5}. {label} {who}: {PHASES[cell.outcome].glyph} {told}{took}"
+    return f"{cell.number:>5}. {label} {who}: {_sign(cell).glyph} {told}{took}"
+
+
+def _sign(cell: RanCell) -> Look:
+    return Look("!", AMBER) if cell.found else PHASES[cell.outcome]
 
 
 def _table(cells: Sequence[RanCell]) -> str:
@@ -54,7 +58,7 @@ def _table(cells: Sequence[RanCell]) -> str:
 
 
 def _row(cell: RanCell) -> tuple[str, ...]:
-    sign = PHASES[cell.outcome]
+    sign = _sign(cell)
     return (
         faint(f"{cell.number:,}"),
         escaped(cell.label, 80),

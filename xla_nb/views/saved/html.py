@@ -102,7 +102,9 @@ def _files(snapshot: Snapshot) -> str:
 
 
 def _notes(snapshot: Snapshot) -> str:
-    return "".join(div("font-size:12px", escaped(text, 600)) for text in snapshot.notices[:20])
+    style = "font-size:12px;white-space:pre-wrap"  # some have a stack in lines of its own
+    lines = [[escaped(line, 600) for line in text.splitlines()] for text in snapshot.notices[:20]]
+    return "".join(div(style, "\n".join(each)) for each in lines)
 
 
 def _notices(snapshot: Snapshot) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from xla_nb.views import facts
@@ -11,19 +12,22 @@ from xla_nb.views.saved import chart
 from xla_nb.views.saved.tags import bit, div, swatch
 from xla_nb.views.snapshot import KINDS, Slot
 
-_SECONDS, _HEIGHT = 60, 12
+SECONDS, _HEIGHT = 60, 12
 _EACH = 5  # pixels of the picture for a second; it is shown at half its size
-WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
+_SEEN = 0.1  # seconds of one second that are to be seen in it
+WIDTH = SECONDS * _EACH // 2  # CSS pixels, where there is room
 #: The colours of the live panel, light and dark.
 _COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
 
-def strip(slots: Sequence[Slot], newest: int) -> str:
-    """The 60 s before `newest` (in seconds since the epoch) as a picture."""
+def strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
+    """The seconds before `newest` (since the epoch) as a picture: as many as the run has lasted, at
+    least 10 and at most 60."""
     told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
     by_second = {slot.second: slot for slot in slots}
-    seconds = range(newest - _SECONDS + 1, newest + 1)
-    row = b"".join(_second(by_second.get(second)) for second in seconds)
+    shown = math.ceil(min(SECONDS, max(10, lasted)))
+    seconds = range(newest - shown + 1, newest + 1)
+    row = b"".join(_second(second, by_second) for second in seconds)
     picture = base64.b64encode(chart.strip(row, 2 * _HEIGHT)).decode()
     style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
     return (
@@ -32,20 +36,25 @@ def strip(slots: Sequence[Slot], newest: int) -> str:
     )
 
 
-def _second(slot: Slot | None) -> bytes:
-    """Its pixels: red, green, blue and alpha of each; none of it where nothing is known."""
-    pixels, end = b"", 0.0
+def _second(second: int, slots: Mapping[int, Slot]) -> bytes:
+    """Its pixels: red, green, blue and alpha of each; none of it where nothing is known. What is
+    known of the first second ends with it."""
+    pixels, end, slot = b"", 0.0, slots.get(second)
+    starts = second - 1 not in slots and second + 1 in slots
     for colour, part in zip(_COLOURS.values(), slot.parts if slot else (), strict=False):
         end += part
         drawn = bytes.fromhex(f"{colour[1:]}ff")
         pixels += drawn * (min(_EACH, round(end * _EACH)) - len(pixels) // len(drawn))
-    return pixels.ljust(4 * _EACH, b"\0")
+    whole = 4 * _EACH
+    return pixels.rjust(whole, b"\0") if starts else pixels.ljust(whole, b"\0")
 
 
 def key(slots: Sequence[Slot]) -> str:
-    """What the colours mean that these have."""
+    """What the colours mean that these have, where it is to be seen."""
+    most = map(max, zip(*(slot.parts for slot in slots), strict=True))
     words = (
-        bit("white-space:nowrap", swatch(_COLOURS[word]), f" {word}")
-        for word, _ in facts.lane(slots)
+        bit("white-space:nowrap", swatch(colour), f" {word}")
+        for (word, colour), part in zip(_COLOURS.items(), most, strict=True)
+        if part >= _SEEN
     )
     return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)

@@ -57,8 +57,8 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
     columns = [
         _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>"),
         _Column("state", lambda card: _state(card, snapshot)),
-        _Column("now" if snapshot.ok is None else "last seen", _doing),
-        *_lanes(cards),
+        _Column(_when(cards, snapshot), _doing),
+        *_lanes(cards, snapshot),
         *_metrics(snapshot),
         *_known(cards, snapshot),
         *more,
@@ -81,6 +81,12 @@ def _state(card: Card, snapshot: Snapshot) -> str:
     )
 
 
+def _when(cards: Sequence[Card], snapshot: Snapshot) -> str:
+    if snapshot.ok is None:
+        return "now"
+    return "last seen" if any(map(facts.activity, cards)) else "progress"
+
+
 def _doing(card: Card) -> str:
     """Where it is, what it does, and how far its loops are."""
     parts = [escaped(one, _LONGEST) for one in facts.activity(card)]
@@ -88,16 +94,17 @@ def _doing(card: Card) -> str:
     return div("min-width:8em;max-width:34em", " · ".join(parts)) if parts else ""
 
 
-def _lanes(cards: Sequence[Card]) -> list[_Column]:
+def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     slots = [slot.second for card in cards for slot in card.lane]
     if not slots:
         return []
     newest = max(slots)
 
     def strip(card: Card) -> str:
-        return lane.strip(card.lane, newest) if card.lane else ""
+        return lane.strip(card.lane, newest, snapshot.elapsed) if card.lane else ""
 
-    return [_Column("last 60 s", strip, f"width:{lane.WIDTH}px;text-align:left")]
+    title = f"last {round(min(lane.SECONDS, snapshot.elapsed)) or 1} s"
+    return [_Column(title, strip, f"width:{lane.WIDTH}px;text-align:left")]
 
 
 def _metrics(snapshot: Snapshot) -> list[_Column]:

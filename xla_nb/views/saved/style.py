@@ -30,23 +30,23 @@ LINES = (
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     glyph: str
     colour: str
 
 
 #: Every phase, those that need attention first, in the colours that its seconds have in a lane.
-PHASES: dict[Phase, _Look] = {
-    "early": _Look("⚑", RED),
-    "failed": _Look("✗", RED),
-    "died": _Look("†", "#bf3989"),
-    "stopped": _Look("■", GREY),
-    "waiting": _Look("◔", GREY),
-    "compiling": _Look("◍", AMBER),
-    "starting": _Look("◌", GREY),
-    "running": _Look("●", BLUE),
-    "idle": _Look("○", GREY),
-    "finished": _Look("✓", GREEN),
+PHASES: dict[Phase, Look] = {
+    "early": Look("⚑", RED),
+    "failed": Look("✗", RED),
+    "died": Look("†", "#bf3989"),
+    "stopped": Look("■", GREY),
+    "waiting": Look("◔", GREY),
+    "compiling": Look("◍", AMBER),
+    "starting": Look("◌", GREY),
+    "running": Look("●", BLUE),
+    "idle": Look("○", GREY),
+    "finished": Look("✓", GREEN),
 }
 TROUBLED = ("early", "failed", "died", "stopped", "waiting")
 ENDED = ("early", "failed", "died", "stopped", "finished")

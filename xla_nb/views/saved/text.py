@@ -17,7 +17,8 @@ def render_text(snapshot: Snapshot) -> str:
     glyph, title = facts.state(snapshot).glyph, facts.cut(facts.title(snapshot), 600)
     about = " · ".join(facts.cut(part, 200) for part in facts.about(snapshot))
     lines = [f"{glyph} {title}{facts.gap(snapshot)}{about}"]
-    lines += [f"note: {facts.cut(notice, 600)}" for notice in snapshot.notices[:20]]
+    notes = (f"note: {notice}".splitlines() for notice in snapshot.notices[:20])
+    lines += [facts.cut(line, 600) for note in notes for line in note]
     lines += hang.as_text(snapshot)
     lines += _troubles(snapshot)
     lines += _whereabouts(snapshot)
@@ -126,8 +127,9 @@ def _card(card: Card, snapshot: Snapshot, same: Sequence[facts.Fact]) -> list[st
     glyph = style.PHASES[card.phase].glyph
     first = f"{facts.name(card, snapshot)}: {glyph} {card.phase} {facts.when(card, snapshot)}"
     parts = [facts.cut(one, 200) for one in facts.activity(card)]
-    lane = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(card.lane))
-    parts += [f"last {len(card.lane)} s: {lane}"] if lane else []
+    spent = facts.lane(card.lane)
+    lane = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in spent)
+    parts += [f"last {facts.span(sum(part for _, part in spent))}: {lane}"] if lane else []
     parts += [_in_words([fact]) for fact in facts.in_table(card, snapshot) if fact not in same]
     parts += [facts.bar_in_short(bar) for bar in card.bars[:4]]
     if card.line and len(snapshot.cards) > bounds.CARDS:  # else it is above, in the output

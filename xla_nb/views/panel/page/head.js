@@ -61,8 +61,7 @@ export class Head {
 		mark(this.stacks, "aria-expanded", this.stacksOpen);
 		this.describe();
 		this.bar.set(store.bar);
-		const say = store.say || about.stopping;
-		put(this.say, say);
+		put(this.say, store.say || (sentence.includes(about.stopping) ? "" : about.stopping));
 		show(this.hang, hang);
 		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map((one) => group(one, this.view)));
 		const verdict = hang && !sentence.startsWith(hang.verdict) ? hang.verdict : "";

@@ -8,8 +8,10 @@ export function stripes(slots, [from, to]) {
 	const at = (t) => `${(100 * Math.min(1, Math.max(0, (t - from) / (to - from)))).toFixed(2)}%`;
 	let [kind, begun, ended] = [null, from, from];
 	const close = () => kind && stops.push(`var(--xn-lane-${kind}) ${at(begun)} ${at(ended)}`);
-	for (const [second, parts] of slots) {
+	for (const [n, [second, parts]] of slots.entries()) {
 		let t = second;
+		// What is known of the first second ends with it.
+		if (slots[n - 1]?.[0] !== t - 1 && slots[n + 1]?.[0] === t + 1) t += 1 - parts.reduce((a, b) => a + b);
 		if (t - ended > 0.05) {
 			close();
 			stops.push(`transparent ${at(ended)} ${at(t)}`);

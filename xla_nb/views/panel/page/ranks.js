@@ -121,11 +121,10 @@ export class Ranks {
 	head(cards) {
 		const { store } = this.view;
 		const shared = store.about.unit === "device" && cards.length > 1;
-		const [from, to] = store.window;
 		const [metric] = store.figures.keys();
 		const has = (name) => !shared && cards.some((card) => card[name] !== null);
 		const words = {
-			lane: store.lanes.size ? `last ${Math.round(to - from)} s` : "",
+			lane: store.lanes.size ? `last ${Math.round(store.window[2]) || 1} s` : "",
 			step: has("step") ? "step" : "",
 			waits: has("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
 			metric: metric === undefined || shared ? "" : plain(metric),
@@ -136,7 +135,7 @@ export class Ranks {
 		const parts = cards.map(({ bars }) => bars[0]?.part ?? 0);
 		mark(this.node, "data-uneven", Math.max(...parts) - Math.min(...parts) > 0.02 || null);
 		const lanes = this.size === "rows" ? [...store.lanes.values()].flatMap((lane) => [...lane.values()]) : [];
-		const seen = kinds.filter((_, i) => lanes.some((parts) => parts[i] > 0));
+		const seen = kinds.filter((_, i) => lanes.some((parts) => parts[i] >= 0.1));
 		const same = [shared && cards[0].from];
 		for (const { id, label, value } of cards[0].facts) {
 			const differs = cards.some(({ facts }) => !facts.some((fact) => fact.id === id && fact.value === value));

@@ -222,11 +222,11 @@ export class Store {
 		this.changed("variables");
 	}
 
-	/** The last seconds that lanes show: from, to. */
+	/** The last seconds that lanes show: from, to, and how many of them it has lasted. */
 	get window() {
 		const to = this.about.ended ?? this.now;
 		const lasted = this.about.started === null ? 0 : to - this.about.started;
-		return [to - Math.min(WINDOW, Math.max(10, lasted)), to];
+		return [to - Math.min(WINDOW, Math.max(10, lasted)), to, Math.min(WINDOW, lasted)];
 	}
 
 	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
