@@ -110,7 +110,7 @@ for step in range(120):
 
 def training(notebook: LabNotebook) -> Flow:
     run = flow(notebook, "-n 4", TRAIN)
-    run.in_phase("running", 4)
+    run.in_phase("waiting", 4)
     for rank in range(4):
         row = run.panel.locator(f'.xn-row[data-rank~="{rank}"]')
         expect(row.filter(has_text="step 240")).to_be_visible()
@@ -162,7 +162,7 @@ def errors(lab: Lab, notebook: LabNotebook) -> None:
 
 def many(lab: Lab, notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 64", MANY)
-    run.in_phase("running", 64)
+    run.in_phase("waiting", 64)
     expect(run.rows("shard 63")).to_be_visible()
     picture(run, "panel-64")
     run.let_go()

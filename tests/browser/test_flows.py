@@ -176,7 +176,7 @@ def works(notebook: LabNotebook) -> None:
 
 def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 4", TRAIN)
-    run.in_phase("running", 4)
+    run.in_phase("waiting", 4)
     for rank in range(4):
         expect(run.rows(f"hello from {rank}")).to_have_attribute("data-rank", str(rank))
         expect(run.rank(rank).locator(".xn-at")).to_contain_text("line")
@@ -195,7 +195,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
 
 def test_a_rows_line_leads_to_it_in_the_notebook(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", "print('here', rank)\nhold()")
-    run.in_phase("running", 2)
+    run.in_phase("waiting", 2)
     link = run.rank(1).get_by_role("button", name="line")
     number = int((link.get_attribute("title") or "").rpartition(" ")[2])
     link.click()
@@ -225,7 +225,7 @@ def test_a_log_below_jupyterlabs_folder_opens_there(notebook: LabNotebook) -> No
 
 def test_the_head_stays_in_sight_while_the_notebook_is_scrolled(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 16", "hold()")
-    run.in_phase("running", 16)
+    run.in_phase("waiting", 16)
     run.panel.locator(".xn-log").scroll_into_view_if_needed()
     run.panel.evaluate("panel => panel.querySelector('[data-rank=\"9\"]').scrollIntoView()")
     stop = run.panel.get_by_role("button", name="Stop")
@@ -330,7 +330,7 @@ def test_an_error_on_three_of_four_ranks(notebook: LabNotebook) -> None:
 def test_a_run_in_the_background(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2 --bg -o behind", TRAIN)
     notebook.done(run.cell)
-    run.in_phase("running", 2)
+    run.in_phase("waiting", 2)
     works(notebook)
     expect(run.rows("hello from 1")).to_be_visible()
     run.let_go()
@@ -345,11 +345,11 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     run = flow(notebook, "-n 2", TRAIN)
     expect(run.rows("hello from 1")).to_be_visible()
     snapshot = run.output.locator("[class^=xn-saved-]")
-    expect(snapshot).to_contain_text("2 ranks running")  # a new one every 10 s
+    expect(snapshot).to_contain_text("2 ranks waiting")  # a new one every 10 s
     expect(snapshot).to_be_hidden()
     notebook.save()
     notebook.reload()
-    expect(snapshot.get_by_text("2 ranks running").first).to_be_visible()
+    expect(snapshot.get_by_text("2 ranks waiting").first).to_be_visible()
     told = re.compile(r'Saved while the run went on: xla_nb\.open_run\("\S+"\) shows what came of')
     expect(snapshot).to_contain_text(told)
     expect(run.output.get_by_text(re.compile("widget", re.IGNORECASE))).to_be_hidden()
@@ -383,7 +383,7 @@ def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(lab: 
     with lab.open(["%load_ext xla_nb"]) as notebook:
         notebook.run(0)
         run = flow(notebook, "-n 2", ENDLESS)
-        run.in_phase("running", 2)
+        run.in_phase("waiting", 2)
         notebook.restart()
         headline = run.panel.locator(".xn-headline")
         expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
@@ -434,7 +434,7 @@ def test_a_kernel_that_is_shut_down_without_a_word_freezes_the_panel(lab: Lab) -
 @pytest.mark.slow
 def test_sixty_four_ranks_in_a_grid(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 64", "print('here', rank, flush=True)\nhold()\n")
-    run.in_phase("running", 64)
+    run.in_phase("waiting", 64)
     expect(run.panel).to_have_attribute("data-size", "dense")
     run.rank(40).click()
     expect(run.rows("here 40")).to_be_visible()
@@ -495,7 +495,7 @@ def test_notebook_7(lab: Lab) -> None:
         notebook.done(0)
         own = list(notebook.errors)  # Notebook 7 logs some when it starts
         run = flow(notebook, "-n 2", TRAIN)
-        run.in_phase("running", 2)
+        run.in_phase("waiting", 2)
         expect(run.rows("hello from 1")).to_be_visible()
         run.let_go()
         run.ended()
@@ -514,7 +514,7 @@ def test_the_kernel_is_busy_for_the_page_as_long_as_its_cell_runs(
         notebook.run(0)
         notebook.done(0)
         run = flow(notebook, "-n 2", "hold()")
-        run.in_phase("running", 2)
+        run.in_phase("waiting", 2)
         notebook.js(f"({STATUS_SHOWN})(panel, () => {STATUSES[front_end]})")
         notebook.page.wait_for_function("window.answers > 2")
         assert notebook.js("window.shown") == ["busy"]

@@ -96,7 +96,7 @@ class Arena:
         self.notebook.ok("%load_ext xla_nb")
         self.notebook.ok(
             f"import os\nFOLDER = {self._folder.name!r}\nLINES = {self._lines}\n"
-            "import xla_nb\nfrom xla_nb.run import sentences"
+            "import xla_nb, torch_xla.core.xla_model\nfrom xla_nb.run import sentences"
         )
         self._launch_small()  # the server is up, and what it keeps in TMPDIR is there
         self._before = self._temporary()
