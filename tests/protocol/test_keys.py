@@ -226,10 +226,6 @@ def test_what_reads_such_a_container_where_it_is_opened_finds_it_filled(notebook
 
 READERS = {
     "a __setstate__": "class R(N):\n    def __setstate__(self, state): vars(self).update(state)",
-    "a __reduce__": (
-        "def again(n, f): return R(n)\n"
-        "class R(N):\n    def __reduce__(self): return again, (self.n, [self.f])"
-    ),
 }
 
 
