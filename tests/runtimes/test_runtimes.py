@@ -220,9 +220,9 @@ def test_opening_jax_before_the_ranks_exist_is_refused_with_its_line(torchax):
     shown = torchax.run(
         "%%xla_spawn -n 2 --runtime torchax --view text\n"
         "import jax\n"
-        "devices = jax.devices()\n"
-        "def main(rank):\n"
-        "    return devices\n"
+        "class Devices:\n"
+        "    all = jax.devices()\n"
+        "len(Devices.all)\n"
     )
     assert "line 3: this line opens JAX's devices before the ranks exist" in shown.error
 
