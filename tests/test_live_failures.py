@@ -557,16 +557,6 @@ def test_a_script_keeps_ranks_and_leaves_none(tmp_path):
     assert not linux.is_alive(int(told[3].split()[1]))
 
 
-def test_ranks_that_died_leave_no_record_made_ahead(kernel, group):
-    kernel.ok("from xla_nb.record.files import home")
-    spares = "len(list((home() / 'runs').glob('.spare-*')))"
-    before = int(kernel.value(spares))
-    kernel.run(f"%%xla --group {group}\nimport os\nos._exit(3)")
-    ended = f"xla_nb.live._groups()[{group!r}].run.join_end(60)"
-    assert kernel.value(ended) == "True"
-    assert int(kernel.value(spares)) == before - 1
-
-
 INTERRUPTED = """
 from xla_nb.simulation.programs import Programs
 begin = Programs.begin
