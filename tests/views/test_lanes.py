@@ -178,7 +178,7 @@ def test_a_step_takes_its_compiling_and_waiting_too():
 @pytest.mark.parametrize("graphs", [0, 5])
 def test_items_are_steps_where_there_are_no_markers_whatever_they_execute(graphs):
     made = track(*((100.0 + n, {"items": 5 * n, "graphs": graphs * n}) for n in range(4)))
-    assert (made.pace.steps, made.pace.seconds, made.pace.executed) == (10, 2.0, 2 * graphs)
+    assert (made.pace.steps, made.pace.seconds, made.pace.executed) == (10, 2.0, 2 * graphs or 10)
 
 
 def test_under_jax_whose_executions_nobody_counts_items_are_steps():
