@@ -353,7 +353,7 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     told = re.compile(r'Saved while the run went on: xla_nb\.open_run\("\S+"\) shows what came of')
     expect(snapshot).to_contain_text(told)
     expect(run.output.get_by_text(re.compile("widget", re.IGNORECASE))).to_be_hidden()
-    call = re.search(r'xla_nb\.open_run\("\S+"\)', snapshot.inner_text())
+    call = re.search(r'xla_nb\.open_run\("\S+"\)', snapshot.text_content() or "")
     run.let_go()
     notebook.idle()
     assert call is not None
@@ -518,7 +518,7 @@ def test_the_kernel_is_busy_for_the_page_as_long_as_its_cell_runs(
         notebook.js(f"({STATUS_SHOWN})(panel, () => {STATUSES[front_end]})")
         for rank in (0, 1, 0):  # of which the page tells the kernel
             run.rank(rank).click()
-        notebook.page.wait_for_function("window.answers > 2")
+        notebook.page.wait_for_function("window.answers > 2 && window.shown.length")
         assert notebook.js("window.shown") == ["busy"]
         run.let_go()
         run.ended()
