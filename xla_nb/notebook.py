@@ -44,11 +44,11 @@ def told_of_lost() -> dict[str, str]:
 
 
 class Notebook:
-    """One IPython shell, given and never imported. `launched` are the cells that ran on ranks
-    alone, by the number of the cell that launched them: itself, or several through
-    `run_cell_magic`; `top_level` is that of the launched cell that runs now, until its function is
-    called. `settings` are the options of launches that `%xla_config` has set, `own` those of the
-    notebook itself."""
+    """One IPython shell, given and never imported. `launched` are the cells that IPython's
+    history lacks, as they ran on ranks alone or a program has launched them by `run_cell_magic`, by
+    the number of the cell that did so; `top_level` is that of the launched cell that runs now,
+    until its function is called. `settings` are the options of launches that `%xla_config` has
+    set, `own` those of the notebook itself."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -112,7 +112,7 @@ class Notebook:
         return make(self.scope())
 
     def begun(self, cell: Cell) -> None:
-        """The cell that runs now has been launched, and runs on ranks alone."""
+        """The cell that runs now has launched this one, which IPython's history lacks."""
         self.launched.setdefault(self.number, []).append(cell)
 
     def resolve(self, name: str) -> object:
