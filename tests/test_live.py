@@ -574,11 +574,11 @@ def test_replayed_cells_bring_the_ranks_to_where_they_were(kernel):
 def test_a_replay_stops_at_the_first_cell_that_fails_now(kernel):
     kernel.ok("%xla_start -n 1 --name fails\nfails_now = False")
     kernel.ok("%%xla --group fails\nassert not fails_now\nfirst = 1")
-    kernel.ok("%%xla --group fails\nsecond = 2")
+    kernel.ok("%%xla --group fails\nafter_it = 2")
     kernel.ok("fails_now = True")
     assert "AssertionError" in kernel.run("%xla_restart fails --replay").error
-    told = kernel.run("%%xla --group fails\nsecond").error
-    assert "`second` was set on the ranks that ended" in told
+    told = kernel.run("%%xla --group fails\nafter_it").error
+    assert "`after_it` was set on the ranks that ended" in told
     kernel.ok("%xla_shutdown fails")
 
 

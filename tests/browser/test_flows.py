@@ -288,7 +288,7 @@ def test_stop_while_the_cell_blocks(notebook: LabNotebook) -> None:
 
 def test_stacks_of_a_deadlock(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 2", STUCK)
-    run.in_phase("waiting", 1)
+    run.in_phase("waiting", 2)  # one for the other, which sleeps between its looks
     expect(run.rows("round").first).to_be_visible()
     run.panel.get_by_role("button", name="Stacks", exact=True).click()
     stacks = run.panel.get_by_role("region", name="Stacks")
