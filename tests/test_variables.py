@@ -38,7 +38,7 @@ def train(rank):
 """
 COMPARE = """
 from xla_nb.run.comparing import compare, questions
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 told = {rank: result[0] for rank, result in run.results.items()}
 first = {one.name: one for one in compare(told)}
 asked = questions(first.values())
