@@ -162,6 +162,8 @@ class Meter:
         self._entry = threading.get_ident()
         self._standstill = Standstill(self._entry)
         self._has_memory = True
+        self._memory: int | None = None
+        self._longest_wait = 0.0
         self._compiling = Compiling()
         self._rates = Rates()
         self._activity: tuple[Activity, float] = ("running", time.time())
@@ -241,6 +243,12 @@ class Meter:
         counts = self._gauges.counts()
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         waiting = lock_wait or self._gauges.waiting()
+        if waiting and lock_wait is None and waiting.operation != INPUT:
+            lasted = time.monotonic() - waiting.since
+            self._longest_wait = max(self._longest_wait, lasted)
+        returned = self._progress() == "returned"
+        if not returned or self._memory is None:  # then what its function held is gone
+            self._memory = memory.own.nbytes
         compiling = self._compiling.lasting(counts, time.monotonic())
         lasting, changes = compiling or 0.0, self.changes
         if changes is not None:
@@ -254,7 +262,7 @@ class Meter:
             place=tracebacks.innermost(self._entry, self._labels),
             operation=waiting.operation[:_LONGEST] if waiting else self._standstill.call,
             missing=waiting.missing if waiting else (),
-            memory=memory.own.nbytes,
+            memory=self._memory,
             free=memory.own.free,
             cpu=time.process_time(),
             device_used=used,
@@ -263,6 +271,7 @@ class Meter:
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
             waited=self._gauges.waited(),
+            longest_wait=self._longest_wait,
             lock_waited=self._lock.waited(self._entry) if self._lock is not None else 0.0,
             data_waited=self._book.loading.seconds,
             blocked=self._standstill.seconds,
@@ -273,7 +282,7 @@ class Meter:
             changes_at=changes.place if changes is not None else "",
             change=changes.change if changes is not None else "",
             fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
-            returned=self._progress() == "returned",
+            returned=returned,
             locks=self._lock.taken if self._lock is not None else 0,
             fallbacks=counts.fallbacks,
             loops=self._rates.look(self._book.loops, now, counts.compile_seconds + lasting),

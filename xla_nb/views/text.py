@@ -134,7 +134,9 @@ class TextView:
         state, path = run.state, paths.short(str(run.record.path))
         headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
         told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
-        took = "" if state.ok and state.conclusion else f" · {facts.took(run.elapsed)}"
+        found = state.conclusion
+        told_when = found is not None and (state.ok or found.calm)
+        took = "" if told_when else f" · {facts.took(run.elapsed)}"
         return f"{told}{took} · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:

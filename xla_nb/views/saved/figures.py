@@ -6,7 +6,7 @@ import base64
 import bisect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from xla_nb import wording
@@ -85,6 +85,9 @@ def odd(series: Series) -> str:
 
 def _chart(figure: Figure) -> str:
     shape = chart.frame(figure.lines, figure.bands)
+    if shape is not None:  # a mark may lie beyond the last finite point
+        left, right = min([shape.left, *figure.marks]), max([shape.right, *figure.marks])
+        shape = replace(shape, left=left, right=right)
     if shape is None and not figure.legend:
         return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
     drawing = "" if shape is None else _drawing(figure, shape)
