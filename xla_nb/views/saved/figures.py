@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import bisect
 import math
 from collections.abc import Mapping, Sequence
@@ -106,7 +105,7 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
     marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
     colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
-    data = chart.png({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands)
+    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
@@ -115,8 +114,8 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
         f"line-height:{2 * chart.INSET}px;text-align:right;min-width:3.2em;{small}"
     )
     image = (
-        f'<img src="data:image/png;base64,{base64.b64encode(data).decode()}" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" alt="{escape(_spoken(figure, shape))}" '
+        f'<img src="{chart.address(picture)}" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'alt="{escape(_spoken(figure, shape))}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
