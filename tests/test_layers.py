@@ -15,7 +15,7 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 ROWS = (
     (
         *("__init__", "magics", "live_magics", "lines", "completion"),
-        *("dropin", "live", "live_questions", "live_panel", "tooltips"),
+        *("dropin", "live", "live_questions", "live_panel"),
         *("api", "own_runs", "notebook", "executed", "autoreloaded"),
     ),
     ("views",),

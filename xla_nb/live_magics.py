@@ -13,13 +13,12 @@ from xla_nb import live, live_questions, notebook
 from xla_nb.errors import UsageError, XlaNbError, in_lines
 from xla_nb.lines import Parser, expanded, parsed, parser
 from xla_nb.program.build import RANK_NAMES
-from xla_nb.protocol.inspection import Completions
+from xla_nb.rank.introspection import Completions
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
-from xla_nb.views import help
 from xla_nb.views.saved.variables import Variables
 from xla_nb.wording import listed, ranks, several
 
@@ -52,8 +51,7 @@ def explained(line: str, expression: str, source: bool) -> str | None:
     if expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
         return None
     within = live_questions.TOOLTIP
-    about = live_questions.about(group, expression, source=source, within=within)
-    return help.as_text(about, group.alive[0]) if about is not None and about.found else ""
+    return live_questions.about(group, expression, source=source, within=within)
 
 
 @functools.cache  # a cell should not wait for it
@@ -236,7 +234,8 @@ class LiveMagics(Magics):
         if first not in group.alive:
             group.check(group.world)
         about = live_questions.about(group, expression, source=marks == "??")
-        print(f"Rank {first} is busy." if about is None else help.as_text(about, first))
+        missing = f"Object `{expression}` not found on rank {first}."
+        print(f"Rank {first} is busy." if about is None else about or missing)
 
     def _options(self, words: dict[str, Any]) -> Options:
         asked = {**dict.fromkeys(run_options.OPTIONS), **words}

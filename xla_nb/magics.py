@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs, tooltips
+from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs
 from xla_nb.dropin import guard
 from xla_nb.errors import ProgramError, UsageError, in_lines
 from xla_nb.executed import lines_above_magic, plain_line_ends
@@ -56,10 +56,8 @@ def load(shell: InteractiveShell) -> None:
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
-    completion.turn_on(
-        shell, [*live_magics.parsers(), _spawn_parser(), _topology_parser()], live_magics.offered
-    )
-    tooltips.turn_on(shell, live_magics.explained)
+    parsers = [*live_magics.parsers(), _spawn_parser(), _topology_parser()]
+    completion.turn_on(shell, parsers, live_magics.offered, live_magics.explained)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
@@ -74,7 +72,7 @@ def unload(shell: InteractiveShell) -> None:
     shell.input_transformers_cleanup.remove(_magics(shell).transformed)
     dropin.uninstall()
     guard.of(shell).turn_off()
-    tooltips.turn_off(shell)
+    completion.turn_off(shell)
     live.end_all("by %unload_ext xla_nb")
     api.close("Stopped by %unload_ext xla_nb")
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.support.variables import asked_of, compared, only
-from xla_nb.protocol.variables import Leaf, Variable
+from xla_nb.rank.variables import Leaf, Variable
 from xla_nb.run.comparing import compare
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,22 +19,18 @@ from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile, parcel, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
-from xla_nb.rank import asking, displays, leftovers, loader, reporting, static
+from xla_nb.rank import asking, displays, leftovers, loader, reporting
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
-from xla_nb.rank.short_repr import Short, named
 from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
 from xla_nb.record.full_disk import Losses
 from xla_nb.runtimes import Prepared, RankInfo
-from xla_nb.wording import in_one_line
 
 T = TypeVar("T")
-_LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
-_ROWS, _NAME = 12, 40  # values of a dict that are shown one by one, and characters of a name
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
+_LOOK = 2.0  # seconds for what an error has: less than processes have to exit (run/run.py)
 
 
 @dataclass
@@ -249,46 +244,8 @@ class ResultError(Exception):
     """A rank's result that cannot be pickled."""
 
 
-class _Preview(Short):
-    """Short reprs, with arrays and tensors as shape and dtype rather than a few numbers."""
-
-    def repr1(self, x: Any, level: int) -> str:
-        shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-        if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
-            return f"{type(x).__name__} {tuple(shape)} {dtype}"
-        if static.is_tensor(x) and not shape:
-            return f"tensor({x.item()})"  # in all its digits
-        return super().repr1(x, level)
-
-    def repr_instance(self, x: Any, level: int) -> str:
-        return _ADDRESS.sub("", super().repr_instance(x, level))
-
-
-def numbers(value: object) -> dict[str, str]:
-    """The values of a small dict in words, where one is a number; empty for any other value."""
-    if type(value) is not dict or not 0 < len(value) <= _ROWS:
-        return {}
-    short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
-
-    def words() -> dict[str, str]:
-        each = value.values()
-        if not any(type(one) in (int, float) or getattr(one, "shape", None) == () for one in each):
-            return {}
-        return {key: in_one_line(_Preview().repr(one), _NAME) for key, one in value.items()}
-
-    with contextlib.suppress(BaseException):  # of a repr of the user's
-        return hostile.within(_LOOK, words) if short else {}
-    return {}
-
-
 def digest(path: Path, rank: int) -> str:
     """That of a rank's result in the record; where there is none, a word of the rank's own."""
     with contextlib.suppress(Exception):
         return parcel.digest(path) or f"rank {rank}"
     return f"rank {rank}"
-
-
-def preview(value: object) -> str:
-    """A result in at most 80 characters."""
-    text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
-    return named(text, value)
