@@ -440,39 +440,6 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
         live.ok("%autoreload 0")
 
 
-def test_a_pool_of_spawned_processes_runs_functions_of_cells(kernel):
-    kernel.ok("%xla_start -n 1 --name pools")
-    kernel.ok("%%xla --group pools\nimport multiprocessing\ndef squared(x): return x * x")
-    pool = "with multiprocessing.get_context('spawn').Pool(2) as pool:\n    got = {}\ngot"
-    for numbers in ([1, 2], [3, 4]):
-        kernel.ok("%%xla --group pools\nclass Defined_since: pass")
-        body = pool.format(f"pool.map(squared, {numbers})")
-        kernel.ok(f"%%xla --group pools -o pooled_\n{body}")
-        assert kernel.value("pooled_[0]") == str([number**2 for number in numbers])
-    kernel.ok("%xla_shutdown pools")
-
-
-def test_spawned_processes_find_what_cells_have_defined(kernel):
-    kernel.ok("%xla_start -n 1 --name spawns\nfactor = 3\ndef of_notebook(x): return x * factor")
-    kernel.ok(
-        "%%xla --group spawns\nimport torch\nshift = 10\n"
-        "def of_cell(x):\n    return of_notebook(x) + shift"
-    )
-    kernel.ok(
-        "%%xla --group spawns\nclass Squares(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 4\n"
-        "    def __getitem__(self, i): return of_cell(i)"
-    )
-    kernel.ok(
-        "%%xla --group spawns -o spawned\n"
-        "loader = torch.utils.data.DataLoader(\n"
-        "    Squares(), batch_size=4, num_workers=1, multiprocessing_context='spawn')\n"
-        "next(iter(loader)).tolist()"
-    )
-    assert kernel.value("spawned[0]") == "[10, 13, 16, 19]"
-    kernel.ok("%xla_shutdown spawns")
-
-
 # ---------------------------------------------------------------- what goes wrong
 
 

@@ -51,7 +51,7 @@ def explained(line: str, expression: str, source: bool) -> str | None:
     if expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
         return None
     within = live_questions.TOOLTIP
-    return live_questions.about(group, expression, source=source, within=within)
+    return live_questions.about(group, expression, source=source, within=within) or ""
 
 
 @functools.cache  # a cell should not wait for it

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from xla_nb.rank import displays, leftovers
+from xla_nb.rank import displays
 from xla_nb.rank.displays import Screen
 from xla_nb.record.displays import LARGEST, read
 from xla_nb.record.files import Record
@@ -244,7 +244,7 @@ def test_a_full_disk_is_told_and_raises_nothing(tmp_path):
 
 
 def test_a_result_that_a_notebook_draws_is_displayed(shown):
-    leftovers.display(Drawn())
+    displays.show_what_is_left(Drawn())
     (one,) = shown()
     assert one.result
     assert one.data["text/html"] == "<b>drawn</b>"
@@ -252,7 +252,7 @@ def test_a_result_that_a_notebook_draws_is_displayed(shown):
 
 @pytest.mark.parametrize("value", [1, None, "text", [Drawn()], {"a": 1}, Drawn, types])
 def test_other_results_are_not(value, shown):
-    leftovers.display(value)
+    displays.show_what_is_left(value)
     assert shown() == []
 
 
@@ -261,6 +261,6 @@ def test_a_result_that_cannot_be_drawn_costs_nothing(shown, capsys):
         def _repr_html_(self):
             raise SystemExit(3)
 
-    leftovers.display(Broken())
+    displays.show_what_is_left(Broken())
     assert shown() == []
     assert "SystemExit" in capsys.readouterr().err

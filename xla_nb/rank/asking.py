@@ -1,6 +1,6 @@
 """`input()` and `getpass` in a rank ask the person at the notebook, and wait for the answer.
 
-A debugger's prompt is not asked: its own output would not be seen before it (rank/advice.py says
+A debugger's prompt is not asked: its own output would not be seen before it (rank/process.py says
 what to do instead).
 """
 
@@ -21,7 +21,6 @@ from xla_nb.protocol.events import Answered, Asked
 from xla_nb.protocol.questions import Pipe, Refused
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.sample import INPUT
-from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 _NO_RANK = (
     "Only a function that runs on ranks can ask in the notebook, until it returns. Call input() "
@@ -63,28 +62,6 @@ class Asker:
             finally:
                 self.waiting = None
                 self._sender.send(Answered(**here))
-
-
-class WithQuestions:
-    """A runtime's gauges, for which a rank that asks waits."""
-
-    def __init__(self, gauges: Gauges, asker: Asker) -> None:
-        self._gauges, self._asker = gauges, asker
-
-    def counts(self) -> Counts:
-        return self._gauges.counts()
-
-    def waiting(self) -> PendingCollective | None:
-        return self._asker.waiting or self._gauges.waiting()
-
-    def waited(self) -> float | None:
-        return self._gauges.waited()
-
-    def executed(self) -> int | None:
-        return self._gauges.executed()
-
-    def memory(self) -> tuple[int, int] | None:
-        return self._gauges.memory()
 
 
 #: Those of this process's ranks.

@@ -11,13 +11,16 @@ import base64
 import functools
 import os
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from importlib.util import find_spec
+from inspect import getattr_static
 from typing import Any
 
 from xla_nb.importing import when_imported
 from xla_nb.in_place import InPlace, Place
+from xla_nb.protocol import hostile
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.displays import LARGEST, Journal, encode
 from xla_nb.record.files import Record
@@ -200,6 +203,71 @@ def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+# ---------------------------------------------------------------- what a function leaves
+
+_DRAWN = ("_repr_html_", "_repr_mimebundle_", "_repr_png_", "_repr_jpeg_", "_repr_svg_")
+
+
+def show_what_is_left(returned: object) -> bool:
+    """Display the figures that the rank's function left open, and what it returned where that has a
+    form that a notebook draws: True if so. Whatever they do costs the rank nothing."""
+    try:
+        if "matplotlib.pyplot" in sys.modules:
+            _show_figures_left_open(returned)
+        return _is_drawn(returned) and _show_result(returned)
+    except Exception:
+        traceback.print_exc()
+        return False
+
+
+def _show_figures_left_open(returned: object) -> None:
+    """Unless the user has chosen another backend. Of the figures, the one that the function
+    returned is displayed as its result."""
+    from matplotlib import pyplot
+
+    if pyplot.get_backend() in (BACKEND, *INLINE):
+        if is_figure(returned):
+            pyplot.close(returned)  # type: ignore[arg-type]
+        show_open_figures()
+
+
+def show_open_figures() -> None:
+    """Display the figures that are open, and close them."""
+    from matplotlib import pyplot
+
+    try:
+        for number in pyplot.get_fignums():
+            display(pyplot.figure(number))
+    finally:
+        pyplot.close("all")
+
+
+def _show_result(value: object) -> bool:
+    def look() -> tuple[Any, Any]:
+        try:
+            return bundle(value)
+        except BaseException:
+            traceback.print_exc()
+            return {}, {}
+
+    try:
+        data, metadata = hostile.within(hostile.PATIENCE, look)
+    except hostile.TooLong as late:
+        print(f"The result is not displayed: drawing it took {late}.", file=sys.stderr)
+        return False
+    is_drawn = bool(set(data) - {"text/plain"})
+    if is_drawn:
+        publish(data, metadata, result=True)
+    return is_drawn
+
+
+def _is_drawn(value: object) -> bool:
+    if value is None:  # which most cells return
+        return False
+    kind = type(value)
+    return is_figure(value) or any(getattr_static(kind, name, None) for name in _DRAWN)
 
 
 # ---------------------------------------------------------------- set up, in the job

@@ -27,11 +27,11 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import advice, cells, entries, reporting
+from xla_nb.rank import cells, entries, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampler, Sampling
+from xla_nb.rank.meter import Meter, Sampler
 from xla_nb.rank.preview import numbers, preview
 from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep
 from xla_nb.record.full_disk import Losses
@@ -208,7 +208,7 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
         return
     idle = Stopwatch()
     idle.start()
-    with Sampling(_meter(job, index, idle), job.sampler):
+    with _meter(job, index, idle):
         try:
             _take_cells(job, line, index, info, idle)
         except BaseException as error:  # of what no program is
@@ -236,6 +236,7 @@ def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
         record.stacks_request,
         answer,
         1 + job.runtime.ranks // 64,
+        job.sampler,
         Losses(record.folder, functools.partial(program.tell, index)),
         job.lock,
     )
@@ -379,7 +380,7 @@ def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
 def _failure(
     program: Loaded, rank: int, error: BaseException, consequence: BaseException | None
 ) -> events.RankFailed:
-    advice.add_to(error)
+    _advise(error)
     failure = tracebacks.tell(consequence or error, program.table.sources)
     return events.RankFailed(
         rank=rank,
@@ -391,3 +392,30 @@ def _failure(
         follows=consequence is not None,
         early=error.early if type(error) is CollectiveMismatch else (),
     )
+
+
+#: (name of the error, what its message has in it): what to do.
+_ADVICE = {
+    ("builtins.EOFError", "EOF when reading a line"): (
+        "xla_nb: There is no keyboard here. Call input() in the function that runs on ranks, which "
+        "asks in the notebook, or ask before the launch."
+    ),
+    ("bdb.BdbQuit", ""): (
+        "xla_nb: Ranks have no keyboard, so breakpoint() and pdb end at once. Call the function in "
+        "the notebook to step through it, or print() what you look for."
+    ),
+    ("builtins.RuntimeError", "Cannot re-initialize CUDA in forked subprocess"): (
+        "xla_nb: Ranks are forked whatever `start_method` is, and have XLA devices, no CUDA ones: "
+        'take torch_xla.device() or "xla" where the program names "cuda".'
+    ),
+}
+
+
+def _advise(error: BaseException) -> None:
+    """Note below an error of a rank what to do, where that is known."""
+    with contextlib.suppress(Exception):  # an error may refuse notes
+        own = f"{hostile.module_of(type(error))}.{hostile.name_of(type(error))}"
+        message = hostile.message_of(error)
+        for (kind, words), advice in _ADVICE.items():
+            if own == kind and words in message:
+                error.add_note(advice)

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile, parcel, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
-from xla_nb.rank import asking, displays, leftovers, loader, reporting
+from xla_nb.rank import asking, displays, loader, reporting
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampler, Sampling
-from xla_nb.rank.since import GaugesSince, LockSince
+from xla_nb.rank.meter import Meter, Sampler
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
 from xla_nb.record.files import Record, partial
@@ -92,17 +90,19 @@ class OnRank:
             book,
             record.of_rank(rank, "now"),
             program.table.sources,
-            asking.WithQuestions(GaugesSince(self.runtime), asker),
+            self.runtime,
             record.stacks_request,
             answer,
             1 + self.runtime.ranks // 64,  # less often where many ranks share few cores
+            self.sampler,
             losses,
-            LockSince(self.lock),
-            lambda: "returned" if rank in program.returned else "runs",
+            self.lock,
         )
-        meter.changes = StepChanges(program.table.sources)
+        meter.count_from_now()
+        meter.changes, meter.asker = StepChanges(program.table.sources), asker
+        meter.returned = lambda: rank in program.returned
         try:
-            with Sampling(meter, self.sampler):
+            with meter:
                 return self._returned()
         finally:
             asking.askers.end()
@@ -115,10 +115,10 @@ class OnRank:
         try:
             value = in_this_process(self._call)
         except Exception:
-            leftovers.display(None)
+            displays.show_what_is_left(None)
             raise
         quiet = value is not None and loader.ends_quietly(self.program.table)
-        drawn = leftovers.display(None if quiet else value)
+        drawn = displays.show_what_is_left(None if quiet else value)
         self.program.returned.add(self.rank)
         nbytes = self._send_home(value)
         os.sched_yield()  # what other ranks print comes before what is still to do here
@@ -142,9 +142,7 @@ class OnRank:
                 lock=self.lock,
             )
         if program.table.body is not None:
-            turn = request.turn
-            unclaimed = program.namespace.keys() - turn.remote - RANK_NAMES if turn else set()
-            return loader.run_body(program.table, program.namespace, unclaimed, program.bound)
+            return loader.run_body(program.table, program.namespace, program.bound)
         assert request.entry is not None
         entry = program.namespace[request.entry]
         extra = {"lock": self.lock} if request.takes_lock else {}
