@@ -106,7 +106,7 @@ def launch(
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     group = turn.group if turn else ""
-    run = kind(name, program.label, record, engine, feed, options, resolve, program.named, group)
+    run = kind(name, program.label, record, engine, feed, options, resolve, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     left_out = torch_settings.left_out()
     for text in [*feed.notes, *program.notes]:

@@ -10,10 +10,9 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
@@ -58,13 +57,12 @@ class RecordedRun:
         label: str,
         files: Record,
         resolve: Callable[[str], object],
-        named: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.label = label
         self.record = files
         self.state = RunState()
-        self._definitions = Definitions(label, resolve, named)
+        self._definitions = Definitions(label, resolve)
         self._results: dict[int, Any] = {}
         self.arrivals = Arrivals()
         self._elapsed: float | None = None  # as the notebook that launched it has told

@@ -11,8 +11,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from xla_nb.engines.base import Engine, Feed
 from xla_nb.errors import Interrupted
@@ -66,11 +65,10 @@ class Run(RecordedRun):
         feed: Feed,
         options: Options,
         resolve: Callable[[str], object],
-        named: Mapping[str, object] = MappingProxyType({}),
         group: str = "",
     ) -> None:
         """group: the run whose processes run it, where these are not its own."""
-        super().__init__(name, label, record, resolve, named)
+        super().__init__(name, label, record, resolve)
         self._group = group
         self._engine = engine
         self._feed = feed
