@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.kernel import Notebook
 from xla_nb import completion
 from xla_nb.magics import _spawn_parser
 from xla_nb.rank.introspection import Completions
@@ -12,11 +11,8 @@ from xla_nb.run.options import OPTIONS, SETTINGS
 
 
 @pytest.fixture(scope="module")
-def offered():
+def offered(kernel):
     """Asks the kernel what fits at the end of a line."""
-    kernel = Notebook()
-    kernel.ok("%load_ext xla_nb")
-    kernel.ok("%reload_ext xla_nb")
 
     def offered(line, below=""):
         kernel.client.complete(line + below, len(line))
@@ -25,8 +21,7 @@ def offered():
             reply = kernel.client.get_shell_msg(timeout=60)
         return reply["content"]["matches"]
 
-    yield offered
-    kernel.close()
+    return offered
 
 
 @pytest.mark.parametrize(

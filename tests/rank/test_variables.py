@@ -490,6 +490,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_sharded_tensor_is_gathered_only_if_asked():
     told = run(SHARDED, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")
     assert told["states"] == ["known", "opaque"]
@@ -532,12 +533,14 @@ def on_jax():
     return run(JAX, JAX_PLATFORMS="cpu")
 
 
+@pytest.mark.slow
 def test_jax_arrays_and_torchax_tensors_are_read(on_jax):
     assert on_jax["half"] == ["bfloat16", "jax:0", True]
     assert {*on_jax["states"]["model"], *on_jax["states"]["array"]} == {"known"}
     assert on_jax["sent"] == ["<f4", 12]
 
 
+@pytest.mark.slow
 def test_an_array_whose_memory_is_gone_is_said(on_jax):
     assert on_jax["states"]["gone"] == ["opaque"]
     assert "reading it raised RuntimeError: Array has been deleted" in on_jax["gone"]

@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from tests.support.variables import compared, only
-from xla_nb.rank.variables import Leaf, Variable
 from xla_nb.run import comparing
-from xla_nb.run.comparing import compare
 
 
 def linear(weight, rate=0.1):
@@ -102,14 +100,3 @@ def test_why_a_leaf_is_not_compared_is_said():
     assert comparing.details(only([(x for x in "")], [(x for x in "")])) == [
         "[0]: values of type generator cannot be compared"
     ]
-
-
-def test_devices_are_told_if_they_are_of_different_kinds():
-    def on(device):
-        leaf = Leaf("", "Tensor", "known", (1,), digest="a")
-        return [Variable("x", "Tensor", (leaf,), device=device)]
-
-    (one,) = compare({0: on("xla:0"), 1: on("xla:1"), 2: on("cpu")})
-    assert comparing.details(one) == ["device xla (ranks 0, 1), cpu (rank 2)"]
-    (one,) = compare({0: on("xla:0"), 1: on("xla:1")})
-    assert comparing.details(one) == []

@@ -1,25 +1,25 @@
 """`display` in a rank: what it would show in a notebook goes to the rank's journal of displays.
 
-IPython makes the bundles, with its own formatters, but has no shell here: its functions that would
-ask one get other code. What is displayed where there is no rank (at the top level of the cell,
-which the job executes) is printed.
+IPython makes the bundles, with its own formatters, but has no shell here: others take the place of
+its functions that would ask one. What is displayed where there is no rank (at the top level of the
+cell, which the job executes) is printed.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
+import importlib
 import os
 import sys
 import traceback
 import types
 from collections.abc import Mapping
-from importlib.util import find_spec
 from inspect import getattr_static
 from typing import Any
 
 from xla_nb.importing import when_imported
-from xla_nb.in_place import InPlace, Place
 from xla_nb.protocol import hostile
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.displays import LARGEST, Journal, encode
@@ -107,7 +107,7 @@ def display(
 def publish(
     data: Any,
     metadata: Any = None,
-    *,
+    *_others: Any,
     transient: Any = None,
     update: bool = False,
     result: bool = False,
@@ -163,23 +163,7 @@ def _formatter() -> Any:
     made: Any = DisplayFormatter()
     for_png: Any = made.formatters["image/png"]
     for_png.for_type_by_name("matplotlib.figure", "Figure", print_figure)
-    for each in (*made.formatters.values(), made.mimebundle_formatter):
-        each._check_return = functools.partial(_of_its_type, each, each._check_return)
     return made
-
-
-def _of_its_type(formatter: Any, check: Any, made: Any, value: object) -> Any:
-    """What a formatter made; nothing where it has another type than the formatter's. IPython's own
-    warning has the object's address, and so would be another one on each rank."""
-    kind = formatter._return_type
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    content = made[0] if isinstance(made, tuple) and made else made
-    if content is not None and not isinstance(content, kinds):
-        wanted = " or ".join(each.__name__ for each in kinds)
-        told = f"{formatter.print_method} returned {type(content).__name__}, not {wanted}"
-        print(f"{type(value).__name__} is not displayed in full: {told}", file=sys.stderr)
-        made = None
-    return check(made, value)
 
 
 def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -274,41 +258,16 @@ def _is_drawn(value: object) -> bool:
 
 
 def install() -> None:
-    """Let IPython's functions and matplotlib display on ranks, once they are imported."""
-    _ipythons().turn_on()
+    """Let IPython's functions and matplotlib display on ranks."""
+    _take_ipythons_place()
     when_imported("matplotlib", _choose_backend)
 
 
-@functools.cache
-def _ipythons() -> InPlace:
-    """Those of this process. Since IPython 8 they have a module of their own."""
-    module = "IPython.core.display_functions"
-    module = module if find_spec(module) else "IPython.core.display"
-    return InPlace(
-        (
-            Place(module, "display", _display),
-            Place(module, "publish_display_data", _publish),
-            Place(module, "clear_output", _clear_output),
-        )
-    )
-
-
-def _display(*objs, **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import display
-
-    return display(*objs, **kwargs)
-
-
-def _publish(data, metadata=None, *others, **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import publish
-
-    return publish(data, metadata, **kwargs)
-
-
-def _clear_output(wait=False):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import clear_output
-
-    return clear_output(wait)
+def _take_ipythons_place() -> None:
+    instead = {"display": display, "publish_display_data": publish, "clear_output": clear_output}
+    for name in ("core.display", "core.display_functions", "display"):
+        with contextlib.suppress(ImportError):  # the second is there since IPython 8
+            vars(importlib.import_module(f"IPython.{name}")).update(instead)
 
 
 def _choose_backend(matplotlib: types.ModuleType) -> None:

@@ -31,10 +31,9 @@ from xla_nb.rank import cells, entries, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampler
+from xla_nb.rank.meter import Sampler
 from xla_nb.rank.preview import numbers, preview
 from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep
-from xla_nb.record.full_disk import Losses
 from xla_nb.record.output import capture, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
@@ -208,7 +207,9 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
         return
     idle = Stopwatch()
     idle.start()
-    with _meter(job, index, idle):
+    # What a live rank does is sampled over all its programs, beside the samples of each.
+    book = reporting.Book(job.program.record.of_rank(index, "history"), idle=idle)
+    with job.program.meter(index, book, job.runtime, job.lock, job.sampler):
         try:
             _take_cells(job, line, index, info, idle)
         except BaseException as error:  # of what no program is
@@ -219,27 +220,6 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
             os._exit(1)
     job.runtime.leave("returned")
     job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
-
-
-def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
-    """What a live rank does is sampled over all its programs, beside the samples of each."""
-    program, record = job.program, job.program.record
-
-    def answer(place: str, stack: str) -> None:
-        program.sender.send(events.RankAt(rank=index, place=place, stack=stack))
-
-    return Meter(
-        reporting.Book(record.of_rank(index, "history"), idle=idle),
-        record.of_rank(index, "now"),
-        program.table.sources,
-        job.runtime,
-        record.stacks_request,
-        answer,
-        1 + job.runtime.ranks // 64,
-        job.sampler,
-        Losses(record.folder, functools.partial(program.tell, index)),
-        job.lock,
-    )
 
 
 def _take_cells(

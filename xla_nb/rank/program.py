@@ -58,6 +58,30 @@ class Loaded:
         """A notice of a rank's."""
         self.sender.send(events.Notice(text=text, rank=rank))
 
+    def losses(self, rank: int) -> Losses:
+        return Losses(self.record.folder, functools.partial(self.tell, rank))
+
+    def meter(
+        self, rank: int, book: reporting.Book, gauges: Prepared, lock: SharedLock, sampler: Sampler
+    ) -> Meter:
+        """What samples the calling rank in the program's record."""
+
+        def answer(place: str, stack: str) -> None:
+            self.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
+
+        return Meter(
+            book,
+            self.record.of_rank(rank, "now"),
+            self.table.sources,
+            gauges,
+            self.record.stacks_request,
+            answer,
+            1 + gauges.ranks // 64,  # less often where many ranks share few cores
+            sampler,
+            self.losses(rank),
+            lock,
+        )
+
 
 @dataclass(frozen=True)
 class OnRank:
@@ -77,27 +101,12 @@ class OnRank:
         Figures and displays are recorded, and the meter runs, until then. No context manager of
         contextlib's: it assigns the `__traceback__` of the user's exceptions."""
         program, record, rank = self.program, self.program.record, self.rank
-
-        def answer(place: str, stack: str) -> None:
-            program.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
-
-        losses = Losses(record.folder, functools.partial(program.tell, rank))
+        losses = program.losses(rank)
         book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
         book.turned = lambda **what: program.sender.send(events.FigureTurned(rank=rank, **what))
         displays.screens.begin(displays.Screen(record, rank, losses))
         asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
-        meter = Meter(
-            book,
-            record.of_rank(rank, "now"),
-            program.table.sources,
-            self.runtime,
-            record.stacks_request,
-            answer,
-            1 + self.runtime.ranks // 64,  # less often where many ranks share few cores
-            self.sampler,
-            losses,
-            self.lock,
-        )
+        meter = program.meter(rank, book, self.runtime, self.lock, self.sampler)
         meter.count_from_now()
         meter.changes, meter.asker = StepChanges(program.table.sources), asker
         meter.returned = lambda: rank in program.returned

@@ -330,17 +330,7 @@ def sentence(one: Compared) -> str:
 
 def details(one: Compared) -> list[str]:
     """A line for each leaf on which ranks do not agree, with all that is known of it."""
-    lines = [_places(one), *(_detail(leaf) for leaf in one.leaves)]
-    return [line for line in lines if line]
-
-
-def _places(one: Compared) -> str:
-    """The devices, if they are not of the same kind: their numbers may be those of the ranks."""
-    kinds: dict[str, list[int]] = {}
-    for rank, variable in one.by_rank.items():
-        kinds.setdefault(variable.device.partition(":")[0] or "none", []).append(rank)
-    told = ", ".join(f"{kind} ({ranks(who)})" for kind, who in kinds.items())
-    return f"device {told}" if len(kinds) > 1 else ""
+    return [line for line in map(_detail, one.leaves) if line]
 
 
 def _detail(leaf: ComparedLeaf) -> str:
