@@ -30,7 +30,7 @@ from xla_nb.program.build import (
     build_live,
 )
 from xla_nb.protocol.units import Sent
-from xla_nb.rank.entries import Bind, WithoutIndex, refuse_launch
+from xla_nb.rank.entries import WithoutIndex, push, refuse_launch
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
@@ -380,7 +380,7 @@ class Ranks:
             raise UsageError(f"push(): {listed(sorted(given))} is set for each cell anew.")
 
         def build(scope: Scope, name: str) -> Program:
-            program = build_call(Bind(), scope, args=(values,), name=name)
+            program = build_call(push, scope, args=(values,), name=name)
             label = f"push of {listed(values, most=3)}"
             return replace(program, label=label, binds=tuple(values))
 

@@ -33,25 +33,26 @@ def parsers() -> list[Parser]:
 
 def offered(line: str, before: str) -> Completions | None:
     """What ranks offer in a cell with this line at its top, up to the cursor."""
-    try:
-        words = parsed(_cell_parser(), line.partition("%%xla")[2])
-        return live_questions.completions(live.of(words["group"]), before)
-    except XlaNbError:  # the line is not finished, or there are no ranks
-        return None
+    group = _group_of(line)
+    return None if group is None else live_questions.completions(group, before)
 
 
 def explained(line: str, expression: str, source: bool) -> str | None:
     """What ranks tell of an object in a cell with this line at its top, "" if nothing; None where
     the name is the notebook's."""
-    try:
-        words = parsed(_cell_parser(), line.partition("%%xla")[2])
-        group = live.of(words["group"])
-    except XlaNbError:
-        return None
-    if expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
+    group = _group_of(line)
+    if group is None or expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
         return None
     within = live_questions.TOOLTIP
     return live_questions.about(group, expression, source=source, within=within) or ""
+
+
+def _group_of(line: str) -> Group | None:
+    """The ranks of a %%xla line; None where it is not finished, or there are none."""
+    try:
+        return live.of(parsed(_cell_parser(), line.partition("%%xla")[2])["group"])
+    except XlaNbError:
+        return None
 
 
 @functools.cache  # a cell should not wait for it

@@ -20,7 +20,7 @@ from xla_nb.rank.entries import WithoutIndex
 from xla_nb.rank.introspection import Completions
 from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared
-from xla_nb.run.drift import DRIFT, Watch
+from xla_nb.run.drift import DRIFT
 from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
 from xla_nb.run.run import Run
 from xla_nb.views.saved.variables import Variables
@@ -90,22 +90,18 @@ def compared(
     return comparing.compare(told, answers) if answers else first
 
 
-def drifted(group: Group, watch: Watch, label: str) -> list[events.Concluded]:
-    """What is to be said of watched variables after a cell. Raises as `ask`."""
-    told = ask(group, of_rank.asked, (tuple(watch.names), False), within=_MUCH)
-    first = comparing.compare(told)
-    names = [one.name for one in watch.new(first)]
-    counted = {one.name: one for one in compared(group, names)} if names else {}
-    return watch.after(label, [counted.get(one.name, one) for one in first])
-
-
 def look_for_drift(group: Group, run: Run) -> None:
     """Say which of the watched variables have drifted apart in a cell, before it counts as done."""
     state = run.state
     if state.lost_group or set(group.world) != set(group.alive):
         return  # which is told
+    watch = group.watch
     try:
-        found = drifted(group, group.watch, run.label)
+        told_by = ask(group, of_rank.asked, (tuple(watch.names), False), within=_MUCH)
+        first = comparing.compare(told_by)
+        names = [one.name for one in watch.new(first)]
+        counted = {one.name: one for one in compared(group, names)} if names else {}
+        found = watch.after(run.label, [counted.get(one.name, one) for one in first])
     except (XlaNbError, TimeoutError) as problem:
         told = f"The watched variables could not be compared: {problem or 'it took too long'}"
         run.append(events.Notice(text=told))

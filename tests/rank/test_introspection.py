@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from xla_nb.rank import introspection, preview
-from xla_nb.rank.introspection import complete, explained
+from xla_nb.rank.introspection import about, completions
 
 
 def never(*_):
@@ -35,14 +35,14 @@ class Slotted:
 
 
 def offered(text, **namespace):
-    return list(complete(namespace, text).matches)
+    return list(completions(text, namespace).matches)
 
 
 def test_names_that_begin_so():
     assert offered("na", name=1, nan=2, other=3) == ["name", "nan"]
     assert offered("x = f(na", name=1) == ["name"]
     assert offered("first = 1\nna", name=1) == ["name"]
-    assert not complete({"name": 1}, "na").of_object
+    assert not completions("na", {"name": 1}).of_object
 
 
 def test_names_with_an_underscore_only_where_it_is_typed():
@@ -69,9 +69,9 @@ def test_slots_are_attributes():
 
 
 def test_kinds_are_those_of_ipython():
-    kinds = complete({"x": Hostile()}, "x.").matches
+    kinds = completions("x.", {"x": Hostile()}).matches
     assert (kinds["method"], kinds["layer"]) == ("function", "instance")
-    assert complete({"torch": torch}, "torc").matches == {"torch": "module"}
+    assert completions("torc", {"torch": torch}).matches == {"torch": "module"}
 
 
 def test_parameters_and_modules_of_a_model():
@@ -98,7 +98,7 @@ def test_what_is_offered_is_bounded(monkeypatch):
 def test_any_value_may_be_completed():
     for value in (None, 1, "a", [], {}, (), int, len, types, Hostile(), torch.ones(1), object()):
         for text in ("x.", "x['", "x[0].", "x.y.z.", "x[99999].", "x['gone'].", "gone."):
-            complete({"x": value}, text)
+            completions(text, {"x": value})
 
 
 # ---------------------------------------------------------------- name?
@@ -135,39 +135,39 @@ def namespace():
 
 
 def test_a_function_of_a_cell(namespace):
-    lines = explained(namespace, "scaled").splitlines()
+    lines = about("scaled", names=namespace).splitlines()
     assert lines[0] == "Signature:      scaled(x, by=2)"
     assert "File:           Cell In[3]" in lines
     assert "Source:" not in lines
 
 
 def test_the_source_comes_if_asked(namespace):
-    told = explained(namespace, "scaled", source=True)
+    told = about("scaled", True, namespace)
     assert told.endswith("Source:\ndef scaled(x, by=2):\n    return x * by")
 
 
 def test_a_class_with_what_makes_it(namespace):
-    told = explained(namespace, "Net")
+    told = about("Net", names=namespace)
     assert "Docstring:      A net." in told
     assert "Init signature: Net(width=3)" in told
 
 
 def test_an_instance_and_its_method(namespace):
-    assert "Type:           Net" in explained(namespace, "net")
-    told = explained(namespace, "net.forward")
+    assert "Type:           Net" in about("net", names=namespace)
+    told = about("net.forward", names=namespace)
     assert "Signature:      net.forward(x, *, scale=2.0)" in told
     assert "Docstring:      Forward." in told
 
 
 def test_a_part_of_a_model(namespace):
-    told = explained(namespace, "model[0].weight")
+    told = about("model[0].weight", names=namespace)
     assert "Type:           Parameter" in told
     assert "Parameter (1, 2) float32" in told
 
 
 @pytest.mark.parametrize("expression", ["gone", "net.boom", "net.gone", "f(1)", "", "net."])
 def test_what_is_not_known_without_running_something_is_not_found(namespace, expression):
-    assert explained(namespace, expression) == ""
+    assert about(expression, names=namespace) == ""
 
 
 def test_a_default_that_would_read_a_tensor_on_a_device_is_told_by_its_shape(monkeypatch):
@@ -177,16 +177,17 @@ def test_a_default_that_would_read_a_tensor_on_a_device_is_told_by_its_shape(mon
         pass
 
     with_default.__defaults__ = (torch.ones(3),)
-    assert "f(x=Tensor (3,) float32)" in explained({"f": with_default}, "f")
+    assert "f(x=Tensor (3,) float32)" in about("f", names={"f": with_default})
 
 
-def test_an_object_that_takes_too_long_still_has_its_type():
+def test_an_object_that_takes_too_long_still_has_its_type(monkeypatch):
+    monkeypatch.setattr(introspection, "_SECONDS", 0.05)
     over = threading.Event()
 
     class Slow:
         def __repr__(self):
             over.wait()
 
-    told = explained({"x": Slow()}, "x", seconds=0.05)
+    told = about("x", names={"x": Slow()})
     over.set()
     assert told == f"Type:           {Slow.__qualname__}"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from xla_nb.rank import meter, reporting
-from xla_nb.rank.lock import LockWait
+from xla_nb.rank.lock import Wait
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
 from xla_nb.record.full_disk import Losses
@@ -388,7 +388,7 @@ def test_waits_that_cannot_be_seen_are_not_known(metered):
 
 
 def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
-    wait, here = LockWait(time.monotonic() - 5, (3,)), threading.get_ident()
+    wait, here = Wait(time.monotonic() - 5, (3,)), threading.get_ident()
     metered.lock = SimpleNamespace(
         taken=2,
         waiting=lambda thread: wait if thread == here else None,

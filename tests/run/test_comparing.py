@@ -120,12 +120,6 @@ def test_ranks_that_know_their_values_may_differ_though_another_is_pending():
     assert one.verdict == "no majority"
 
 
-def test_a_pending_value_of_another_shape_is_a_difference():
-    told = [known("x"), known("x"), pending("x", shape=(9,))]
-    (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
-    assert (one.verdict, one.deviating) == ("different", (2,))
-
-
 def test_a_rank_that_had_no_time_is_not_said_to_differ():
     late = dataclasses.replace(
         known("x"), leaves=(Leaf("", "Net", "late", why="looking at it took longer than 10 s"),)

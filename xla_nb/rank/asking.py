@@ -12,13 +12,13 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from xla_nb.importing import when_imported
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import Answered, Asked
 from xla_nb.protocol.questions import Pipe, Refused
+from xla_nb.rank.lock import Wait
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.sample import INPUT
 
@@ -29,21 +29,12 @@ _NO_RANK = (
 _builtin: Callable[..., str] = builtins.input
 
 
-@dataclass(frozen=True)
-class Question:
-    """One that waits for its answer, as the meter tells it; `since` of `time.monotonic()`."""
-
-    since: float
-    operation: str = INPUT
-    missing: tuple[int, ...] = ()
-
-
 class Asker:
     """Where one rank asks. `why_mute`: why it cannot, where that is so."""
 
     def __init__(self, rank: int, sender: Sender, why_mute: str = "") -> None:
         self._rank, self._sender, self._why_mute = rank, sender, why_mute
-        self.waiting: Question | None = None
+        self.waiting: Wait | None = None
 
     def ask(self, prompt: str, secret: bool) -> str:
         """The answer. Raises EOFError where nobody can give one."""
@@ -53,7 +44,7 @@ class Asker:
             stream.flush()  # what is printed before the question is seen before it
         with Pipe() as pipe:
             here = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}
-            self.waiting = Question(time.monotonic())
+            self.waiting = Wait(time.monotonic(), operation=INPUT)
             try:
                 self._sender.send(Asked(**here, ino=pipe.ino, prompt=prompt, secret=secret))
                 return pipe.answer()

@@ -32,14 +32,9 @@ class WithoutIndex(_Call):
         return self.function(*args, **self.kwargs)
 
 
-class Bind(_Call):
-    """Binds names in the module that ranks run in."""
-
-    def __init__(self) -> None:
-        self.__name__ = "push"
-
-    def __call__(self, index: int, values: Mapping[str, object]) -> None:
-        vars(sys.modules["__main__"]).update(values)
+def push(index: int, values: Mapping[str, object]) -> None:
+    """Bind names in the module that ranks run in."""
+    vars(sys.modules["__main__"]).update(values)
 
 
 class Accelerated(_Call):

@@ -55,13 +55,9 @@ class Completions:
     of_object: bool = False
 
 
-def completions(text: str) -> Completions:
-    """What may stand at the end of a cell up to the cursor, by the rank's names."""
-    return complete(vars(sys.modules["__main__"]), text)
-
-
-def complete(namespace: dict[str, Any], text: str) -> Completions:
-    """The same by these names."""
+def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
+    """What may stand at the end of a cell up to the cursor, by the rank's names or these."""
+    namespace = _rank_names() if names is None else names
     line = text.rpartition("\n")[2]
     member, name = _MEMBER.search(line), _NAME.search(line)
     if member is None:
@@ -102,6 +98,10 @@ def _kind(value: object) -> str:
 
 
 # ---------------------------------------------------------------- what a name leads to
+
+
+def _rank_names() -> dict[str, Any]:
+    return vars(sys.modules["__main__"])
 
 
 def find(namespace: dict[str, Any], expression: str) -> Any:
@@ -146,20 +146,13 @@ def _item(value: Any, key: Any) -> Any:
 # ---------------------------------------------------------------- what it is
 
 
-def about(expression: str, source: bool) -> str:
-    """What IPython tells of an object of the rank's for `name?`, and with its source for `name??`;
-    "" where there is none."""
-    return explained(vars(sys.modules["__main__"]), expression, source)
-
-
-def explained(
-    namespace: dict[str, Any], expression: str, source: bool = False, seconds: float = _SECONDS
-) -> str:
-    """The same by these names. Nothing is computed on a device."""
+def about(expression: str, source: bool = False, names: dict[str, Any] | None = None) -> str:
+    """What IPython tells of an object for `name?`, and with its source for `name??`, by the rank's
+    names or these; "" where there is none. Nothing is computed on a device."""
     from IPython.core.oinspect import Inspector
 
     try:
-        value = find(namespace, expression)
+        value = find(_rank_names() if names is None else names, expression)
     except Exception:
         return ""
 
@@ -171,7 +164,7 @@ def explained(
         return dict(inspector.info(value, oname=name, detail_level=level))
 
     try:
-        known = hostile.within(seconds, lambda: unread(look))
+        known = hostile.within(_SECONDS, lambda: unread(look))
     except Exception:  # of an object of the user's
         known = {"type_name": hostile.name_of(type(value))}
     if known.get("file"):

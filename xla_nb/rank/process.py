@@ -41,21 +41,13 @@ from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.stopwatch import Stopwatch
 
 
-@dataclass(frozen=True)
-class Running:
-    """What a rank of this process runs now, in which thread."""
-
-    program: Loaded
-    thread: int
-
-
 @dataclass
 class Inherited:
     """What a rank inherits from its job through the fork.
 
     `program` is the one that the job has loaded; live ranks get theirs from the `dispatcher`.
-    `running` is what runs now, by rank; `captured` are the ranks whose log this process's output
-    goes to.
+    `running` is what runs now, and in which thread, by rank; `captured` are the ranks whose log
+    this process's output goes to.
     """
 
     program: Loaded
@@ -66,7 +58,7 @@ class Inherited:
     random: Any
     crashes: Crashes
     dispatcher: Dispatcher | None = None
-    running: dict[int, Running] = field(default_factory=dict)
+    running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
     sampler: Sampler = field(default_factory=Sampler)
 
@@ -162,8 +154,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     job.program.stopping = True
     here = threading.get_ident()  # handlers run in the main thread
     is_mine = False
-    for rank, running in list(job.running.items()):
-        program, thread = running.program, running.thread
+    for rank, (program, thread) in list(job.running.items()):
         program.stopping = True
         if thread == here and frame is not None:
             place, stack = tracebacks.locate_frame(frame, program.table.sources)
@@ -314,7 +305,7 @@ def _run(
     """Run a program on a rank, of which `known` tells, and tell how it ended. `before` it, what it
     needs is done."""
     entries.refuse_launches(program.request.magic)
-    job.running[index] = Running(program, threading.get_ident())
+    job.running[index] = program, threading.get_ident()
     try:
         try:
             info = known()

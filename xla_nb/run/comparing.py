@@ -206,22 +206,13 @@ def _majority(groups: Sequence[Group], missing: Sequence[int]) -> tuple[int, ...
 
 
 def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
-    """The ranks that have the same, the largest group first. Where not even the forms agree, ranks
-    that do not know their elements are among those whose form they have."""
+    """The ranks that know what they have and have the same, the largest group first."""
     alike: dict[tuple[object, ...], list[int]] = {}
-    known = {rank: leaf for rank, leaf in found.items() if leaf.state == "known"}
-    for rank, leaf in known.items():
-        alike.setdefault((_form(leaf), leaf.digest), []).append(rank)
-    if len({_form(leaf) for leaf in found.values() if leaf.state != "late"}) > 1:
-        for rank, leaf in found.items():
-            if leaf.state in ("pending", "opaque"):
-                same = (key for key in alike if key[0] == _form(leaf))
-                alike.setdefault(next(same, (_form(leaf), "")), []).append(rank)
+    for rank, leaf in found.items():
+        if leaf.state == "known":
+            form = leaf.kind, leaf.shape, leaf.dtype, leaf.digest
+            alike.setdefault(form, []).append(rank)
     return sorted(map(sorted, alike.values()), key=lambda ranks: (-len(ranks), ranks))
-
-
-def _form(leaf: Leaf) -> tuple[object, ...]:
-    return leaf.kind, leaf.shape, leaf.dtype
 
 
 def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
