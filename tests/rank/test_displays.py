@@ -2,12 +2,10 @@
 
 import base64
 import os
+import sys
 import threading
 import types
 
-import IPython.core.display
-import IPython.core.display_functions
-import IPython.display
 import pytest
 
 from xla_nb.rank import displays
@@ -33,12 +31,15 @@ class Pictured:
         return PNG
 
 
+IPYTHONS = "IPython.display", "IPython.core.display", "IPython.core.display_functions"
+
+
 @pytest.fixture
 def shown(tmp_path, monkeypatch):
     """A rank's screen, and what it shows."""
     record = Record(tmp_path)
     displays.screens.begin(Screen(record, 0))
-    for module in (IPython.display, IPython.core.display, IPython.core.display_functions):
+    for module in filter(None, map(sys.modules.get, IPYTHONS)):
         for name in ("display", "publish_display_data", "clear_output"):
             monkeypatch.setitem(vars(module), name, None)  # which is undone
     displays._take_ipythons_place()
