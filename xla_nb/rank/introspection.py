@@ -78,14 +78,11 @@ def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
 
 def _offered(fragment: str, held: dict[str, Any], *, of_object: bool = False) -> Completions:
     """Names that begin so; those with an underscore only if it was typed, as IPython has it."""
-    hidden_too = fragment.startswith("_")
-    names = (name for name in sorted(filter(_is_name, held)) if name.startswith(fragment))
-    shown = [name for name in names if hidden_too or not name.startswith("_")][:_MOST]
+    hides = not fragment.startswith("_")
+    names = (name for name in held if type(name) is str and name.isidentifier())
+    fitting = (name for name in names if name.startswith(fragment))
+    shown = sorted(name for name in fitting if not (hides and name.startswith("_")))[:_MOST]
     return Completions(fragment, {name: _kind(held[name]) for name in shown}, of_object)
-
-
-def _is_name(name: object) -> bool:
-    return type(name) is str and name.isidentifier()
 
 
 def _kind(value: object) -> str:

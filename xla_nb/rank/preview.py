@@ -38,11 +38,11 @@ class _Short(reprlib.Repr):
     def repr1(self, x: Any, level: int) -> str:
         if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
             return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
-        if _is_numpy(x, "number", "bool_"):
+        if is_numpy(x, "number", "bool_"):
             return str(x)
         if jax_values.is_torch(x):
             return f"tensor({x.item()})" if not x.shape else of_tensor(x)
-        if (_is_numpy(x, "ndarray") or jax_values.is_jax(x)) and x.shape:
+        if (is_numpy(x, "ndarray") or jax_values.is_jax(x)) and x.shape:
             return f"{type(x).__name__} {x.shape} {x.dtype}"
         return super().repr1(x, level)
 
@@ -64,7 +64,8 @@ class _Unread(_Short):
         return of_tensor(x) if jax_values.is_torch(x) else super().repr1(x, level)
 
 
-def _is_numpy(value: object, *kinds: str) -> bool:
+def is_numpy(value: object, *kinds: str) -> bool:
+    """Whether it is of one of these classes of NumPy's, if that is imported."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, tuple(getattr(numpy, kind) for kind in kinds))
 

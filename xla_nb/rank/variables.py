@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import hidden, hostile, jax_values
-from xla_nb.rank.preview import short_repr
+from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
 
 #: known    its digest is here
@@ -347,17 +347,11 @@ def _has_elements(value: Any) -> bool:
     """A tensor or array; a number, or a list of numbers, which is an array too."""
     if type(value) in (list, tuple):
         return bool(value) and all(map(_is_number, value))
-    kinds = _kinds(value)
-    return _is_number(value) or _is_array(value) or any(one is not None for one in kinds)
+    return _is_number(value) or any(one is not None for one in _kinds(value))
 
 
 def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) <= _LARGEST_INT)
-
-
-def _is_array(value: object) -> bool:
-    numpy: Any = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
 
 
 def _text(value: Any) -> bytes | None:
@@ -419,17 +413,18 @@ class _Plain:
 # ---------------------------------------------------------------- tensors and arrays
 
 
-def _kinds(value: Any) -> tuple[Any, Any]:
+def _kinds(value: Any) -> tuple[Any, Any, Any]:
     """The torch tensor that a value is; the JAX array that it is, or that a torchax tensor has its
-    elements in. None for what it is not."""
+    elements in; the NumPy array that it is. None for what it is not."""
     tensor = value if jax_values.is_torch(value) else None
     held = vars(value).get("_elem") if jax_values.is_torchax(value) else value
-    return tensor, held if jax_values.is_jax(held) else None
+    array = value if is_numpy(value, "ndarray", "generic") else None
+    return tensor, held if jax_values.is_jax(held) else None, array
 
 
 def _about(value: Any) -> dict[str, Any]:
     """The fields of a Leaf that are known without its elements."""
-    tensor, array = _kinds(value)
+    tensor, jax_array, array = _kinds(value)
     if tensor is not None:
         return {
             "shape": tuple(map(int, tensor.shape)),
@@ -438,20 +433,19 @@ def _about(value: Any) -> dict[str, Any]:
             "nbytes": tensor.numel() * tensor.element_size(),
             "part": "_is_sharded" in vars(tensor),  # as torch_xla's FSDP has it
         }
-    if array is not None:
-        size = math.prod(array.shape) * array.dtype.itemsize
-        return {"shape": array.shape, "dtype": str(array.dtype), "device": "jax", "nbytes": size}
-    if _is_array(value):
-        return {"shape": value.shape, "dtype": str(value.dtype), "nbytes": value.nbytes}
-    return {}
+    if array is None and jax_array is None:
+        return {}
+    array, device = (array, "") if jax_array is None else (jax_array, "jax")
+    about = {"shape": array.shape, "dtype": str(array.dtype), "device": device}
+    return {**about, "nbytes": math.prod(array.shape) * array.dtype.itemsize}
 
 
 def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
     """Why the elements of a tensor or array cannot be read; ("known", "") if they can."""
-    tensor, array = _kinds(value)
+    tensor, jax_array, array = _kinds(value)
     why = ""
-    if array is not None:
-        why = "" if jax_values.is_here(array) else "this rank has only a part of it"
+    if jax_array is not None:
+        why = "" if jax_values.is_here(jax_array) else "this rank has only a part of it"
     elif tensor is not None:
         torch: Any = sys.modules["torch"]
         place = tensor.device.type
@@ -466,11 +460,11 @@ def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
                 return "pending", "it is not computed yet"
             if _native()._get_xla_sharding_spec(tensor) not in ("", "{replicated}"):
                 why = "it is sharded, and reading it would compute"
-    elif _is_array(value):
+    elif array is not None:
         # The bytes of wider numbers, and of records, may differ though they are equal.
-        widest = {"V": 0, "f": 8, "c": 16}.get(value.dtype.kind, value.dtype.itemsize)
-        if value.dtype.hasobject or value.dtype.itemsize > widest:
-            why = f"its elements are {value.dtype}"
+        widest = {"V": 0, "f": 8, "c": 16}.get(array.dtype.kind, array.dtype.itemsize)
+        if array.dtype.hasobject or array.dtype.itemsize > widest:
+            why = f"its elements are {array.dtype}"
     return ("opaque", why) if why else ("known", "")
 
 
@@ -492,15 +486,15 @@ def _compute(tensors: Sequence[Any]) -> None:
 def _array(value: Any) -> Any:
     """The elements, as a NumPy array or a CPU tensor. What is on a device is waited for."""
     numpy: Any = importlib.import_module("numpy")
-    tensor, array = _kinds(value)
-    if array is not None:
-        found = numpy.asarray(array)
+    tensor, jax_array, array = _kinds(value)
+    if jax_array is not None:
+        found = numpy.asarray(jax_array)
         return found.astype("float32") if found.dtype.kind == "V" else found  # bfloat16, say
     if tensor is not None:
         is_lazy = tensor.device.type == "xla"
         return (_native()._xla_get_cpu_tensors([tensor])[0] if is_lazy else tensor).detach()
     # Without the methods of an array's own class.
-    return numpy.asarray(value) if _is_array(value) else numpy.array(value, dtype="float64")
+    return numpy.asarray(value) if array is not None else numpy.array(value, dtype="float64")
 
 
 def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
