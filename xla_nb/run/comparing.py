@@ -250,9 +250,8 @@ def _verdict(
 
 def difference(one: Values, other: Values) -> Difference:
     """How the elements of a leaf differ between two ranks."""
-    why = one.why or other.why
     if one.data is None or other.data is None:
-        return Difference(why=f"not counted: {why}")
+        return Difference(why=f"not counted: {one.why or other.why}")
     if one.dtype != other.dtype or len(one.data) != len(other.data):
         return Difference(why="not counted: the value has changed meanwhile")
     try:
@@ -285,7 +284,7 @@ def verdict(one: Compared) -> str:
     if one.verdict == "not on all":
         return f"only on {ranks(one.by_rank)}"
     if one.verdict == "pending":
-        return f"pending on {ranks(_unknown(one))}"
+        return f"pending on {ranks({rank for leaf in one.leaves for rank in leaf.unknown})}"
     if one.verdict == "not compared":
         compared = any(leaf.verdict != "not compared" for leaf in one.leaves if leaf.path)
         return "equal where compared" if compared else "not compared"
@@ -302,10 +301,6 @@ def _spread(leaves: Iterable[ComparedLeaf]) -> str:
     if any(len(group.ranks) > 1 for each in groups for group in each):
         return "no majority"
     return "both ranks differ" if all(len(each) == 2 for each in groups) else "differs by rank"
-
-
-def _unknown(one: Compared) -> set[int]:
-    return {rank for leaf in one.leaves for rank in leaf.unknown}
 
 
 def sentence(one: Compared) -> str:
