@@ -38,7 +38,7 @@ def train_of_vars(rank):
 """
 COMPARE = """
 from xla_nb.run.comparing import compare, questions
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 first = {one.name: one for one in compare({r: out[0] for r, out in of_vars.results.items()})}
 asked = questions(first.values())
 sent = {rank: result[1] for rank, result in of_vars.results.items()}

@@ -37,9 +37,8 @@ from xla_nb.topology import drawing
 from xla_nb.topology import picture as topology
 from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop, picture
-from xla_nb.views.picture import ShownRun
+from xla_nb.views.picture import OpenedRun, ShownRun
 from xla_nb.views.saved.compared import Comparison
-from xla_nb.views.saved.opened import OpenedRun
 from xla_nb.wording import shortened
 
 #: A recorded run's name or folder.

@@ -39,7 +39,7 @@ from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.views import loop, picture
 from xla_nb.views.picture import ShownRun
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, shortened
 from xla_nb.wording import ranks as numbered
 

@@ -19,7 +19,7 @@ from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import Options, Word
 from xla_nb.run.run import Run
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, ranks, several
 
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from xla_nb import api, live_questions, notebook
 from xla_nb.run.group import Group
 from xla_nb.views import observer, picture, saved
-from xla_nb.views.still import StillGroup
+from xla_nb.views.picture import StillGroup
 
 if TYPE_CHECKING:
     from xla_nb.views.panel.group import GroupPanel

@@ -23,7 +23,7 @@ from xla_nb.run.comparing import Compared
 from xla_nb.run.drift import DRIFT
 from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
 from xla_nb.run.run import Run
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 
 #: Seconds for what Tab offers, for `name?` and for what is shown of the object at the cursor.
 _COMPLETION, _HELP, TOOLTIP = 0.2, 5.0, 1.0

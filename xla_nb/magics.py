@@ -40,7 +40,7 @@ from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Options, 
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import drawing, picture
-from xla_nb.views.saved import opened
+from xla_nb.views.picture import table
 from xla_nb.wording import listed, meant, several, shortened, size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -410,7 +410,7 @@ class XlaMagics(Magics):
             return
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", Word(line.strip()))]
-        print(opened.table(entries))
+        print(table(entries))
 
     def _named_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by a variable or by their own name; none named: all."""

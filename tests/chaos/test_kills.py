@@ -5,6 +5,7 @@ import pytest
 from tests.chaos.kills import SIGNALS, VICTIMS, rounds
 
 
+@pytest.mark.slow
 def test_a_run_outlives_nothing_it_should_not_and_says_what_happened():
     done = list(rounds(2, seed=20261122))
     assert [(one.victim, one.number.name, one.faults) for one in done if one.faults] == []

@@ -43,6 +43,7 @@ def stale(home):
     kernel.close()
 
 
+@pytest.mark.slow
 def test_accelerates_words_are_still_these(stale):
     stale.ok("import inspect, accelerate.launchers as own\nsource = inspect.getsource(own)")
     stale.ok("source = ' '.join(source.replace('\"', ' ').split())")

@@ -120,6 +120,22 @@ def test_the_slowest_rank_stays(ended):
     assert re.search(told, title), title
 
 
+def test_one_long_wait_does_not_make_a_rank_the_slowest(notebook):
+    notebook.ok(SAMPLED)
+    cell = """
+%%xla_spawn -n 4 -o stalled --view none
+import time, xla_nb
+import torch_xla.core.xla_model as xm
+def main(rank):
+    for step in xla_nb.progress(range(40)):
+        time.sleep(2.5 * (rank == 1 and step == 3))
+        xm.rendezvous("x")
+"""
+    notebook.ok(cell.strip())
+    title, _ = ast.literal_eval(notebook.value("title(stalled)"))
+    assert re.search(r"; the others waited 2\.\d s of it for rank 1 · ", title), title
+
+
 def test_who_had_waited_for_whom_when_stop_came_stays(notebook, tmp_path):
     notebook.ok(SAMPLED)
     cell = """

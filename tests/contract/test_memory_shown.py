@@ -28,6 +28,15 @@ def test_what_ranks_share_is_not_counted_for_each(notebook):
     assert sum(told) < 0.7 * sum(resident)
 
 
+def test_what_a_function_held_until_it_returned_stays(notebook):
+    shown = notebook.ok(
+        f"%%xla_spawn -n 2\n{HOLDS.replace('    global held', '    import time')}"
+        "    time.sleep(0.6)"
+    )
+    first, holds = mebibytes(shown.data["text/plain"])
+    assert holds - first > 290
+
+
 def test_a_run_of_one_instant_has_a_value_too(notebook):
     shown = notebook.ok("%%xla_spawn -n 2\ndef instant(rank): return rank")
     assert re.search(r"\bmemory \d+ MiB", shown.data["text/plain"])

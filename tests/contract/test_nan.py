@@ -134,6 +134,15 @@ def test_a_run_that_is_to_stop_on_nan_ends_there_and_says_why(notebook, options)
     assert int(notebook.value("len(stops.history['loss'][0])")) < 60
 
 
+def test_a_figure_that_is_finite_again_by_then_stays_the_reason(notebook):
+    figures = "loss=nan if step == 30 else 0.31"
+    shown = trains(
+        notebook, "back", figures, "--stop-on-nan", then="time.sleep(0.02 * (step > 20))"
+    )
+    assert "Stopped by --stop-on-nan; loss is NaN on" in shown.error
+    assert "Stopped by --stop-on-nan; loss is NaN on" in title(notebook, "back")
+
+
 def test_ranks_that_turn_after_the_stop_are_named_too(notebook, tmp_path):
     """Rank 0 turns when all are there, the others as they are interrupted."""
     shown = notebook.run(

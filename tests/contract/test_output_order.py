@@ -156,6 +156,14 @@ def test_lines_that_begin_with_a_carriage_return_are_shown_soon_and_in_their_ord
     ]
 
 
+@pytest.mark.parametrize("shown", ["tqdm_run", "xla_nb.open_run(tqdm_run.name)"])
+def test_bars_that_are_all_that_ranks_write_are_in_order(notebook, shown):
+    cell = "%%xla_spawn -n 2 -o tqdm_run --view panel\nfrom tqdm import tqdm\ndef f(rank):\n"
+    notebook.ok(f"{cell}    for _ in tqdm(range(3)): pass")
+    said = "was not recorded"
+    assert said not in notebook.ok(shown).data["text/plain"]
+
+
 def test_where_nobody_followed_a_run_that_is_said(notebook):
     cell = "%%xla_spawn -n 2 --view none -o unseen\nimport sys\ndef f(rank):\n"
     notebook.ok(f"{cell}    print('a', rank)\n    print('b', file=sys.stderr)")

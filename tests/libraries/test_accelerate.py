@@ -1,5 +1,7 @@
 """A training that accelerate's launcher starts."""
 
+import pytest
+
 PROGRAM = """
 import torch
 from accelerate import Accelerator, notebook_launcher
@@ -56,6 +58,7 @@ def test_four_ranks_train_as_one_process_does(notebook):
     )
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_to_its_own_rounding(notebook):
     notebook.ok("run = notebook_launcher(train, num_processes=4, mixed_precision='bf16')")
     near = "max((a - b).abs().max().item() for a, b in zip(run[0][0], expected))"

@@ -61,6 +61,7 @@ def test_ranks_save_one_checkpoint_and_each_loads_it(trained, tmp_path):
     assert trained.value("torch.equal(model['model']['0.weight'], run[0]['0.weight'])") == "True"
 
 
+@pytest.mark.slow
 def test_a_sharded_model_trains_as_a_whole_one_does(trained):
     trained.ok(
         "def sharded(index):\n"

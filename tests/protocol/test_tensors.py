@@ -6,7 +6,6 @@ import torch
 from tests.support.notebook_double import opened
 from tests.support.returned import read, returned
 from xla_nb.protocol import pickling, results
-from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.results import RESULT
 
 notebook = pytest.fixture(opened)
@@ -128,7 +127,7 @@ def test_a_result_from_a_device_keeps_its_class_and_mode(notebook):
 
     plain = torch.nn.Parameter(torch.ones(2))
     packed = pickling.pickled(
-        {RESULT: [sent, tensor, plain]}, lambda file, keep: Pickler(file, keep, {"Tagged"}, Keys())
+        {RESULT: [sent, tensor, plain]}, lambda file, keep: Pickler(file, keep, {"Tagged"})
     )
     again, other, third = read(packed)
     assert type(again) is type(sent) and not again.requires_grad and again.rate == 3

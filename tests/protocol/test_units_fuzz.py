@@ -196,7 +196,9 @@ def _definitions(found: dict[int, Any], back: dict[int, Any]) -> list[tuple[Any,
     return [(one, other) for one, other in pairs if isinstance(one, kinds)]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize(
+    "seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 300))]
+)
 def test_a_rank_sees_what_the_notebook_holds(notebook: LiveNotebook, seed: int) -> None:
     steps, rank = _Steps(seed), notebook.rank0
     notebook.run("import numpy")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.run_double import Run
 from xla_nb.record.displays import Display, Journal, Shown, encode
-from xla_nb.views.beside import Beside, Lines, Outputs
+from xla_nb.views.rank_outputs import Beside, Lines, Outputs
 
 SHOWN = """\
 import matplotlib.pyplot as plt

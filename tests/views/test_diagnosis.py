@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from xla_nb.protocol.events import StackGroup
+from xla_nb.protocol.events import Concluded, StackGroup
 from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.run.conclusions import Window
-from xla_nb.views.diagnosis import Diagnoser
+from xla_nb.views.diagnosis import Diagnoser, ended
 from xla_nb.views.snapshot import Card, Diagnosis, Hang, Snapshot, Trouble
 
 PATIENCE = 60  # seconds
@@ -207,6 +207,27 @@ def test_of_ranks_that_wait_for_one_that_waits_for_the_lock_the_one_that_holds_i
 def test_a_rank_that_waits_for_the_lock_that_it_holds_is_told_so():
     told = "Rank 0 has waited 9 s for `lock`, which it holds itself"
     assert said(waiting(0, 9.0, (0,), LOCK), card(1)) == told
+
+
+def test_one_that_holds_the_lock_is_not_said_to_wait_for_it():
+    cards = waiting(0, 9.0, (1,), LOCK), card(1, "waiting", 7, 1.0, LOCK)
+    assert said(*cards) == "Rank 0 has waited 9 s for `lock`, which rank 1 holds"
+
+
+def test_a_full_stop_at_the_end_of_an_error_is_not_repeated():
+    found = said(
+        card(0, "failed"),
+        card(1),
+        headline="Rank 0 failed.",
+        troubles=(Trouble((0,), True, "x", "", ""),),
+    )
+    assert found == "Rank 0 failed; 1 rank still running"
+
+
+def test_a_run_that_was_stopped_says_that_it_mostly_compiled():
+    graphs = Concluded(kind="graphs", sentence="90 s of it compiling 9 graphs", calm=True)
+    told = ended("Stopped by an interrupt", graphs, ok=False, elapsed=100.0)
+    assert told == "Stopped by an interrupt after 1 min 40 s, 90 s of it compiling 9 graphs"
 
 
 # ---------------------------------------------------------------- the slowest rank

@@ -59,6 +59,14 @@ def test_finished_bars_of_ranks_are_one_without_their_times():
     assert shown(at_once({0: [bar.format(1, 9)]})) == [((0,), bar.format(1, 9))]
 
 
+def test_what_a_program_has_put_behind_finished_bars_is_kept():
+    bar = "steps: 100%|████| 20/20 [00:0{}<00:00, 8.5it/s, loss={}, acc=1]"
+    alike = {0: [bar.format(1, 0.5)], 1: [bar.format(2, 0.5)]}
+    assert shown(at_once(alike)) == [((0, 1), "steps: 100%|████| 20/20 [loss=0.5, acc=1]")]
+    others = {0: [bar.format(1, 0.5)], 1: [bar.format(1, 0.25)]}
+    assert [line for _, line in shown(at_once(others))] == [others[0][0], others[1][0]]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_line_is_lost_and_no_rank_is_out_of_order(seed):
     choose = random.Random(seed)

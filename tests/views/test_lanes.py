@@ -158,6 +158,23 @@ def test_a_step_is_the_mean_of_the_last_ones():
     assert track(*stepping(10, 0.1)).step == pytest.approx(0.1, rel=0.03)
 
 
+def test_what_lies_between_epochs_is_no_step():
+    validates = stepping(2, 0.05), stepping(2, 0.05, start=107.0)
+    counted = [(at, told | {"steps": told["steps"] + 40}) for at, told in validates[1]]
+    assert track(*validates[0], *counted).step == pytest.approx(0.05, rel=0.1)
+
+
+def test_the_call_that_a_rank_is_said_to_be_in_is_at_its_own_line():
+    waits = {"activity": "waiting", "operation": "all_reduce", "place": "Cell In[1], line 7"}
+    made = track(
+        (100.0, {}),
+        (101.9, waits | {"waited": 1.8}),
+        (102.0, {"waited": 1.8, "place": "Cell In[1], line 8"}),
+    )
+    told = made.steady(Sample(at=102.0, since=102.0, place="Cell In[1], line 8"))
+    assert (told.operation, told.place) == ("all_reduce", "Cell In[1], line 7")
+
+
 def test_slow_steps_are_timed_from_step_to_step():
     assert track(*stepping(17, 3.0)).step == pytest.approx(3.0, rel=0.05)
 

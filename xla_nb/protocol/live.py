@@ -33,10 +33,8 @@ from xla_nb.protocol import (
     refusals,
     remake,
     replaced,
-    sentinels,
     weak,
 )
-from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.owned import OwnedByModules
 from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
 
@@ -57,7 +55,7 @@ class Live:
     wanted    those of `newer` that functions use
     absent    names that nothing binds, with the code that uses them; `assigned` are those that a
               function assigns
-    named     the definitions that the notebook has under their own name, and sentinels
+    named     the definitions that the notebook has under their own name
     outdated  names of `newer` whose former definition is sent
     shell     code with IPython's syntax
     notes     sentences for the user
@@ -68,7 +66,6 @@ class Live:
               `asks_for_more`
     seen      labels of the cells that code is from
     weak      weak references, and what they refer to
-    keys      those that say themselves how they are hashed
     owned     what modules hold
     uses      what code names in the user's own modules
     """
@@ -99,8 +96,6 @@ class Live:
         self._bases: dict[type, tuple[type | None, object, type | None, bool]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
-        self._lookups = sentinels.Lookups()
-        self.keys = Keys()
         self._source = source
         self.begin()
 
@@ -347,10 +342,10 @@ class Live:
             self._bases[kind] = (*parts.built_in_base(kind), *about)
         base, setter, container, hides_its_dict = self._bases[kind]
         if container is not None:
-            return parts.reduced_container(obj, container, empty=False)
+            return parts.reduced_container(obj, container)
         if base is None:
             says_itself = inherited.says_itself(kind)
-            return self._by_its_own_way(obj) if says_itself else inherited.reduced(obj)
+            return obj.__reduce_ex__(5) if says_itself else inherited.reduced(obj)
         if hides_its_dict and setter is None:
             return self._hidden(obj, base)
         shares = parts.shares_its_dict(obj)
@@ -381,16 +376,6 @@ class Live:
         arguments = base, type(obj), () if base is object else parts.new_arguments(base, obj)
         state = hidden.attributes(obj), slots
         return remake.new_instance, arguments, state, None, None, remake.fill_hidden
-
-    def _by_its_own_way(self, obj: Any) -> Any:
-        """An instance of a class that says itself how it is pickled."""
-        made = obj.__reduce_ex__(5)
-        if not isinstance(made, str | tuple) or not self._lookups.needs_itself(obj, made):
-            return made
-        if isinstance(made, str) and self._held.get(made) is obj and made not in self._newer:
-            self.used[made] = self.named[made] = obj  # results refer to it by this name
-            self._fill_globals(self._own, {made: obj})
-        return sentinels.reduced(obj)
 
     # What is made of functions
 

@@ -18,6 +18,7 @@ import mmap
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -192,13 +193,26 @@ def _content(fd: int) -> Any:
     return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+#: What a key that says itself how it is hashed does not have then.
+_EARLY = (
+    ". A key of a dict or set is hashed before it has its attributes where it leads to what it is "
+    "a key of. Fill it inside the function"
+)
+
+
+def _hashes(problem: BaseException) -> bool:
+    """Whether an exception is raised by how a class says that it is hashed or compared."""
+    frames = [frame for frame, _ in traceback.walk_tb(problem.__traceback__)]
+    return bool(frames) and frames[-1].f_code.co_name in ("__hash__", "__eq__")
+
+
 class Unopened(Exception):
     """A value that was pickled and cannot be made again: what holds it is called `name`."""
 
     def __init__(self, name: str, problem: BaseException) -> None:
         kind = hostile.name_of(type(problem))
         told = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300)
-        super().__init__(f"Cannot open `{name}`: {told}")
+        super().__init__(f"Cannot open `{name}`: {told}{_EARLY if _hashes(problem) else ''}")
         self.name = name
         self.problem = problem
 

@@ -169,14 +169,14 @@ def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
     return _CONTAINERS[base], [list(column(obj)) for column in columns]
 
 
-def reduced_container(obj: Any, base: type, empty: bool) -> Any:
+def reduced_container(obj: Any, base: type) -> Any:
     """A dict, list or such as a reducer's value: filled by the built-in type's methods, since its
     class may change, note or refuse what is put in."""
     made = base, type(obj), *arguments_of_container(base, obj)
     shares, state = shares_its_dict(obj), obj.__getstate__()
     own = (fill_sharing, state_with_dict(obj, state)) if shares else (fill_instance, state)
     put, columns = held_by_container(base, obj)
-    content = put, [[] for _ in columns] if empty else columns, *own
+    content = put, columns, *own
     return new_of_base, made, content, None, None, fill_container
 
 

@@ -20,6 +20,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol import (
     exceptions,
     jax_values,
+    keys,
     loggers,
     mapped,
     modules,
@@ -33,9 +34,7 @@ from xla_nb.protocol import (
     tensors,
     torch_objects,
 )
-from xla_nb.protocol.cycles import Graph
 from xla_nb.protocol.depth import with_a_large_stack
-from xla_nb.protocol.keys import Keys, keys_of
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.owned import Owned
 from xla_nb.protocol.parcel import Packed, bounds_of
@@ -50,11 +49,11 @@ _FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
-    """cloudpickle, with storages out of band. `keys` is the same for all attempts."""
+    """cloudpickle, with storages out of band."""
 
-    def __init__(self, file: io.BytesIO, keep: Callable[..., Any], keys: Keys):
+    def __init__(self, file: io.BytesIO, keep: Callable[..., Any]):
         super().__init__(file, protocol=5, buffer_callback=keep)
-        self._keys = keys
+        self._hashed: dict[type, bool] = {}  # whether a class says in Python how
         self._alive: dict[int, object] = {}
         self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
@@ -63,9 +62,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         kind = type(obj)
         if kind in self._ordinary or parts.is_disguised(kind):  # there may be a million
             return self.reduce_code(obj)
-        self._keys.note(kind)
+        if kind not in self._hashed:
+            self._hashed[kind] = keys.says_how_it_is_hashed(kind)
         for reduce in (
-            self._keys.reduce,
             refusals.refuse_of_itself,
             refusals.reduce_stream,
             self.reduce_shared,
@@ -86,36 +85,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         for name, value in values.items():
             self.part(name, value)
 
-    def beside(self) -> Pickler:
-        """Another pickler of the same kind, for a pickle that is not opened."""
-        raise NotImplementedError
-
-    def is_told_otherwise(self, obj: object) -> bool:
-        """Whether an object is not written with what it holds."""
-        return False
-
-    def finds_cycles(self) -> bool:
-        """Whether it takes another attempt, with other containers made empty."""
-        if not self._keys.kinds:
-            return False
-        found = self._keys.among(obj for _, obj in self.memo.copy().values())
-        found = {n: one for n, one in found.items() if not self.is_told_otherwise(one)}
-        return bool(found) and _as_deep_as_needed(lambda: self._settle(found))
-
-    def _settle(self, found: dict[int, Any]) -> bool:
-        pickler = self.beside()
-        graph = Graph(pickler, self.is_told_otherwise)
-        for one in found.values():
-            pickler.dump(keys_of(one))
-        return self._keys.settle(found, graph)
-
-    def make_empty(self) -> None:
-        """Have the pickle refer to empty containers, where these are filled late."""
-        self.stand_in(list(self._keys.bare()))
-
-    def fill(self) -> None:
-        for name, call in self._keys.calls():
-            self.part(name, call, late=True)
+    def have_keys_checked(self) -> None:
+        """Have whoever opens the pickle look whether containers find their keys."""
+        kinds = {kind for kind, is_told in self._hashed.items() if is_told}
+        written = [obj for _, obj in self.memo.copy().values()] if kinds else []
+        if found := keys.containers(written, kinds):
+            name = min(kind.__qualname__ for kind in kinds)
+            self.part(name, Call(keys.check, (found,)), late=True)
 
     def stand_in(self, made: list[tuple[object, Call]], name: str = "") -> None:
         """Have the pickle refer to the results of calls where it has these objects."""
@@ -230,7 +206,7 @@ class LivePickler(Pickler):
     """
 
     def __init__(self, file: io.BytesIO, keep: Callable[..., Any], live: Live, whole: bool):
-        super().__init__(file, keep, live.keys)
+        super().__init__(file, keep)
         live.begin()
         self.gaps: list[tuple[int, int]] = []
         self._live = live
@@ -248,11 +224,9 @@ class LivePickler(Pickler):
         """Code before the data whose methods it is."""
         for owned in self._live.owned.first:
             self._tell_first(owned)
-        self.make_empty()
         self.write_definitions()
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         super().write(code)
-        self.fill()
         self._write_all({})
         self._write_all({n: value for n, value in values.items() if n not in code})
         for logger in self.loggers():
@@ -260,6 +234,7 @@ class LivePickler(Pickler):
         self._write_all({})
         for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
+        self.have_keys_checked()
 
     def write_definitions(self) -> None:
         """Those that are sent whether or not a value refers to them."""
@@ -290,14 +265,8 @@ class LivePickler(Pickler):
             self._met[id(obj)] = obj
         return None
 
-    def beside(self) -> Pickler:
-        return self.another(io.BytesIO(), lambda _: None, self._live.anew(), self._whole)
-
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
         return LivePickler(file, keep, live, whole)
-
-    def is_told_otherwise(self, obj: object) -> bool:
-        return self._live.owned.has(obj) or self.persistent_id(obj) is not None
 
     def finds_containers(self) -> bool:
         """Whether it takes another pickle to send what modules hold."""
@@ -412,10 +381,7 @@ def with_modules_objects(
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
-    while True:
-        made = _as_deep_as_needed(lambda: _packed(values, pickler))
-        if not made.writer.finds_cycles():
-            return made
+    return _as_deep_as_needed(lambda: _packed(values, pickler))
 
 
 def _as_deep_as_needed(work: Callable[[], T]) -> T:

@@ -204,45 +204,6 @@ def fill_container(
         fill(made, state)
 
 
-def fill_by_hash(rows: list[tuple[Any, Any, Any, list[list[Any]]]]) -> None:
-    """Fill containers whose keys lead to each other, each of a row: the container, its base, how
-    parts are put into it, and these in columns, keys first. Without a base it is there already.
-
-    A hash may read another one of them, so that it is not the same when that is filled.
-    """
-    hashes: dict[int, list[int]] = {}
-    for _ in range(len(rows) + 2):
-        before, problem = dict(hashes), None
-        for n, (made, base, put, columns) in enumerate(rows):
-            try:
-                now = [hash(key) for key in columns[0]]
-                if base is not None and hashes.get(n) != now:
-                    base.clear(made)
-                    for part in zip(*columns, strict=True):
-                        put(made, *part)
-                hashes[n] = now
-            except Exception as raised:
-                hashes.pop(n, None)
-                problem = raised
-        if hashes == before:
-            break
-    if problem is not None:
-        raise problem
-    for made, base, _, columns in rows:
-        if base is None:
-            _check_found(made, columns[0])
-
-
-def _check_found(made: Any, keys: list[object]) -> None:
-    """Of a container that could not be filled late. Raises RuntimeError."""
-    kind: Any = next(one for one in (dict, set, frozenset) if issubclass(type(made), one))
-    if not all(kind.__contains__(made, key) for key in keys):
-        raise RuntimeError(
-            f"an object in a {type(made).__name__} to which it leads was hashed before it had its "
-            "attributes"
-        )
-
-
 def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
     globals_.update(values)
 

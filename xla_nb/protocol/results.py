@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from xla_nb.protocol import hidden, inherited, jax_values, parts, tensors
-from xla_nb.protocol.keys import Keys
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed
@@ -40,10 +39,9 @@ class HomePickler(Pickler):
         file: io.BytesIO,
         keep: Callable[..., Any],
         by_name: Container[str],
-        keys: Keys,
         hooks: bool = True,
     ):
-        super().__init__(file, keep, keys)
+        super().__init__(file, keep)
         self._by_name = by_name
         self._hooks = hooks
         self.named: set[str] = set()
@@ -52,16 +50,12 @@ class HomePickler(Pickler):
         self._as_sent: dict[type, Callable[[Any], Any]] = {}
 
     def write(self, values: dict[str, object]) -> None:
-        self.make_empty()
-        self.fill()
         super().write(values)
         while self._live.later:
             late, self._live.later = self._live.later, []
             for name, call in late:
                 self.part(name, call, late=True)
-
-    def beside(self) -> Pickler:
-        return HomePickler(io.BytesIO(), lambda _: None, self._by_name, Keys(), self._hooks)
+        self.have_keys_checked()
 
     def reduce_code(self, obj: Any) -> Any:
         kind = type(obj)
@@ -180,7 +174,4 @@ def _nothing() -> Packed:
 
 
 def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:
-    keys = Keys()
-    return pickled(
-        {RESULT: value}, lambda file, keep: HomePickler(file, keep, by_name, keys, hooks)
-    )
+    return pickled({RESULT: value}, lambda file, keep: HomePickler(file, keep, by_name, hooks))

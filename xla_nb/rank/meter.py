@@ -168,6 +168,8 @@ class Meter:
         self._entry = threading.get_ident()
         self._standstill = Standstill(self._entry)
         self._has_memory = True
+        self._memory: int | None = None
+        self._longest_wait = 0.0
         self._compiling = Compiling()
         self._rates = Rates()
         self._activity: tuple[Activity, float] = ("running", time.time())
@@ -277,7 +279,14 @@ class Meter:
         counts, waited = self._counts(), self._gauges.waited()
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         question = self.asker.waiting if self.asker is not None else None
-        waiting = lock_wait or question or self._gauges.waiting()
+        collective = self._gauges.waiting()
+        if collective:
+            lasted = time.monotonic() - collective.since
+            self._longest_wait = max(self._longest_wait, lasted)
+        waiting = lock_wait or question or collective
+        returned = self.returned()
+        if not returned or self._memory is None:  # then what its function held is gone
+            self._memory = memory.own.nbytes
         _, waited_before, lock_before, taken_before = self._before
         lock_waited, taken = self._lock_counts()
         compiling = self._compiling.lasting(counts, time.monotonic())
@@ -293,7 +302,7 @@ class Meter:
             place=tracebacks.innermost(self._entry, self._labels),
             operation=waiting.operation[:_LONGEST] if waiting else self._standstill.call,
             missing=waiting.missing if waiting else (),
-            memory=memory.own.nbytes,
+            memory=self._memory,
             free=memory.own.free,
             cpu=time.process_time(),
             device_used=used,
@@ -302,6 +311,7 @@ class Meter:
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
             waited=None if waited is None else waited - waited_before,
+            longest_wait=self._longest_wait,
             lock_waited=lock_waited - lock_before,
             data_waited=self._book.loading.seconds,
             blocked=self._standstill.seconds,
@@ -312,7 +322,7 @@ class Meter:
             changes_at=changes.place if changes is not None else "",
             change=changes.change if changes is not None else "",
             fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
-            returned=self.returned(),
+            returned=returned,
             locks=taken - taken_before,
             fallbacks=counts.fallbacks,
             loops=self._rates.look(self._book.loops, now, counts.compile_seconds + lasting),

@@ -20,7 +20,7 @@ MOST = 25
 
 class Arrivals:
     """The marks of each stream, by the name of its file: the time of a look, and how many lines
-    there were after it. `now` is the time of the newest look."""
+    there were after it. `now` is the time of the newest look; 0: there was none."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,7 +37,7 @@ class Arrivals:
         """When each of the first and last lines was seen; empty where nobody has looked at the run.
 
         A line that no look has seen whole came after all that were."""
-        if not self._marks:
+        if not self.now:
             return ()
         marks = list(self._marks.get(name, ()))
         counts, total = [count for _, count in marks], head + left_out + tail
@@ -47,8 +47,8 @@ class Arrivals:
         return tuple(marks[place][0] if place < len(marks) else math.inf for place in places)
 
     def save(self, record: Record) -> None:
-        """Keep what there is of several streams: one has an order of its own. Raises OSError."""
-        if len(self._marks) > 1:
+        """Keep what there is, if somebody has looked. Raises OSError."""
+        if self.now:
             private.write(record.arrivals, json.dumps(self._marks).encode())
 
     @classmethod
@@ -58,4 +58,5 @@ class Arrivals:
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
             kept = json.loads(private.read(record.arrivals)).items()
             made._marks = {n: [(float(at), int(count)) for at, count in each] for n, each in kept}
+            made.now = math.inf
         return made

@@ -50,6 +50,7 @@ class Sample:
     compiling       seconds for which the compilation in progress has been seen; 0 if there is none
     waited          seconds of waiting in collectives so far, with the wait in progress; None where
                     that cannot be seen, as on a TPU
+    longest_wait    seconds of the longest of them, as far as it was seen
     lock_waited     the same for the `lock`
     data_waited     seconds of waiting for a loader's next batch so far
     blocked         seconds in calls that only waited so far
@@ -80,6 +81,7 @@ class Sample:
     compile_seconds: float = 0.0
     compiling: float = 0.0
     waited: float | None = None
+    longest_wait: float = 0.0
     lock_waited: float = 0.0
     data_waited: float = 0.0
     blocked: float = 0.0

@@ -23,7 +23,7 @@ Samples = Mapping[int, Sample]
 WAITED = "waited"  #: the kind of who waited for whom
 _STEPS = 10  # from which something is said of them,
 _TENS = 30  # and of waiting for data, of the run: the first batches take long
-_EACH = 0.9  # of the steps are as good as every step,
+_EACH, _ALIKE = 0.9, 0.75  # of the steps are as good as every step; as one rank has as another,
 _SOME = 0.3  # where it is known what changes: other graphs follow a collective, say
 _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
@@ -135,8 +135,8 @@ class _Time:
         return Concluded(kind="loading", sentence=told, ranks=some, strength=cost)
 
     def _slowest(self) -> Concluded | None:
-        """Ranks that wait little while all others do, in the same steps; without steps, for most of
-        the time."""
+        """Ranks that wait little while all others do: in the same steps, again and again; at once,
+        or without steps for most of the time."""
         waited = {rank: one.waited for rank, one in self.windows.items() if one.waited is not None}
         if len(waited) < max(2, self.everybody):
             return None
@@ -146,16 +146,18 @@ class _Time:
             return None
         cost = min(others) - max(waited[rank] for rank in slow)
         steps = [one.steps for one in self.windows.values()]
-        in_step = min(steps) >= max(_STEPS, _EACH * max(steps))
+        in_step = min(steps) >= max(_STEPS, _ALIKE * max(steps))
+        at_once = max(self.windows[rank].newest.longest_wait for rank in waited)
         if not _matters(cost, self.windows[slow[0]], _SHARE if in_step else _MOST):
             return None
         told = f"the other{'s' * (len(others) > 1)} waited {self._part(cost)}"
-        if in_step:
+        again = in_step and at_once <= cost / 2
+        if again:
             slowest = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest"
             told = f"{slowest}, by {1000 * cost / min(steps):.3g} ms a step: {told}"
         else:
             told = f"{told} for {ranks(slow)}"
-        kind = "slowest" if in_step else WAITED
+        kind = "slowest" if again else WAITED
         return Concluded(kind=kind, sentence=told, ranks=tuple(slow), strength=cost)
 
     def _part(self, cost: float) -> str:
@@ -186,7 +188,10 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
 
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
-    """Who had waited longest for whom when the run was stopped, and where that one was."""
+    """Who had waited longest for whom when the run was stopped, and where that one was; after a
+    hang the report of it has that."""
+    if state.hang is not None and not state.hang.over:
+        return
     groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for number, sample in samples.items():
         if sample.activity == "waiting" and (sample.missing or sample.operation == INPUT):
@@ -205,7 +210,8 @@ def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded
     at = f" at {line(place, label)}" if place else ""
     whom = f"{ranks(missing)}{at and ','}{at}"
     if operation:
-        whom = f"`{operation}`{f', which {ranks(missing)} held,' if missing else ''}{at}"
+        held = f", which {ranks(missing)} held{at and ','}" if missing else ""
+        whom = f"`{operation}`{held}{at}"
     who = ranks(waiting) if len(waiting) == 1 else several(len(waiting), "rank")
     sentence = f"{who} had waited {lasting(cost)} for {whom}"
     yield Concluded(kind=WAITED, sentence=sentence, ranks=missing, strength=cost)

@@ -16,7 +16,7 @@ class FigureWatch:
     """Watches one run, and stops it where that is asked for (`stops`)."""
 
     def __init__(self, run: Watched, *, stops: bool) -> None:
-        self._run, self._stops = run, stops
+        self._run, self._stops, self._has_stopped = run, stops, False
         #: By name and rank; the figure that became so first comes first.
         self._odd: dict[str, dict[int, FigureTurned]] = {}
 
@@ -26,8 +26,11 @@ class FigureWatch:
             return
         state = self._run.state
         found = self._found(event, len(state.ranks))
+        if self._has_stopped and not found.sentence:
+            return  # it has recovered meanwhile
         self._run.take(found)
         if found.sentence and self._stops and not state.stopping:
+            self._has_stopped = True
             self._run.stop("Stopped by --stop-on-nan")
 
     def _found(self, event: FigureTurned, of: int) -> Concluded:

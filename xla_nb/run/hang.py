@@ -174,6 +174,7 @@ class HangWatch:
         self._looked = now
         state = self._run.state
         stopped, several = state.stopped, len(state.hosts) > 1
+        ended = {rank.rank: rank.ended for rank in state.ranks.values() if rank.ended is not None}
         standings = []
         for rank in sorted(state.ranks.values(), key=lambda rank: rank.rank):
             clock = self._clocks.setdefault(rank.rank, Clock(now))
@@ -181,7 +182,7 @@ class HangWatch:
             if rank.phase not in ENDED:
                 sample, written = self._sample(rank), self._written(rank)
                 clock.look(rank, sample, written, now, stopped=pid is not None)
-            one = clock.standing(rank, pid, now)
+            one = clock.standing(rank, pid, now, ended)
             standings.append(replace(one, host=rank.host if several else ""))
         return standings
 
@@ -219,4 +220,6 @@ def _with_answer(one: Standing, answer: Answer | None) -> Standing:
     if answer is None or not answer.stack:
         return one
     place = answer.place or one.place
-    return replace(one, place=place, call=verdict.call_at(place, answer.stack), unheard=False)
+    same = place == one.place and one.call
+    call = same or verdict.call_at(place, answer.stack)
+    return replace(one, place=place, call=call, unheard=False)

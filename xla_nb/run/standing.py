@@ -7,7 +7,10 @@ line) is not.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from xla_nb.record.sample import LOCK, Activity, Sample
 from xla_nb.run.state import Phase, RankState
@@ -87,14 +90,21 @@ class Clock:
             self._progress = now
         self._mark, self._sample = mark, sample
 
-    def standing(self, rank: RankState, pid: int | None, now: float) -> Standing:
-        """`pid`: of its process, if that is stopped."""
+    def standing(
+        self,
+        rank: RankState,
+        pid: int | None,
+        now: float,
+        ended: Mapping[int, float] = MappingProxyType({}),
+    ) -> Standing:
+        """`pid`: of its process, if that is stopped; `ended`: when other ranks have. One that has
+        ended since the sample may have come before, or given the lock back."""
         sample = self._sample
         quiet = now - self._progress
         if sample is None or rank.phase != "running":
             return Standing(rank.rank, rank.phase, quiet, quiet, pid, place=rank.place)
         age = now - self._heard
-        blocked = sample.activity == "blocked"  # in which call, a stack tells with what led to it
+        blocked = sample.activity == "blocked"
         return Standing(
             rank.rank,
             rank.phase,
@@ -103,8 +113,9 @@ class Clock:
             pid,
             activity="running" if blocked else sample.activity,
             operation=sample.operation if sample.activity == "waiting" else "",
-            missing=sample.missing,
+            missing=tuple(n for n in sample.missing if ended.get(n, -math.inf) < sample.at),
             place=sample.place,
+            call=sample.operation if blocked else "",
             cpu=self._share(sample),
             unheard=pid is None and age >= _UNHEARD,
             returned=sample.returned,

@@ -299,8 +299,8 @@ def _module(file: str) -> str:
 
 
 def groups(standings: Iterable[Standing], answers: Mapping[int, Answer]) -> list[StackGroup]:
-    """Where the running ranks are: those that nobody waits with first, then the fewest. Beyond some
-    groups ranks are told without their stack."""
+    """Where the running ranks are: those whose processes are stopped first, those that nobody waits
+    with, then the fewest. Beyond some groups ranks are told without their stack."""
     running = {one.rank: one for one in standings if one.phase not in ENDED}
     known = {rank: (_kind(one), answers.get(rank)) for rank, one in running.items()}
     found = []
@@ -310,8 +310,13 @@ def groups(standings: Iterable[Standing], answers: Mapping[int, Answer]) -> list
         notes = [_note(group), answer.note if answer is not None else "no answer"]
         stack = shortened(answer.stack, _STACK) if answer is not None else ""
         found.append(StackGroup(numbers, place, stack, "; ".join(filter(None, notes))))
-    waits = {rank for rank, one in running.items() if one.activity == "waiting"}
-    found.sort(key=lambda group: (group.ranks[0] in waits, len(group.ranks), group.ranks))
+
+    def oddness(group: StackGroup) -> tuple[bool, bool, int, tuple[int, ...]]:
+        one = running[group.ranks[0]]
+        waits = one.activity == "waiting"
+        return one.pid is None, waits, len(group.ranks), group.ranks
+
+    found.sort(key=oddness)
     return [*found[:_GROUPS], *(replace(group, stack="") for group in found[_GROUPS:])]
 
 

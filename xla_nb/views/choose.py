@@ -15,10 +15,9 @@ from xla_nb.errors import UsageError
 from xla_nb.run.options import ViewName
 from xla_nb.run.run import Run
 from xla_nb.views import picture
-from xla_nb.views.beside import Beside
-from xla_nb.views.cell_text import CellTextView
 from xla_nb.views.loop import NoView, View
-from xla_nb.views.text import TextView
+from xla_nb.views.rank_outputs import Beside
+from xla_nb.views.text import CellTextView, TextView
 
 
 def default(

@@ -63,11 +63,12 @@ def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
 def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
     """How a run ended, with what it suffered from:
     `4 ranks finished in 27.9 s; line 9 compiled in every step, 26 s of it`."""
-    if conclusion is None or (not ok and (conclusion.calm or conclusion.wrong)):
+    if conclusion is None or (not ok and conclusion.wrong):
         return headline  # which has what is wrong
-    told = ansi.plain(conclusion.sentence)
-    told = f"{',' if conclusion.calm else ';'} {told}"
-    return f"{headline} in {facts.took(elapsed)}{told}" if ok else f"{headline}{told}"
+    told = f"{',' if conclusion.calm else ';'} {ansi.plain(conclusion.sentence)}"
+    if ok:
+        return f"{headline} in {facts.took(elapsed)}{told}"
+    return f"{headline} after {facts.took(elapsed)}{told}" if conclusion.calm else headline + told
 
 
 def _ended(snapshot: Snapshot) -> Diagnosis | None:
@@ -135,11 +136,12 @@ def _and_who_runs(snapshot: Snapshot) -> str:
     wait = all(card.phase == "waiting" for card in _there(snapshot))
     if not left:
         return snapshot.headline
+    headline = snapshot.headline.removesuffix(".")  # of an error's message
     if snapshot.live is not None:
         are = "is" if len(left) == 1 else "are"
-        return f"{snapshot.headline}; {ranks(left)} {are} alive"
+        return f"{headline}; {ranks(left)} {are} alive"
     what = f"still {'waiting' if wait else 'running'}"
-    return f"{snapshot.headline}; {several(len(left), snapshot.unit)} {what}"
+    return f"{headline}; {several(len(left), snapshot.unit)} {what}"
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:
@@ -238,7 +240,8 @@ def _does(card: Card, waiting: Sequence[Card], snapshot: Snapshot) -> str:
     if card.phase == "compiling":
         return f", compiling{at}"
     if card.phase == "waiting" and card.sample.operation == LOCK:
-        return f", which waits for `lock`{at}{_holder(card, waiting)}"
+        has_it = waiting[0].sample.operation == LOCK  # since a moment ago: it has waited till then
+        return "" if has_it else f", which waits for `lock`{at}{_holder(card, waiting)}"
     if card.phase == "waiting" and (call := card.sample.operation):
         return f", {'waiting for data' if call == DATA else f'in {_name(card)}'}{at}"
     if card.phase == "idle":

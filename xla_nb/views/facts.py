@@ -79,7 +79,8 @@ def gap(snapshot: Snapshot) -> str:
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in {}", False: "after {}", None: "{} so far"}[snapshot.ok]
-    told = bool(snapshot.ok) and snapshot.conclusion is not None  # in the title
+    found = snapshot.conclusion  # the title has the time with it
+    told = found is not None and (bool(snapshot.ok) or (snapshot.ok is False and found.calm))
     parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)

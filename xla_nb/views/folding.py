@@ -17,8 +17,11 @@ from xla_nb import wording
 HOLD = 0.25
 #: More lines than these at once are a flood, which is shown as it comes.
 _FLOOD = 4000
-#: A finished bar of tqdm: what all ranks' bars have in common, before their times and rates.
-_BAR = re.compile(r"(.*100%\|[^|]*\| *[^\s/]+/[^\s/]+) \[[^\]]*\]\s*")
+#: A finished bar of tqdm: what all ranks' bars have in common is before their times and rates, and
+#: what the program has put behind these.
+_BAR = re.compile(
+    r"(.*100%\|[^|]*\| *[^\s/]+/[^\s/]+) \[[^\],]*(?:, *[^\],]*)?(?:, ([^\]]*))?\]\s*"
+)
 #: Lines of a rank that were held in vain, one after the other, until its lines are held no more.
 _VAIN = 3
 
@@ -80,7 +83,9 @@ def who(ranks: Sequence[int | None]) -> str:
 
 def _compared(line: str) -> str:
     bar = _BAR.fullmatch(line) if "100%|" in line else None
-    return bar[1] if bar else line
+    if bar is None:
+        return line
+    return f"{bar[1]} [{bar[2]}]" if bar[2] else bar[1]
 
 
 class _Queue:

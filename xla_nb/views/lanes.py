@@ -8,9 +8,11 @@ clocks differ have lanes that are shifted against each other by as much.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -47,7 +49,8 @@ class Track:
         """started: when nothing was counted yet."""
         nothing = [] if started is None else [_Totals(started, 0, 0, 0, 0, 0)]
         self._recent: deque[_Totals] = deque(nothing)
-        self._calls: dict[bool, str] = {}  # the last ones it waited in: blocking or not
+        #: The last ones it waited in, and their lines: blocking or not.
+        self._calls: dict[bool, tuple[str, str]] = {}
         self._was_idle = False
         self._slots: dict[int, Slot] = {}
         self._newest: Sample | None = None
@@ -62,7 +65,7 @@ class Track:
             self._recent.clear()  # it was looked at late: nobody knows when that was counted
         before = self._recent[-1] if self._recent else None
         if sample.operation:
-            self._calls[sample.activity != "waiting"] = sample.operation
+            self._calls[sample.activity != "waiting"] = sample.operation, sample.place
         self._sees_others = sample.waited is not None
         was_idle, self._was_idle = self._was_idle, sample.activity == "idle"
         if before is not None and now.at < before.at:  # the clock was set back
@@ -94,11 +97,16 @@ class Track:
         running = span - compiling - waiting - idle
         names: tuple[Activity, ...] = ("running", "compiling", "waiting")
         most = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
-        calls = self._calls.get(False, ""), DATA, self._calls.get(True, "")
-        call = calls[waits.index(max(waits))] if most == "waiting" else ""
+        nowhere = "", sample.place
+        calls = (
+            self._calls.get(False, nowhere),
+            (DATA, sample.place),
+            self._calls.get(True, nowhere),
+        )
+        call, place = calls[waits.index(max(waits))] if most == "waiting" else nowhere
         same = sample.activity == most and sample.operation in (call, "")
         missing = sample.missing if same else ()
-        return replace(sample, activity=most, operation=call, missing=missing)
+        return replace(sample, activity=most, operation=call, place=place, missing=missing)
 
     @property
     def lane(self) -> tuple[Slot, ...]:
@@ -126,13 +134,18 @@ class Track:
 
     @property
     def step(self) -> float | None:
-        """Seconds from one of its last steps to the next; None until some of them were seen."""
+        """Seconds from one of its last steps to the next; None until some of them were seen. What
+        takes more than twice as long as half of them do, as what lies between epochs, is none."""
         if self.pace is None:
             return None
-        end = self._marks[-1]
-        begun = (mark for mark in reversed(self._marks) if mark.at <= end.at - _PACE)
-        last = Window.between(next(begun, self._marks[0]), end)
-        return last.seconds / last.steps if last.steps and last.seconds >= _SURE else None
+        late = self._marks[-1].at - _PACE
+        spans = [Window.between(*both) for both in pairwise(self._marks) if both[1].at > late]
+        if sum(span.seconds for span in spans) < _SURE:
+            return None
+        each = [span.seconds / span.steps for span in spans for _ in range(span.steps)]
+        most = 2 * statistics.median_low(each)
+        like = [span for span in spans if span.seconds <= most * span.steps]
+        return sum(span.seconds for span in like) / sum(span.steps for span in like)
 
     # ---------------------------------------------------------- the lane
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from xla_nb.run.recorded import RecordedRun
+from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.run.run import Run
-from xla_nb.views import beside, observer, saved
+from xla_nb.views import observer, rank_outputs, saved
 from xla_nb.views.snapshot import Snapshot
+from xla_nb.wording import in_one_line
 
 #: JupyterLab and nbconvert keep an output on one page of paper, and leave the rest of the page
 #: before it empty. What must not be parted says so itself. Untrusted notebooks lose the style.
@@ -33,7 +34,7 @@ def bundle(snapshot: Snapshot, *, told: bool = False) -> dict[str, str]:
 def whole(run: RecordedRun) -> dict[str, str]:
     """The picture of a run as it is now, with what its ranks displayed below it."""
     own = bundle(observer.observe(run))
-    displayed = beside.of(run)
+    displayed = rank_outputs.of(run)
     return {kind: f"{own[kind]}\n{displayed[kind]}" for kind in own} if displayed else own
 
 
@@ -89,3 +90,55 @@ class ShownRun(Run):
             print(f"<Run {self.name}>" if told else repr(self))
         elif not told:
             show(self._repr_mimebundle_())
+
+
+class StillGroup:
+    """Shows them in the cell that is being executed."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        from IPython.display import DisplayHandle
+
+        self._run = run
+        self._observer = observer.Observer(run)  # reads each cell's figures once
+        handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        handle.display(self._bundle(), raw=True)
+        self._handle = handle
+
+    def draw(self) -> None:
+        """Show how they are now."""
+        self._handle.update(self._bundle(), raw=True)
+
+    def move(self, where: str) -> None:
+        """Show nothing more here: the ranks are shown in another cell."""
+        told = f"These live ranks are shown in {where}."
+        self._handle.update({"text/plain": told}, raw=True)
+
+    def _bundle(self) -> dict[str, Any]:
+        return bundle(self._observer.look()) | self._run.as_data()
+
+
+class OpenedRun(RecordedRun):
+    """A RecordedRun that a notebook displays like the panel's last state."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        self.check_files("what it showed")
+        return whole(self)
+
+    def _repr_html_(self) -> str:
+        return self._repr_mimebundle_()["text/html"]
+
+
+def table(entries: list[Entry]) -> str:
+    """A table of recorded runs, one line each."""
+    if not entries:
+        return "No recorded runs."
+    rows = [("run", "outcome", "time", "cell", "result")]
+    for entry in entries:
+        time = "" if entry.elapsed is None else f"{entry.elapsed:.1f} s"
+        headline = in_one_line(entry.headline, 80)
+        rows.append((entry.name, entry.outcome, time, entry.cell, headline))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -18,8 +18,9 @@ from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.figures import FIGURES
 from xla_nb.run.recorded import RecordedRun
+from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED, Hang, RunState
-from xla_nb.views import diagnosis, facts, folding, paths
+from xla_nb.views import diagnosis, facts, folding, observer, paths, picture
 from xla_nb.views.folding import HOLD, Folded, Folder
 from xla_nb.views.saved import returned
 from xla_nb.wording import several, shortened
@@ -133,7 +134,9 @@ class TextView:
         state, path = run.state, paths.short(str(run.record.path))
         headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
         told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
-        took = "" if state.ok and state.conclusion else f" · {facts.took(run.elapsed)}"
+        found = state.conclusion
+        told_when = found is not None and (state.ok or found.calm)
+        took = "" if told_when else f" · {facts.took(run.elapsed)}"
         return f"{told}{took} · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:
@@ -251,3 +254,41 @@ def _places(hang: Hang) -> Iterator[str]:
 def _is_live(stream: TextIO) -> bool:
     """Whether it is a terminal or a notebook's stream, where `\\r` rewrites the line."""
     return stream.isatty() or hasattr(stream, "pub_thread")
+
+
+#: Seconds that a run has to end after an error, before that is told in a line, until the picture
+#: tells it with its traceback.
+_PATIENCE = 1.0
+
+
+class CellTextView(TextView):
+    """`watched`: somebody may see the cell while it runs, not only the file it is saved in."""
+
+    def __init__(self, run: Run, *, watched: bool) -> None:
+        super().__init__(run)
+        self._shown = run
+        self._is_live = watched
+        self._failed: float | None = None
+        self._errors_shown: list[str] = []
+        self._slot = picture.slot()
+
+    def finish(self) -> None:
+        """Show the rest: unfinished lines, the last lines, and the picture."""
+        self._failed = None
+        self._show_rest()
+        self._erase()
+        if self._errors_shown:
+            self._slot.update({}, raw=True)
+        snapshot = observer.observe(self._shown)
+        picture.show(picture.bundle(snapshot, told=True) | self._shown.as_data())
+        self._shown.shown_in = picture.cell()
+
+    def _news_of_errors(self) -> Iterator[str]:
+        if self._failed is None and self._run.errors:
+            self._failed = time.monotonic()
+        waited = self._failed is not None and time.monotonic() - self._failed > _PATIENCE
+        if waited and (lines := list(super()._news_of_errors())):
+            show = self._slot.update if self._errors_shown else self._slot.display
+            self._errors_shown += lines
+            show({"text/plain": "\n".join(self._errors_shown)}, raw=True)
+        return iter(())

@@ -11,7 +11,7 @@ from xla_nb.run.group import Withdrawn
 from xla_nb.run.programs import Programs
 from xla_nb.views.panel import variables
 from xla_nb.views.panel.variables import AskedVariables
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 
 
 class Asked:

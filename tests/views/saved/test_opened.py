@@ -9,7 +9,7 @@ from xla_nb.protocol import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import Entry
 from xla_nb.views import picture
-from xla_nb.views.saved.opened import OpenedRun, table
+from xla_nb.views.picture import OpenedRun, table
 
 NAME = "20260101-000000-abcdef"
 

@@ -2,7 +2,7 @@
 
 import math
 
-from xla_nb.views.saved.spread import over_ranks
+from xla_nb.views.saved.figures import over_ranks
 
 
 def test_the_mean_and_the_band_of_ranks_that_report_at_the_same_steps():

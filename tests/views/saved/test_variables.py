@@ -9,7 +9,7 @@ from tests.run.test_comparing import pending
 from tests.support.variables import compared
 from xla_nb.run.comparing import compare
 from xla_nb.views import variables
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 
 
 def table(*namespaces):

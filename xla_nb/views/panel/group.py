@@ -15,7 +15,7 @@ from typing import Any
 from xla_nb.run.run import Run
 from xla_nb.views.panel.variables import AskedVariables
 from xla_nb.views.panel.view import NOTHING, PanelView
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 
 _SOON = 0.3  # seconds from an event to the message about it: a short cell is told in one
 _BEAT = 0.5  # seconds between two looks while a cell runs,

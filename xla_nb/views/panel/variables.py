@@ -15,7 +15,7 @@ from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.run.group import Withdrawn
 from xla_nb.run.programs import Programs
 from xla_nb.views import variables as table
-from xla_nb.views.saved.variables import Variables
+from xla_nb.views.variables import Variables
 
 #: Seconds without a cell after which they are asked for again: cells often follow each other.
 _REST = 1.0

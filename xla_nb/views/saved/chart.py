@@ -1,31 +1,28 @@
-"""A line chart as a small PNG, without axis labels, which the caller sets as text.
+"""A line chart as SVG, without axis labels, which the caller sets as text.
 
-It needs only zlib and struct: importing Pillow or matplotlib would cost the kernel up to a second
-and tens of megabytes.
+A saved page has it in an `<img>`, where front ends keep it that remove drawings from HTML. It is
+stretched to the width that there is, and the lines' own widths are not.
 """
 
 from __future__ import annotations
 
-import itertools
+import base64
 import math
-import struct
-import zlib
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 
 Point = tuple[float, float]
 Lines = Mapping[int, Sequence[Point]]
 #: By the number of their lines: points (x, lowest, highest).
 Bands = Mapping[int, Sequence[tuple[float, float, float]]]
-_Layer = dict[int, float]  # by pixel: how much of what is below it shows through
 
 #: CSS pixels between the edge and the outermost ticks and ends of lines: half the line height of a
 #: label beside a tick.
 INSET = 6
 _GREY = "#808080"
-_MOST = 15_000  # bytes of a picture at full density
 _MANY = 16  # lines
 _HUGE = 1e300  # beyond it differences overflow
 _BAND = 0.25  # how opaque a band is
@@ -72,47 +69,52 @@ def ticks(low: float, high: float) -> tuple[float, ...]:
     return tuple(number * step for number in range(first, last + 1))
 
 
-def png(
+def svg(
     lines: Lines,
     colours: Mapping[int, str],
     width: int,
     height: int,
     bands: Bands = MappingProxyType({}),
-) -> bytes:
+) -> str:
     """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line, of its band too.
 
-    The background is transparent. NaN and infinity are gaps; a single point is a dot. The picture
-    has two pixels per CSS pixel, or one if there are many lines (a quarter of the time) or if
-    noise would make it too large.
+    The background is transparent. NaN and infinity are gaps; a single point is a dot. Of more
+    points than there are half pixels the lowest and the highest are drawn.
     """
     shape = frame(lines, bands)
-    data = b""
-    for density, shades in ((2, 32), (1, 12))[len(lines) > _MANY :]:
-        canvas = _Canvas(width, height, density)
-        if shape is not None:
-            canvas.lay(_GREY, _grid(canvas, len(shape.ticks)))
-            for number, band in bands.items():
-                canvas.lay(colours.get(number, _GREY), _filled(band, shape, canvas))
-            _draw(canvas, lines, colours, shape)
-        data = canvas.png(shades)
-        if len(data) <= _MOST:
-            break
-    return data
-
-
-def _draw(canvas: _Canvas, lines: Lines, colours: Mapping[int, str], shape: Frame) -> None:
+    if shape is None:
+        return drawing("", width, height)
     thickness, opacity = _pen(len(lines))
-    thickness *= canvas.density
-    layers: dict[str, _Layer] = {}
+    parts = [_grid(len(shape.ticks), width, height)]
+    for number, band in bands.items():
+        edges = [[(x, ends[side]) for x, *ends in band] for side in (0, 1)]
+        low, high = (_pieces(edge, shape, width, height) for edge in edges)
+        for below, above in zip(low, high, strict=False):
+            ground = f"fill='{colours.get(number, _GREY)}' fill-opacity='{_BAND}'"
+            parts.append(f"<path d='{_path([*below, *above[::-1]])}Z' {ground}/>")
     for number, line in lines.items():
-        layer = layers.setdefault(colours.get(number, _GREY), {})
-        for piece in _pieces(line, shape, canvas):
-            if len(piece) == 1:
-                _dot(layer, canvas, piece[0], 1.6 * thickness, opacity)
-            else:
-                _stroke(layer, canvas, piece, thickness, opacity)
-    for colour, layer in layers.items():
-        canvas.lay(colour, layer)
+        pen = f"stroke='{colours.get(number, _GREY)}' stroke-opacity='{opacity}'"
+        for piece in _pieces(line, shape, width, height):
+            dot = len(piece) == 1
+            wide = f"stroke-width='{3.2 * thickness if dot else thickness:g}'"
+            parts.append(f"<path d='{_path(piece)}{'h0' * dot}' {pen} {wide}/>")
+    return drawing("".join(parts), width, height)
+
+
+def drawing(parts: str, width: int, height: int) -> str:
+    """Elements as a picture of so many pixels, which may be stretched."""
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' "
+        f"width='{width}' height='{height}' preserveAspectRatio='none'>"
+        "<style>path{vector-effect:non-scaling-stroke;stroke-linecap:round;stroke-linejoin:round}"
+        "rect{shape-rendering:crispEdges}"
+        f"path:not([fill]){{fill:none}}</style>{parts}</svg>"
+    )
+
+
+def address(picture: str) -> str:
+    """A drawing as what an `<img>` refers to."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
 
 
 def _drawable(point: Point) -> bool:
@@ -132,160 +134,39 @@ def _pen(lines: int) -> tuple[float, float]:
     return (1.0, 0.6) if lines <= _MANY else (1.0, 0.4)
 
 
-def _pieces(line: Sequence[Point], shape: Frame, canvas: _Canvas) -> Iterator[list[Point]]:
+def _grid(ticks: int, width: int, height: int) -> str:
+    rows = (INSET + n * (height - 2 * INSET) / (ticks - 1) for n in range(ticks))
+    each = "".join(f"M0 {row:.1f}H{width}" for row in rows)
+    return f"<path d='{each}' stroke='{_GREY}' stroke-opacity='.28'/>"
+
+
+def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> list[list[Point]]:
     """The parts of a line between gaps, in pixels, from left to right."""
-    inset = canvas.inset
-    across = (canvas.width - 2 * inset) / ((shape.right - shape.left) or 1.0)
-    up = (canvas.height - 2 * inset) / (shape.high - shape.low)
-    alone = (canvas.width - 2 * inset) / 2 if shape.left == shape.right else 0.0
-    piece: list[Point] = []
+    across = (width - 2 * INSET) / ((shape.right - shape.left) or 1.0)
+    up = (height - 2 * INSET) / (shape.high - shape.low)
+    alone = (width - 2 * INSET) / 2 if shape.left == shape.right else 0.0
+    pieces: list[list[Point]] = [[]]
     for x, y in sorted(line, key=_by_x):
         if _drawable((x, y)):
-            at = inset + alone + (x - shape.left) * across
-            piece.append((at, canvas.height - inset - (y - shape.low) * up))
-        elif piece:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+            at = INSET + alone + (x - shape.left) * across
+            pieces[-1].append((at, height - INSET - (y - shape.low) * up))
+        elif pieces[-1]:
+            pieces.append([])
+    most = 2 * width
+    return [list(_thinned(piece)) if len(piece) > most else piece for piece in pieces if piece]
 
 
 def _by_x(point: Point) -> float:
     return point[0] if abs(point[0]) <= _HUGE else -math.inf
 
 
-def _grid(canvas: _Canvas, ticks: int) -> _Layer:
-    inset = canvas.inset
-    rows = {
-        round(inset + number * (canvas.height - 2 * inset) / (ticks - 1)) for number in range(ticks)
-    }
-    return {column * canvas.height + row: 0.72 for column in range(canvas.width) for row in rows}
+def _thinned(piece: Sequence[Point]) -> Iterator[Point]:
+    """The lowest and the highest point of each half pixel, in their order."""
+    for _, same in groupby(piece, key=lambda point: int(2 * point[0])):
+        each = list(same)
+        ends = {each.index(pick(each, key=itemgetter(1))) for pick in (min, max)}
+        yield from (each[place] for place in sorted(ends))
 
 
-def _filled(band: Sequence[tuple[float, float, float]], shape: Frame, canvas: _Canvas) -> _Layer:
-    """The ground between the lowest and the highest values, edge by edge in each column."""
-    layer: _Layer = {}
-    lowest, highest = ([(x, ends[side]) for x, *ends in band] for side in (0, 1))
-    edges = zip(_pieces(lowest, shape, canvas), _pieces(highest, shape, canvas), strict=False)
-    for below, above in edges:
-        tops = {column: top for column, top, _ in _columns(above)}
-        for column, _, bottom in _columns(below):
-            top = tops.get(column, bottom)
-            for row in range(round(top), round(bottom) + 1):
-                layer[column * canvas.height + row] = 1 - _BAND
-    return layer
-
-
-def _stroke(
-    layer: _Layer, canvas: _Canvas, points: list[Point], thickness: float, opacity: float
-) -> None:
-    """Draw a line through the points.
-
-    In each column it covers the pixels from its lowest to its highest point there; pixels that
-    are covered in part make the edges smooth. Where it is steep it is as thick to the sides.
-    """
-    half, get, through = thickness / 2, layer.get, 1 - opacity
-    beside = 1 - opacity * min(half - 0.5, 1.0)
-    for column, low, high in _columns(points):
-        if high - low > thickness and beside < 1:
-            for pixel in range(int(low), int(high) + 1):
-                for side in (pixel - canvas.height, pixel + canvas.height):
-                    at = column * canvas.height + side
-                    layer[at] = min(get(at, 1.0), beside)
-        top, bottom = low - half, high + half
-        first, last = int(top), int(bottom)
-        at = column * canvas.height
-        start, end = at + first, at + last
-        layer[start] = get(start, 1.0) * (1 - opacity * min(first + 1 - top, bottom - top))
-        for pixel in range(start + 1, end):
-            layer[pixel] = get(pixel, 1.0) * through
-        if end > start:
-            layer[end] = get(end, 1.0) * (1 - opacity * (bottom - last))
-
-
-def _dot(layer: _Layer, canvas: _Canvas, at: Point, radius: float, opacity: float) -> None:
-    x, y = at
-    for column in range(int(x - radius), int(x + radius) + 1):
-        for row in range(int(y - radius), int(y + radius) + 1):
-            inside = radius + 0.5 - math.hypot(column + 0.5 - x, row + 0.5 - y)
-            if inside > 0:
-                pixel = column * canvas.height + row
-                layer[pixel] = layer.get(pixel, 1.0) * (1 - opacity * min(inside, 1.0))
-
-
-def _columns(points: list[Point]) -> Iterator[tuple[int, float, float]]:
-    """The columns that a line crosses, each with its least and greatest y there."""
-    column, low, high = int(points[0][0]), points[0][1], points[0][1]
-    for (x0, y0), (x1, y1) in itertools.pairwise(points):
-        slope = (y1 - y0) / (x1 - x0) if x1 > x0 else 0.0
-        for passed in range(column, int(x1)):
-            edge = y0 + slope * (passed + 1 - x0)
-            yield (passed, edge, high) if edge < low else (passed, low, max(high, edge))
-            low = high = edge
-        column = int(x1)
-        low, high = min(low, y1), max(high, y1)
-    yield column, low, high
-
-
-class _Canvas:
-    """Red, green, blue (each times alpha) and alpha from 0 to 1, column by column."""
-
-    def __init__(self, width: int, height: int, density: int) -> None:
-        self.density = density
-        self.width, self.height, self.inset = width * density, height * density, INSET * density
-        self._planes = [array("f", bytes(4 * self.width * self.height)) for _ in range(4)]
-
-    def lay(self, colour: str, layer: _Layer) -> None:
-        """Lay a color over the pixels of a layer."""
-        red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
-        reds, greens, blues, alphas = self._planes
-        for pixel, through in layer.items():
-            cover = 1 - through
-            reds[pixel] = reds[pixel] * through + red * cover
-            greens[pixel] = greens[pixel] * through + green * cover
-            blues[pixel] = blues[pixel] * through + blue * cover
-            alphas[pixel] = alphas[pixel] * through + cover
-
-    def png(self, shades: int) -> bytes:
-        """The picture with `shades` steps from transparent to opaque."""
-        return _encode(self.width, self.height, self._pixels(shades))
-
-    def _pixels(self, shades: int) -> Iterator[bytes]:
-        """Rows of bytes: red, green, blue, alpha."""
-        cache: dict[tuple[int, int, int, int], bytes] = {}
-        tones = shades / 255
-        for row in range(self.height):
-            pixels = []
-            for red, green, blue, alpha in zip(
-                *(plane[row :: self.height] for plane in self._planes), strict=True
-            ):
-                level = round(alpha * shades)
-                if not level:
-                    pixels.append(b"\0\0\0\0")
-                    continue
-                key = (
-                    round(red / alpha * 255 * tones),
-                    round(green / alpha * 255 * tones),
-                    round(blue / alpha * 255 * tones),
-                    level,
-                )
-                if key not in cache:
-                    cache[key] = bytes(min(255, round(part / tones)) for part in key)
-                pixels.append(cache[key])
-            yield b"".join(pixels)
-
-
-def strip(row: bytes, height: int) -> bytes:
-    """A row of pixels (red, green, blue, alpha) as a picture of that height."""
-    return _encode(len(row) // 4, height, [row] * height)
-
-
-def _encode(width: int, height: int, rows: Iterable[bytes]) -> bytes:
-    """PNG (RFC 2083) with 8 bits each for red, green, blue and alpha."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    data = zlib.compress(b"".join(b"\0" + row for row in rows), 6)
-    chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-        for name, body in chunks
-    )
+def _path(points: Sequence[Point]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

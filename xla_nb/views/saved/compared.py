@@ -9,9 +9,8 @@ from functools import cached_property
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views import facts
 from xla_nb.views.observer import Observer
-from xla_nb.views.saved import bounds, figures, spread
-from xla_nb.views.saved.figures import Figure
-from xla_nb.views.saved.spread import Spread
+from xla_nb.views.saved import bounds, figures
+from xla_nb.views.saved.figures import Figure, Spread
 from xla_nb.views.saved.style import EDGE, FAINT, LINES, SANS
 from xla_nb.views.saved.tags import bit, div, escaped, frame, heading, swatch
 from xla_nb.views.snapshot import Snapshot
@@ -59,7 +58,7 @@ class Comparison:
         found: dict[str, dict[int, Spread]] = {}
         for number, side in enumerate(self._sides):
             for series in side.snapshot.series:
-                one = spread.over_ranks(series.lines)
+                one = figures.over_ranks(series.lines)
                 if one.ranks:
                     found.setdefault(series.name, {})[number] = one
         return found

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
+import bisect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, chart, spread
+from xla_nb.views.saved import bounds, chart
 from xla_nb.views.saved.style import AMBER, BLUE, FAINT, LINES, MONO
 from xla_nb.views.saved.tags import WHOLE, bit, div, escaped, swatch
 from xla_nb.views.snapshot import Series
@@ -56,7 +56,7 @@ def of_series(series: Series) -> Figure:
     marks = sorted({step for step, _ in series.odd.values()})
     summary = f"{series.name}: {'; '.join([over, *notes])}"
     if len(series.lines) > LINED:
-        one = spread.over_ranks(series.lines)
+        one = over_ranks(series.lines)
         ranks = several(len(series.lines), "rank")
         ends = over.partition(" over ")[0]
         lost = sum(not math.isfinite(value) for value in lasts.values())
@@ -84,6 +84,9 @@ def odd(series: Series) -> str:
 
 def _chart(figure: Figure) -> str:
     shape = chart.frame(figure.lines, figure.bands)
+    if shape is not None:  # a mark may lie beyond the last finite point
+        left, right = min([shape.left, *figure.marks]), max([shape.right, *figure.marks])
+        shape = replace(shape, left=left, right=right)
     if shape is None and not figure.legend:
         return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
     drawing = "" if shape is None else _drawing(figure, shape)
@@ -102,7 +105,7 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
     marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
     colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
-    data = chart.png({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands)
+    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
@@ -111,8 +114,8 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
         f"line-height:{2 * chart.INSET}px;text-align:right;min-width:3.2em;{small}"
     )
     image = (
-        f'<img src="data:image/png;base64,{base64.b64encode(data).decode()}" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" alt="{escape(_spoken(figure, shape))}" '
+        f'<img src="{chart.address(picture)}" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'alt="{escape(_spoken(figure, shape))}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
@@ -143,3 +146,50 @@ def _legend(figure: Figure) -> str:
     )
     style = "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px"
     return div(style, *named) if figure.legend else ""
+
+
+Point = tuple[float, float]
+_MOST = 400  # points of a mean
+
+
+@dataclass(frozen=True)
+class Spread:
+    """`mean` has points (x, y), `band` (x, lowest, highest); `lost` are the ranks whose last value
+    is NaN or infinite, of `ranks` that have one."""
+
+    mean: list[Point]
+    band: list[tuple[float, float, float]]
+    lost: int = 0
+    ranks: int = 0
+
+
+def over_ranks(lines: Mapping[int, Sequence[Point]]) -> Spread:
+    """Of all finite values. A rank counts between its first point and its last one, on straight
+    lines between its points: ranks need not report at the same steps."""
+    sorted_lines = [sorted(filter(_is_finite, line)) for line in lines.values()]
+    each = [([x for x, _ in line], [y for _, y in line]) for line in sorted_lines if line]
+    every = sorted({x for xs, _ in each for x in xs})
+    stride = math.ceil(len(every) / _MOST) or 1
+    at = sorted({*every[::stride], *every[-1:]})
+    mean, band = [], []
+    for x in at:
+        values = [y for xs, ys in each if (y := _value(xs, ys, x)) is not None]
+        mean.append((x, math.fsum(values) / len(values)))
+        band.append((x, min(values), max(values)))
+    ends = [line[-1] for line in lines.values() if line]
+    return Spread(mean, band, sum(not _is_finite(end) for end in ends), len(ends))
+
+
+def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
+    """The value of a line at x; None outside it."""
+    if not xs[0] <= x <= xs[-1]:
+        return None
+    right = bisect.bisect_left(xs, x)
+    if xs[right] == x:
+        return ys[right]
+    x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def _is_finite(point: Point) -> bool:
+    return all(abs(number) <= 1e300 for number in point)  # no NaN either

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -13,7 +12,7 @@ from xla_nb.views.saved.tags import bit, div, swatch
 from xla_nb.views.snapshot import KINDS, Slot
 
 SECONDS, _HEIGHT = 60, 12
-_EACH = 5  # pixels of the picture for a second; it is shown at half its size
+_EACH = 5  # units of the drawing for a second; it is shown at half its size
 _SEEN = 0.1  # seconds of one second that are to be seen in it
 WIDTH = SECONDS * _EACH // 2  # CSS pixels, where there is room
 #: The colours of the live panel, light and dark.
@@ -27,26 +26,29 @@ def strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
     by_second = {slot.second: slot for slot in slots}
     shown = math.ceil(min(SECONDS, max(10, lasted)))
     seconds = range(newest - shown + 1, newest + 1)
-    row = b"".join(_second(second, by_second) for second in seconds)
-    picture = base64.b64encode(chart.strip(row, 2 * _HEIGHT)).decode()
+    parts = "".join(_second(n, second, by_second) for n, second in enumerate(seconds))
+    picture = chart.drawing(parts, _EACH * shown, _HEIGHT)
     style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
     return (
-        f'<img src="data:image/png;base64,{picture}" width="{WIDTH}" height="{_HEIGHT}" '
+        f'<img src="{chart.address(picture)}" width="{WIDTH}" height="{_HEIGHT}" '
         f'alt="{escape(told)}" title="{escape(told)}" style="{style};max-width:none">'
     )
 
 
-def _second(second: int, slots: Mapping[int, Slot]) -> bytes:
-    """Its pixels: red, green, blue and alpha of each; none of it where nothing is known. What is
-    known of the first second ends with it."""
-    pixels, end, slot = b"", 0.0, slots.get(second)
+def _second(number: int, second: int, slots: Mapping[int, Slot]) -> str:
+    """What is known of it, from left to right; of the first second what ends with it."""
+    slot = slots.get(second)
+    parts = slot.parts if slot else ()
     starts = second - 1 not in slots and second + 1 in slots
-    for colour, part in zip(_COLOURS.values(), slot.parts if slot else (), strict=False):
-        end += part
-        drawn = bytes.fromhex(f"{colour[1:]}ff")
-        pixels += drawn * (min(_EACH, round(end * _EACH)) - len(pixels) // len(drawn))
-    whole = 4 * _EACH
-    return pixels.rjust(whole, b"\0") if starts else pixels.ljust(whole, b"\0")
+    left = number + max(0.0, 1 - sum(parts)) * starts
+    drawn = ""
+    for colour, part in zip(_COLOURS.values(), parts, strict=False):
+        wide = min(part, number + 1 - left)
+        if wide > 0:
+            place = f"x='{_EACH * left:.2f}' width='{_EACH * wide:.2f}' height='{_HEIGHT}'"
+            drawn += f"<rect {place} fill='{colour}'/>"
+        left += wide
+    return drawn
 
 
 def key(slots: Sequence[Slot]) -> str:

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from xla_nb.record.displays import Display, Shown
-from xla_nb.views import composed
+from xla_nb.views import rank_outputs as composed
 
 PNG = base64.b64encode(b"\x89PNG").decode()
 
