@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 
 def run(script: str, **environment: str) -> str:
     ran = subprocess.run(
@@ -27,6 +29,7 @@ def test_the_package_imports_no_torch() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_mesh_comes_before_the_first_use_of_a_device_and_a_refused_one_changes_nothing() -> None:
     """torch_xla alone would go on, and crash with a segmentation fault at a later step."""
     late, refused, made = run(

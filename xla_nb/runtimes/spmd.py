@@ -16,7 +16,7 @@ from xla_nb.protocol.order import HostGroup, Order
 from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.runtimes.gauges import Counts, PendingCollective
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, require_one_host
 
 _ONE_PROCESS = "under --runtime spmd one process owns all devices"
@@ -44,7 +44,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
             f"--env CPU_NUM_DEVICES={machine.user_env['CPU_NUM_DEVICES']} does not work under "
             "--runtime spmd. Use -n for the number of devices."
         )
-    count = str(simulated.ranks(machine.variable(SIMULATE), n))
+    count = str(tpu_types.simulated_ranks(machine.variable(SIMULATE), n))
     # The CPU client runs a graph's devices in a thread pool, which must hold all devices that wait
     # for each other in a collective: with fewer threads it hangs (measured).
     return Plan(

@@ -28,7 +28,7 @@ from xla_nb.runtimes import (
 )
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.runtimes.gauges import Counts, PendingCollective
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, process_bounds, require_one_host
 from xla_nb.wording import listed, several
 
@@ -62,7 +62,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
             f"-n {n} exceeds the {several(gpus, 'visible GPU')}, and each rank needs its own. "
             "Remove -n, or add `--env JAX_PLATFORMS=cpu` to run on the CPU."
         )
-    ranks = n or gpus or simulated.ranks(machine.variable(SIMULATE), n)
+    ranks = n or gpus or tpu_types.simulated_ranks(machine.variable(SIMULATE), n)
     return Plan(ranks, {}, imports, notices)
 
 

@@ -20,7 +20,7 @@ from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client
 from xla_nb.runtimes.forking import Lifecycle, RankContext
 from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, SIMULATED, process_bounds
 from xla_nb.topology.slices import WORKERS
 
@@ -41,7 +41,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
         return Plan(n, sets, IMPORTS)
     hosts = len(machine.variable(WORKERS).split(",")) if machine.hosts > 1 else 1
     wish = machine.variable(SIMULATE)
-    tpu = simulated.tpu(wish, n, hosts)
+    tpu = tpu_types.simulated(wish, n, hosts)
     if tpu is None:
         return Plan(n or SIMULATED, {}, IMPORTS)
     return Plan(tpu.ranks, tpu.variables(), IMPORTS)
@@ -76,7 +76,7 @@ def warm_up() -> None:
 
 def set_up() -> None:
     """Say which device ranks will have; `opened` detects what a cell must not do before."""
-    if simulated.type_answered(os.environ):
+    if tpu_types.type_answered(os.environ):
         from xla_nb.simulation import answers
 
         answers.say_device()

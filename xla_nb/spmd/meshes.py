@@ -28,6 +28,8 @@ def mesh(axes: Mapping[str, int]) -> Mesh:
     """
     count = _devices()
     try:
+        if min(axes.values()) < -1:
+            raise ValueError  # NumPy would take it for -1
         devices = np.arange(count).reshape(tuple(axes.values()))
     except (AttributeError, TypeError, ValueError):
         raise UsageError(_does_not_cover(axes, count)) from None

@@ -17,7 +17,7 @@ from xla_nb.wording import listed, several
 #: Default number of ranks on a simulated host.
 SIMULATED = 4
 
-#: The variable that asks for a simulated host, and for the TPU that it answers as (simulated.py).
+#: The variable that asks for a simulated host, and for the TPU that it answers as (tpu_types.py).
 SIMULATE = "XLA_NB_SIMULATE"
 
 Device = Literal["TPU", "CPU"]
@@ -35,6 +35,9 @@ _CHIPS = {
     "0x0076": "tpu7x-8",
     "0x0056": "",  # for torch_xla's own tests
 }
+
+#: Generations whose types count chips (the others': cores, two per chip), and have hosts of 8.
+COUNTED_BY_CHIP = ("v5litepod", "v5e", "v6e")
 
 #: The shape of n processes of one chip each on a host: those that libtpu accepts as parts of a
 #: host's 2x4 or 2x2 chips. Chips are numbered along x first, so ranks 0 to n-1 fill these shapes.
@@ -184,14 +187,11 @@ def require_one_host(accelerator: str | None, chips: int, runtime: str) -> None:
 
 
 def slice_chips(accelerator: str | None) -> int | None:
-    """The chips of a whole slice; None if the type has no number.
-
-    The number counts chips for v5e and v6e, and cores, two per chip, for the others.
-    """
+    """The chips of a whole slice; None if the type has no number."""
     size = (accelerator or "").partition("-")[2]
     if not size.isdigit():
         return None
-    return int(size) // (1 if generation(accelerator) in ("v5litepod", "v5e", "v6e") else 2)
+    return int(size) // (1 if generation(accelerator) in COUNTED_BY_CHIP else 2)
 
 
 def _several_hosts(accelerator: str | None, chips: int) -> bool:

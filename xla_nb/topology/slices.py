@@ -19,7 +19,7 @@ from xla_nb.topology import environment
 from xla_nb.wording import listed, several
 
 #: Ray's default (ray/_private/accelerators/tpu.py, DEFAULT_MEGASCALE_PORT).
-PORT = 8081
+PORT = "8081"
 
 COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
 COORDINATOR_PORT = "MEGASCALE_PORT"
@@ -55,9 +55,7 @@ class Seat:
     variables: Mapping[str, str]
 
 
-def seats(
-    hosts: Sequence[Host], slices: int | None, *, pod: bool, port: int | None = None
-) -> list[Seat]:
+def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]:
     """Seat the hosts; returns the seats in rank order, slice by slice and worker by worker.
 
     hosts: in that order, unless their variables say otherwise.
@@ -66,14 +64,13 @@ def seats(
         what is not set there is left out, because torch_xla asks the metadata server for it. If
         False (simulated hosts, or on paper), both follow from the seats, and the machines' own TPU
         variables, which describe their chips, are ignored.
-    port: None for what the hosts' variables say, else PORT.
 
     Raises UsageError if the hosts do not fit, or their variables contradict each other.
     """
     count = _slices(hosts, slices)
     workers = len(hosts) // count
     seated = _seated(hosts, count, workers, pod)
-    everywhere = _coordinator(hosts, seated[0, 0], count, port) if count > 1 else {}
+    everywhere = _coordinator(hosts, seated[0, 0], count) if count > 1 else {}
     result = []
     for number in range(count):
         row = [seated[number, worker] for worker in range(workers)]
@@ -114,9 +111,7 @@ def check_equal(hosts: int, count: int) -> None:
         )
 
 
-def _coordinator(
-    hosts: Sequence[Host], first: Host, count: int, port: int | None
-) -> dict[str, str]:
+def _coordinator(hosts: Sequence[Host], first: Host, count: int) -> dict[str, str]:
     """The variables that all hosts of several slices share: where they meet, and their count.
 
     An address that queued resources set may include the port (in the form that JAX reads,
@@ -124,12 +119,11 @@ def _coordinator(
     preset = _agreed(hosts, COORDINATOR)
     address = first.address if preset is None else preset.environ[COORDINATOR]
     match = re.fullmatch(r"(?:[^:]*|\[.*\]):(\d+)", address)
-    wanted = port if port is not None else int(match[1]) if match else None
-    source = "the port argument" if port is not None else COORDINATOR
-    preset = _agreed(hosts, COORDINATOR_PORT, None if wanted is None else str(wanted), source)
+    wanted = match[1] if match else None
+    preset = _agreed(hosts, COORDINATOR_PORT, wanted, COORDINATOR)
     return {
         COORDINATOR: address,
-        COORDINATOR_PORT: preset.environ[COORDINATOR_PORT] if preset else str(wanted or PORT),
+        COORDINATOR_PORT: preset.environ[COORDINATOR_PORT] if preset else wanted or PORT,
         SLICES: str(count),
     }
 
