@@ -18,7 +18,7 @@ from xla_nb.protocol.plain import made
 from xla_nb.protocol.variables import BLOCK, REST, Variable
 from xla_nb.rank import variables
 from xla_nb.rank.variables import describe, names_of, values
-from xla_nb.runtimes import torchax_versions
+from xla_nb.runtimes import torchax
 
 
 def one(value, **options):
@@ -373,7 +373,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def on_jax():
     try:
-        torchax_versions.check_versions()
+        torchax.check_versions()
     except LaunchError as missing:
         pytest.skip(str(missing))
     return run(JAX, JAX_PLATFORMS="cpu")

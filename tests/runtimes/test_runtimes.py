@@ -130,16 +130,6 @@ def test_spmd_runs_one_process_with_all_devices(kernel):
     assert shown.stdout.strip() == str([f"CPU:{n}" for n in range(4)])
 
 
-def test_spmd_refuses_a_function_that_starts_processes(kernel):
-    shown = kernel.run(
-        "%%xla_spawn -n 2 --runtime spmd --view text\n"
-        "from torch_xla import launch\n"
-        "def nested(rank):\n"
-        "    launch(print)\n"
-    )
-    assert "line 4: UsageError: `%%xla_spawn` has launched this cell already" in shown.error
-
-
 @pytest.fixture(scope="module")
 def torchax(kernel):
     """The kernel with a fork server for torchax, which lives as long as the kernel."""
@@ -255,6 +245,7 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"
 
 
+@pytest.mark.slow
 def test_the_first_backward_pass_over_many_devices_is_correct(kernel):
     shown = kernel.ok(
         "import xla_nb\n"

@@ -7,15 +7,13 @@ function opens the devices: a second one would find none.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from xla_nb.errors import UsageError
 from xla_nb.protocol.order import HostGroup, Order
-from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client, xla
+from xla_nb.runtimes import Machine, Plan, RankInfo, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
-from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, require_one_host
 
@@ -84,12 +82,14 @@ def prepare(order: Order) -> Devices:
 
 
 @dataclass(frozen=True)
-class Devices:
-    """All devices of the host, and their one process."""
+class Devices(xla.OnTorchXla):
+    """All devices of the host, and their one process; virtual ones of the CPU imitate no TPU host.
+
+    torch_xla does not report the memory of devices under SPMD."""
 
     world: HostGroup
     ranks: int = 1
-    simulated: bool = False  # virtual devices of the CPU imitate no TPU host
+    simulated: bool = False
 
     def start(self, life: Lifecycle) -> None:
         fork_ranks(1, life, self.world.index)
@@ -100,7 +100,7 @@ class Devices:
 
         os.environ.pop("XLA_USE_SPMD", None)
         torch_xla.runtime.use_spmd()
-        tpu_client.start()
+        xla.open_client()
 
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
@@ -111,33 +111,3 @@ class Devices:
         return RankInfo(
             0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown)
         )
-
-    def begin(self, number: int, members: Iterable[int] | None) -> None:
-        """Nothing: one process runs every program."""
-
-    def leave(self, reason: str) -> None:
-        return
-
-    def consequence(self, error: BaseException) -> BaseException | None:
-        return None
-
-    def waiting(self) -> PendingCollective | None:
-        """Not visible: SPMD's collectives are part of the compiled graph."""
-        return None
-
-    def waited(self) -> float | None:
-        return None
-
-    def executed(self) -> int:
-        import torch_xla
-
-        return gauges.executed(torch_xla._XLAC)
-
-    def counts(self) -> Counts:
-        import torch_xla
-
-        return gauges.counts(torch_xla._XLAC)
-
-    def memory(self) -> tuple[int, int] | None:
-        """Not known: torch_xla does not report it under SPMD."""
-        return None

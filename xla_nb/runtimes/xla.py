@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client
+from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, gauges
 from xla_nb.runtimes.forking import Lifecycle, RankContext
 from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
@@ -118,8 +118,37 @@ def _chips() -> tuple[int, int]:
     return processes, processes * tpu.num_logical_cores_per_chip()
 
 
+class OnTorchXla(Prepared):
+    """What runtimes of torch_xla have in common."""
+
+    def executed(self) -> int:
+        import torch_xla
+
+        return gauges.executed(torch_xla._XLAC)
+
+    def counts(self) -> Counts:
+        import torch_xla
+
+        return gauges.counts(torch_xla._XLAC)
+
+
+def open_client() -> None:
+    """In a rank, before its function: start torch_xla's client, and keep a client that JAX starts
+    beside it, to trace a Pallas kernel, from discovering the TPU's slices a second time: on several
+    slices it would wait for ever.
+
+    torch_xla sets the variable around each of its calls into JAX and then restores what was there,
+    which is safe in one thread only (_internal/jax_workarounds.py, jax_env_context; pytorch/xla
+    issues 8812 and 8954). Its own client must not see it, so it is set once that is there.
+    """
+    import torch_xla
+
+    torch_xla._XLAC._init_computation_client()
+    os.environ["SKIP_MEGASCALE_PJRT_CLIENT"] = "true"
+
+
 @dataclass(frozen=True)
-class Chips:
+class Chips(OnTorchXla):
     """The chips of this host, or simulated ones."""
 
     processes: int
@@ -148,7 +177,7 @@ class Chips:
         torch.multiprocessing.get_context = self.get_context
         _run_single_devices_in_the_main_thread()
         self.enter_runtime(local_rank, processes)
-        tpu_client.start()
+        open_client()
 
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
@@ -191,16 +220,6 @@ class Chips:
         from xla_nb.simulation import host
 
         return host.waited()
-
-    def executed(self) -> int:
-        import torch_xla
-
-        return gauges.executed(torch_xla._XLAC)
-
-    def counts(self) -> Counts:
-        import torch_xla
-
-        return gauges.counts(torch_xla._XLAC)
 
     def memory(self) -> tuple[int, int] | None:
         if self.simulated:  # XLA's CPU client knows none

@@ -147,7 +147,7 @@ _TRAPS = (
     ),
     # _internal/jax_workarounds.py, jax_env_context sets it around JAX's client; two threads that
     # trace at once can leave it set in the notebook. A rank sets it after creating its own client
-    # (runtimes/tpu_client.py).
+    # (runtimes/xla.py, open_client).
     _Trap(
         "SKIP_MEGASCALE_PJRT_CLIENT",
         "torch_xla's own client would ignore the other slices too",
