@@ -399,9 +399,6 @@ def refused() -> dict[str, tuple[str, str]]:
     def plan(given: Any, on: Any = None, kind: Any = Mlp) -> Any:
         return lambda: spmd.parallelize(seeded(kind), on or flat, given)
 
-    lazy = nn.LazyLinear(4)
-    with torch.device("meta"):
-        meta = nn.Linear(4, 4)
     return {
         name: refusal(work)
         for name, work in {
@@ -428,8 +425,6 @@ def refused() -> dict[str, tuple[str, str]]:
             "tied names": plan({"embed.weight": Shard(0), "head.weight": Shard(1)}, kind=Tied),
             "derived": plan({"in_proj": Quarter()}),
             "ranked": plan({"in_proj": Ranked()}),
-            "lazy": lambda: spmd.parallelize(lazy, flat, ColwiseParallel()),
-            "meta": lambda: spmd.parallelize(meta, flat, ColwiseParallel()),
             "no model": lambda: spmd.parallelize(MLP, flat, MLP),
             "on the cpu": lambda: spmd.parallelize(seeded(Mlp), flat, MLP)(torch.randn(2, 8)),
             "wrong rank": lambda: spmd.parallelize(

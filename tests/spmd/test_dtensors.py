@@ -124,7 +124,7 @@ REFUSED = {
     "flatten": ("UsageError", "mesh._flatten()", "no process groups"),
     "local_map": ("UsageError", "local_map", "one process has all parts", "whole tensor"),
     "two axes": ("UsageError", "'dp', 'tp'", "mesh['tp']"),
-    "no plan": ("TypeError", "parallelize_plan", "list"),
+    "no plan": ("UsageError", "a dict or a single style", "list"),
 }
 
 

@@ -83,7 +83,7 @@ def test_the_html_is_a_table_that_untrusted_notebooks_keep(pictures: dict[str, A
 
 def test_many_tensors_and_parts_are_cut_off() -> None:
     parts = tuple(((number,), ((number, number + 1),)) for number in range(16))
-    placed = Placed((16,), "int8", (1,), (16,), 1, None, 1, parts)
+    placed = Placed((16,), "int8", None, 1, parts)
     names = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(70)]
     text = str(Picture({name: Placed(**{**vars(placed), "dtype": name}) for name in names}))
     assert text.startswith("16 devices, 70 B on each")

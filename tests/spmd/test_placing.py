@@ -117,8 +117,6 @@ REFUSED = {
     "tied names": ("embed.weight", "head.weight", "two ways"),
     "derived": ("in_proj (Quarter)", "_partition_linear_fn of ColwiseParallel", "Shard(0)"),
     "ranked": ("mesh.get_group()", "no process groups"),
-    "lazy": ("weight has no shape yet", "Run one batch"),
-    "meta": ("weight is on the meta device", "to_empty"),
     "no model": ("an nn.Module, not a dict",),
     "on the cpu": ("in_proj (ColwiseParallel)", "shard_batch"),
     "wrong rank": ("PrepareModuleOutput", "Shard(dim=3)", "2 dimensions"),

@@ -234,12 +234,12 @@ def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
         (
             [{"MEGASCALE_SLICE_ID": "2"}],
             2,
-            "host-1 has MEGASCALE_SLICE_ID=2, but with 2 slices the last is 1",
+            "host-1 has MEGASCALE_SLICE_ID=2, but the number of the last slice is 1",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "1"}],
             1,
-            "host-1 has MEGASCALE_SLICE_ID=1, but with 1 slice the only number is 0",
+            "host-1 has MEGASCALE_SLICE_ID=1, but the number of the last slice is 0",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "0"}] * 3,
@@ -249,12 +249,12 @@ def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
         (
             [{"TPU_WORKER_ID": "2"}],
             2,
-            "host-1 has TPU_WORKER_ID=2, but with 2 hosts per slice the last is 1",
+            "host-1 has TPU_WORKER_ID=2, but the number of the last host of a slice is 1",
         ),
         (
             [{"TPU_WORKER_ID": "1"}] * 2,
             1,
-            "host-2 has TPU_WORKER_ID=1, but .*1 slice with 4 hosts.*host-1 has TPU_WORKER_ID=1",
+            "host-2 has TPU_WORKER_ID=1, but that seat is taken: host-1 has TPU_WORKER_ID=1",
         ),
         (
             [{"TPU_WORKER_HOSTNAMES": "a,b"}, {"TPU_WORKER_HOSTNAMES": "b,a"}],

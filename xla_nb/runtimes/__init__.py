@@ -73,7 +73,7 @@ class Prepared(Gauges, abc.ABC):
     What has a default here is for runtimes whose collectives are part of a compiled program."""
 
     ranks: int
-    simulated: bool
+    simulated = False  # whether the ranks are those of a simulated TPU host
 
     @abc.abstractmethod
     def start(self, life: Lifecycle) -> None:

@@ -17,26 +17,31 @@ from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, require_one_host
 
-_ONE_PROCESS = "under --runtime spmd one process owns all devices"
-_INSTEAD = "Shard over `xla_nb.spmd.mesh(...)`, or use --runtime xla for a process per device."
-
 #: XLA logs at every compilation under SPMD that its partitioner will be replaced. XLA_USE_SPMD asks
 #: for what happens here anyway, with a warning from torch_xla, so `join` removes it.
 _SETS = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "0"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """All devices of a TPU host; without one, `n` virtual devices."""
-    if machine.hosts > 1:
-        return _plan_hosts(machine, n)
+    """All devices of a TPU host, in one process for each of several hosts, which libtpu joins;
+    without a TPU, `n` virtual devices."""
     if machine.device == "TPU":
-        require_one_host(machine.accelerator, machine.chips, "spmd")
         devices = machine.chips * devices_per_chip(machine.accelerator)
-        if n is not None and n != devices:
+        if machine.hosts == 1:
+            require_one_host(machine.accelerator, machine.chips, "spmd")
+        if n is not None and (machine.hosts > 1 or n != devices):
             raise UsageError(
-                f"-n {n}: {_ONE_PROCESS}, here {devices}. On a TPU, remove -n. {_INSTEAD}"
+                f"-n {n}: under --runtime spmd one process owns all devices, here {devices}. On a "
+                "TPU, remove -n. Shard over `xla_nb.spmd.mesh(...)`, or use --runtime xla for a "
+                "process per device."
             )
         return Plan(None, _SETS, xla.IMPORTS)
+    if machine.hosts > 1:
+        raise UsageError(
+            "--runtime spmd spans hosts on TPU pods only: the CPU's virtual devices are in one "
+            "process. Remove --hosts, or use --runtime xla or torchax, whose simulated ranks "
+            "connect over the network."
+        )
     if "CPU_NUM_DEVICES" in machine.user_env:
         raise UsageError(
             f"--env CPU_NUM_DEVICES={machine.user_env['CPU_NUM_DEVICES']} does not work under "
@@ -50,19 +55,6 @@ def plan(machine: Machine, n: int | None) -> Plan:
         {**_SETS, "CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
         xla.IMPORTS,
     )
-
-
-def _plan_hosts(machine: Machine, n: int | None) -> Plan:
-    """One process per host, each with all of its chips; libtpu joins them."""
-    if machine.device != "TPU":
-        raise UsageError(
-            "--runtime spmd spans hosts on TPU pods only: the CPU's virtual devices are in one "
-            "process. Remove --hosts, or use --runtime xla or torchax, whose simulated ranks "
-            "connect over the network."
-        )
-    if n is not None:
-        raise UsageError(f"-n {n}: {_ONE_PROCESS}. On a TPU, remove -n. {_INSTEAD}")
-    return Plan(None, _SETS, xla.IMPORTS)
 
 
 opened = xla.opened
@@ -89,7 +81,6 @@ class Devices(xla.OnTorchXla):
 
     world: HostGroup
     ranks: int = 1
-    simulated: bool = False
 
     def start(self, life: Lifecycle) -> None:
         fork_ranks(1, life, self.world.index)

@@ -146,7 +146,6 @@ class Processes(Prepared):
     world: jax_world.World
     coordinator: jax_world.Coordinator | None
     others: Path | None
-    simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
     compiled: list[float] = field(default_factory=list)  # the seconds of each compilation so far
 
     def start(self, life: Lifecycle) -> None:

@@ -89,7 +89,7 @@ def prepare(order: Order) -> Chips:
 
     own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
     if order.device == "TPU":
-        return Chips(*_chips(), False, *own)
+        return Chips(*_chips(), *own)
     from xla_nb.simulation import host
 
     assert order.ranks is not None
@@ -103,7 +103,7 @@ def prepare(order: Order) -> Chips:
             serves=world.index == 0,
         )
     )
-    return Chips(order.ranks, order.ranks, True, *own)
+    return SimulatedChips(order.ranks, order.ranks, *own)
 
 
 def _chips() -> tuple[int, int]:
@@ -153,7 +153,6 @@ class Chips(OnTorchXla):
 
     processes: int
     ranks: int
-    simulated: bool
     #: torch_xla's and torch's own functions, which `start` replaces.
     enter_runtime: Callable[[int, int], None]
     get_context: Callable[..., Any]
@@ -188,45 +187,44 @@ class Chips(OnTorchXla):
         shown = described(str(device), attributes)
         return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
 
-    def begin(self, number: int, members: Iterable[int] | None) -> None:
-        if self.simulated:
-            from xla_nb.simulation import host
+    def memory(self) -> tuple[int, int] | None:
+        import torch_xla
 
-            host.begin(number, members)
+        return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
+
+
+class SimulatedChips(Chips):
+    """The ranks of a simulated host, which know what they wait for; XLA's CPU client knows no
+    memory."""
+
+    simulated = True
+
+    def begin(self, number: int, members: Iterable[int] | None) -> None:
+        _host().begin(number, members)
 
     def leave(self, reason: str) -> None:
-        if self.simulated:
-            from xla_nb.simulation import host
-
-            host.leave(reason)
+        _host().leave(reason)
 
     def consequence(self, error: BaseException) -> BaseException | None:
-        if not self.simulated:
-            return None
         follows = isinstance(error, CollectiveMismatch) and error.follows
         return error if follows or isinstance(error, RankLost) else None
 
     def waiting(self) -> PendingCollective | None:
-        """Known on a simulated host only; a chip waits inside the compiled graph."""
-        if not self.simulated:
-            return None
-        from xla_nb.simulation import host
-
-        return host.waiting()
+        waiting: PendingCollective | None = _host().waiting()
+        return waiting
 
     def waited(self) -> float | None:
-        if not self.simulated:
-            return None
-        from xla_nb.simulation import host
+        waited: float | None = _host().waited()
+        return waited
 
-        return host.waited()
+    def memory(self) -> None:
+        return None
 
-    def memory(self) -> tuple[int, int] | None:
-        if self.simulated:  # XLA's CPU client knows none
-            return None
-        import torch_xla
 
-        return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
+def _host() -> Any:
+    from xla_nb.simulation import host
+
+    return host
 
 
 def _run_single_devices_in_the_main_thread() -> None:

@@ -6,7 +6,6 @@ torch passes the `distribute_` functions on to torch_xla; from there they come h
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -18,14 +17,13 @@ from torch import distributed as dist
 from torch.distributed import device_mesh as torch_meshes
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, experimental, parallel
-from torch.distributed.tensor.parallel import ParallelStyle
 
 from xla_nb.errors import UsageError
 from xla_nb.spmd import meshes, sharding
 from xla_nb.spmd.parallel import parallelize
 from xla_nb.spmd.plans import matches
 
-_by_policy = xs.xla_distribute_module
+_without_moving: Any = xs.xla_distribute_module.__wrapped__  # below what turns SPMD on again
 
 
 def install() -> None:
@@ -77,8 +75,6 @@ def parallelize_module(
     if plan is None:
         warnings.warn("parallelize_module has no plan, so it does nothing.", stacklevel=2)
         return module
-    if not isinstance(plan, ParallelStyle | dict):
-        raise TypeError(f"parallelize_plan must be a ParallelStyle or a dict, not {type(plan)}.")
     if isinstance(plan, dict):
         for key in [key for key in plan if not matches(module, key)]:
             warnings.warn(f"The plan's key {key!r} matches nothing in the model.", stacklevel=2)
@@ -127,35 +123,11 @@ def from_local(
     return tensor.to(sharding.device())
 
 
-def distribute_module(
-    module: nn.Module,
-    device_mesh: Any = None,
-    partition_fn: Callable[[str, Any, Any], object] | None = None,
-    input_fn: Callable[..., Any] | None = None,
-    output_fn: Callable[..., Any] | None = None,
-) -> Any:
-    """Place a module by a function that places its submodules; the rest is replicated."""
-    if getattr(partition_fn, "__name__", "") == "auto_policy":  # torch_xla's own
-        return _by_policy(module, device_mesh, partition_fn, input_fn, output_fn)
+def distribute_module(module: nn.Module, device_mesh: Any = None, *functions: Any) -> Any:
+    """Place a module by a function that places its submodules, which torch_xla's own runs with
+    those for inputs and outputs; the rest is replicated."""
     mesh = _mesh(device_mesh)
-    for name, submodule in module.named_modules():
-        if partition_fn is not None:
-            partition_fn(name, submodule, mesh)
-    parallelize(module, mesh, {})
-    if input_fn is not None:
-        enter = _with_module(input_fn)
-        module.register_forward_pre_hook(lambda module, inputs: enter(module, inputs, mesh))
-    if output_fn is not None:
-        leave = _with_module(output_fn)
-        module.register_forward_hook(lambda module, _, outputs: leave(module, outputs, mesh))
-    return module
-
-
-def _with_module(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Once these functions took no module, and torch still calls such ones without it."""
-    if len(inspect.signature(function).parameters) == 2:
-        return lambda _module, values, mesh: function(values, mesh)
-    return function
+    return parallelize(_without_moving(module, mesh, *functions), mesh, {})
 
 
 def refuse_local_map(*_args: object, **_options: object) -> NoReturn:

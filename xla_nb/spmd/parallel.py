@@ -7,6 +7,7 @@ Parameters stay the same objects, and tied ones stay tied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
     Raises UsageError, also where XLA cannot do what a style asks.
     """
     mesh = of(mesh)
-    _refuse_unmade(model)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"parallelize takes an nn.Module, not a {type(model).__name__}.")
     planned: dict[int, tuple[Layout, str]] = {}  # by the tensor's id
     hooked: list[tuple[Target, Reading]] = []
     own: list[Target] = []
@@ -56,19 +58,6 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
     for target in own:
         target.value._apply(target.tensor_or_module, mesh)
     return model
-
-
-def _refuse_unmade(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"parallelize takes an nn.Module, not a {type(model).__name__}.")
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if nn.parameter.is_lazy(tensor):
-            raise UsageError(f"{name} has no shape yet. Run one batch through the model first.")
-        if tensor.is_meta:
-            raise UsageError(
-                f"{name} is on the meta device and has no values. Call "
-                "model.to_empty(device='cpu'), then initialize or load them."
-            )
 
 
 def _add(
@@ -185,41 +174,37 @@ class _Hooks:
         self._reading, self._mesh, self._batch, self._where = reading, mesh, batch, where
 
     def register(self, module: Any) -> None:
-        if self._reading.inputs is not None or self._reading.keywords:
+        if self._reading.inputs or self._reading.keywords:
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
-        if self._reading.outputs is not None:
+        if self._reading.outputs:
             module.register_forward_hook(self._leave)
 
     def _enter(
         self, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self._reading.inputs is not None:
-            args = self._all(args, self._reading.inputs, "input")
         handovers = self._reading.keywords
-        return args, {
+        return self._all(args, self._reading.inputs, "input"), {
             name: self._lay(value, handovers.get(name), f"input {name}")
             for name, value in kwargs.items()
         }
 
     def _leave(self, _: object, __: object, output: Any) -> Any:
         is_one = not isinstance(output, tuple)
-        laid = self._all((output,) if is_one else output, self._reading.outputs or [], "output")
+        laid = self._all((output,) if is_one else output, self._reading.outputs, "output")
         return laid[0] if is_one else laid
 
     def _all(
-        self, values: tuple[Any, ...], handovers: list[Handover | None], what: str
+        self, values: tuple[Any, ...], handovers: list[Handover], what: str
     ) -> tuple[Any, ...]:
-        count, planned = len(values), len(handovers)
-        if count < planned or (count > planned and self._reading.exact):
+        if len(values) < len(handovers):
             raise UsageError(
-                f"{self._where}: the number of {what}s is {count}, but the style lays out "
-                f"{planned}. Pass inputs by position, and give PrepareModule{what.capitalize()} "
-                "one layout for each, None to leave one as it is."
+                f"{self._where}: the number of {what}s is {len(values)}, but the style lays out "
+                f"{len(handovers)}. Pass inputs by position, or use "
+                "PrepareModuleInput(input_kwarg_layouts=...)."
             )
-        padded = [*handovers, *[None] * (count - planned)]
-        return tuple(self._lay(*each, what) for each in zip(values, padded, strict=True))
+        return tuple(self._lay(*each, what) for each in zip_longest(values, handovers))
 
-    def _lay(self, value: Any, handover: Handover | None, what: str) -> Any:
+    def _lay(self, value: Any, handover: Handover, what: str) -> Any:
         if handover is None:
             return value
         if not isinstance(value, Tensor) or value.device.type != "xla":
@@ -229,10 +214,11 @@ class _Hooks:
                 f"{held}. Move it there with xla_nb.spmd.shard_batch(batch, mesh) or .to('xla'), "
                 "or use None for it in the plan."
             )
+        arriving, wanted = handover
         forward, backward = (
             self._batch.keep(
                 layout(self._mesh, [each], value.ndim, f"{self._where}, {what}"), value
             )
-            for each in (handover.wanted, handover.arriving)
+            for each in (wanted, arriving)
         )
-        return sharding.constrain(value, self._mesh, forward, backward)
+        return sharding.Constrain.apply(value, self._mesh, forward, backward)

@@ -5,6 +5,7 @@ No torch and no torch_xla: the notebook's kernel would have to import them to un
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,22 +23,33 @@ class Placed:
 
     shape: tuple[int, ...]
     dtype: str
-    shard: tuple[int, ...]  # the shape of the largest part on a device
-    splits: tuple[int, ...]  # number of parts along each dimension
-    copies: int  # devices that hold the same part
     axes: tuple[tuple[str, ...], ...] | None  # mesh axes that split each dimension
-    bytes_per_device: int
+    itemsize: int
     parts: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...]  # devices, and region
 
+    @property
+    def shard(self) -> tuple[int, ...]:
+        """The shape of the largest part on a device."""
+        return max(
+            (tuple(stop - start for start, stop in region) for _, region in self.parts),
+            key=math.prod,
+        )
+
+    @property
+    def bytes_per_device(self) -> int:
+        return math.prod(self.shard) * self.itemsize
+
     def __str__(self) -> str:
-        split = [self._split(dim) for dim, parts in enumerate(self.splits) if parts > 1]
+        split = list(filter(None, map(self._split, range(len(self.shape)))))
         each = "x".join(map(str, self.shard)) or "one number"
         return f"{', '.join(split) or 'Replicate'}; {each} on each device"
 
     def _split(self, dim: int) -> str:
-        if self.axes and self.axes[dim]:
-            return f"Shard({dim}) over {' and '.join(map(repr, self.axes[dim]))}"
-        return f"Shard({dim}) in {self.splits[dim]} parts"
+        count = len({region[dim] for _, region in self.parts})
+        if self.axes is None:
+            return f"Shard({dim}) in {count} parts" if count > 1 else ""
+        axes = " and ".join(map(repr, self.axes[dim]))
+        return f"Shard({dim}) over {axes}" if axes else ""
 
     def lines(self) -> Iterator[str]:
         """`devices 0, 2: [0:8, 0:8]`, a line for each part."""
@@ -65,14 +77,13 @@ class Picture:
         html = f"<div>{escape(self._head())}</div><table>{table}</table>"
         return {"text/html": html, "text/plain": str(self)}
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def __str__(self) -> str:
         lines = [self._head()]
         for (name, *more), facts, parts in self._rows():
             lines += ["", " ".join([name, *more]), *facts, *(f"  {part}" for part in parts)]
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _head(self) -> str:
         devices = {d for placed in self.tensors.values() for held, _ in placed.parts for d in held}

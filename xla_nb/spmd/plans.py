@@ -109,26 +109,19 @@ def _tensors(model: Any) -> dict[str, Any]:
 # --- styles -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Handover:
-    """How a value is laid out when it reaches a module's boundary, and how it should leave it."""
-
-    arriving: Placement
-    wanted: Placement
+#: How a value is laid out when it reaches a module's boundary, and how it should leave it; None
+#: leaves it as it is.
+Handover = tuple[Placement, Placement] | None
 
 
 @dataclass
 class Reading:
-    """What a style asks of one module; a None handover leaves the value as it is.
-
-    `exact`: the handovers are as many as the inputs or outputs; otherwise they are for the first.
-    """
+    """What a style asks of one module; inputs and outputs beyond these are left as they are."""
 
     parameters: dict[str, Placement] = field(default_factory=dict)
-    inputs: list[Handover | None] | None = None
-    keywords: dict[str, Handover | None] = field(default_factory=dict)
-    outputs: list[Handover | None] | None = None
-    exact: bool = False
+    inputs: list[Handover] = field(default_factory=list)
+    keywords: dict[str, Handover] = field(default_factory=dict)
+    outputs: list[Handover] = field(default_factory=list)
 
 
 def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
@@ -152,16 +145,15 @@ def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
     elif isinstance(style, SequenceParallel):
         reading.parameters = {name: Replicate() for name, _ in module.named_parameters()}
         (split,) = style.sequence_sharding
-        reading.inputs = reading.outputs = [Handover(split, split)]
+        reading.inputs = reading.outputs = [(split, split)]
     elif isinstance(style, ColwiseParallel | RowwiseParallel):
         _read_layer(style, module, target, reading)
     else:
         return None
     _refuse_overriding(style, target)
-    for handover in [*(reading.inputs or ()), *reading.keywords.values(), *(reading.outputs or ())]:
-        if handover is not None:
-            check_placement(handover.arriving, target.where)
-            check_placement(handover.wanted, target.where)
+    for handover in [*reading.inputs, *reading.keywords.values(), *reading.outputs]:
+        for placement in handover or ():
+            check_placement(placement, target.where)
     return reading
 
 
@@ -179,12 +171,11 @@ def _read_layer(style: Any, module: Any, target: Target, reading: Reading) -> No
     if not by_column and "bias" in reading.parameters:
         reading.parameters["bias"] = Replicate()
     wanted = Shard(-1) if is_linear and not by_column else Replicate()
-    reading.inputs = [Handover(style.input_layouts[0], wanted)]
-    reading.outputs = [Handover(style.output_layouts[0], style.output_layouts[0])]
+    reading.inputs = [(style.input_layouts[0], wanted)]
+    reading.outputs = [(style.output_layouts[0], style.output_layouts[0])]
 
 
 def _read_inputs(style: Any, reading: Reading) -> None:
-    reading.exact = True
     if style.input_layouts is not None:
         pairs = zip(style.input_layouts, style.desired_input_layouts, strict=True)
         reading.inputs = [_handover(*pair) for pair in pairs]
@@ -193,13 +184,12 @@ def _read_inputs(style: Any, reading: Reading) -> None:
 
 
 def _read_outputs(style: Any, reading: Reading) -> None:
-    reading.exact = True
     pairs = zip(style.output_layouts, style.desired_output_layouts, strict=True)
     reading.outputs = [_handover(*pair) for pair in pairs]
 
 
-def _handover(arriving: Any, wanted: Any) -> Handover | None:
-    return None if arriving is None else Handover(arriving, arriving if wanted is None else wanted)
+def _handover(arriving: Any, wanted: Any) -> Handover:
+    return None if arriving is None else (arriving, arriving if wanted is None else wanted)
 
 
 def _refuse_overriding(style: Any, target: Target) -> None:

@@ -6,8 +6,6 @@ device: nn.Parameter and autograd refuse torch_xla's XLAShardedTensor, so it nev
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -123,12 +121,6 @@ def _sharding(mesh: Mesh, layout: Layout) -> Any:
 # --- constraints in the graph -----------------------------------------------------------------
 
 
-def constrain(tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout) -> Tensor:
-    """The tensor laid out as `forward` from here on, and its gradient as `backward`."""
-    constrained: Tensor = _Constrain.apply(tensor, mesh, forward, backward)
-    return constrained
-
-
 def _annotated(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
     # A new value in the graph: marking the tensor itself would move the user's.
     annotated = tensor.clone()
@@ -136,7 +128,9 @@ def _annotated(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
     return annotated
 
 
-class _Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not read by mypy
+class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not read by mypy
+    """The tensor laid out as `forward` from here on, and its gradient as `backward`."""
+
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout) -> Tensor:
         ctx.mesh, ctx.backward_layout = mesh, backward
@@ -170,29 +164,18 @@ def show(model: Any) -> Picture:
 
 def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
     """Where one tensor is."""
-    regions = _regions(tensor)
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for number, region in enumerate(regions):
+    for number, region in enumerate(_regions(tensor)):
         holders.setdefault(tuple((each.start, each.stop) for each in region), []).append(number)
-    shard = tuple(
-        max(each[dim].stop - each[dim].start for each in regions) for dim in range(tensor.ndim)
-    )
     axes = None
     if mesh is not None:
         split = layout_of(tensor, mesh)
         axes = tuple(tuple(mesh.names[axis] for axis in each) for each in split)
-    # The number of parts along each dimension, maybe followed by replication; none if unsplit.
-    match = re.match(r"\{devices=\[([0-9,]+)\]", _described(tensor))
-    tiles = [int(size) for size in match[1].split(",")] if match else []
-    splits = tuple(tiles[: tensor.ndim]) or (1,) * tensor.ndim
     return Placed(
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
-        shard=shard,
-        splits=splits,
-        copies=max(1, len(regions) // math.prod(splits)),
         axes=axes,
-        bytes_per_device=math.prod(shard) * tensor.element_size(),
+        itemsize=tensor.element_size(),
         parts=tuple((tuple(devices), region) for region, devices in holders.items()),
     )
 

@@ -145,21 +145,17 @@ def of(
 
 def here(environ: Mapping[str, str], n: int | None) -> Diagram:
     """This machine: its chips, or a simulated host. Raises UsageError if n is not possible."""
-    _check_size(1, n)
-    chips, processes = count_chips(), list[Process]()
+    chips, alone = count_chips(), [Seat(slices.Host("localhost"), 0, 0, {})]
     if choose_device(environ, chips) == "CPU":
-        kind, own = _simulated(environ.get(SIMULATE, ""), n, ["localhost"], 0)
-        _add(processes, 0, "localhost", own, None)
         where = "on this machine" if chips else "on this machine, which has no TPU"
-        return Diagram(_title(processes, 1, kind, where), processes, [_CORES])
+        return of(alone, n, None, where, environ.get(SIMULATE, ""))
     accelerator = accelerator_type(environ)
-    bounds = process_bounds(accelerator, chips, n)
-    own = [{"PJRT_DEVICE": "TPU"}] * chips
-    if bounds and accelerator:
-        own = tpu_types.processes(accelerator, ["localhost"], 0, n)
-    _add(processes, 0, "localhost", own, accelerator)
+    if process_bounds(accelerator, chips, n) and accelerator:
+        return of(alone, n, accelerator, "this machine")
+    processes: list[Process] = []
+    _add(processes, 0, "localhost", [{"PJRT_DEVICE": "TPU"}] * chips, accelerator)
     title = _title(processes, 1, accelerator, "this machine")
-    return Diagram(title, processes, [_CHIPS] if bounds else [_CHIPS, _METADATA])
+    return Diagram(title, processes, [_CHIPS, _METADATA])
 
 
 def _check_size(hosts: int, n: int | None) -> None:

@@ -149,7 +149,9 @@ def _seated(
         ]
         free = next((seat for seat in fits if seat not in taken), None)
         if free is None:
-            _refuse(_crowded(host, [taken[seat] for seat in fits], slices, workers, pod))
+            names = [SLICE, WORKER] if pod else [SLICE]
+            others = " and ".join(_settings(taken[seat], *names) for seat in fits)
+            _refuse(f"{_settings(host, *names)}, but that seat is taken: {others}")
         taken[free] = host
     return taken
 
@@ -160,17 +162,9 @@ def _preset(host: Host, name: str, size: int) -> int | None:
         return None
     number = _number(host, name)
     if number >= size:
-        counts = several(size, "slice") if name == SLICE else f"{several(size, 'host')} per slice"
-        limit = "the only number is 0" if size == 1 else f"the last is {size - 1}"
-        _refuse(f"{_settings(host, name)}, but with {counts} {limit}")
+        of = "slice" if name == SLICE else "host of a slice"
+        _refuse(f"{_settings(host, name)}, but the number of the last {of} is {size - 1}")
     return number
-
-
-def _crowded(host: Host, others: Sequence[Host], slices: int, workers: int, pod: bool) -> str:
-    names = [SLICE, WORKER] if pod else [SLICE]
-    shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
-    settings = " and ".join(_settings(other, *names) for other in others)
-    return f"{_settings(host, *names)}, but that seat in {shape} is taken: {settings}"
 
 
 # ---------------------------------------------------------------- within a slice
