@@ -229,32 +229,31 @@ def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
             None,
             "host-1 has MEGASCALE_NUM_SLICES=two.*not a number",
         ),
-        ([{"MEGASCALE_NUM_SLICES": "0"}], None, "host-1 has MEGASCALE_NUM_SLICES=0.*at least 1"),
         ([{"MEGASCALE_NUM_SLICES": "3"}], None, "4 hosts .*Use 1, 2 or 4 slices"),
         (
             [{"MEGASCALE_SLICE_ID": "2"}],
             2,
-            "host-1 has MEGASCALE_SLICE_ID=2, but the number of the last slice is 1",
+            "host-1 has MEGASCALE_SLICE_ID=2, but no such seat is free in 2 slices",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "1"}],
             1,
-            "host-1 has MEGASCALE_SLICE_ID=1, but the number of the last slice is 0",
+            "host-1 has MEGASCALE_SLICE_ID=1, but no such seat is free in 1 slice",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "0"}] * 3,
             2,
-            "host-3 has MEGASCALE_SLICE_ID=0, but .*taken: host-1 has MEGASCALE_SLICE_ID=0 and h",
+            "host-3 has MEGASCALE_SLICE_ID=0, but .*; host-1 has MEGASCALE_SLICE_ID=0; h",
         ),
         (
             [{"TPU_WORKER_ID": "2"}],
             2,
-            "host-1 has TPU_WORKER_ID=2, but the number of the last host of a slice is 1",
+            "host-1 has TPU_WORKER_ID=2, but no such seat is free in 2 slices",
         ),
         (
             [{"TPU_WORKER_ID": "1"}] * 2,
             1,
-            "host-2 has TPU_WORKER_ID=1, but that seat is taken: host-1 has TPU_WORKER_ID=1",
+            "host-2 has TPU_WORKER_ID=1, but no such .*; host-1 has TPU_WORKER_ID=1",
         ),
         (
             [{"TPU_WORKER_HOSTNAMES": "a,b"}, {"TPU_WORKER_HOSTNAMES": "b,a"}],

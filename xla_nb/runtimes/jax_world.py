@@ -43,10 +43,6 @@ class World:
     platform: str
     ranks_here: int
 
-    @property
-    def several_hosts(self) -> bool:
-        return self.ranks_here < self.ranks
-
 
 class Coordinator:
     """The process of the ranks' coordination service, by default on a free loopback port.
@@ -203,7 +199,7 @@ def _choose_platform(world: World, local_rank: int, client: Any) -> None:
 
 def _own_address(world: World) -> str:
     """The address at which other ranks reach this one."""
-    if not world.several_hosts:
+    if world.ranks_here == world.ranks:
         return LOOPBACK
     host, _, port = world.address.rpartition(":")
     return addresses.own_address((host, int(port)))

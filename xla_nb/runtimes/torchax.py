@@ -53,7 +53,15 @@ def plan(machine: Machine, n: int | None) -> Plan:
     imports = tuple(name for name in IMPORTS if is_there or not name.startswith("torch"))
     platform = _platform(machine.device, machine.variable)
     if platform == "tpu":
-        return Plan(*_on_chips(machine, n), imports, notices)
+        if machine.hosts == 1:
+            require_one_host(machine.accelerator, machine.chips, "torchax")
+        if devices_per_chip(machine.accelerator) > 1:
+            raise UsageError(
+                "--runtime torchax needs chips with one device, but a chip of a "
+                f"{machine.accelerator} has two. Use --runtime xla, or a newer TPU."
+            )
+        sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
+        return Plan(n or machine.chips, sets, imports, notices)
     gpus = _gpus(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
     if gpus and n is not None and n > gpus:
         raise UsageError(
@@ -62,19 +70,6 @@ def plan(machine: Machine, n: int | None) -> Plan:
         )
     ranks = n or gpus or tpu_types.simulated_ranks(machine.variable(SIMULATE), n)
     return Plan(ranks, {}, imports, notices)
-
-
-def _on_chips(machine: Machine, n: int | None) -> tuple[int, Mapping[str, str]]:
-    """The number of ranks, and the variables for their chips."""
-    if machine.hosts == 1:
-        require_one_host(machine.accelerator, machine.chips, "torchax")
-    if devices_per_chip(machine.accelerator) > 1:
-        raise UsageError(
-            "--runtime torchax needs chips with one device, but a chip of a "
-            f"{machine.accelerator} has two. Use --runtime xla, or a newer TPU."
-        )
-    sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
-    return n or machine.chips, sets
 
 
 def _platform(device: str, variable: Callable[[str], str]) -> str:

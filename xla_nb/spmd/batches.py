@@ -38,8 +38,7 @@ def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
         part = tensor.to(sharding.device(), copy=True)  # the user's tensor keeps its layout
         if tensor.ndim:
             whole.batch = (tensor.shape[0], split)
-        layout = (split, *[()] * (tensor.ndim - 1)) if tensor.ndim else ()
-        sharding.place(part, whole, layout)
+        sharding.place(part, whole, (split, *[()] * tensor.ndim)[: tensor.ndim])
         return part
 
     return pytree.tree_map_only(Tensor, moved, batch)

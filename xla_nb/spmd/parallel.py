@@ -7,6 +7,7 @@ Parameters stay the same objects, and tied ones stay tied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -51,10 +52,10 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
             _add(planned, mesh, tensors[name], (placement,), where)
     _place(model, mesh, planned)
     make_splittable(model)
-    batch = _Batch(mesh)
-    model.register_forward_pre_hook(batch.look, prepend=True, with_kwargs=True)
+    note = partial(_note_batch, mesh.whole)
+    model.register_forward_pre_hook(note, prepend=True, with_kwargs=True)
     for target, reading in hooked:
-        _Hooks(reading, mesh, batch, target.where).register(target.tensor_or_module)
+        _Hooks(reading, mesh, target.where).register(target.tensor_or_module)
     for target in own:
         target.value._apply(target.tensor_or_module, mesh)
     return model
@@ -130,48 +131,32 @@ def _moved(tensor: Tensor) -> Tensor:
 # --- inputs and outputs -----------------------------------------------------------------------
 
 
-class _Batch:
-    """How the model's latest inputs are split on dimension 0, over axes outside the plan.
+def _note_batch(whole: Mesh, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a model's forward: note how its inputs are split on dimension 0. A pending value that
+    was computed from a batch has no sharding yet; then what was noted last stays."""
+    for value in pytree.tree_leaves((args, kwargs)):
+        if isinstance(value, Tensor) and value.ndim and sharding.sharding(value) is not None:
+            whole.batch = (value.shape[0], sharding.layout_of(value, whole)[0])
+            return
 
-    Read from the inputs' sharding. A pending value computed from a batch has no sharding yet; then
-    the last batch that was moved to the mesh decides.
-    """
 
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._planned = {mesh.axis(name) for name in mesh.names}
-        self._axes: tuple[int, ...] = ()
-        self._size = 1
-
-    def look(self, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._size, self._axes = 1, ()
-        for value in pytree.tree_leaves((args, kwargs)):
-            if isinstance(value, Tensor) and value.ndim and not self._axes:
-                split = self._split(value)
-                self._axes = tuple(axis for axis in split if axis not in self._planned)
-                self._size = value.shape[0]
-
-    def _split(self, value: Tensor) -> tuple[int, ...]:
-        """The axes that split dimension 0 of an input."""
-        if sharding.sharding(value) is not None:
-            return sharding.layout_of(value, self._mesh.whole)[0]
-        size, axes = self._mesh.whole.batch
-        return axes if size == value.shape[0] else ()
-
-    def keep(self, layout: Layout, tensor: Tensor) -> Layout:
-        """The layout with dimension 0 split as the batch is, if the tensor holds the batch: without
-        that the batch would be gathered."""
-        if not layout or not self._axes or tensor.shape[0] % self._size:
-            return layout
-        return (tuple(sorted({*layout[0], *self._axes})), *layout[1:])
+def _with_batch(layout: Layout, tensor: Tensor, mesh: Mesh) -> Layout:
+    """The layout with dimension 0 split as the batch is over axes outside the plan, if the tensor
+    holds the batch: without that the batch would be gathered."""
+    size, split = mesh.whole.batch
+    planned = {mesh.axis(name) for name in mesh.names}
+    axes = [axis for axis in split if axis not in planned]
+    if not layout or not axes or tensor.shape[0] % size:
+        return layout
+    return (tuple(sorted({*layout[0], *axes})), *layout[1:])
 
 
 class _Hooks:
     """The hooks of one module: its inputs and outputs get sharding constraints in the graph, and
     XLA chooses the collectives that it takes."""
 
-    def __init__(self, reading: Reading, mesh: Mesh, batch: _Batch, where: str) -> None:
-        self._reading, self._mesh, self._batch, self._where = reading, mesh, batch, where
+    def __init__(self, reading: Reading, mesh: Mesh, where: str) -> None:
+        self._reading, self._mesh, self._where = reading, mesh, where
 
     def register(self, module: Any) -> None:
         if self._reading.inputs or self._reading.keywords:
@@ -214,11 +199,9 @@ class _Hooks:
                 f"{held}. Move it there with xla_nb.spmd.shard_batch(batch, mesh) or .to('xla'), "
                 "or use None for it in the plan."
             )
-        arriving, wanted = handover
+        where = f"{self._where}, {what}"
         forward, backward = (
-            self._batch.keep(
-                layout(self._mesh, [each], value.ndim, f"{self._where}, {what}"), value
-            )
-            for each in (wanted, arriving)
+            _with_batch(layout(self._mesh, [each], value.ndim, where), value, self._mesh)
+            for each in reversed(handover)
         )
         return sharding.Constrain.apply(value, self._mesh, forward, backward)

@@ -84,17 +84,14 @@ def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
 
     Raises AttributeError where XLA has not chosen one yet, or chose another.
     """
-    if _described(tensor) in _given:
-        return _given[_described(tensor)]
-    if sharding(tensor) is None:
+    described = _described(tensor)
+    if described not in _given:
         raise AttributeError(
-            "This tensor has no placements yet: XLA chooses them when it computes the value. Call "
-            "torch_xla.sync() before, or place it with distribute_tensor."
+            f"This tensor has no placements {'that were given' if described else 'yet'}: XLA "
+            "chooses them when it computes the value. Call torch_xla.sync() before, place it with "
+            "distribute_tensor, or use xla_nb.spmd.show(tensor)."
         )
-    raise AttributeError(
-        f"XLA holds this tensor as {_described(tensor)}, and no placements given here say so. Use "
-        "xla_nb.spmd.show(tensor)."
-    )
+    return _given[described]
 
 
 def mark_like(tensor: Tensor, sharding: Any) -> None:

@@ -80,7 +80,8 @@ def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]
             variables = dict(everywhere)
             if count > 1:
                 variables[SLICE] = str(number)
-            in_slice = _own(host) if pod else _computed(row, worker)
+            names = ",".join(other.address for other in row)
+            in_slice = _own(host) if pod else {WORKER: str(worker), WORKERS: names}
             result.append(Seat(host, number, worker, {**variables, **in_slice}))
     return result
 
@@ -94,9 +95,7 @@ def _slices(hosts: Sequence[Host], option: int | None) -> int:
     if not hosts:
         raise UsageError("There are no hosts to divide into slices. Name at least one.")
     preset = _agreed(hosts, SLICES, None if option is None else str(option), "--slices")
-    count = option or (_number(preset, SLICES) if preset else 1)
-    if preset and count < 1:
-        _refuse(f"{_settings(preset, SLICES)}, but there is at least 1 slice")
+    count = option or (preset and _number(preset, SLICES)) or 1
     check_equal(len(hosts), count)
     return count
 
@@ -136,35 +135,21 @@ def _seated(
 ) -> dict[tuple[int, int], Host]:
     """Every host by (slice, worker). Hosts with preset numbers are seated first; the others take
     the free seats in order."""
+    names = [SLICE, WORKER] if pod else [SLICE]
     numbered = [
-        (host, _preset(host, SLICE, slices), _preset(host, WORKER, workers) if pod else None)
-        for host in hosts
+        (host, _number(host, SLICE), _number(host, WORKER) if pod else None) for host in hosts
     ]
+    seats = list(product(range(slices), range(workers)))
     taken: dict[tuple[int, int], Host] = {}
     for host, slice_, worker in sorted(numbered, key=lambda entry: entry[1:].count(None)):
-        fits = [
-            seat
-            for seat in product(range(slices), range(workers))
-            if slice_ in (None, seat[0]) and worker in (None, seat[1])
-        ]
+        fits = [seat for seat in seats if slice_ in (None, seat[0]) and worker in (None, seat[1])]
         free = next((seat for seat in fits if seat not in taken), None)
         if free is None:
-            names = [SLICE, WORKER] if pod else [SLICE]
-            others = " and ".join(_settings(taken[seat], *names) for seat in fits)
-            _refuse(f"{_settings(host, *names)}, but that seat is taken: {others}")
+            shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
+            others = "".join(f"; {_settings(taken[seat], *names)}" for seat in fits)
+            _refuse(f"{_settings(host, *names)}, but no such seat is free in {shape}{others}")
         taken[free] = host
     return taken
-
-
-def _preset(host: Host, name: str, size: int) -> int | None:
-    """A host's own slice or worker number, 0 to size - 1; None if it is not set."""
-    if not host.environ.get(name):
-        return None
-    number = _number(host, name)
-    if number >= size:
-        of = "slice" if name == SLICE else "host of a slice"
-        _refuse(f"{_settings(host, name)}, but the number of the last {of} is {size - 1}")
-    return number
 
 
 # ---------------------------------------------------------------- within a slice
@@ -178,14 +163,10 @@ def _own(host: Host) -> dict[str, str]:
     return own
 
 
-def _computed(row: Sequence[Host], worker: int) -> dict[str, str]:
-    return {WORKER: str(worker), WORKERS: ",".join(host.address for host in row)}
-
-
 def _check_neighbors(row: Sequence[Host]) -> None:
     """The hosts of a slice must have the same list of neighbors, of the slice's size."""
     lists = [host for host in row if WORKERS in _own(host)]
-    _agreed(lists, WORKERS, group="slice")
+    _agreed(lists, WORKERS)
     count = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
     if count != len(row):
         _refuse(
@@ -198,11 +179,7 @@ def _check_neighbors(row: Sequence[Host]) -> None:
 
 
 def _agreed(
-    hosts: Sequence[Host],
-    name: str,
-    wanted: str | None = None,
-    source: str = "",
-    group: str = "run",
+    hosts: Sequence[Host], name: str, wanted: str | None = None, source: str = ""
 ) -> Host | None:
     """A host with this variable, which must be the same on all hosts that have it, and the wanted
     one; None if no host has it."""
@@ -210,7 +187,7 @@ def _agreed(
     for other in having[1:]:
         if other.environ[name] != having[0].environ[name]:
             both = f"{_settings(having[0], name)} and {_settings(other, name)}"
-            _refuse(f"{both}, but all hosts of a {group} need the same value")
+            _refuse(f"{both}, but they need the same value")
     if having and wanted is not None and having[0].environ[name] != wanted:
         raise UsageError(
             f"{_settings(having[0], name)}, but {source} gives {wanted}. Use one value for both, "
@@ -219,10 +196,12 @@ def _agreed(
     return having[0] if having else None
 
 
-def _number(host: Host, name: str) -> int:
-    if not host.environ[name].isdecimal():
+def _number(host: Host, name: str) -> int | None:
+    """A number that a host has in a variable; None if it is not set."""
+    text = host.environ.get(name)
+    if text and not text.isdecimal():
         _refuse(f"{_settings(host, name)}, which is not a number")
-    return int(host.environ[name])
+    return int(text) if text else None
 
 
 def _settings(host: Host, *names: str) -> str:
