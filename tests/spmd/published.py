@@ -26,7 +26,7 @@ from torch.distributed.tensor import (
     distribute_tensor,
     zeros,
 )
-from torch.distributed.tensor.experimental import local_map
+from torch.distributed.tensor.experimental import _func_map
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -268,7 +268,7 @@ def refused() -> dict[str, tuple[str, str]]:
             "parts": lambda: DTensor.from_local(ones, mesh, [Shard(0)]),
             "fully_shard": lambda: fully_shard(seeded(MODELS["mlp"][0]).to("xla"), mesh=mesh),
             "flatten": lambda: square()["dp", "tp"]._flatten("all"),
-            "local_map": lambda: local_map(torch.sum, out_placements=[Shard(0)]),
+            "local_map": lambda: _func_map.local_map(torch.sum, out_placements=[Shard(0)]),
             "two axes": lambda: parallelize_module(seeded(MODELS["mlp"][0]), square(), MLP),
             "no plan": lambda: parallelize_module(model, mesh, [ColwiseParallel()]),
         }.items()

@@ -34,7 +34,7 @@ def install() -> None:
     xs.xla_distribute_module = distribute_module
     DTensor.from_local = staticmethod(from_local)
     parallel.parallelize_module = parallel.api.parallelize_module = parallelize_module
-    experimental.local_map = refuse_local_map
+    experimental.local_map = experimental._func_map.local_map = refuse_local_map
     # Every tensor on the devices is whole for the program; others have none of these attributes.
     tensors: Any = torch.Tensor
     tensors.device_mesh = _attribute("device_mesh", lambda tensor: sharding.given(tensor)[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from xla_nb.errors import UsageError
 from xla_nb.wording import listed, several
@@ -19,9 +18,6 @@ SIMULATED = 4
 
 #: The variable that asks for a simulated host, and for the TPU that it answers as (tpu_types.py).
 SIMULATE = "XLA_NB_SIMULATE"
-
-Device = Literal["TPU", "CPU"]
-_DEVICES: dict[str, Device] = {"TPU": "TPU", "CPU": "CPU"}
 
 # The PCI devices that torch_xla counts (_internal/tpu.py, num_available_chips), each with the
 # smallest accelerator type it can be. v2 and v3 share an id, and behave alike.
@@ -63,7 +59,7 @@ def accelerator_type(
     return _CHIPS[models[0]].format(chips=len(models)) or None
 
 
-def choose_device(environ: Mapping[str, str], chips: int) -> Device:
+def choose_device(environ: Mapping[str, str], chips: int) -> str:
     """The device for the ranks: PJRT_DEVICE if set, else the TPU if there is one.
 
     "CPU" is a simulated host; SIMULATE asks for it, whatever there is. Raises UsageError for a
@@ -77,8 +73,8 @@ def choose_device(environ: Mapping[str, str], chips: int) -> Device:
             "PJRT_DEVICE=TPU is set, but this machine has no TPU chips. Remove the variable to "
             "run on a simulated TPU host: `import os; os.environ.pop('PJRT_DEVICE')`."
         )
-    if device in _DEVICES:
-        return _DEVICES[device]
+    if device in ("TPU", "CPU"):
+        return device
     raise UsageError(
         f"PJRT_DEVICE={device} is not supported: xla_nb runs ranks on a TPU or a simulated TPU "
         "host. Set PJRT_DEVICE to TPU or CPU, or remove it to let xla_nb choose."
