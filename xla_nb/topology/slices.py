@@ -28,8 +28,6 @@ SLICE = "MEGASCALE_SLICE_ID"
 WORKER = "TPU_WORKER_ID"
 WORKERS = "TPU_WORKER_HOSTNAMES"
 
-_UNSET = "Remove the variable on the host where it is wrong."
-
 
 @dataclass(frozen=True)
 class Host:
@@ -211,4 +209,4 @@ def _settings(host: Host, *names: str) -> str:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise UsageError(f"{reason}. {_UNSET}")
+    raise UsageError(f"{reason}. Remove the variable on the host where it is wrong.")
