@@ -33,8 +33,7 @@ from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.topology import drawing
-from xla_nb.topology import picture as topology
+from xla_nb.topology import diagram
 from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
@@ -270,7 +269,7 @@ def close(why: str = "") -> None:
         provider.close()
 
 
-def cluster_diagram(options: Options) -> drawing.Diagram:
+def cluster_diagram(options: Options) -> diagram.Diagram:
     """The hosts that a cluster gives for launches with these options, held for the next one.
 
     Raises XlaNbError where it cannot give them."""
@@ -281,7 +280,7 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     own = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
     where = f"of a Ray cluster (--on {options.on})"
     accelerator = None if simulated else own
-    return topology.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
+    return diagram.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ from xla_nb.run import recorded
 from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Options, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
-from xla_nb.topology import drawing, picture
+from xla_nb.topology import diagram
 from xla_nb.views.picture import table
 from xla_nb.wording import listed, meant, several, shortened, size
 
@@ -365,16 +365,16 @@ class XlaMagics(Magics):
         options = run_options.options(self._completed(words), flags=True)
         ranks = given.n if accelerator else options.n
         if dry_run:
-            diagram = picture.on_paper(given.hosts, given.slices, ranks, accelerator)
+            shown = diagram.on_paper(given.hosts, given.slices, ranks, accelerator)
         elif options.on != "local" and not accelerator:
-            diagram = api.cluster_diagram(options)
+            shown = api.cluster_diagram(options)
         elif given.hosts or given.slices or accelerator:
             raise UsageError(
                 f"%xla_topology {line}: this machine is one host. Add --dry-run to draw others."
             )
         else:
-            diagram = picture.here(run_options.environment(options, os.environ), ranks)
-        print(drawing.draw(diagram))
+            shown = diagram.here(run_options.environment(options, os.environ), ranks)
+        print(shown)
 
     @line_magic
     def xla_stop(self, line: str) -> None:

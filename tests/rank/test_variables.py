@@ -20,7 +20,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.protocol.plain import made
 from xla_nb.rank import variables
 from xla_nb.rank.variables import Variable, describe, names_of, values
-from xla_nb.runtimes import torchax_versions
+from xla_nb.runtimes import torchax
 
 
 def one(value, **options):
@@ -527,7 +527,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def on_jax():
     try:
-        torchax_versions.check_versions()
+        torchax.check_versions()
     except LaunchError as missing:
         pytest.skip(str(missing))
     return run(JAX, JAX_PLATFORMS="cpu")

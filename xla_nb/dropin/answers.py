@@ -18,7 +18,7 @@ from xla_nb import notebook
 from xla_nb.errors import UsageError
 from xla_nb.importing import when_imported
 from xla_nb.in_place import InPlace, Place
-from xla_nb.topology import chips, simulated
+from xla_nb.topology import chips, tpu_types
 
 _TPU = "torch_xla._internal.tpu"
 _DEVICE = "PJRT_DEVICE"
@@ -57,11 +57,11 @@ def _settings() -> dict[str, Any]:
     return here.settings if here else {}
 
 
-def _simulated() -> simulated.SimulatedTpu | None:
+def _simulated() -> tpu_types.SimulatedTpu | None:
     """The TPU that a launch would simulate, if it would."""
     try:
         kind = wish()
-        return None if kind is None else simulated.tpu(kind, _settings().get("n"))
+        return None if kind is None else tpu_types.simulated(kind, _settings().get("n"))
     except UsageError:  # the launch says so
         return None
 
@@ -143,7 +143,7 @@ def available_devices() -> int:
 def metadata(key: str) -> str:
     """An attribute of the TPU VM, or of the one that is simulated, where that has it."""
     answering = _simulated()
-    answer = simulated.metadata(answering.variables(), key) if answering else None
+    answer = tpu_types.metadata(answering.variables(), key) if answering else None
     return answer or str(_answers().original("_get_metadata")(key))
 
 
@@ -157,7 +157,7 @@ def can_simulate(devices: object) -> bool:
         return False
     try:
         kind = wish()
-        return kind is not None and simulated.ranks(kind, devices) == devices
+        return kind is not None and tpu_types.simulated_ranks(kind, devices) == devices
     except UsageError:
         return False
 

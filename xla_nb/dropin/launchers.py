@@ -20,7 +20,7 @@ from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import ViewName, count
 from xla_nb.run.run import Run
-from xla_nb.topology import chips, simulated
+from xla_nb.topology import chips, tpu_types
 from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import listed, several
 
@@ -290,9 +290,9 @@ def _ranks(asked: int | None, name: str) -> int | None:
         _tell(name, asked, possible[-1])
         return None
     try:
-        return simulated.ranks(wish, asked)
+        return tpu_types.simulated_ranks(wish, asked)
     except UsageError:
-        _tell(name, asked, simulated.ranks(wish, None))
+        _tell(name, asked, tpu_types.simulated_ranks(wish, None))
         return None
 
 

@@ -20,7 +20,7 @@ from xla_nb import runtimes
 from xla_nb.engines import base
 from xla_nb.errors import UsageError
 from xla_nb.protocol import hostile
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE
 from xla_nb.wording import listed, meant, shortened
 
@@ -135,7 +135,7 @@ def _engine(label: str, value: Any) -> str:
 def _tpu(label: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{label} must be the name of a TPU type, not {_type(value)}.")
-    return simulated.known(label, value)
+    return tpu_types.simulatable(label, value)
 
 
 def _switch(label: str, value: Any) -> bool:
