@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from xla_nb import notebook, old_names, old_parameters
+from xla_nb import notebook, old_names
 from xla_nb.dropin import answers, colab, launchers
 from xla_nb.protocol import absl_flags
 from xla_nb.rank.entries import is_rank
@@ -25,7 +25,6 @@ def install() -> None:
     launchers.turn_on()
     answers.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
-    old_parameters.turn_on()
     here = notebook.current()
     if here:
         colab.of(here.shell).turn_on()
@@ -36,7 +35,6 @@ def uninstall() -> None:
     launchers.turn_off()
     answers.turn_off()
     old_names.uninstall()
-    old_parameters.turn_off()
     here = notebook.current()
     if here:
         colab.of(here.shell).turn_off()

@@ -16,19 +16,11 @@ from typing import Any
 
 from xla_nb import notebook
 from xla_nb.errors import UsageError
-from xla_nb.importing import when_imported
-from xla_nb.in_place import InPlace, Place
+from xla_nb.patching import InPlace, Place, when_imported
 from xla_nb.topology import chips, simulated
 
-_TPU = "torch_xla._internal.tpu"
 _DEVICE = "PJRT_DEVICE"
 _LIGHTNING = "lightning.fabric.accelerators.xla", "lightning_fabric.accelerators.xla"
-
-
-@functools.cache
-def _answers() -> InPlace:
-    """Those of this process."""
-    return InPlace(_PLACES)
 
 
 def turn_on() -> None:
@@ -66,47 +58,22 @@ def _simulated() -> simulated.SimulatedTpu | None:
         return None
 
 
+def can_simulate(devices: object) -> bool:
+    """Whether so many devices could be the ranks of a launch on this machine, where no number of
+    ranks is set."""
+    if not _answers().is_on or type(devices) is not int or devices < 1:
+        return False
+    chosen = _settings()
+    if chosen.get("n") or chosen.get("on", "local") != "local":
+        return False
+    try:
+        kind = wish()
+        return kind is not None and simulated.ranks(kind, devices) == devices
+    except UsageError:
+        return False
+
+
 # ---------------------------------------------------------------- what torch_xla answers
-
-
-def _num_available_chips():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import available_chips
-
-    return available_chips()
-
-
-def _num_available_devices():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import available_devices
-
-    return available_devices()
-
-
-def _metadata(key):  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import metadata
-
-    return metadata(key)
-
-
-def _using_env_vars():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import reads_variables
-
-    return reads_variables()
-
-
-def _maybe_select_default_device():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import select_device
-
-    return select_device()
-
-
-# torch_xla sets itself up for libtpu while it is imported, if there are chips.
-_PLACES = (
-    Place("torch_xla.runtime", "_maybe_select_default_device", _maybe_select_default_device),
-    Place(_TPU, "num_available_chips", _num_available_chips, after="torch_xla"),
-    Place(_TPU, "num_available_devices", _num_available_devices, after="torch_xla"),
-    Place(_TPU, "_get_metadata", _metadata, after="torch_xla"),
-    Place(_TPU, "_using_env_vars", _using_env_vars, after="torch_xla"),
-)
 
 
 def select_device() -> None:
@@ -147,21 +114,6 @@ def metadata(key: str) -> str:
     return answer or str(_answers().original("_get_metadata")(key))
 
 
-def can_simulate(devices: object) -> bool:
-    """Whether so many devices could be the ranks of a launch on this machine, where no number of
-    ranks is set."""
-    if not _answers().is_on or type(devices) is not int or devices < 1:
-        return False
-    chosen = _settings()
-    if chosen.get("n") or chosen.get("on", "local") != "local":
-        return False
-    try:
-        kind = wish()
-        return kind is not None and simulated.ranks(kind, devices) == devices
-    except UsageError:
-        return False
-
-
 def reads_variables() -> bool:
     """Whether torch_xla reads the environment in place of the metadata.
 
@@ -169,6 +121,22 @@ def reads_variables() -> bool:
     imported), and then a simulated TPU has no type.
     """
     return not _simulated() and bool(_answers().original("_using_env_vars")())
+
+
+@functools.cache
+def _answers() -> InPlace:
+    """Those of this process. torch_xla sets itself up for libtpu while it is imported, if there
+    are chips."""
+    tpu, xla = "torch_xla._internal.tpu", "torch_xla"
+    return InPlace(
+        (
+            Place("torch_xla.runtime", "_maybe_select_default_device", select_device),
+            Place(tpu, "num_available_chips", available_chips, after=xla),
+            Place(tpu, "num_available_devices", available_devices, after=xla),
+            Place(tpu, "_get_metadata", metadata, after=xla),
+            Place(tpu, "_using_env_vars", reads_variables, after=xla),
+        )
+    )
 
 
 def _adapt(module: ModuleType) -> None:

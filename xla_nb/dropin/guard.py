@@ -24,7 +24,7 @@ from typing import Any
 from xla_nb import notebook
 from xla_nb.dropin import answers
 from xla_nb.errors import UsageError
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 from xla_nb.run.options import GUARD
 
 #: Functions of torch_xla._XLAC that make the client of this process, or open its devices.

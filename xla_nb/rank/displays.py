@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from xla_nb.importing import when_imported
-from xla_nb.in_place import InPlace, Place
+from xla_nb.patching import InPlace, Place, when_imported
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.displays import LARGEST, Journal, encode
 from xla_nb.record.files import Record
@@ -104,7 +103,7 @@ def display(
 def publish(
     data: Any,
     metadata: Any = None,
-    *,
+    *_source: Any,
     transient: Any = None,
     update: bool = False,
     result: bool = False,
@@ -218,29 +217,11 @@ def _ipythons() -> InPlace:
     module = module if find_spec(module) else "IPython.core.display"
     return InPlace(
         (
-            Place(module, "display", _display),
-            Place(module, "publish_display_data", _publish),
-            Place(module, "clear_output", _clear_output),
+            Place(module, "display", display),
+            Place(module, "publish_display_data", publish),
+            Place(module, "clear_output", clear_output),
         )
     )
-
-
-def _display(*objs, **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import display
-
-    return display(*objs, **kwargs)
-
-
-def _publish(data, metadata=None, *others, **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import publish
-
-    return publish(data, metadata, **kwargs)
-
-
-def _clear_output(wait=False):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import clear_output
-
-    return clear_output(wait)
 
 
 def _choose_backend(matplotlib: types.ModuleType) -> None:

@@ -8,7 +8,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 
 
 def let_torch_open_numpys() -> None:

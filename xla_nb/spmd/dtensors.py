@@ -21,8 +21,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, _api
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from xla_nb.errors import UsageError
-from xla_nb.importing import when_imported
-from xla_nb.in_place import InPlace, Place
+from xla_nb.patching import InPlace, Place, when_imported
 from xla_nb.spmd import marking, meshes, questions
 from xla_nb.spmd.parallel import parallelize
 from xla_nb.spmd.plans import matches
@@ -44,26 +43,6 @@ def install() -> None:
     questions.answer()
 
 
-def _parallelize_module(  # type: ignore[no-untyped-def] # its code runs in torch's function
-    module, device_mesh=None, parallelize_plan=None, *, src_data_rank=0
-):
-    from xla_nb.spmd.dtensors import parallelize_module
-
-    return parallelize_module(module, device_mesh, parallelize_plan, src_data_rank)
-
-
-def _local_map(*_args, **_options):  # type: ignore[no-untyped-def] # as above
-    from xla_nb.spmd.dtensors import refuse_local_map
-
-    refuse_local_map()
-
-
-_torchs = InPlace(
-    [
-        Place("torch.distributed.tensor.parallel.api", "parallelize_module", _parallelize_module),
-        Place("torch.distributed.tensor.experimental._func_map", "local_map", _local_map),
-    ]
-)
 _make_mesh = DeviceMesh.__init__
 _from_local = DTensor.from_local
 _make_tensor = _api._dtensor_init_helper
@@ -84,8 +63,15 @@ def make_mesh(self: Any, device_type: str, mesh: Any, **options: Any) -> None:
         meshes.adopt(self)
 
 
-def parallelize_module(module: Any, device_mesh: Any, plan: Any, src_data_rank: int | None) -> Any:
+def parallelize_module(
+    module: Any,
+    device_mesh: Any = None,
+    parallelize_plan: Any = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> Any:
     """As torch's, a plan's keys that match nothing are left out with a warning."""
+    plan = parallelize_plan
     mesh = _mesh(device_mesh)
     if mesh.device_type != "xla":
         original = _torchs.original("parallelize_module")
@@ -197,12 +183,20 @@ def _with_module(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def refuse_local_map() -> NoReturn:
+def refuse_local_map(*_: object, **__: object) -> NoReturn:
     raise NotExpressible(
         "local_map",
         "the function works on this rank's part, but under SPMD one process has all parts",
         "Call the function on the whole tensor",
     )
+
+
+_torchs = InPlace(
+    [
+        Place("torch.distributed.tensor.parallel.api", "parallelize_module", parallelize_module),
+        Place("torch.distributed.tensor.experimental._func_map", "local_map", refuse_local_map),
+    ]
+)
 
 
 def _refuse_counting(module: Any) -> None:
