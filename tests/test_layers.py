@@ -16,7 +16,7 @@ ROWS = (
     (
         *("__init__", "magics", "live_magics", "lines", "completion"),
         *("dropin", "live", "live_questions", "live_panel", "tooltips"),
-        *("api", "own_runs", "notebook", "executed", "autoreloaded"),
+        *("api", "notebook", "executed", "autoreloaded"),
     ),
     ("views",),
     ("run",),

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from xla_nb import api, live_panel, live_questions, notebook, own_runs
+from xla_nb import api, live_panel, live_questions, notebook
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program import missing
 from xla_nb.program.build import (
@@ -46,6 +46,8 @@ from xla_nb.wording import ranks as numbered
 #: The options that say what live ranks are, and those of what they run.
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shut down button"
+#: Cells after which old records are removed: to remove one takes as long as to run a cell.
+_TIDIES = 100
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
@@ -88,6 +90,7 @@ def start(
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle, has_magics=has_magics)
+        api.keep(run)
         if shown:
             live_panel.started(group, functools.partial(_end, group, _BUTTON))
         group.wait_until_ready()
@@ -148,7 +151,7 @@ def _end(group: Group, why: str) -> None:
         del _groups()[group.name]
     group.end(why)
     _lose(group)
-    own_runs.tidy()
+    api.tidy()
 
 
 def _lose(group: Group) -> None:
@@ -268,7 +271,7 @@ def _run(
         if group.watch.names:
             run.at_end(functools.partial(live_questions.look_for_drift, group))
         then.callback(_tell_after, group, run, options)
-        return api.shown(run, options, launched, own_runs.pace())
+        return api.shown(run, options, launched, tidies=group.number % _TIDIES == 0)
 
 
 def _tell_after(group: Group, run: Run, options: Options) -> None:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs, tooltips
+from xla_nb import api, completion, dropin, live, live_magics, notebook, tooltips
 from xla_nb.dropin import guard
 from xla_nb.errors import ProgramError, UsageError, in_lines
 from xla_nb.executed import lines_above_magic, plain_line_ends
@@ -399,15 +399,15 @@ class XlaMagics(Magics):
         """List recorded runs, newest first: `%xla_runs`, or `%xla_runs 5` for five of them.
 
         `xla_nb.open_run(NAME)` opens one. `%xla_runs --clean` removes the files of all runs, except
-        those in progress and those that variables of open notebooks refer to.
+        those in progress and those that variables or Out of open notebooks refer to.
         """
         entries = recorded.entries()
         if line.split() == ["--clean"]:
-            done = own_runs.clean()
+            done = api.clean()
             print(f"Removed {several(len(done.removed), 'run')} ({size(done.freed)}).")
             if done.needed:
                 names = listed(done.needed, most=5)
-                kept = f"Kept because variables of open notebooks refer to them: {names}."
+                kept = f"Kept because variables or Out of open notebooks refer to them: {names}."
                 print(*in_lines(kept), sep="\n")
             return
         if line.strip():
@@ -416,7 +416,7 @@ class XlaMagics(Magics):
 
     def _named_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by a variable or by their own name; none named: all."""
-        living = own_runs.living()
+        living = api.living()
         names = list(dict.fromkeys(line.split()))
         if not names and not living:
             print("No runs are in progress.")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +13,6 @@ from xla_nb.executed import Executed, lines_above_magic, plain_line_ends
 from xla_nb.program.build import Cell, Program, Scope
 from xla_nb.program.cells import unreadable
 from xla_nb.protocol import modules
-
-_DISPLAYED = re.compile(r"_{1,3}|_\d+")
 
 
 @dataclass
@@ -118,14 +114,6 @@ class Notebook:
     def resolve(self, name: str) -> object:
         """A name of the notebook, for a result that refers to it. Raises KeyError."""
         return self.shell.user_ns[name]
-
-    def displayed(self) -> Counter[int]:
-        """How many references IPython has to what cells displayed (`Out`, `_`, `_3`), by its id."""
-        held = [v for name, v in list(self.shell.user_ns.items()) if _DISPLAYED.fullmatch(name)]
-        held += [*self.shell.user_ns_hidden.values(), *self.shell.user_ns.get("_oh", {}).values()]
-        held += [vars(self.shell.displayhook).get(name) for name in ("_", "__", "___")]
-        held.append(getattr(getattr(self.shell, "last_execution_result", None), "result", None))
-        return Counter(map(id, held))
 
 
 @functools.cache

@@ -172,11 +172,6 @@ class Record:
         lives = self._owner_lives()
         return _age(self._owner) < WEEK if lives is None else lives
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether it is this process that needs the record."""
-        return self._owner_fields() == _own_process(os.getpid()).split()
-
     def is_lost(self, *, at_once: bool = False) -> bool:
         """Whether a run that has not ended never will: its process is gone, and nothing was touched
         for a week. `at_once`: without the week, if the process is known to be gone."""
@@ -218,13 +213,15 @@ class Record:
             self._events.close()
 
     def own(self) -> None:
-        """Mark the record as needed by this process."""
-        with contextlib.suppress(OSError):  # another process has removed it
-            private.write(self._owner, _own_process(os.getpid()).encode())
+        """Mark the record as needed by this process, if no other one needs it."""
+        if not self.is_owned:
+            with contextlib.suppress(OSError):  # another process has removed it, or a full disk
+                private.write(self._owner, _own_process(os.getpid()).encode())
 
     def disown(self) -> None:
-        """Mark the record as no longer needed by the process that needed it."""
-        self._owner.unlink(missing_ok=True)
+        """Mark the record as no longer needed by this process; no other one's mark is touched."""
+        if self._owner_fields() == _own_process(os.getpid()).split():
+            self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
         """Write the summary, with the bytes of all files; from now on the run has ended.

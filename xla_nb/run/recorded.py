@@ -280,8 +280,8 @@ class RecordedRun:
     def _gone(self, what: str) -> XlaNbError:
         return XlaNbError(
             f"The files of {self.name} are gone from {self.record.path}, and {what} with them. "
-            "xla_nb keeps the files of runs that variables refer to, and of the newest other runs "
-            "(%xla_config shows how many). Run the cell again."
+            "xla_nb keeps the files of runs that variables or Out refer to, and of the newest "
+            "others (%xla_config shows how many). Run the cell again."
         )
 
     def __repr__(self) -> str:

@@ -85,7 +85,7 @@ class Run(RecordedRun):
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         # Into the state alone: it is told where it cannot be written.
-        # A run does not refer to itself: it is kept while anything refers to it (own_runs._needed).
+        # A run does not refer to itself: its files stay while anything refers to it (api.keep).
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
         self.changed, self.urgent = threading.Condition(), threading.Event()
