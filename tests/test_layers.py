@@ -38,7 +38,6 @@ ROWS = (
         "memory",
         "patching",
         "stopwatch",
-        "markup",
     ),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.

@@ -19,8 +19,7 @@ from typing import Any
 from xla_nb.patching import InPlace, Place, when_imported
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.displays import LARGEST, Journal, encode
-from xla_nb.record.files import Record
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record
 from xla_nb.wording import listed, size
 
 #: matplotlib's backend on ranks: what takes the place of the notebook's own.
@@ -48,7 +47,7 @@ class Screen:
         is told."""
         line = encode(kind, **body)
         try:
-            return self._journal.add(line)
+            return self._journal.add(line, clears=kind == "clear")
         except OSError as problem:
             if self._losses is not None:
                 self._losses.note("all that it displayed", problem)

@@ -33,7 +33,7 @@ from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler, Sampling
 from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep, numbers, preview
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses
 from xla_nb.record.output import capture, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch

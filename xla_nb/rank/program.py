@@ -27,8 +27,7 @@ from xla_nb.rank.short_repr import Short, named
 from xla_nb.rank.since import GaugesSince, LockSince
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
-from xla_nb.record.files import Record, partial
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record, partial
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.wording import in_one_line
 

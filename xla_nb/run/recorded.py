@@ -20,11 +20,11 @@ from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events, plain
 from xla_nb.protocol.parcel import Malformed, Parcel
 from xla_nb.record import displays, private
-from xla_nb.record.arrivals import Arrivals
 from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
+from xla_nb.record.tail import Arrivals
 from xla_nb.run import sentences
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
@@ -360,12 +360,14 @@ def _refuse_strange(folder: Path, trust: bool) -> None:
         plain = [
             Path(entry) for entry in os.scandir(folder) if not entry.is_dir(follow_symlinks=False)
         ]
-        odd = next(filter(None, map(private.why_odd, plain)), "")
+        odd = next((path for path in plain if path.is_symlink() or not path.is_file()), None)
         strange = next(filter(None, map(private.why_not_ours, [*above, folder, *plain])), "")
     except PermissionError as problem:
         raise UsageError(f"Cannot read the record at {folder}: {problem}.") from None
     if odd:
-        raise UsageError(f"{odd}. No record of xla_nb has such a file, so it was not opened.")
+        raise UsageError(
+            f"{odd} is not a plain file. No record of xla_nb has such a one, so it was not opened."
+        )
     if strange and not trust:
         raise UsageError(
             f"{strange}. Results are pickles, which can execute code when they are opened, so the "

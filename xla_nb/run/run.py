@@ -19,8 +19,7 @@ from xla_nb.errors import Interrupted
 from xla_nb.old_names import first_time
 from xla_nb.protocol import events
 from xla_nb.record import private
-from xla_nb.record.files import Record
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record
 from xla_nb.record.tail import before
 from xla_nb.run import conclusions, lingering, shortage
 from xla_nb.run.failed import RunFailed, as_raised
