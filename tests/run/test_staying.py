@@ -7,8 +7,8 @@ from tests.support import run_double
 from xla_nb.protocol import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
-from xla_nb.run import staying
-from xla_nb.run.staying import Staying, may_take
+from xla_nb.run import stopping
+from xla_nb.run.stopping import Staying, may_take
 
 NOW = 1000.0  # since the epoch; the run was stopped then, and at 0 of the monotonic clock
 
@@ -46,12 +46,12 @@ def run(tmp_path):
 
 @pytest.fixture
 def stay(run, monkeypatch):
-    monkeypatch.setattr(staying.time, "time", lambda: NOW)
+    monkeypatch.setattr(stopping.time, "time", lambda: NOW)
     return Staying(run, 0.0, NOW)
 
 
 def where(run, *numbers, now=NOW + 1):
-    return staying.in_words(run.state, numbers, now)
+    return stopping.in_words(run.state, numbers, now)
 
 
 # ---------------------------------------------------------------- asking

@@ -21,15 +21,15 @@ from xla_nb.protocol import events
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record
 from xla_nb.record.tail import before
-from xla_nb.run import conclusions, lingering, shortage
+from xla_nb.run import conclusions
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.figures import FigureWatch
 from xla_nb.run.hang import HangWatch
-from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
+from xla_nb.run.sentences import shortage
 from xla_nb.run.state import ENDED
-from xla_nb.run.staying import Staying, in_words, may_take
+from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
@@ -314,7 +314,7 @@ class Run(RecordedRun):
 
     def _tell_what_was_short(self) -> None:
         """Once all processes have ended, and so said all they had to."""
-        sentence = shortage.told(self.state, self._last_errors) if self.state.troubled else ""
+        sentence = shortage(self.state, self._last_errors) if self.state.troubled else ""
         if sentence:
             self.take(events.Notice(text=sentence))
 
@@ -410,5 +410,5 @@ class Run(RecordedRun):
     def _tell_what_lingers(self) -> None:
         """Say what is cut off, before it is."""
         here, lives = self._engine.here, bool(self._group)
-        for text in lingering.told(self.state, self._patience, here=here, lives=lives):
+        for text in left_running(self.state, self._patience, here=here, lives=lives):
             self.take(events.Notice(text=text))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import events
-from xla_nb.run.programs import Programs
 
 Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
@@ -94,6 +93,57 @@ class Hang:
 
     report: events.HangReported
     over: str = ""
+
+
+@dataclass
+class ProgramState:
+    """A program of live ranks, the `place`-th from 1; `ended` is how, once it has."""
+
+    place: int
+    began: events.ProgramBegan
+    ended: events.ProgramEnded | None = None
+
+
+@dataclass
+class Programs:
+    """What live ranks have been given to run, by number, as it began."""
+
+    _all: dict[int, ProgramState] = field(default_factory=dict)
+
+    def begin(self, event: events.ProgramBegan) -> None:
+        self._all[event.number] = ProgramState(len(self._all) + 1, event)
+
+    def end(self, event: events.ProgramEnded) -> None:
+        if event.number in self._all:
+            self._all[event.number].ended = event
+
+    @property
+    def count(self) -> int:
+        return len(self._all)
+
+    @property
+    def lost(self) -> int:
+        """How many have ended without finishing."""
+        return sum(1 for one in self.newest if one.ended and one.ended.outcome != "finished")
+
+    @property
+    def newest(self) -> list[ProgramState]:
+        """All of them, the newest first."""
+        return list(self._all.values())[::-1]
+
+    @property
+    def running(self) -> list[ProgramState]:
+        """Those that run now, the oldest first."""
+        return [one for one in list(self._all.values()) if one.ended is None]
+
+    def now(self, rank: int) -> events.ProgramBegan | None:
+        """What a rank has been given and has not ended; None between two programs."""
+        return next((one.began for one in self.running if rank in one.began.ranks), None)
+
+    def rested(self, rank: int) -> float | None:
+        """When the last program of a rank ended; None if it has had none."""
+        ended = (one.ended for one in self.newest if rank in one.began.ranks)
+        return next((one.at for one in ended if one is not None), None)
 
 
 @dataclass
