@@ -201,6 +201,7 @@ class XlaMagics(Magics):
         filename = self.shell.compile.cache(cell.source, self.notebook.number)
         self.notebook.begun(replace(cell, filename=filename))
         before, self.notebook.top_level = self.notebook.top_level, self._top_level(line)
+        guard.of(self.shell).before_cell()
         try:
             code = self.shell.compile(cell.source, filename, "exec")
             exec(code, self.shell.user_global_ns, self.shell.user_ns)

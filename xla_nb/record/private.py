@@ -30,7 +30,7 @@ def own_folder(path: Path) -> None:
 def writing(path: str | os.PathLike[str], flags: int = os.O_WRONLY | os.O_TRUNC) -> int:
     """Open a file for writing; gives the descriptor. It is made if it is missing, and for nobody
     else. Raises OSError."""
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def write(path: Path, content: bytes) -> None:
