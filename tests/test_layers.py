@@ -15,8 +15,8 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 ROWS = (
     (
         *("__init__", "magics", "live_magics", "lines", "completion"),
-        *("dropin", "live", "live_questions", "live_panel", "tooltips"),
-        *("api", "notebook", "executed", "autoreloaded"),
+        *("dropin", "live", "live_questions", "tooltips"),
+        *("api", "notebook"),
     ),
     ("views",),
     ("run",),

@@ -24,10 +24,9 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from xla_nb import api, completion, dropin, live, live_magics, notebook, tooltips
 from xla_nb.dropin import guard
 from xla_nb.errors import ProgramError, UsageError, in_lines
-from xla_nb.executed import lines_above_magic, plain_line_ends
 from xla_nb.lines import Parser, expanded, parsed, parser, without_values
 from xla_nb.live_magics import LiveMagics
-from xla_nb.notebook import TopLevel
+from xla_nb.notebook import TopLevel, lines_above_magic, plain_line_ends
 from xla_nb.program.build import RANK_NAMES, Cell, Program, Scope, build, build_entry
 from xla_nb.program.cells import CALL, UNREADABLE, parse
 from xla_nb.program.names import names_in
