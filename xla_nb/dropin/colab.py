@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import functools
 import os
+import re
 from typing import Any
 
 from xla_nb import linux
@@ -19,6 +18,7 @@ _VARIABLES = {
     "TPU_PROCESS_ADDRESSES": "local",
     "CLOUD_TPU_TASK_ID": "0",
 }
+_SETS = re.compile(r"""["']\]\s*=(?!=)""")  # behind a name, in `os.environ["NAME"] = value`
 _DEVICE = "PJRT_DEVICE"
 
 
@@ -40,17 +40,13 @@ class Variables:
     def before_cell(self, info: Any = None) -> None:
         """Set the variables that the cell asks for, and take back a device that is not there."""
         self.choose_device()
-        text = getattr(info, "raw_cell", None) or ""
-        if not any(name in text for name in _VARIABLES):
-            return
-        with contextlib.suppress(SyntaxError):  # IPython says so itself
-            for name in _asked(self._shell.transform_cell(text)):
-                if name not in os.environ:
-                    os.environ[name] = _VARIABLES[name]
-                    self._tell(
-                        f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines "
-                        "of Colab or Kaggle have it. Ranks do without."
-                    )
+        for name in _asked(getattr(info, "raw_cell", None) or ""):
+            if name not in os.environ:
+                os.environ[name] = _VARIABLES[name]
+                self._tell(
+                    f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines of "
+                    "Colab or Kaggle have it. Ranks do without."
+                )
 
     def choose_device(self) -> None:
         """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
@@ -75,22 +71,7 @@ def of(shell: Any) -> Variables:
     return Variables(shell)
 
 
-def _asked(source: str) -> list[str]:
-    """The variables that code names, other than to set them."""
-    nodes = list(ast.walk(ast.parse(source)))
-    given = {
-        id(node.slice)
-        for node in nodes
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
-    }
-    texts = [
-        node.value
-        for node in nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in given
-    ]
-    named = set(texts)
-    for body in texts:  # of `%%time` and the like
-        if "\n" in body and body != source:
-            with contextlib.suppress(SyntaxError):
-                named.update(_asked(body))
-    return [name for name in _VARIABLES if name in named]
+def _asked(text: str) -> list[str]:
+    """The variables that a cell names, other than to set them."""
+    found = ((name, match.end()) for name in _VARIABLES for match in re.finditer(name, text))
+    return list(dict.fromkeys(name for name, end in found if not _SETS.match(text, end)))
