@@ -14,7 +14,7 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 #: From the roof to the ground: a module imports only from rows below its own, and from its folder.
 ROWS = (
     (
-        *("__init__", "magics", "live_magics", "lines", "completion"),
+        *("__init__", "magics", "completion"),
         *("dropin", "live", "live_questions", "tooltips"),
         *("api", "notebook"),
     ),
@@ -45,7 +45,6 @@ STRANGERS = {("engines", "rank")}
 KNOW_TORCH = {"rank", "runtimes", "simulation", "spmd", "torchax", "protocol"}
 IMPORT_IPYTHON = {
     "magics",
-    "live_magics",
     "views.panel.view",
 }  # with the file; inside a function others may
 
