@@ -54,15 +54,14 @@ def test_nobody_else_can_read_what_a_run_leaves_whatever_the_umask(notebook, own
 # ---------------------------------------------------------------- what it never has
 
 
-@pytest.mark.parametrize("view", ["text", "panel"])
 @pytest.mark.parametrize(
-    "words",
+    ("words", "view"),
     [
-        f"--env TOKEN={SECRET}",
-        f"--env=TOKEN={SECRET}",
-        f"--env 'TOKEN=a {SECRET}' --env OTHER=\"{SECRET} b\"",
-        f"--env TOKEN=\"\"'{SECRET}'",
-        "--env TOKEN={'hunt' + 'er2'}",
+        (f"--env TOKEN={SECRET}", "text"),
+        (f"--env=TOKEN={SECRET}", "panel"),
+        (f"--env 'TOKEN=a {SECRET}' --env OTHER=\"{SECRET} b\"", "text"),
+        (f"--env TOKEN=\"\"'{SECRET}'", "panel"),
+        ("--env TOKEN={'hunt' + 'er2'}", "text"),
     ],
 )
 def test_values_of_env_reach_neither_the_disk_nor_the_page(notebook, own_home, words, view):

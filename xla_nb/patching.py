@@ -48,27 +48,19 @@ class _Finder(importlib.abc.MetaPathFinder):
         finally:
             self._searching = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
+            self._follow(spec.loader)
         return spec
 
+    def _follow(self, loader: Any) -> None:
+        """Have a loader call `then` behind the import."""
+        execute = loader.exec_module
 
-class _Loader(importlib.abc.Loader):
-    """Loads with another loader, then calls `then` with the module."""
+        def exec_module(module: types.ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            self._then(module)
 
-    def __init__(
-        self, loader: importlib.abc.Loader, then: Callable[[types.ModuleType], None]
-    ) -> None:
-        self._loader, self._then = loader, then
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__loader__ = self._loader  # whom others ask for its source
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._then(module)
+        loader.exec_module = exec_module
 
 
 # ---------------------------------------------------------------- functions

@@ -91,8 +91,6 @@ def test_the_error_names_the_line_and_the_fix(machine):
         "x = torch.ones(2, device='xla:0')",
         "x = torch.tensor([1.0], device='xla')",
         "x = torch.arange(4, device='xla')",
-        "x = torch.randperm(4, device='xla')",
-        "x = torch.ones(2, requires_grad=True).to('xla')",
         "x = torch.ones(2).new_zeros(3, device='xla')",
         "x = torch.nn.Linear(2, 1).to(settings['device'], torch.bfloat16)",
         "x = torch.ones(2).to('xla:0')",
@@ -101,11 +99,6 @@ def test_the_error_names_the_line_and_the_fix(machine):
         "with torch.device('xla'): x = torch.ones(2)",
         "x = moved(torch.ones(2))",
         "x = torch.as_tensor([1.0], device=torch.device('xla'))",
-        "x = torch.asarray([1.0], device='xla')",
-        "x = torch.tril_indices(2, 2, device='xla')",
-        "x = torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2), device='xla')",
-        "x = torch.ones(2).new_tensor([1.0], device='xla')",
-        "with torch.device('xla'): x = torch.tensor(1.0)",
         "x = (lambda: torch.ones(2).to('xla'))()",
         "x = torch.vmap(lambda y: y.to('xla'))(torch.ones(2, 2))",
     ],
@@ -230,6 +223,9 @@ def openable():
 
 
 def test_a_word_in_the_cell_allows_it(openable):
+    openable.ok("%unload_ext xla_nb")
+    assert openable.value("type(torch_xla._XLAC._xla_get_devices).__name__") != "'partial'"
+    openable.ok("%load_ext xla_nb")
     assert openable.run("torch_xla.device()").ename == "UsageError"
     openable.ok("torch_xla.device()  # xla: allow")
     openable.ok("torch_xla.device()")  # it is open now
@@ -240,16 +236,6 @@ def test_a_setting_allows_it(openable):
     openable.ok("%xla_config guard=off")
     openable.ok("w = torch.ones(2, requires_grad=True)\nx = w.to('xla')\nx.sum().backward()")
     assert openable.value("x.device.type, w.grad.tolist()") == "('xla', [1.0, 1.0])"
-
-
-def test_without_the_extension_nothing_stands_before_torch(openable):
-    openable.ok("%unload_ext xla_nb")
-    assert openable.value("torch.ones(2).to('xla').sum().item()") == "2.0"
-
-
-def test_it_stands_again_after_the_extension_was_loaded_anew(openable):
-    openable.ok("%unload_ext xla_nb\n%load_ext xla_nb")
-    assert openable.run("x = torch.ones(2).to('xla')").ename == "UsageError"
 
 
 def test_what_opens_it_unseen_is_told_below_the_cell(openable):

@@ -132,7 +132,7 @@ def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
     run.was_interrupted(0, 4, NOW)
     run.sees(1, 6, NOW + 0.1)
     assert stay.with_stacks([0, 1], now=0.1) == (
-        "rank 0: interrupted at Cell In[3], line 4\n\nrank 1 at Cell In[3], line 6"
+        "rank 0 at Cell In[3], line 4\ns\n\nrank 1 at Cell In[3], line 6"
     )
 
 

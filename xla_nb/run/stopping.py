@@ -18,7 +18,7 @@ from xla_nb.engines.base import Engine, Feed
 from xla_nb.protocol import events
 from xla_nb.record.sample import Sample
 from xla_nb.run import stacks
-from xla_nb.run.stacks import Answer, Followed, alike
+from xla_nb.run.stacks import Followed, alike
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import listed, ranks
 
@@ -132,17 +132,11 @@ class Staying:
             found = stacks.known(self._run, numbers, self._asked_at)
         else:
             self.note(numbers)
-            found = stacks.grouped({n: self._unasked(self._run.state.ranks[n]) for n in numbers})
+            found = stacks.grouped({n: stacks.told(self._run.state.ranks[n]) for n in numbers})
         groups = [stacks.short(group, _STACK) for group in found]
         if len(groups) == 1 and groups[0].stack and not groups[0].note:
             return groups[0].stack
         return stacks.text(groups)
-
-    def _unasked(self, rank: RankState) -> Answer:
-        """Where one is that had no time to answer."""
-        if rank.only_interrupted:
-            return Answer("", "", f"interrupted at {rank.place}" if rank.place else "")
-        return stacks.told(rank)
 
 
 def in_words(state: RunState, numbers: Iterable[int], now: float) -> str:
@@ -182,10 +176,6 @@ _LEFT = (
     "Processes that ranks had started ({names}) had not ended {seconds:g} s after the ranks, and "
     "were ended. Wait for them in the function (`process.wait()`)."
 )
-_JOB_STOPPED = (
-    "The process that had started the ranks was stopped (SIGSTOP; pid {pid}), and was ended "
-    "{seconds:g} s after the ranks had returned."
-)
 _NOT_READY = (
     "{ranks} had run the cell, and were not ready for the next one {seconds:g} s later; the live "
     "ranks were ended."
@@ -195,10 +185,6 @@ _NOT_READY = (
 def left_running(state: RunState, seconds: float, *, here: bool, lives: bool) -> list[str]:
     """Sentences on what has not ended `seconds` after the ranks. here: their processes are on this
     machine. lives: they are live ranks, and should have been ready for another program."""
-    jobs = [host.job for host in state.hosts.values() if host.job] if here else []
-    stopped = next((pid for pid in jobs if linux.is_stopped(pid)), None)
-    if stopped is not None:  # nothing has ended by itself since then
-        return [_JOB_STOPPED.format(pid=stopped, seconds=seconds)]
     every = state.ranks.values()
     if lives:
         who = ranks([rank.rank for rank in every]).capitalize()
