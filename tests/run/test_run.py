@@ -652,7 +652,7 @@ def test_what_has_ended_by_itself_is_not_told(engine):
 @pytest.mark.parametrize(
     "end", [events.ProcessDied(pid=101, status=-9), events.RankStopped(rank=1)]
 )
-def test_what_a_killed_or_stopped_rank_had_started_is_ended_sooner_and_not_told(engine, end):
+def test_what_a_killed_or_stopped_rank_had_started_is_ended_and_not_told(engine, end):
     run = a_run(engine)
     for event in [*ranks(2), finished(0)]:
         run.take(event)
@@ -660,7 +660,7 @@ def test_what_a_killed_or_stopped_rank_had_started_is_ended_sooner_and_not_told(
         run.stop()
     run.take(end)
     run.take(left("python"))
-    run._act(time.monotonic() + run_module.STOP_PATIENCE)
+    run._act(time.monotonic() + run_module.EXIT_PATIENCE)
     assert engine.killed == ["r1"]
     assert run.state.notices == []
 

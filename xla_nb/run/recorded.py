@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -32,8 +32,9 @@ from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import in_one_line, listed, several, shortened
 
 
-class RecordedRun:
-    """A run that can be read.
+class RecordedRun(Mapping[int, Any]):
+    """A run that can be read. As a mapping it is that of its results, which is what older launchers
+    returned.
 
     results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
@@ -156,25 +157,11 @@ class RecordedRun:
                 raise XlaNbError(f"{problem} Read the others one by one: {each}.") from None
         return values
 
-    def keys(self) -> KeysView[int]:
-        """The ranks that returned a value so far; with `values`, `items`, `get` and `len` the
-        results are there as in a dict, which is what older launchers returned."""
-        return self.results.keys()
-
-    def values(self) -> ValuesView[Any]:
-        return self.results.values()
-
-    def items(self) -> ItemsView[int, Any]:
-        return self.results.items()
-
-    def get(self, rank: int, default: Any = None) -> Any:
-        return self[rank] if rank in self.keys() else default
-
     def __iter__(self) -> Iterator[int]:
-        return iter(self.keys())
+        return iter(self.results)
 
     def __len__(self) -> int:
-        return len(self.keys())
+        return len(self.results)
 
     def __bool__(self) -> bool:
         return True

@@ -116,22 +116,12 @@ class Run(RecordedRun):
         """Seconds that processes have to exit once the ranks have ended."""
         if self._group:
             return LIVE_PATIENCE
-        if self.state.stopping:
-            return STOP_PATIENCE
-        return STOP_PATIENCE if self._is_orphaned else EXIT_PATIENCE
+        return STOP_PATIENCE if self.state.stopping else EXIT_PATIENCE
 
     @property
     def _is_leaving(self) -> bool:
         """Live ranks have ended it, and are about to be ready for another program."""
         return bool(self._group) and self.state.settled and not self._ladder.is_killing
-
-    @property
-    def _is_orphaned(self) -> bool:
-        """The ranks' processes have ended, and only what they had started has not, for which nobody
-        could wait, as one had died."""
-        died = any(rank.death is not None for rank in self.state.ranks.values())
-        hosts = self.state.hosts.values()
-        return died and all(host.left or host.ended is not None for host in hosts)
 
     # ------------------------------------------------------------ steering
 
