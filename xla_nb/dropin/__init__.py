@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from xla_nb import notebook, old_names
-from xla_nb.dropin import answers, colab, launchers
+from xla_nb.dropin import answers, launchers
 from xla_nb.protocol import absl_flags
 from xla_nb.rank.entries import is_rank
 
@@ -27,7 +27,7 @@ def install() -> None:
     old_names.install(lambda notice: print(notice, file=sys.stderr))
     here = notebook.current()
     if here:
-        colab.of(here.shell).turn_on()
+        answers.variables(here.shell).turn_on()
 
 
 def uninstall() -> None:
@@ -37,4 +37,4 @@ def uninstall() -> None:
     old_names.uninstall()
     here = notebook.current()
     if here:
-        colab.of(here.shell).turn_off()
+        answers.variables(here.shell).turn_off()

@@ -1,20 +1,21 @@
 """What the notebook's own process is told of the TPU that its next launch would simulate.
 
-Libraries ask before they launch: Lightning how many devices there are, others for the metadata of
-the TPU. torch_xla is asked, and answers as it would on that TPU; the device is opened by none of
-it. What the notebook's own process computes with stays torch_xla's choice. Ranks are told by
-simulation/answers.
+Notebooks of Colab and Kaggle find the variables of their machines. Libraries ask before they
+launch: Lightning how many devices there are, others for the metadata of the TPU. torch_xla is
+asked, and answers as it would on that TPU; the device is opened by none of it. What the notebook's
+own process computes with stays torch_xla's choice. Ranks are told by simulation/answers.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from types import ModuleType
 from typing import Any
 
-from xla_nb import notebook
+from xla_nb import linux, notebook
 from xla_nb.errors import UsageError
 from xla_nb.patching import InPlace, Place, when_imported
 from xla_nb.topology import chips, simulated
@@ -154,3 +155,71 @@ def _adapt(module: ModuleType) -> None:
     for name in ("auto_device_count", "is_available"):
         counted = getattr(accelerator, name)
         setattr(accelerator, name, staticmethod(getattr(counted, "__wrapped__", counted)))
+
+
+# ---------------------------------------------------------------- variables of the machine
+
+#: What Colab and Kaggle have set beside their TPUs. Programs look whether they are there, take them
+#: away, or print them; ranks do without.
+_VARIABLES = {
+    "COLAB_TPU_ADDR": "127.0.0.1:8470",  # programs parse both as addresses
+    "TPU_NAME": "grpc://127.0.0.1:8470",
+    "TPU_PROCESS_ADDRESSES": "local",
+    "CLOUD_TPU_TASK_ID": "0",
+}
+_SETS = re.compile(r"""["']\]\s*=(?!=)""")  # behind a name, in `os.environ["NAME"] = value`
+
+
+class Variables:
+    """Those of one shell; `told` has what has been said."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._told: set[str] = set()
+
+    def turn_on(self) -> None:
+        if self.before_cell not in self._shell.events.callbacks["pre_run_cell"]:
+            self._shell.events.register("pre_run_cell", self.before_cell)
+
+    def turn_off(self) -> None:
+        if self.before_cell in self._shell.events.callbacks["pre_run_cell"]:
+            self._shell.events.unregister("pre_run_cell", self.before_cell)
+
+    def before_cell(self, info: Any = None) -> None:
+        """Set the variables that the cell asks for, and take back a device that is not there."""
+        self.choose_device()
+        for name in _asked(getattr(info, "raw_cell", None) or ""):
+            if name not in os.environ:
+                os.environ[name] = _VARIABLES[name]
+                self._tell(
+                    f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines of "
+                    "Colab or Kaggle have it. Ranks do without."
+                )
+
+    def choose_device(self) -> None:
+        """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
+        if os.environ.get(_DEVICE) == "TPU" and not chips.count_chips():
+            if linux.started_with(_DEVICE) == "TPU":
+                return  # the machine's own: a launch is refused
+            os.environ[_DEVICE] = "CPU"
+            self._tell(
+                "PJRT_DEVICE=TPU is taken back: this machine has no TPU chips. Launches simulate a "
+                "TPU host."
+            )
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            print(text)
+
+
+@functools.cache
+def variables(shell: Any) -> Variables:
+    """The one Variables of a shell."""
+    return Variables(shell)
+
+
+def _asked(text: str) -> list[str]:
+    """The variables that a cell names, other than to set them."""
+    found = ((name, match.end()) for name in _VARIABLES for match in re.finditer(name, text))
+    return list(dict.fromkeys(name for name, end in found if not _SETS.match(text, end)))

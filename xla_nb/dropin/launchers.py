@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
-from xla_nb.dropin import answers, colab, guard
+from xla_nb.dropin import answers, guard
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.patching import InPlace, launchers
 from xla_nb.protocol.refusals import TRAINING_FUNCTION
@@ -157,7 +157,7 @@ def _interruptible() -> Iterator[None]:
 def _choose_device() -> None:
     here = notebook.current()
     if here:
-        colab.of(here.shell).choose_device()
+        answers.variables(here.shell).choose_device()
 
 
 def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:

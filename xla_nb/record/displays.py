@@ -250,13 +250,8 @@ def _append(fd: int, line: bytes, size: int) -> None:
 _VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr")
 )
-#: In SVG `<path/>` is a whole element; elsewhere `<div/>` is an open one.
-_LEAVES = frozenset(
-    (
-        *("circle", "ellipse", "g", "image", "line", "path", "polygon", "polyline", "rect"),
-        *("animate", "animatetransform", "mspace", "stop", "use"),
-    )
-)
+#: Elements that end an SVG around them.
+_HTML = frozenset(("b", "code", "div", "i", "p", "pre", "span", "table", "ul"))
 #: What these have inside is text for browsers, but not for Python's parser, nor everywhere.
 _TEXTS = frozenset(
     (
@@ -283,8 +278,9 @@ class _Elements(HTMLParser):
         self.are_plain &= tag not in _TEXTS and len(self.open_now) < _DEEPEST
 
     def handle_startendtag(self, tag: str, attrs: object) -> None:
-        in_svg = "svg" in self.open_now or "math" in self.open_now
-        self.are_plain &= tag in _VOID or (in_svg and tag in _LEAVES)
+        # `<path/>` is a whole element in SVG; elsewhere `<div/>` is an open one.
+        in_svg = "svg" in self.open_now and tag not in _HTML
+        self.are_plain &= tag in _VOID or in_svg
 
     def handle_endtag(self, tag: str) -> None:
         self.are_plain &= bool(self.open_now) and self.open_now.pop() == tag

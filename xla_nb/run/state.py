@@ -176,7 +176,7 @@ class RunState:
     ending: str = ""
     conclusions: dict[str, events.Concluded] = field(default_factory=dict)
 
-    def apply(self, event: events.Event) -> None:
+    def apply(self, event: events.Event) -> None:  # noqa: PLR0912, PLR0915
         """Take one event in."""
         match event:
             case events.HostsPlaced():
@@ -198,11 +198,6 @@ class RunState:
                 self._end_hang(event.why)
             case events.Notice():
                 self._tell(event)
-            case _:
-                self._apply_to_group(event)
-
-    def _apply_to_group(self, event: events.Event) -> None:
-        match event:
             case events.GroupBegan():
                 self.group = event
             case events.GroupEnding():
@@ -217,11 +212,6 @@ class RunState:
                 self.bound.append(event)
             case events.NotOpened():
                 self.unopened.add(event.rank)
-            case _:
-                self._apply_to_host(event)
-
-    def _apply_to_host(self, event: events.Event) -> None:
-        match event:
             case events.JobStarted():
                 self._open(event)
             case events.ProcessesStopped():
@@ -232,11 +222,6 @@ class RunState:
                 self._close(event)
             case events.Concluded():
                 self.conclusions[event.kind] = event
-            case _:
-                self._apply_to_rank(event)
-
-    def _apply_to_rank(self, event: events.Event) -> None:
-        match event:
             case events.RankStarted():
                 rank = self._rank(event.rank)
                 rank.phase, rank.started = "running", event.at
