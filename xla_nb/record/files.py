@@ -304,21 +304,14 @@ def _age(path: Path) -> float:
         return math.inf
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def _bytes_in(folder: Path) -> int:
     """Of all files in it; none where somebody has removed it."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except FileNotFoundError:
-        return 0
-    return sum(_bytes_in(path) if is_folder else _size(path) for path, is_folder in found)
+    found = 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found += Path(top, name).lstat().st_size
+    return found
 
 
 # ---------------------------------------------------------------- a disk that may be full

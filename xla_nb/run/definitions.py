@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_nb.errors import XlaNbError
@@ -50,15 +50,22 @@ class Definitions:
                 raise unopened.problem from None
             if isinstance(unopened.problem, pickle.UnpicklingError | EOFError):
                 raise Malformed(str(unopened.problem)) from None
-            redefined = [n for n, one in used.items() if self._is_another(n, one, parcel)]
-            why = self._unreadable(rank, unopened.problem, redefined)
-            raise XlaNbError(why) from unopened.problem
+            self._tell_of_new(rank, used, parcel)
+            kind = hostile.name_of(type(unopened.problem))
+            why = in_one_line(f"{kind}: {hostile.message_of(unopened.problem)}", 300).rstrip(".")
+            raise XlaNbError(
+                f"Cannot read rank {rank}'s result: {why}. Return numbers, arrays or CPU tensors "
+                "instead."
+            ) from unopened.problem
         if RESULT not in values:
             raise Malformed("it has no result")
+        self._tell_of_new(rank, used, parcel)
+        return values[RESULT]
+
+    def _tell_of_new(self, rank: int, used: Mapping[str, object], parcel: Parcel) -> None:
         for name, value in used.items():
             if self._is_another(name, value, parcel):
                 self._tell(name, f"rank {rank}'s result is read with the new `{name}`")
-        return values[RESULT]
 
     def _is_another(self, name: str, now: object, parcel: Parcel) -> bool:
         """Whether a result is read with another definition than that of the launch."""
@@ -98,18 +105,6 @@ class Definitions:
             print(
                 f"`{name}` was redefined after {self._label} was launched; {what}.", file=sys.stderr
             )
-
-    def _unreadable(self, rank: int, problem: BaseException, redefined: Sequence[str]) -> str:
-        kind = hostile.name_of(type(problem))
-        why = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300).rstrip(".")
-        told = f"Cannot read rank {rank}'s result: {why}."
-        if not redefined:
-            return f"{told} Return numbers, arrays or CPU tensors instead."
-        names = ", ".join(f"`{name}`" for name in redefined)
-        return (
-            f"{told} It needs {names} as defined when {self._label} was launched. Run that "
-            "definition again, then read the result."
-        )
 
 
 def _is_code(value: object) -> bool:
