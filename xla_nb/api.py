@@ -286,7 +286,8 @@ def keep(run: RecordedRun) -> None:
 
 def _let_go(record: Record) -> None:
     if all(run.name != record.path.name for run in _known()):  # it may be open a second time
-        record.disown()
+        with contextlib.suppress(OSError):  # it is called wherever the last reference goes
+            record.disown()
 
 
 def living() -> list[Run]:

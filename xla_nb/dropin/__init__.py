@@ -22,7 +22,7 @@ def install() -> None:
     if is_rank():
         return
     absl_flags.let_pickle_have_them()
-    launchers.turn_on()
+    launchers.of_this_process().turn_on()
     answers.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
     here = notebook.current()
@@ -32,7 +32,7 @@ def install() -> None:
 
 def uninstall() -> None:
     """Give these functions back what they did."""
-    launchers.turn_off()
+    launchers.of_this_process().turn_off()
     answers.turn_off()
     old_names.uninstall()
     here = notebook.current()

@@ -29,17 +29,8 @@ _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"
 
 
 @functools.cache
-def _launchers() -> InPlace:
-    """Those of this process."""
+def of_this_process() -> InPlace:
     return launchers(_xmp_spawn, _launch, _pjrt_spawn, results_of, accelerated)
-
-
-def turn_on() -> None:
-    _launchers().turn_on()
-
-
-def turn_off() -> None:
-    _launchers().turn_off()
 
 
 # ---------------------------------------------------------------- what they do instead
@@ -99,7 +90,7 @@ def launched(
         asked = count(f"{name}: the number of ranks", nprocs)
     if _is_here(asked):
         with _in_this_process(name):
-            _launchers().original("pjrt.spawn")(fn, 1, args=args)
+            of_this_process().original("pjrt.spawn")(fn, 1, args=args)
         return None
     n = _ranks(asked, name)
     is_own = _is_own(sys._getframe(1))
@@ -203,7 +194,7 @@ def accelerated(
     if _is_here(num_processes):
         _choose_device()
         with _in_this_process("notebook_launcher"):
-            _launchers().original("notebook_launcher")(function, args, 1, mixed_precision)
+            of_this_process().original("notebook_launcher")(function, args, 1, mixed_precision)
         return None
     _check_state()
     entry = Accelerated(function)

@@ -250,22 +250,12 @@ def _append(fd: int, line: bytes, size: int) -> None:
 _VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr")
 )
-#: Elements that end an SVG around them.
-_HTML = frozenset(("b", "code", "div", "i", "p", "pre", "span", "table", "ul"))
-#: What these have inside is text for browsers, but not for Python's parser, nor everywhere.
-_TEXTS = frozenset(
-    (
-        *("iframe", "noembed", "noframes", "noscript", "plaintext", "select", "textarea"),
-        *("template", "title", "xmp"),
-    )
-)
-#: Elements in one another; browsers have a limit like this.
-_DEEPEST = 500
+_DEEPEST = 500  # elements in one another; browsers have a limit like this
 
 
 class _Elements(HTMLParser):
-    """`are_plain`: each element so far ends in the one that it began in, and a browser cannot read
-    it in another way."""
+    """`are_plain`: each element so far ends in the one that it began in, and there is nothing that
+    browsers read in another way than this parser."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,12 +265,10 @@ class _Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: object) -> None:
         if tag not in _VOID:
             self.open_now.append(tag)
-        self.are_plain &= tag not in _TEXTS and len(self.open_now) < _DEEPEST
+        self.are_plain &= tag != "plaintext" and len(self.open_now) < _DEEPEST
 
     def handle_startendtag(self, tag: str, attrs: object) -> None:
-        # `<path/>` is a whole element in SVG; elsewhere `<div/>` is an open one.
-        in_svg = "svg" in self.open_now and tag not in _HTML
-        self.are_plain &= tag in _VOID or in_svg
+        self.are_plain &= tag in _VOID or "svg" in self.open_now  # elsewhere `<div/>` is open
 
     def handle_endtag(self, tag: str) -> None:
         self.are_plain &= bool(self.open_now) and self.open_now.pop() == tag
@@ -289,17 +277,13 @@ class _Elements(HTMLParser):
         self.are_plain &= self.cdata_elem is None or "<" not in data
 
     def handle_comment(self, data: str) -> None:
-        self.are_plain &= not set("<>!") & set(data)
-
-    def unknown_decl(self, data: str) -> None:
         self.are_plain = False
 
-    handle_pi = unknown_decl
+    unknown_decl = handle_pi = handle_comment
 
 
 def is_closed(html: str) -> bool:
-    """Whether HTML ends outside of tags, comments and elements, and ends none it did not open; also
-    where a browser would end elements by itself it must do so."""
+    """Whether HTML ends outside of tags, comments and elements, and ends none it did not open."""
     elements = _Elements()
     elements.feed(html)
     unread = "<" in elements.rawdata or elements.cdata_elem is not None
