@@ -56,7 +56,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
-            del loader.exec_module
+            vars(loader).pop("exec_module", None)  # of several that follow it
             execute(module)
             self._then(module)
 
