@@ -27,25 +27,26 @@ SHORT = {_XM: "xm", _XR: "xr"}
 
 
 class Old(NamedTuple):
-    """A name of a module, or a module (without `name`), gone since that release.
+    """A name of a module, or a module, as programs spell it, gone since that release.
 
-    `answer` is what it is there, of a module the modules whose public names it has; None: nothing,
-    so that using it raises.
+    `answer` is what it is there: a function, or of a module the modules whose public names it has;
+    None, or no modules: nothing, so that using it raises.
     """
 
-    module: str
-    name: str
+    spelling: str
     gone: str
     today: str
     answer: Callable[..., Any] | tuple[str, ...] | None
 
     @property
-    def spelling(self) -> str:
-        return f"{SHORT.get(self.module, self.module)}.{self.name}" if self.name else self.module
-
-    @property
     def notice(self) -> str:
         return f"{self.spelling} is gone since torch_xla {self.gone}: {self.today}"
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The module, and the name that it has there."""
+        module, _, name = self.spelling.rpartition(".")
+        return {short: path for path, short in SHORT.items()}.get(module, module), name
 
 
 def _find(path: str) -> Any:
@@ -85,47 +86,41 @@ def _no_scaler(*_: Any, **__: Any) -> Any:
 _ONE_RUNTIME = "leave it out, PJRT is the only runtime"
 _BFLOAT16 = "leave it out, bfloat16 needs no loss scaling"
 _PARSE = "torch_xla._internal.utils.parse_xla_device"
+_TPU = "torch_xla._internal.tpu"
 _SPMD, _AS_SPMD = "torch_xla.distributed.spmd", "import torch_xla.distributed.spmd as xs"
 _OLD, _UTILS = "torch_xla.experimental", "torch_xla.utils"
 
 OLD = (
-    Old(_XM, "xrt_world_size", "2.7", "write xr.world_size()", _count(f"{_XR}.world_size")),
-    Old(_XM, "get_ordinal", "2.7", "write xr.global_ordinal()", _count(f"{_XR}.global_ordinal")),
-    Old(_XM, "parse_xla_device", "2.7", f"write {_PARSE}()", _same(_PARSE)),
-    Old(_XR, "xla_device", "2.8", "write torch_xla.device()", _device),
-    Old(_XR, "using_pjrt", "2.5", _ONE_RUNTIME, lambda: True),
-    Old(_XR, "requires_pjrt", "2.5", _ONE_RUNTIME, lambda fn: fn),
-    Old(_OLD, "compile", "2.7", "write torch_xla.compile()", _same("torch_xla.compile")),
-    Old("torch_xla.amp", "GradScaler", "2.9", _BFLOAT16, _no_scaler),
-    Old(f"{_OLD}.pjrt", "", "2.5", f"import {_XR} as xr", (_XM, _XR, "torch_xla._internal.pjrt")),
-    Old(
-        f"{_OLD}.tpu",
-        "",
-        "2.5",
-        "import torch_xla._internal.tpu as tpu",
-        ("torch_xla._internal.tpu",),
-    ),
-    Old(f"{_OLD}.xla_sharding", "", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharding",)),
-    Old(f"{_OLD}.xla_sharded_tensor", "", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharded_tensor",)),
-    Old("torch_xla.amp.grad_scaler", "", "2.9", _BFLOAT16, ("torch_xla.amp",)),
-    Old("torch_xla.core.functions", "nms", "2.4", "use torchvision.ops.nms on CPU tensors", None),
+    Old("xm.xrt_world_size", "2.7", "write xr.world_size()", _count(f"{_XR}.world_size")),
+    Old("xm.get_ordinal", "2.7", "write xr.global_ordinal()", _count(f"{_XR}.global_ordinal")),
+    Old("xm.parse_xla_device", "2.7", f"write {_PARSE}()", _same(_PARSE)),
+    Old("xr.xla_device", "2.8", "write torch_xla.device()", _device),
+    Old("xr.using_pjrt", "2.5", _ONE_RUNTIME, lambda: True),
+    Old("xr.requires_pjrt", "2.5", _ONE_RUNTIME, lambda fn: fn),
+    Old(f"{_OLD}.compile", "2.7", "write torch_xla.compile()", _same("torch_xla.compile")),
+    Old("torch_xla.amp.GradScaler", "2.9", _BFLOAT16, _no_scaler),
+    Old(f"{_OLD}.pjrt", "2.5", f"import {_XR} as xr", (_XM, _XR, "torch_xla._internal.pjrt")),
+    Old(f"{_OLD}.tpu", "2.5", f"import {_TPU} as tpu", (_TPU,)),
+    Old(f"{_OLD}.xla_sharding", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharding",)),
+    Old(f"{_OLD}.xla_sharded_tensor", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharded_tensor",)),
+    Old("torch_xla.amp.grad_scaler", "2.9", _BFLOAT16, ("torch_xla.amp",)),
+    Old("torch_xla.core.functions.nms", "2.4", "use torchvision.ops.nms on CPU tensors", None),
     Old(
         "torch_xla.distributed.xla_dist",
-        "",
         "2.1",
         "run the program on every host, or use `%%xla_spawn --on ray`",
-        None,
+        (),
     ),
-    Old(f"{_UTILS}.gcsfs", "", "2.1", "leave it out, or use the package gcsfs", None),
+    Old(f"{_UTILS}.gcsfs", "2.1", "leave it out, or use the package gcsfs", ()),
     Old(
         f"{_UTILS}.tf_record_reader",
-        "",
         "2.1",
         "read TFRecord files with tensorflow-cpu or the package tfrecord",
-        None,
+        (),
     ),
 )
-_MODULES = {old.module: old for old in OLD if not old.name}
+_MODULES = {old.spelling: old for old in OLD if isinstance(old.answer, tuple)}
+_NAMES = {old.place: old for old in OLD if old.spelling not in _MODULES}
 
 #: The names that torch_xla, or torch, still has and warns of: how its warnings begin, and what is
 #: told.
@@ -269,7 +264,7 @@ def install(tell: Callable[[str], object] = lambda notice: None) -> None:
     if here.is_on:
         return
     here.is_on, here.tell = True, tell
-    for module in dict.fromkeys(old.module for old in OLD if old.name):
+    for module in dict.fromkeys(module for module, _ in _NAMES):
         when_imported(module, _put)
     _functions().turn_on()
     if here.finder not in sys.meta_path:
@@ -317,16 +312,13 @@ def _put(module: ModuleType) -> None:
     """Give a module the old names that it does not have."""
     if not _here().is_on:
         return
-    for old in OLD:
-        if old.name and old.module == module.__name__ and old.name not in vars(module):
-            _set(
-                module,
-                *(
-                    ("__getattr__", _refusing(old))
-                    if old.answer is None
-                    else (old.name, _answering(old))
-                ),
-            )
+    for (path, name), old in _NAMES.items():
+        if path != module.__name__ or name in vars(module):
+            continue
+        if old.answer is None:
+            _set(module, "__getattr__", _refusing(path, name, old))
+        else:
+            _set(module, name, _answering(path, name, old))
 
 
 def _set(module: ModuleType, name: str, value: object) -> None:
@@ -334,7 +326,7 @@ def _set(module: ModuleType, name: str, value: object) -> None:
     _here().put.append((module, name, value))
 
 
-def _answering(old: Old) -> Callable[..., Any]:
+def _answering(module: str, name: str, old: Old) -> Callable[..., Any]:
     """The function that a module gets: pickle finds it there, on ranks too."""
     answer: Any = old.answer
 
@@ -342,17 +334,17 @@ def _answering(old: Old) -> Callable[..., Any]:
         _here().used(old.notice)
         return answer(*args, **kwargs)
 
-    call.__module__, call.__name__, call.__qualname__ = old.module, old.name, old.name
+    call.__module__, call.__name__, call.__qualname__ = module, name, name
     call.__doc__ = old.notice
     return call
 
 
-def _refusing(old: Old) -> Callable[[str], Any]:
+def _refusing(module: str, gone: str, old: Old) -> Callable[[str], Any]:
     """What a module gets as its `__getattr__`."""
 
     def refuse(name: str) -> Any:
-        no_such = f"module {old.module!r} has no attribute {name!r}"
-        raise AttributeError(old.notice if name == old.name else no_such)
+        no_such = f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(old.notice if name == gone else no_such)
 
     return refuse
 
@@ -364,7 +356,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         old = _MODULES.get(fullname)
         if old is None or not _here().is_on:
             return None
-        if old.answer is None:
+        if not old.answer:
             raise ModuleNotFoundError(old.notice)  # with `name`, `from … import` would drop it
         return importlib.util.spec_from_loader(fullname, _Loader(old))
 
