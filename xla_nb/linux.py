@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 #: The variable by which everything that a helper process of the notebook's has started is found
@@ -163,13 +163,11 @@ def _stat(pid: int) -> list[str]:
 def carrying(variable: str) -> list[int]:
     """The processes that were started with this `NAME=value` in their environment, or were forked
     by one that was. Ended ones have none (proc(5), environ)."""
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                if variable.encode() in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(path.name))
-    return found
+
+    def carries(pid: int) -> bool:
+        return variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+    return _all(carries)
 
 
 def reaped(pid: int) -> bool:
@@ -182,11 +180,15 @@ def reaped(pid: int) -> bool:
 
 def in_group(group: int) -> list[int]:
     """The processes of a process group."""
+    return _all(lambda pid: os.getpgid(pid) == group)
+
+
+def _all(wanted: Callable[[int], bool]) -> list[int]:
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                if os.getpgid(int(path.name)) == group:
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                if wanted(int(path.name)):
                     found.append(int(path.name))
     return found
 

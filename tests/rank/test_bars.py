@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 from xla_nb.rank import patches
 
 LOOP = """

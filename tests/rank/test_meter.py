@@ -14,7 +14,7 @@ from xla_nb.rank import meter, reporting
 from xla_nb.rank.lock import Wait
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses
 from xla_nb.record.sample import LOCK, decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts

@@ -15,7 +15,7 @@ import torch
 from xla_nb import progress, report
 from xla_nb.rank import reporting
 from xla_nb.record.figures import History
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses
 
 
 @pytest.fixture

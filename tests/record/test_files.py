@@ -230,14 +230,15 @@ def test_a_record_of_another_machines_process_counts_as_needed_for_a_week(at_hom
     owner = record.path / "owner"
     owner.write_text("1 0 another-machine")
     assert record.is_owned
-    assert not record.is_mine
+    record.own()
+    record.disown()  # it is not this process's
+    assert owner.exists()
     os.utime(owner, (1, 1))
     assert not record.is_owned
 
 
 def test_a_record_belongs_to_a_process_and_not_to_its_id(at_home):
     record = Record.create("mine")
-    assert record.is_mine
     pid, _, machine = (record.path / "owner").read_text().split()
     (record.path / "owner").write_text(f"{pid} 1 {machine}")
     assert not record.is_owned

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import Answered, Asked
 from xla_nb.protocol.questions import Pipe, Refused

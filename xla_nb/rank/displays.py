@@ -19,12 +19,11 @@ from collections.abc import Mapping
 from inspect import getattr_static
 from typing import Any
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 from xla_nb.protocol import hostile
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.displays import LARGEST, Journal, encode
-from xla_nb.record.files import Record
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record
 from xla_nb.wording import listed, size
 
 #: matplotlib's backend on ranks: what takes the place of the notebook's own.
@@ -52,7 +51,7 @@ class Screen:
         is told."""
         line = encode(kind, **body)
         try:
-            return self._journal.add(line)
+            return self._journal.add(line, clears=kind == "clear")
         except OSError as problem:
             if self._losses is not None:
                 self._losses.note("all that it displayed", problem)

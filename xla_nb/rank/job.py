@@ -23,7 +23,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from xla_nb import linux, old_names, old_parameters, runtimes
+from xla_nb import linux, old_names, runtimes
 from xla_nb.errors import XlaNbError
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
@@ -114,7 +114,6 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     asking.install()
     patches.install()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
-    old_parameters.turn_on()
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:

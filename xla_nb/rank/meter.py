@@ -26,7 +26,7 @@ from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
-from xla_nb.record.full_disk import Losses, is_of_disk
+from xla_nb.record.files import Losses, is_of_disk
 from xla_nb.record.sample import INPUT, Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 

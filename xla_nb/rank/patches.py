@@ -9,7 +9,7 @@ from multiprocessing import resource_tracker, shared_memory
 from types import ModuleType
 from typing import Any
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 
 
 def install() -> None:

@@ -23,8 +23,7 @@ from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
-from xla_nb.record.files import Record, partial
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record, partial
 from xla_nb.runtimes import Prepared, RankInfo
 
 T = TypeVar("T")

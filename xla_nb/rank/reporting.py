@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from xla_nb.rank import loading
 from xla_nb.rank.threads import OfRank
 from xla_nb.record import figures as record_figures
-from xla_nb.record.full_disk import Appender, Losses
+from xla_nb.record.files import Appender, Losses
 from xla_nb.stopwatch import Stopwatch
 from xla_nb.wording import odd
 

@@ -27,7 +27,7 @@ from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
-from xla_nb.run.staying import in_words
+from xla_nb.run.stopping import in_words
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import exactly, ranks
 

@@ -18,18 +18,17 @@ from xla_nb.errors import Interrupted
 from xla_nb.old_names import first_time
 from xla_nb.protocol import events
 from xla_nb.record import private
-from xla_nb.record.files import Record
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record
 from xla_nb.record.tail import before
-from xla_nb.run import conclusions, lingering, shortage
+from xla_nb.run import conclusions
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.figures import FigureWatch
 from xla_nb.run.hang import HangWatch
-from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
+from xla_nb.run.sentences import shortage
 from xla_nb.run.state import ENDED
-from xla_nb.run.staying import Staying, in_words, may_take
+from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
@@ -83,7 +82,7 @@ class Run(RecordedRun):
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         # Into the state alone: it is told where it cannot be written.
-        # A run does not refer to itself: it is kept while anything refers to it (own_runs._needed).
+        # A run does not refer to itself: its files stay while anything refers to it (api.keep).
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
         self.changed, self.urgent = threading.Condition(), threading.Event()
@@ -115,22 +114,12 @@ class Run(RecordedRun):
         """Seconds that processes have to exit once the ranks have ended."""
         if self._group:
             return LIVE_PATIENCE
-        if self.state.stopping:
-            return STOP_PATIENCE
-        return STOP_PATIENCE if self._is_orphaned else EXIT_PATIENCE
+        return STOP_PATIENCE if self.state.stopping else EXIT_PATIENCE
 
     @property
     def _is_leaving(self) -> bool:
         """Live ranks have ended it, and are about to be ready for another program."""
         return bool(self._group) and self.state.settled and not self._ladder.is_killing
-
-    @property
-    def _is_orphaned(self) -> bool:
-        """The ranks' processes have ended, and only what they had started has not, for which nobody
-        could wait, as one had died."""
-        died = any(rank.death is not None for rank in self.state.ranks.values())
-        hosts = self.state.hosts.values()
-        return died and all(host.left or host.ended is not None for host in hosts)
 
     # ------------------------------------------------------------ steering
 
@@ -313,7 +302,7 @@ class Run(RecordedRun):
 
     def _tell_what_was_short(self) -> None:
         """Once all processes have ended, and so said all they had to."""
-        sentence = shortage.told(self.state, self._last_errors) if self.state.troubled else ""
+        sentence = shortage(self.state, self._last_errors) if self.state.troubled else ""
         if sentence:
             self.take(events.Notice(text=sentence))
 
@@ -409,5 +398,5 @@ class Run(RecordedRun):
     def _tell_what_lingers(self) -> None:
         """Say what is cut off, before it is."""
         here, lives = self._engine.here, bool(self._group)
-        for text in lingering.told(self.state, self._patience, here=here, lives=lives):
+        for text in left_running(self.state, self._patience, here=here, lives=lives):
             self.take(events.Notice(text=text))

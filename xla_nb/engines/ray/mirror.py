@@ -13,8 +13,7 @@ from pathlib import Path
 from xla_nb.engines.ray.outbox import FileChunk
 from xla_nb.errors import XlaNbError
 from xla_nb.record import private
-from xla_nb.record.files import kind, partial
-from xla_nb.record.full_disk import Losses, is_of_disk
+from xla_nb.record.files import Losses, is_of_disk, kind, partial
 
 
 class Unwritable(XlaNbError):

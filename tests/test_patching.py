@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 
 
 @pytest.fixture
@@ -52,3 +52,10 @@ def test_the_module_keeps_its_own_loader(later):
     when_imported("later.one", later.append)
     module = importlib.import_module("later.one")
     assert "value = 1" in module.__spec__.loader.get_source("later.one")
+
+
+def test_several_functions_follow_one_module(later):
+    for number in (1, 2):
+        when_imported("later.one", lambda module, number=number: later.append(number))
+    importlib.import_module("later.one")
+    assert later == [1, 2]

@@ -1,15 +1,69 @@
-"""Functions of libraries that get other code and stay the same objects: whoever holds them calls
-the other code too. The code that replaces them may use no globals but builtins."""
+"""Functions and modules of other libraries that are changed, now or once they are imported.
+
+A function gets other code and stays the same object: whoever holds it calls the other code too.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
 import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from xla_nb.importing import when_imported
+# ---------------------------------------------------------------- modules
+
+
+def when_imported(name: str, then: Callable[[types.ModuleType], None]) -> None:
+    """Call `then` with that module, now or right after its import."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module through the other finders.
+
+    It stays in sys.meta_path, because another thread may be iterating over the list.
+    """
+
+    def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
+        self._name, self._then = name, then
+        self._searching = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            self._follow(spec.loader)
+        return spec
+
+    def _follow(self, loader: Any) -> None:
+        """Have a loader call `then` behind the import."""
+        execute = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            vars(loader).pop("exec_module", None)  # of several that follow it
+            execute(module)
+            self._then(module)
+
+        loader.exec_module = exec_module
+
+
+# ---------------------------------------------------------------- functions
 
 
 class Place(NamedTuple):
@@ -33,6 +87,8 @@ LAUNCHERS = {
     "pjrt.run_multiprocess": ("torch_xla._internal.pjrt", "run_multiprocess"),
     "notebook_launcher": ("accelerate.launchers", "notebook_launcher"),
 }
+#: What functions of this process do instead, by the numbers in their code.
+_instead: list[Callable[..., Any]] = []
 
 
 def launchers(*instead: Callable[..., Any]) -> InPlace:
@@ -61,6 +117,7 @@ class InPlace:
             function = _at(place)
             if function is not None:
                 _become(function, original)
+                vars(function).pop("__signature__", None)
         self._originals.clear()
 
     def original(self, name: str) -> Callable[..., Any]:
@@ -80,7 +137,8 @@ class InPlace:
         )
         own.__kwdefaults__ = function.__kwdefaults__
         self._originals[place] = own
-        _become(function, place.instead)
+        function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        _become(function, _calling(place.instead))
 
 
 def _at(place: Place) -> types.FunctionType | None:
@@ -94,3 +152,25 @@ def _become(function: types.FunctionType, other: Any) -> None:
     function.__code__ = other.__code__
     function.__defaults__ = other.__defaults__
     function.__kwdefaults__ = other.__kwdefaults__
+
+
+def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose code calls `instead`, whatever globals it has."""
+
+    def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+        from xla_nb.patching import instead_of
+
+        return instead_of("its number")(*args, **kwargs)
+
+    if instead not in _instead:
+        _instead.append(instead)
+    own = {"its number": _instead.index(instead)}
+    constants = tuple(own.get(each, each) for each in call.__code__.co_consts)
+    call.__code__ = call.__code__.replace(co_consts=constants)
+    return call
+
+
+def instead_of(number: Any) -> Callable[..., Any]:
+    """What functions with this number in their code call."""
+    found: Callable[..., Any] = _instead[number]
+    return found

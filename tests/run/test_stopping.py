@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from tests.support.feed import Feed
-from xla_nb.run.ladder import KILL_PATIENCE, TERM_PATIENCE, Ladder
+from xla_nb.run.stopping import KILL_PATIENCE, TERM_PATIENCE, Ladder
 
 HERE = {"": [100, 101]}
 
