@@ -23,7 +23,6 @@ from typing import Any
 import psutil
 
 from tests.support.kernel import Notebook
-from xla_nb import linux
 
 VICTIMS = ("rank", "job", "server", "spare", "worker", "kernel")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)
@@ -234,7 +233,7 @@ class Arena:
 
         def found() -> list[str]:
             names = []
-            for pid in linux.carrying(self._mark):
+            for pid in _carrying(self._mark):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process = psutil.Process(pid)
                     kept = _is_alive(self.notebook.pid) and process.name() in allowed
@@ -285,6 +284,18 @@ class Arena:
 
 #: What `tempfile` calls files that are removed at once.
 _TRIED = re.compile(r"(tmp)?[a-z0-9_]{8}")
+
+
+def _carrying(variable: str) -> list[int]:
+    """The processes that were started with this `NAME=value` in their environment, or were forked
+    by one that was. Ended ones have none (proc(5), environ)."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended
+                if variable.encode() in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+    return found
 
 
 def _is_alive(pid: int) -> bool:

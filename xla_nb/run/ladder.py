@@ -9,13 +9,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Mapping, Sequence
 
-from xla_nb.engines import base
-from xla_nb.engines.base import Engine, Feed
+from xla_nb.engines import Engine
+from xla_nb.engines.child import Feed
 
 #: Seconds that a process has to end after SIGTERM.
 TERM_PATIENCE = 1.0
-#: Seconds until what is left of a run is killed once more, by stronger means.
+#: Seconds until what is left of a run is killed once more.
 KILL_PATIENCE = 5.0
+_IN_VAIN = 6  # from this rung on, the process that should have ended them is ended itself
 
 
 class Ladder:
@@ -58,7 +59,10 @@ class Ladder:
             self._engine.signal(self._run, pids, signal.SIGTERM)
             self.due = now + TERM_PATIENCE
         else:
-            base.kill(self._engine, self._run, feed, self._rung - 3)
+            if self._rung < _IN_VAIN:
+                self._engine.kill(self._run)
+            else:
+                feed.kill()
             self.due = now + KILL_PATIENCE
 
     def meet(self, host: str, pid: int) -> None:

@@ -10,9 +10,9 @@ import platform
 import sys
 import types
 
-from xla_nb.engines.ray.cluster import ActorGroup, Wish
+from xla_nb.engines.ray.driver import Launch
 from xla_nb.engines.ray.host import About, HostNews, version
-from xla_nb.engines.ray.relay import Launch
+from xla_nb.engines.ray.placement import ActorGroup, Wish
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance

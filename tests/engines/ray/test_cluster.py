@@ -213,7 +213,7 @@ def test_ranks_have_the_variables_set_in_the_notebook_but_not_rays(on_ray):
 # ---------------------------------------------------------------- output
 
 
-def test_a_long_log_stays_on_its_host_and_is_fetched_whole(on_ray):
+def test_a_long_log_is_here_whole(on_ray):
     on_ray.ok(
         spawn(
             "import sys\n"
@@ -227,9 +227,6 @@ def test_a_long_log_stays_on_its_host_and_is_fetched_whole(on_ray):
         on_ray.value("len(long.output(3)), long.output(3)[-11:]") == r"(80000000, '\n000099999\n')"
     )
     assert on_ray.value("long.output(2) == ''.join(f'{n:09}\\n' for n in range(100_000))") == "True"
-    received = "open(long.record.log(3)).read()"
-    assert on_ray.value(f"{received}[-11:]") == r"'\n000099999\n'"
-    assert on_ray.value(f"len({received}) < 80_000_000 or 'MB) omitted' in {received}") == "True"
 
 
 def test_what_a_cells_definitions_print_names_the_host(on_ray):
