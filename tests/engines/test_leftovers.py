@@ -79,7 +79,7 @@ def left():
 
 def server_pid(notebook):
     notebook.ok("from xla_nb import api; from xla_nb.runtimes import xla as xla_runtime")
-    return int(notebook.value("api.engine().pid(xla_runtime.IMPORTS)"))
+    return int(notebook.value("api.engine()._servers[xla_runtime.IMPORTS].child.process.pid"))
 
 
 def test_ranks_that_are_killed_leave_no_folders(notebook, before):

@@ -36,7 +36,7 @@ def survivors(processes, seconds=60):
 
 def server_pid(notebook):
     notebook.ok("from xla_nb import api; from xla_nb.runtimes import xla as xla_runtime")
-    return int(notebook.value("api.engine().pid(xla_runtime.IMPORTS)"))
+    return int(notebook.value("api.engine()._servers[xla_runtime.IMPORTS].child.process.pid"))
 
 
 def spare_of(server):

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
@@ -50,18 +50,15 @@ class LocalEngine:
                     f"draw the hosts with %xla_topology --dry-run --{name} {value}."
                 )
 
-    def warm(self, imports: Sequence[str]) -> None:
-        """Start a server that imports these modules; returns at once."""
+    def warm(self, imports: tuple[str, ...]) -> _Server:
+        """A server that imports these modules, or has; returns at once."""
         with self._lock:
-            self._warm(tuple(imports))
-
-    def _warm(self, imports: tuple[str, ...]) -> _Server:
-        server = self._servers.get(imports)
-        if server is None or not server.child.alive:
-            if server is not None:
-                server.close()
-            server = self._servers[imports] = _Server(imports)
-        return server
+            server = self._servers.get(imports)
+            if server is None or not server.child.alive:
+                if server is not None:
+                    server.close()
+                server = self._servers[imports] = _Server(imports)
+            return server
 
     @property
     def importing(self) -> bool:
@@ -135,7 +132,7 @@ class LocalEngine:
     def _start(
         self, run: str, files: tuple[int, ...], imports: tuple[str, ...], waiting: OnWait
     ) -> Feed:
-        server = self._warm(imports)
+        server = self.warm(imports)
         server.wait_until_ready(waiting)
         ours, theirs = channel.pair()
         # Before the launch: where that fails for want of a descriptor, nobody would follow it.
@@ -177,11 +174,6 @@ class LocalEngine:
                 self._groups.popitem()[1].close()
             while self._servers:
                 self._servers.popitem()[1].close()
-
-    def pid(self, imports: Sequence[str]) -> int | None:
-        """The process id of the fork server with these modules, None if there is none."""
-        server = self._servers.get(tuple(imports))
-        return None if server is None else server.child.process.pid
 
 
 _HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first

@@ -392,10 +392,11 @@ def test_a_tpu_vm_without_a_worker_number_gets_that_of_its_label():
         about(1, node="a0", chips=4),
         about(2, node="elsewhere"),
     ]
-    numbered, _ = introduced(abouts, {"CPU": 1.0}, slice_of("a"))
+    numbered = introduced(abouts, {"CPU": 1.0}, slice_of("a"))
     assert [each.environ.get("TPU_WORKER_ID") for each in numbered] == ["1", "0", None]
 
 
 def test_hosts_with_one_name_are_told_apart_by_address_and_node():
     abouts = [about(n, hostname="vm", node=f"{n}23456789") for n in (1, 2)]
-    assert introduced(abouts, {})[1] == ["vm 10.0.0.1/123456", "vm 10.0.0.2/223456"]
+    names = [host.name for host in introduced(abouts, {})]
+    assert names == ["vm 10.0.0.1/123456", "vm 10.0.0.2/223456"]

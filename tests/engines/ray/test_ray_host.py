@@ -455,16 +455,3 @@ def test_the_notebooks_folders_come_first_on_the_path_if_they_exist(tmp_path):
     notebooks = ["", "/not/there", "/" + "x" * 300, str(tmp_path)]
     path = host_module._path(notebooks, ["/own", str(tmp_path)])
     assert path == ("", str(tmp_path), "/own")
-
-
-# ---------------------------------------------------------------- what Ray adds to its workers
-
-
-def test_rays_own_variables_are_removed():
-    worker = {"RAY_JOB_ID": "1", "OMP_NUM_THREADS": "1", "PYTHONBREAKPOINT": "ray.x", "LANG": "C"}
-    assert host_module.environ_without_rays(worker) == {"LANG": "C"}
-
-
-@pytest.mark.parametrize(("value", "rest"), [("", {}), ("0,1", {"CUDA_VISIBLE_DEVICES": "0,1"})])
-def test_gpus_that_ray_hides_are_visible_to_ranks(value, rest):
-    assert host_module.environ_without_rays({"CUDA_VISIBLE_DEVICES": value}) == rest

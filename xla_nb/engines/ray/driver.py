@@ -35,7 +35,6 @@ from xla_nb.wording import several
 _LOST = 5.0  # seconds that a host may be unreachable
 _IMPORT = 300.0  # seconds for hosts to import the ranks' packages and start the ranks
 _SILENT = 30.0  # seconds for an answer, which a host gives every second
-_INLINE = 100_000  # bytes of values sent with the call; larger ones go through the object store
 
 T = TypeVar("T")
 
@@ -73,7 +72,6 @@ class FollowedRun:
         self._seats: list[int] = []  # the indices of the actors in seat order
         self._sending = asyncio.Lock()
         self._over: set[int] = set()  # the actors on which it has ended
-        self._ranks: dict[int, set[int]] = {}  # by actor
 
     async def start(self, launch: Launch) -> None:
         """Start it on all hosts, or on none. Raises LaunchError or UsageError."""
@@ -96,10 +94,8 @@ class FollowedRun:
             for seat, part in zip(self._seats, parts, strict=True)
         ]
         answers = await asyncio.wait_for(asyncio.gather(*map(_awaited, calls)), _IMPORT)
-        for seat, refusal in zip(list(self._seats), answers, strict=True):
-            if refusal == NO_GROUP and self._live and not self._live.has_any(launch.request, seat):
-                self._seats.remove(seat)  # its ranks have died just now
-            elif refusal:
+        for seat, refusal in zip(self._seats, answers, strict=True):
+            if refusal:
                 name = self.group.names[seat]
                 raise LaunchError(f"{name}: {refusal}" if len(parts) > 1 else refusal)
 
@@ -107,13 +103,14 @@ class FollowedRun:
         """Each host's part of the run, in seat order."""
         group, request, program = self.group, launch.request, launch.program
         if self._live is not None:
-            self._seats = self._live.seats_for(request)
+            # The notebook gives a cell to ranks that live: what is over has none of them.
+            self._seats = [seat for seat in self._live._seats if seat not in self._live._over]
             return [
                 Part(group.names[seat], request, HostGroup(len(self._seats), index), program)
                 for index, seat in enumerate(self._seats)
             ]
-        hosts, seats = group.hosts_in_order(), group.seats(launch.wish.slices)
-        self._seats = [hosts.index(seat.host) for seat in seats]
+        seats = group.seats(launch.wish.slices)
+        self._seats = [group.machines.index(seat.host) for seat in seats]
         address = None
         if len(seats) > 1:
             held = group.actors[self._seats[0]].hold_port.remote(self.run)
@@ -129,18 +126,6 @@ class FollowedRun:
             )
             for index, seat in enumerate(seats)
         ]
-
-    def seats_for(self, request: Request) -> list[int]:
-        """The actors whose ranks still live, to which a program goes. Raises LaunchError where one
-        that has none is to run it."""
-        if any(self.has_any(request, seat) for seat in self._over):
-            raise LaunchError(NO_GROUP)
-        return [seat for seat in self._seats if seat not in self._over]
-
-    def has_any(self, request: Request, seat: int) -> bool:
-        """Whether an actor had any of the ranks that are to run a program."""
-        turn = request.turn
-        return turn is None or any(map(turn.is_for, self._ranks.get(seat, ())))
 
     async def follow(self) -> None:
         """Follow every host until its end or loss; a run that cannot be followed is ended."""
@@ -196,19 +181,17 @@ class FollowedRun:
                 ) from problem
             if told:
                 await self._send(events.Notice(text=told))
-            for encoded in news.events:
-                event = events.decode(encoded)
-                if isinstance(event, events.RankStarted):
-                    self._ranks.setdefault(seat, set()).add(event.rank)
+            for event in news.events:
                 await self._send(event)
             if news.over:
                 return
 
-    async def _send(self, event: events.Event) -> None:
-        """Raises _Unheard."""
+    async def _send(self, event: events.Event | bytes) -> None:
+        """Send an event, encoded or not. Raises _Unheard."""
+        data = event if isinstance(event, bytes) else events.encode(event)
         try:
             async with self._sending:  # asyncio allows one waiting writer per socket
-                await asyncio.get_running_loop().sock_sendall(self._events, events.encode(event))
+                await asyncio.get_running_loop().sock_sendall(self._events, data)
         except (BrokenPipeError, ConnectionResetError) as gone:
             raise _Unheard from gone
 
@@ -224,13 +207,12 @@ class FollowedRun:
 
 
 def _stored(parcel: int) -> Any:
-    """The values: as bytes, or large ones once for all hosts in the object store."""
+    """The values, once for all hosts in the object store."""
     import ray
 
     with open(parcel, "rb", closefd=False) as file:  # a descriptor, not a path
         file.seek(0)
-        content = file.read(os.fstat(parcel).st_size)
-    return content if len(content) <= _INLINE else ray.put(content)
+        return ray.put(file.read(os.fstat(parcel).st_size))
 
 
 async def _awaited(reference: Awaitable[T]) -> T:

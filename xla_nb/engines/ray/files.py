@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xla_nb.record import private
-from xla_nb.record.files import is_log_of_job, kind, partial
+from xla_nb.record.files import GROWING, SAMPLE, partial
 
 LARGEST = 8 << 20  # bytes of a chunk
 
@@ -44,14 +44,14 @@ class NewBytes:
         so unfinished lines are sent too."""
         found = []
         for name in sorted(os.listdir(self._record)):  # noqa: PTH208 # 20 times a second
-            if kind(name):
+            if _ending(name) in (*GROWING, SAMPLE):
                 with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                     found.append((name, (self._record / name).stat()))
         return self._chunks(found, over)
 
     def _chunks(self, found: list[tuple[str, os.stat_result]], over: bool) -> Iterator[FileChunk]:
         for name, status in found:
-            if kind(name) == "sample":  # written over in its place
+            if _ending(name) == SAMPLE:
                 content = private.read(self._record / name)
                 if content != self._samples.get(name):
                     self._samples[name] = content
@@ -62,18 +62,17 @@ class NewBytes:
             sent = 0 if anew else sent
             while sent < status.st_size:
                 data = self._read(name, sent, min(status.st_size - sent, LARGEST))
-                if self._mark and is_log_of_job(name) and not over:
+                marked = self._mark and name.startswith("job.")
+                if marked and not over:
                     data = data[: data.rfind(b"\n") + 1]
                 if not data:
                     break
                 sent += len(data)
                 self._sent[name] = status.st_ino, sent
-                yield FileChunk(name, self._marked(name, data), anew)
+                yield FileChunk(name, self._marked(data) if marked else data, anew)
                 anew = False
 
-    def _marked(self, name: str, data: bytes) -> bytes:
-        if not self._mark or not is_log_of_job(name):
-            return data
+    def _marked(self, data: bytes) -> bytes:
         lines = data.removesuffix(b"\n").split(b"\n")
         return b"".join(self._mark + line + b"\n" for line in lines)
 
@@ -83,6 +82,10 @@ class NewBytes:
             return os.pread(fd, count, offset)
         finally:
             os.close(fd)
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 class Copies:
@@ -101,7 +104,7 @@ class Copies:
                 if chunk.name not in self._given_up:
                     self._write(chunk)
             except OSError as problem:
-                if kind(chunk.name) == "result" or not self._path.is_dir():
+                if _ending(chunk.name) == "result" or not self._path.is_dir():
                     raise
                 if not self._given_up:
                     told = (

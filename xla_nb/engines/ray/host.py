@@ -98,7 +98,9 @@ class HostActor:
         context: Any = ray.get_runtime_context()
         self.address = ray.util.get_node_ip_address()
         self.node = context.get_node_id()
-        self.environ = environ_without_rays(os.environ)
+        self.environ = {
+            name: value for name, value in os.environ.items() if not name.startswith(_RAYS)
+        }
         rays = Path(ray.__file__).parent
         self.path = [entry for entry in sys.path if not Path(entry).is_relative_to(rays)]
         self.begin(LocalEngine())
@@ -292,14 +294,6 @@ def version() -> str:
         return importlib.metadata.version("xla_nb")
     except importlib.metadata.PackageNotFoundError:
         return "from source"
-
-
-def environ_without_rays(workers: Mapping[str, str]) -> dict[str, str]:
-    """A worker's environment without Ray's own variables."""
-    own = {name: value for name, value in workers.items() if not name.startswith(_RAYS)}
-    if own.get("CUDA_VISIBLE_DEVICES") == "":  # Ray's, for an actor without a GPU
-        del own["CUDA_VISIBLE_DEVICES"]
-    return own
 
 
 def _path(notebooks: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:

@@ -189,8 +189,7 @@ class ActorGroup:
     placement: Any
     bundles: Sequence[Bundle]
     actors: list[Any]
-    abouts: list[About]
-    names: list[str]
+    machines: list[Host]
     among_tpus: bool = False
     runs: set[str] = field(default_factory=set)
     broken: bool = False
@@ -207,15 +206,13 @@ class ActorGroup:
         """Whether these are TPU VMs whose chips the run gets."""
         return any("TPU" in bundle for bundle in self.bundles)
 
-    def hosts_in_order(self) -> list[Host]:
-        return [
-            Host(about.address, name, about.environ)
-            for name, about in zip(self.names, self.abouts, strict=True)
-        ]
+    @property
+    def names(self) -> list[str]:
+        return [machine.name for machine in self.machines]
 
     def seats(self, count: int | None) -> list[Seat]:
         """Seat the hosts in so many slices. Raises UsageError."""
-        return seats(self.hosts_in_order(), count, pod=self.tpu)
+        return seats(self.machines, count, pod=self.tpu)
 
 
 class Cluster:
@@ -270,25 +267,23 @@ class Cluster:
     async def _bundles(self, wish: Wish) -> tuple[list[Node], list[Bundle]]:
         """The cluster's nodes and the resources of each host on them, once enough are free.
 
-        Idle held hosts are released if that helps. Raises Lacking after the wish's wait."""
+        Idle held hosts are released where that may help. Raises Lacking after the wish's wait."""
         deadline = time.monotonic() + wish.wait
         while True:
             nodes = await self._answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
             tpu = not wish.cpu and _has_tpus(nodes)
-            with contextlib.suppress(Lacking):
-                return nodes, choose(nodes, wish.hosts, wish.slices, tpu=tpu)
-            idle = [group for group in self._groups if not group.runs]
             try:
-                choose(_with_held(nodes, idle), wish.hosts, wish.slices, tpu=tpu)
+                return nodes, choose(nodes, wish.hosts, wish.slices, tpu=tpu)
             except Lacking as lacking:
-                if time.monotonic() >= max(deadline, self._released + _FREED):
+                idle = [group for group in self._groups if not group.runs]
+                if idle and _could_fit(nodes, wish, tpu):
+                    for group in idle:
+                        await self.release(group)
+                elif time.monotonic() >= max(deadline, self._released + _FREED):
                     raise
-                if wish.wait:
+                elif wish.wait:
                     most = f"up to {wish.wait:g} s"
                     wish.tell(f"waiting for the cluster, {most}: {lacking.short}")
-            else:
-                for group in idle:
-                    await self.release(group)
             await asyncio.sleep(_LOOK)
 
     async def _place(
@@ -305,14 +300,15 @@ class Cluster:
                     "have taken them. Run the cell again, or wait longer (`--wait 5m`)."
                 )
             await within(faults.PATIENCE, _make_actors, placement, bundles, actors)
-            abouts, names = await asyncio.wait_for(_introduced(actors, bundles, nodes), _READY)
+            machines = await asyncio.wait_for(_introduced(actors, bundles, nodes), _READY)
         except BaseException as problem:  # including an interrupted launch
             await self._give_back(placement, actors)
             if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
                 raise
             raise LaunchError(faults.unplaced(str(problem))) from problem
-        among = _has_tpus(nodes)
-        return ActorGroup(wish.hosts, wish.slices, placement, bundles, actors, abouts, names, among)
+        return ActorGroup(
+            wish.hosts, wish.slices, placement, bundles, actors, machines, _has_tpus(nodes)
+        )
 
     async def release(self, group: ActorGroup) -> None:
         """End everything that runs on these hosts, and give them back."""
@@ -338,18 +334,12 @@ def _has_tpus(nodes: Iterable[Node]) -> bool:
     return any(node.total.get("TPU") for node in nodes)
 
 
-def _with_held(nodes: Sequence[Node], idle: Sequence[ActorGroup]) -> list[Node]:
-    """The nodes with the resources of idle held hosts counted as free."""
-    held = {
-        about.node: bundle
-        for group in idle
-        for about, bundle in zip(group.abouts, group.bundles, strict=True)
-    }
-    return [
-        replace(node, free={name: node.free.get(name, 0) + held.get(node.id, {}).get(name, 0)
-                            for name in {*node.free, *held.get(node.id, {})}})
-        for node in nodes
-    ]  # fmt: skip
+def _could_fit(nodes: Sequence[Node], wish: Wish, tpu: bool) -> bool:
+    """Whether the nodes would do if nothing else ran on them."""
+    with contextlib.suppress(Lacking):
+        empty = [replace(node, free=node.total) for node in nodes]
+        return bool(choose(empty, wish.hosts, wish.slices, tpu=tpu))
+    return False
 
 
 # ---------------------------------------------------------------- calls of Ray
@@ -432,8 +422,11 @@ def _remove(placement: Any, actors: Sequence[Any]) -> None:
 
 async def _introduced(
     actors: list[Any], bundles: Sequence[Bundle], nodes: Sequence[Node]
-) -> tuple[list[About], list[str]]:
-    """The hosts' descriptions and names. Raises LaunchError if a host will not do."""
+) -> list[Host]:
+    """The hosts behind the actors. Raises LaunchError if one will not do.
+
+    One without a worker number in its environment has that of its node's label: on such a VM only
+    the metadata server knows it, and Ray places the bundles of a slice in any order."""
     calls = [actor.about.remote() for actor in actors]
     abouts: list[About] = [await call for call in calls]
     names = [about.hostname for about in abouts]
@@ -447,7 +440,17 @@ async def _introduced(
                 "Give the container that runs Ray the host's devices (`docker run --privileged`), "
                 "or add `--env PJRT_DEVICE=CPU` to simulate hosts."
             )
-    return _numbered(abouts, nodes), names
+    labels = {node.id: node.labels.get(_WORKER, "") for node in nodes}
+    return [
+        Host(
+            about.address,
+            name,
+            {WORKER: labels[about.node], **about.environ}
+            if about.chips and labels.get(about.node)
+            else about.environ,
+        )
+        for name, about in zip(names, abouts, strict=True)
+    ]
 
 
 def _check_versions(name: str, about: About) -> None:
@@ -459,19 +462,6 @@ def _check_versions(name: str, about: About) -> None:
             f"{name} has {theirs}, but the notebook has {ours}. Install the same on the cluster's "
             "hosts, in the environment in which `ray start` was run."
         )
-
-
-def _numbered(abouts: Sequence[About], nodes: Sequence[Node]) -> list[About]:
-    """The hosts with the worker numbers of their nodes' labels, if their environments lack them:
-    on such a VM only the metadata server knows its number, and Ray places the bundles of a slice
-    in any order."""
-    numbers = {node.id: node.labels.get(_WORKER, "") for node in nodes}
-    return [
-        replace(about, environ={WORKER: numbers[about.node], **about.environ})
-        if about.chips and numbers.get(about.node)
-        else about
-        for about in abouts
-    ]
 
 
 async def within(seconds: float, call: Callable[..., T], *arguments: Any) -> T:
