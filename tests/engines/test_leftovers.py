@@ -174,6 +174,7 @@ def test_shared_memory_and_semaphores_of_ranks_are_unlinked_at_the_end(notebook,
     assert still_in_memory(notebook, "kept") == []
 
 
+@pytest.mark.slow
 def test_shared_memory_of_the_ranks_of_a_killed_fork_server_is_unlinked(doomed):
     doomed.ok(f"%%xla_spawn -n 2 --bg -o lost\n{USES_MEMORY}    time.sleep(600)")
     doomed.ok(READY.format(run="lost"))

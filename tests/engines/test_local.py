@@ -104,11 +104,10 @@ FORKS = (
 @pytest.mark.parametrize(
     ("body", "number"),
     [
-        pytest.param(SLEEPS, signal.SIGKILL, marks=pytest.mark.slow),
         (FORKS, signal.SIGKILL),
         pytest.param(SLEEPS, signal.SIGTERM, marks=pytest.mark.slow),
     ],
-    ids=["ranks alone", "with forked processes", "by SIGTERM"],
+    ids=["with forked processes", "by SIGTERM"],
 )
 def test_a_run_whose_fork_server_is_killed_ends_and_says_so(notebook, body, number):
     pid = server_pid(notebook)
@@ -356,6 +355,7 @@ def test_closing_a_notebook_during_the_import_leaves_no_torch_folder():
     notebook.close()
 
 
+@pytest.mark.slow
 def test_an_interrupt_during_the_import_is_one_paragraph():
     notebook = Notebook()
     try:

@@ -172,15 +172,6 @@ def test_an_unreadable_order_is_refused(serve):
     serve(work)
 
 
-def test_replies_are_queued_for_a_slow_kernel(serve):
-    async def work(kernel):
-        for number in range(2000):
-            kernel.driver._reply(id=number, waiting="x" * 1000)
-        assert [(await kernel.hears())["id"] for _ in range(2000)] == list(range(2000))
-
-    serve(work)
-
-
 # ---------------------------------------------------------------- the connection
 
 

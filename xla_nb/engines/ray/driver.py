@@ -231,9 +231,7 @@ class Driver:
         self._cluster = Cluster(address)
         self._runs: dict[str, FollowedRun] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._others: set[asyncio.Task[None]] = set()
         self._order = asyncio.Lock()  # one launch at a time chooses hosts
-        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def serve(self) -> None:
         """Serve until the notebook has closed the control socket, or has ended."""
@@ -241,14 +239,11 @@ class Driver:
         closed = asyncio.Event()
         loop.add_reader(self._control, self._receive, closed)
         loop.add_reader(self._parent, closed.set)
-        self._others = {
-            loop.create_task(self._cluster.release_idle()),
-            loop.create_task(self._send_replies()),
-        }
+        releasing = loop.create_task(self._cluster.release_idle())
         await closed.wait()
         loop.remove_reader(self._control)
         loop.remove_reader(self._parent)
-        for task in [*self._tasks.values(), *self._others]:
+        for task in [*self._tasks.values(), releasing]:
             task.cancel()
         await self._cluster.close()
 
@@ -355,15 +350,9 @@ class Driver:
             await self._cluster.release(group)
 
     def _reply(self, **reply: Any) -> None:
-        self._replies.put_nowait(reply)
-
-    async def _send_replies(self) -> None:
-        """Send the queued replies as the socket takes them."""
-        # `_receive` notices the end of the socket.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while True:
-                reply = json.dumps(await self._replies.get()).encode()
-                await asyncio.get_running_loop().sock_sendall(self._control, reply)
+        """Reply to the kernel, which reads while it waits; `_receive` notices that it is gone."""
+        with contextlib.suppress(OSError):
+            self._control.send(json.dumps(reply).encode())
 
 
 def main(fd: int, parent: int, address: str) -> None:
