@@ -374,6 +374,20 @@ def test_an_interrupt_during_the_import_is_one_paragraph():
         notebook.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("MemoryError", ""),
+        ("ImportError", "libtorch_cpu.so: failed to map segment from shared object"),
+        ("OSError", "[Errno 12] Cannot allocate memory"),
+    ],
+)
+def test_packages_that_do_not_fit_into_memory_are_not_said_to_be_missing(kind, problem):
+    told = local._import_failed(kind, problem)
+    assert "`ulimit -v`" in told
+    assert "pip" not in told
+
+
 # ---------------------------------------------------------------- chips that live ranks have
 
 

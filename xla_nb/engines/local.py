@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
@@ -306,7 +309,7 @@ def _import_failed(kind: str, problem: str) -> str:
             f"'xla_nb[xla]'` in the notebook's environment ({sys.executable}), then run the cell "
             "again."
         )
-    return (
-        f"The ranks' packages cannot be imported here ({kind}: {problem}). Run `{sys.executable} "
-        "-c 'import torch_xla'` in a terminal to see why, then run the cell again."
-    )
+    fix = f"Run `{sys.executable} -c 'import torch_xla'` in a terminal to see why."
+    if re.search("Cannot allocate memory|failed to map segment|^MemoryError", f"{kind} {problem}"):
+        fix = linux.shortage(errno.ENOMEM)
+    return f"The ranks' packages cannot be imported here ({kind}: {problem}). {fix}"

@@ -402,17 +402,18 @@ def fails(seed):
 """
 
 
+@pytest.fixture(scope="class")
+def live(on_ray):
+    on_ray.ok("%xla_start -n 2 --on ray --hosts 3", timeout=300)
+    yield on_ray
+    on_ray.ok("state_ = __import__('xla_nb.live').live.of().run.state\n%xla_shutdown")
+    # They have ended by themselves, but for one that a test has crashed, and were not stopped.
+    living = "{r.phase for r in state_.ranks.values() if r.death is None}"
+    assert on_ray.value(f"state_.stopping, {living}") == "('', {'finished'})"
+
+
 class TestLiveRanks:
     """Two live ranks on each of the three hosts."""
-
-    @pytest.fixture(scope="class")
-    def live(self, on_ray):
-        on_ray.ok("%xla_start -n 2 --on ray --hosts 3", timeout=300)
-        yield on_ray
-        on_ray.ok("state_ = __import__('xla_nb.live').live.of().run.state\n%xla_shutdown")
-        # They have ended by themselves, but for one that a test has crashed, and were not stopped.
-        living = "{r.phase for r in state_.ranks.values() if r.death is None}"
-        assert on_ray.value(f"state_.stopping, {living}") == "('', {'finished'})"
 
     def test_ranks_of_all_hosts_keep_what_a_cell_binds(self, live):
         live.ok("%%xla\nkept = rank * 10")
