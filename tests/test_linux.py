@@ -128,6 +128,19 @@ def test_a_group_is_killed_but_for_the_tracker_which_unlinks_what_the_group_has_
     assert not Path("/dev/shm", name).exists()
 
 
+def test_of_folders_only_those_that_nobody_holds_are_removed(tmp_path):
+    held = tmp_path / "held"
+    folders = [held, tmp_path / "left"]
+    for folder in folders:
+        folder.mkdir()
+    fd = linux.hold_folder(held)
+    linux.remove_unheld([*folders, tmp_path / "gone"])
+    assert [folder.exists() for folder in folders] == [True, False]
+    os.close(fd)
+    linux.remove_unheld(folders)
+    assert not held.exists()
+
+
 def test_a_tracker_that_does_not_end_is_killed_when_the_time_is_over():
     with subprocess.Popen([sys.executable, "-c", STUCK], process_group=0) as stuck:
         linux.end_all(lambda: linux.in_group(stuck.pid), 0.1)

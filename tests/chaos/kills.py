@@ -277,7 +277,7 @@ class Arena:
             for path in self._tmp.rglob("*")
             if not _TRIED.fullmatch(path.name) or not path.is_file() or path.stat().st_size > 4
         }
-        servers = sorted({path.partition("/")[0] for path in paths if path.startswith("xnb-")})
+        servers = sorted({path.partition("/")[0] for path in paths if path.startswith("xla_nb-")})
         mine = servers[:1]
         return {path for path in paths if path.partition("/")[0] not in mine}
 

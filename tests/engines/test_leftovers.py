@@ -124,21 +124,25 @@ def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
     assert notebook.value(f"own[1] == ({str(tmp_path)!r},) * 2") == "True"
 
 
-@pytest.mark.parametrize("which", ["server", pytest.param("kernel", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["server", pytest.param("kernel", marks=pytest.mark.slow), "all"])
 def test_processes_that_are_killed_during_a_run_leave_nothing(doomed, before, which):
     """`server`: nobody but the notebook is there to end what it has started."""
     doomed.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
     doomed.ok(READY.format(run="run"))
     server = psutil.Process(server_pid(doomed))
     everything = [server, *server.children(recursive=True)]
-    if which == "server":
-        server.kill()
-    else:
+    for process in {"server": [server], "kernel": [], "all": everything}[which]:
+        process.kill()
+    if which != "server":
         os.kill(doomed.pid, signal.SIGKILL)
         doomed.kill()
     assert psutil.wait_procs(everything, timeout=60)[1] == []
     if which == "server":
         doomed.close()
+    if which == "all":  # the next one tidies up
+        another = Notebook()
+        another.ok("%load_ext xla_nb")
+        another.close()
     assert left() == before
 
 

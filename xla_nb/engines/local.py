@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
@@ -180,6 +181,7 @@ class LocalEngine:
 
 
 _HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first
+_FOLDER = "xla_nb-"  # the beginning of its name in TMPDIR
 _SERVER = "the process that starts and ends ranks"
 NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
 _TAKEN = (
@@ -236,7 +238,10 @@ class _Server:
         self.ready = False
         self._memory = OutOfMemory()
         try:  # for what torch and multiprocessing keep in files, and would leave when killed
-            self._folder = tempfile.mkdtemp(prefix="xnb-")
+            # As others do where server and notebook were killed, such as a host of Ray's.
+            linux.remove_unheld(Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"))
+            self._folder = tempfile.mkdtemp(prefix=_FOLDER)
+            self._held = linux.hold_folder(self._folder)
         except OSError as problem:
             raise LaunchError(no_temporary(problem)) from None
         try:
@@ -289,6 +294,7 @@ class _Server:
 
     def _remove_folder(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._held)
 
 
 def _environment() -> dict[str, str]:
