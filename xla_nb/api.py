@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import ParamSpec
 
 from xla_nb import notebook
-from xla_nb.engines import base
+from xla_nb.engines import Engine
 from xla_nb.engines.local import LocalEngine
+from xla_nb.engines.ray.engine import RayClusters
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.entries import refuse_launch
@@ -217,44 +218,37 @@ def _interrupted(options: Options) -> str:
 
 
 @functools.cache
-def _providers() -> dict[str, base.Provider]:
-    """The engines that this process has used, by kind. A process that it forks has its own."""
+def _engines() -> tuple[LocalEngine, RayClusters]:
+    """The engines of this process, which end with it. A process that it forks has its own."""
     os.register_at_fork(after_in_child=_forget)
-    return {}
+    return LocalEngine(), RayClusters()
 
 
 def _forget() -> None:
     """What another process has launched is its own to end."""
-    _providers.cache_clear()
+    _engines.cache_clear()
     _known.cache_clear()
 
 
-def _provider(name: str) -> base.Provider:
-    """This process's engines of one kind; they end with the process."""
-    made = _providers()
-    if name not in made:
-        made[name] = base.provider(name)
-    return made[name]
-
-
-def engine_for(options: Options) -> base.Engine:
+def engine_for(options: Options) -> Engine:
     """Where the ranks of a launch are started. Raises UsageError."""
-    where = base.Where(options.on, options.hosts, options.slices, options.wait, options.env)
-    return _provider(base.kind(options.on)).engine(where)
+    local, clusters = _engines()
+    if options.on == "local":
+        local.check_hosts(options.hosts, options.slices)
+        return local
+    where = options.on, options.hosts, options.slices, options.wait, options.env
+    return clusters.engine(*where)
 
 
 def engine() -> LocalEngine:
     """The engine of this machine."""
-    local = _provider("local").engine(base.Where())
-    assert isinstance(local, LocalEngine)
-    return local
+    return _engines()[0]
 
 
 def release() -> None:
     """Give back the hosts of Ray clusters that are reserved for the next launch, and end what runs
     there. Otherwise they are given back after 10 minutes without a launch, and at exit."""
-    if "ray" in _providers():
-        _provider("ray").close()
+    _engines()[1].close()
 
 
 @atexit.register
@@ -265,8 +259,8 @@ def close(why: str = "") -> None:
     for run in living():
         if not run.state.stopping and not run.state.settled:
             run.stops_because(why or ends)
-    for provider in _providers().values():
-        provider.close()
+    for each in _engines():
+        each.close()
 
 
 @functools.cache

@@ -103,19 +103,6 @@ def test_the_output_of_a_rank_is_read_from_its_files(start):
     assert run.output(1) == ""
 
 
-def test_the_output_of_a_rank_elsewhere_is_read_from_its_host(start, engine):
-    run = start(*on_hosts("left", "right")).run
-    run.record.log(1).write_bytes(b"as far as it came")
-    engine.files["right", "rank-1.out"] = b"all of it\xff"
-    assert run.output(1) == "all of it\N{REPLACEMENT CHARACTER}"
-
-
-def test_of_a_host_out_of_reach_there_is_the_output_that_came(start):
-    run = start(*on_hosts("left", "right")).run
-    run.record.log(1, "err").write_bytes(b"as far as it came")
-    assert run.output(1, "err") == "as far as it came"
-
-
 @pytest.mark.parametrize(
     "news",
     [

@@ -199,7 +199,7 @@ class Variables:
     def choose_device(self) -> None:
         """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
         if os.environ.get(_DEVICE) == "TPU" and not chips.count_chips():
-            if linux.started_with(_DEVICE) == "TPU":
+            if linux.first_environ().get(_DEVICE) == "TPU":
                 return  # the machine's own: a launch is refused
             os.environ[_DEVICE] = "CPU"
             self._tell(

@@ -24,16 +24,9 @@ from xla_nb.record import private
 
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
-#: What a file of a record holds, where ranks add to it while they run.
-Kind = Literal["log", "history", "result", "sample", "displays"]
-_KINDS: dict[str, Kind] = {
-    "out": "log",
-    "err": "log",
-    "history": "history",
-    "result": "result",
-    "now": "sample",
-    "displays": "displays",
-}
+#: The endings of files that grow while ranks run; a sample is written over.
+GROWING = ("out", "err", "history", "result", "displays")
+SAMPLE = "now"
 #: Seconds after which what nobody has touched is given up.
 WEEK = 7 * 24 * 3600
 _KEPT = 1 << 24  # bytes of events that wait for space on a full disk
@@ -269,16 +262,6 @@ def records(folder: Folder = "runs") -> list[Record]:
 def partial(path: Path) -> Path:
     """Where to write a file before renaming it to `path`, so that it is whole or absent."""
     return path.with_name(f"{path.name}.partial")
-
-
-def kind(name: str) -> Kind | None:
-    """What a file of a record holds; None for files that ranks do not add to."""
-    return _KINDS.get(name.rpartition(".")[2])
-
-
-def is_log_of_job(name: str) -> bool:
-    """Whether this is the job's output rather than a rank's."""
-    return kind(name) == "log" and name.startswith("job.")
 
 
 def _process(pid: int) -> str:

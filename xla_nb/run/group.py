@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from xla_nb.engines.base import Engine
+from xla_nb.engines import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
 from xla_nb.protocol import events, modules

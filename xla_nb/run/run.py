@@ -13,7 +13,8 @@ import time
 import weakref
 from collections.abc import Callable
 
-from xla_nb.engines.base import Engine, Feed
+from xla_nb.engines import Engine
+from xla_nb.engines.child import Feed
 from xla_nb.errors import Interrupted
 from xla_nb.old_names import first_time
 from xla_nb.protocol import events
@@ -232,15 +233,6 @@ class Run(RecordedRun):
             self._losses.note("the request for stacks", problem)
         self._engine.ask(self.name)
 
-    def output(self, rank: int, stream: str = "out") -> str:
-        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole: from its own
-        host if that can be reached, else as far as it has been received here."""
-        host = self.state.ranks[rank].host if rank in self.state.ranks else ""
-        content = self._engine.fetch(self.name, host, self.record.log(rank, stream).name)
-        if content is None:
-            return super().output(rank, stream)
-        return content.decode(errors="replace")
-
     # ------------------------------------------------------------ following
 
     def follow(self) -> None:
@@ -325,7 +317,6 @@ class Run(RecordedRun):
             except OSError as problem:  # a full disk: the notebook goes on without
                 self._losses.note("all of the saved record", problem)
             self.state.apply(event)
-            self._hangs.take(event)
         self._figures.take(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:

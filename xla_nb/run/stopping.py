@@ -13,8 +13,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from xla_nb import linux
-from xla_nb.engines import base
-from xla_nb.engines.base import Engine, Feed
+from xla_nb.engines import Engine
+from xla_nb.engines.child import Feed
 from xla_nb.protocol import events
 from xla_nb.record.sample import Sample
 from xla_nb.run import stacks
@@ -24,8 +24,9 @@ from xla_nb.wording import listed, ranks
 
 #: Seconds that a process has to end after SIGTERM.
 TERM_PATIENCE = 1.0
-#: Seconds until what is left of a run is killed once more, by stronger means.
+#: Seconds until what is left of a run is killed once more.
 KILL_PATIENCE = 5.0
+_IN_VAIN = 6  # from this rung on, the process that should have ended them is ended itself
 
 
 class Ladder:
@@ -68,7 +69,10 @@ class Ladder:
             self._engine.signal(self._run, pids, signal.SIGTERM)
             self.due = now + TERM_PATIENCE
         else:
-            base.kill(self._engine, self._run, feed, self._rung - 3)
+            if self._rung < _IN_VAIN:
+                self._engine.kill(self._run)
+            else:
+                feed.kill()
             self.due = now + KILL_PATIENCE
 
     def meet(self, host: str, pid: int) -> None:

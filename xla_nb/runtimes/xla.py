@@ -162,7 +162,7 @@ class Chips(OnTorchXla):
         from torch_xla._internal import pjrt
         from torch_xla.distributed import xla_multiprocessing as xmp
 
-        ranks: Any = RankContext(self.processes, life.latch, life.report, life.forked)
+        ranks: Any = RankContext(self.processes, life)
         torch.multiprocessing.get_context = lambda method=None: ranks
         pjrt.initialize_multiprocess = life.enter
         try:
