@@ -34,7 +34,7 @@ from tests.support.kernel import Notebook
 from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.record import tidying
-from xla_nb.runtimes import torchax_versions
+from xla_nb.runtimes import torchax
 
 PATIENCE = 60.0  # seconds for what is on its way out
 # Compiling for a CPU takes a third of the time so, and the results are the same to rounding.
@@ -119,7 +119,7 @@ def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str,
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     """Runs functions of support/worlds/scenarios.py in JAX worlds of several ranks."""
     try:
-        torchax_versions.check_versions()
+        torchax.check_versions()
     except LaunchError as missing:
         pytest.skip(str(missing))
     started = Worlds(tmp_path_factory.mktemp("worlds"))

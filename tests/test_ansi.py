@@ -115,11 +115,7 @@ def test_neighbors_with_the_same_style_are_one_piece() -> None:
         ("38;5;208", Style(fg=(255, 135, 0))),
         ("38;5;9;48;5;244", Style(fg=9, bg=(128, 128, 128))),
         ("48;2;1;2;300", Style(bg=(1, 2, 255))),
-        ("38:2::1:2:3;1", Style(fg=(1, 2, 3), bold=True)),
-        ("38:2:1:2:3", Style(fg=(1, 2, 3))),
-        ("38:5:9", Style(fg=9)),
         ("58;5;1;4", Style(underline=True)),
-        ("4:0", Style()),
         ("31;;1", Style(bold=True)),
     ],
 )

@@ -306,13 +306,6 @@ def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
     assert (options.n, options.timeout, options.keep_going, options.grace) == (3, 5.0, False, 5.0)
 
 
-def test_closing_makes_no_engine(monkeypatch):
-    monkeypatch.setattr(api, "_providers", dict)
-    monkeypatch.setattr(api.base, "provider", lambda name: pytest.fail(f"made {name}"))
-    api.close()
-    api.release()
-
-
 FORKED = """
 import os, time
 import xla_nb

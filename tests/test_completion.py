@@ -1,26 +1,18 @@
 """What Tab offers behind the magics, asked of a real kernel."""
 
-import builtins
 from types import SimpleNamespace
 
 import pytest
-from IPython.core import completer
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
-from tests.support.kernel import Notebook
 from xla_nb import completion
 from xla_nb.magics import _spawn_parser
-from xla_nb.protocol.inspection import Completions, Match
+from xla_nb.rank.introspection import Completions
 from xla_nb.run.options import OPTIONS, SETTINGS
 
 
 @pytest.fixture(scope="module")
-def offered():
+def offered(kernel):
     """Asks the kernel what fits at the end of a line."""
-    kernel = Notebook()
-    kernel.ok("%load_ext xla_nb")
-    kernel.ok("%reload_ext xla_nb")
 
     def offered(line, below=""):
         kernel.client.complete(line + below, len(line))
@@ -29,8 +21,7 @@ def offered():
             reply = kernel.client.get_shell_msg(timeout=60)
         return reply["content"]["matches"]
 
-    yield offered
-    kernel.close()
+    return offered
 
 
 @pytest.mark.parametrize(
@@ -60,98 +51,59 @@ def test_all_settings_are_offered(offered):
 
 
 def test_where_a_value_is_free_nothing_is_offered():
-    assert completion._flags(_spawn_parser(), "%%xla_spawn --timeout ", "") == []
-    assert completion._flags(_spawn_parser(), "%%xla_spawn --keep-going ", "") != []
-
-
-def _at(line):
-    return SimpleNamespace(text_until_cursor=line, symbol=line.rpartition(" ")[2])
-
-
-def test_an_ipython_without_matchers_offers_them_too(monkeypatch):
-    real = builtins.__import__
-
-    def older(name, globals=None, locals=None, fromlist=(), level=0):
-        if "context_matcher" in (fromlist or ()):
-            raise ImportError(name)
-        return real(name, globals, locals, fromlist, level)
-
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
-    monkeypatch.setattr(builtins, "__import__", older)
-    completion.turn_on(shell, [])
-    completion.turn_on(shell, [])
-    (offers,) = shell.strdispatchers["complete_command"].s_matches("%xla_config")
-    assert offers(_at("%xla_config dropin=")) == ["on", "off"]
-    assert offers(_at("%xla_config")) == []
+    assert completion._flags(_spawn_parser(), "%%xla_spawn --timeout ", "") == ()
+    assert completion._flags(_spawn_parser(), "%%xla_spawn --keep-going ", "")
 
 
 # ---------------------------------------------------------------- what ranks offer
 
 
-def of_ranks(text, fragment, *names, knows=True, closing="", after=""):
-    """The cell with each completion behind `text`, in a shell with a matcher that answers this."""
-    if not hasattr(completer, "context_matcher"):
-        pytest.skip("IPython before 8.6 has no matchers")
-    offered = Completions(fragment, tuple(Match(n, "instance") for n in names), knows, closing)
+def replied(code, fragment="", *names, of_object=True, own=(), after=""):
+    """What a kernel replies at the end of a cell whose ranks offer these, as the texts of the cell;
+    it has `own` itself."""
 
-    @completer.context_matcher(identifier="of_ranks")
-    def matcher(context):
-        return completion.of_ranks(offered, after)
+    def before(code, cursor):
+        return {"matches": list(own), "cursor_start": cursor - len(fragment)}
 
-    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
-    shell.Completer.use_jedi = False
-    shell.Completer.custom_matchers.append(matcher)
-    shell.user_ns["model"] = "a text"
-    with completer.provisionalcompleter():
-        found = list(shell.Completer.completions(text + after, len(text)))
-    return {text[: one.start] + one.text + (text + after)[one.end :] for one in found}
+    offered = Completions(fragment, dict.fromkeys(names, "instance"), of_object)
+    reply = completion._completed(before, {}, lambda *_: offered, code + after, len(code))
+    return [code[: reply["cursor_start"]] + text for text in reply["matches"]]
 
 
 def test_attributes_that_ranks_know_come_instead_of_the_notebooks():
-    assert of_ranks("model.", "", "weight", "bias") == {"model.weight", "model.bias"}
-    assert of_ranks("f(model.we", "we", "weight") == {"f(model.weight"}
-
-
-def test_of_an_object_that_ranks_know_the_notebooks_attributes_are_not_offered():
-    assert of_ranks("model.upp", "upp") == {"model.upp"}
+    cell = "%%xla\nmodel.we"
+    assert replied(cell, "we", "weight", own=["welcome"]) == ["%%xla\nmodel.weight"]
 
 
 def test_names_of_ranks_stand_beside_the_notebooks():
-    found = of_ranks("mod", "mod", "models", knows=False)
-    assert {"model", "models"} <= found
+    found = replied("%%xla\nmod", "mod", "models", of_object=False, own=["model", "models"])
+    assert found == ["%%xla\nmodels", "%%xla\nmodel"]
 
 
-@pytest.mark.parametrize("after", ["", '"]', "]", '"'])
-def test_a_key_is_ended_once(after):
-    found = of_ranks('d["ke', "ke", "key", closing='"]', after=after)
-    assert found == {'d["key"]' if after != '"' else 'd["key"'}
-
-
-def test_words_for_older_ipython_begin_with_what_is_typed():
-    offered = Completions("we", (Match("weight", "instance"),), True)
-    assert completion.words_of_ranks(offered, "model.we") == ["model.weight"]
+def test_where_ranks_offer_nothing_the_notebooks_are_offered():
+    assert replied("%%xla\nmodel.up", "up", own=["upper"]) == ["%%xla\nmodel.upper"]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("code", "top", "before"),
     [
-        ("%%xla 0\nx = model.we", ["model.weight"]),
-        ("%%time\n%%xla 0\nx = model.we", ["model.weight"]),
-        ("%%xla 0 model.we", []),
-        ("x = model.we", []),
+        ("%%xla 0\nx = model.we", "%%xla 0", "x = model.we"),
+        ("%%time\n%%xla 0\ny = 1\nx = model.we", "%%xla 0", "y = 1\nx = model.we"),
+        ("%%xla 0 model.we", None, None),
+        ("x = model.we", None, None),
     ],
 )
-def test_older_ipython_has_what_ranks_offer_inside_their_cells_only(text, found):
+def test_ranks_are_asked_inside_their_cells_only(code, top, before):
     asked = []
 
-    def ranks_offer(line, before):
-        asked.append((line, before))
-        return Completions("we", (Match("weight", "instance"),), True)
+    def ranks_offer(*told):
+        asked.append(told)
 
-    completer = SimpleNamespace(custom_matchers=[])
-    completer.completions = lambda text, offset: completer.custom_matchers[0]("model.we")
-    for _ in range(2):  # the extension is loaded again
-        completion._turn_on_in_cells(completer, ranks_offer)
-    assert completer.completions(text, len(text)) == found
-    assert len(completer.custom_matchers) == 1
-    assert asked == ([("%%xla 0", "x = model.we")] if found else [])
+    completion._completed(lambda *_: {}, {}, ranks_offer, code + "\nbelow", len(code))
+    assert asked == ([(top, before)] if top else [])
+
+
+def test_without_a_kernel_nothing_is_changed():
+    shell = SimpleNamespace()
+    completion.turn_on(shell, [], lambda *_: None, lambda *_: None)
+    completion.turn_off(shell)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.topology import drawing, picture
+from xla_nb.topology import diagram
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -71,5 +71,4 @@ def test_a_drawing_in_the_guide_is_what_the_magic_prints(line: str, drawn: str) 
     hosts, slices, ranks = (
         int(words[flag]) if flag in words else None for flag in ("--hosts", "--slices", "-n")
     )
-    diagram = picture.on_paper(hosts, slices, ranks, words.get("--accelerator"))
-    assert drawing.draw(diagram) == drawn
+    assert str(diagram.on_paper(hosts, slices, ranks, words.get("--accelerator"))) == drawn

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xla_nb.executed import Executed
+from xla_nb.notebook import Executed
 
 TIMED = "get_ipython().run_cell_magic('time', '', 'x = 1\\n')"
 

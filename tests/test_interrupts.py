@@ -32,7 +32,7 @@ def group(kernel, request):
 
 STRIKE_EARLY = """
 import os, signal
-from xla_nb import api, own_runs
+from xla_nb import api
 shown_ = api.shown
 def struck(*given):
     os.kill(os.getpid(), signal.SIGINT)
@@ -46,7 +46,7 @@ def test_an_interrupt_between_a_launch_and_its_first_view_stops_the_run(kernel):
     shown = kernel.run("%%xla_spawn -n 2 -o staying_\nimport time\ntime.sleep(600)")
     kernel.ok("api.shown = shown_")
     assert "RunFailed: Stopped by an interrupt" in shown.error
-    assert kernel.value("[run for run in own_runs.living()]") == "[]"
+    assert kernel.value("[run for run in api.living()]") == "[]"
 
 
 @CASES

@@ -14,9 +14,9 @@ DOCS = PACKAGE.parent / "docs" / "how-it-works.md"
 #: From the roof to the ground: a module imports only from rows below its own, and from its folder.
 ROWS = (
     (
-        *("__init__", "magics", "live_magics", "lines", "completion"),
-        *("dropin", "live", "live_questions", "live_panel", "tooltips"),
-        *("api", "own_runs", "notebook", "executed", "autoreloaded"),
+        *("__init__", "magics", "completion"),
+        *("dropin", "live", "live_questions"),
+        *("api", "notebook"),
     ),
     ("views",),
     ("run",),
@@ -29,17 +29,15 @@ ROWS = (
     ("spmd", "torchax"),
     ("protocol",),
     ("topology",),
-    ("old_parameters",),
-    ("old_names", "in_place"),
+    ("old_names",),
     (
         "errors",
         "wording",
         "ansi",
         "linux",
         "memory",
-        "importing",
+        "patching",
         "stopwatch",
-        "markup",
     ),
 )
 #: Engines start processes, ranks run in them; what both need is in the protocol.
@@ -47,7 +45,6 @@ STRANGERS = {("engines", "rank")}
 KNOW_TORCH = {"rank", "runtimes", "simulation", "spmd", "torchax", "protocol"}
 IMPORT_IPYTHON = {
     "magics",
-    "live_magics",
     "views.panel.view",
 }  # with the file; inside a function others may
 

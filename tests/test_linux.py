@@ -1,6 +1,7 @@
 """Linux process settings."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -87,46 +88,70 @@ def test_the_process_name_is_set_and_cut_to_15_bytes():
     assert done.stdout == b"xla_nb-rank-123\n"
 
 
-def test_what_was_started_with_a_variable_is_found_with_what_it_forked_and_ended():
-    script = """
-import os, signal, sys
-if os.fork() == 0:
-    os.setsid()
-    os.environ.clear()
-    os.write(1, b"up")
-signal.pause()
-"""
-    variable = "XLA_NB_FAMILY", os.urandom(8).hex()
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, **dict([variable])}, stdout=-1
-    )
-    with parent:
-        assert os.read(parent.stdout.fileno(), 2) == b"up"
-        family = linux.carrying("=".join(variable))
-        assert parent.pid in family
-        assert len(family) == 2
-        assert linux.end(family, 60) == []
-    assert linux.carrying("=".join(variable)) == []
-
-
 def test_a_parent_that_has_ended_is_not_watched():
     watched = linux.watch_parent(os.getppid())
     os.close(watched)
     assert linux.watch_parent(os.getpid()) is None
 
 
-def test_the_processes_of_a_group_are_found():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, process_group=0)
+@pytest.mark.parametrize(
+    ("find", "option"),
+    [(linux.in_group, {"process_group": 0}), (linux.in_session, {"start_new_session": True})],
+)
+def test_the_processes_of_a_group_or_session_are_found(find, option):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, **option)
     with child:
-        assert linux.in_group(child.pid) == [child.pid]
-    assert linux.in_group(child.pid) == []
+        assert find(child.pid) == [child.pid]
+    assert find(child.pid) == []
+
+
+#: A process that makes a segment, which its resource tracker would unlink, and waits for its end.
+MAKER = (
+    "import signal\n"
+    "from multiprocessing import resource_tracker, shared_memory\n"
+    "memory = shared_memory.SharedMemory(create=True, size=1000)\n"
+    "print(memory.name, resource_tracker._resource_tracker._pid, flush=True)\n"
+    "signal.pause()"
+)
+#: A process that is taken for a tracker, and does not end.
+STUCK = "import signal; signal.pause()  # x.resource_tracker import main"
+
+
+def test_a_group_is_killed_but_for_the_tracker_which_unlinks_what_the_group_has_made():
+    command = [sys.executable, "-c", MAKER]
+    with subprocess.Popen(command, stdout=-1, text=True, process_group=0) as maker:
+        name, tracker = maker.stdout.readline().split()
+        assert Path("/dev/shm", name).exists()
+        linux.end_all(lambda: linux.in_group(maker.pid), 60)
+    assert maker.returncode == -signal.SIGKILL
+    assert not linux.is_alive(int(tracker))
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_of_folders_only_those_that_nobody_holds_are_removed(tmp_path):
+    held = tmp_path / "held"
+    folders = [held, tmp_path / "left"]
+    for folder in folders:
+        folder.mkdir()
+    fd = linux.hold_folder(held)
+    linux.remove_unheld([*folders, tmp_path / "gone"])
+    assert [folder.exists() for folder in folders] == [True, False]
+    os.close(fd)
+    linux.remove_unheld(folders)
+    assert not held.exists()
+
+
+def test_a_tracker_that_does_not_end_is_killed_when_the_time_is_over():
+    with subprocess.Popen([sys.executable, "-c", STUCK], process_group=0) as stuck:
+        linux.end_all(lambda: linux.in_group(stuck.pid), 0.1)
+    assert stuck.returncode == -signal.SIGKILL
 
 
 def test_a_child_is_reaped_once_it_has_ended():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1)
     assert not linux.reaped(child.pid)
     child.stdin.close()
-    assert linux.wait([child.pid], 60) == []
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert linux.reaped(child.pid)
     assert linux.reaped(child.pid)
     child.wait()

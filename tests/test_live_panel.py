@@ -105,7 +105,7 @@ def test_ranks_that_have_ended_are_not_followed_any_more(kernel, shown):
     kernel.ok("%xla_start -n 1 --name gone\n%xla_shutdown gone")
     shown.take(kernel.ok("gone"))
     assert "ended after 0.2 s without a cell" in shown[1]
-    assert kernel.value("len(__import__('xla_nb.live_panel').live_panel._shown())") == "0"
+    assert kernel.value("len(__import__('xla_nb.live').live._shown())") == "0"
 
 
 def test_captured_ranks_are_told_in_text(kernel, started):

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -17,18 +16,18 @@ MB_256 = 256 << 20
 class Tree:
     """The files of a control group as proc(5) and cgroups(7) have them, and a process in it."""
 
-    def __init__(self, top, version, inside="", root="/"):
-        self.proc, self.group = top / "proc", top / "cg" / inside
-        self.group.mkdir(parents=True)
-        self.proc.mkdir()
-        path = str(Path(root, inside))
+    def __init__(self, monkeypatch, top, version, inside="", seen=""):
+        """`seen`: where the process's cgroup file says that it is, if it is in a container."""
         self.first = version == 1
-        kind = "cgroup cgroup rw,memory" if self.first else "cgroup2 cgroup2 rw"
-        name = "4:memory:" if self.first else "0::"
-        (self.proc / "cgroup").write_text(f"9:name=systemd:/elsewhere\n{name}{path}\n")
-        other = f"31 23 0:28 / {top}/else rw - cgroup cgroup rw,name=systemd\n"
-        mounted = f"35 31 0:32 {root} {top}/cg rw,relatime shared:9 - {kind}\n"
-        (self.proc / "mountinfo").write_text(other + mounted)
+        self.proc, groups = top / "proc", top / "cg"
+        self.group = groups / ("memory" if self.first else "") / inside
+        self.group.mkdir(parents=True)
+        (self.proc / "self").mkdir(parents=True)
+        name = "4:memory:/" if self.first else "0::/"
+        self.told = self.proc / "self" / "cgroup"
+        self.told.write_text(f"9:name=systemd:/elsewhere\n{name}{seen or inside}\n")
+        monkeypatch.setattr(measured, "_PROC", self.proc)
+        monkeypatch.setattr(measured, "_GROUPS", groups)
         self.kills(0)
 
     def kills(self, number):
@@ -45,14 +44,14 @@ class Tree:
 
 
 @pytest.fixture(params=[1, 2])
-def tree(tmp_path, request):
-    return Tree(tmp_path, request.param, "pods/mine")
+def tree(tmp_path, monkeypatch, request):
+    return Tree(monkeypatch, tmp_path, request.param, "pods/mine")
 
 
 def test_a_kill_that_the_kernel_has_counted_is_for_lack_of_memory(tree):
     tree.kills(3)  # of earlier runs
     tree.limits(str(MB_256))
-    memory = OutOfMemory(tree.proc)
+    memory = OutOfMemory()
     assert memory.limit(KILL) is None
     tree.kills(4)
     assert memory.limit(KILL) == MB_256
@@ -60,14 +59,14 @@ def test_a_kill_that_the_kernel_has_counted_is_for_lack_of_memory(tree):
 
 def test_each_that_it_has_counted_is_one_process(tree):
     tree.limits(str(MB_256))
-    memory = OutOfMemory(tree.proc)
+    memory = OutOfMemory()
     tree.kills(1)
     assert [memory.limit(KILL), memory.limit(KILL)] == [MB_256, None]
 
 
 @pytest.mark.parametrize("status", [1, 0, -signal.SIGSEGV])
 def test_another_end_is_not_for_lack_of_memory(tree, status):
-    memory = OutOfMemory(tree.proc)
+    memory = OutOfMemory()
     tree.kills(1)
     assert memory.limit(status) is None
     assert memory.limit(KILL) is not None
@@ -76,34 +75,35 @@ def test_another_end_is_not_for_lack_of_memory(tree, status):
 def test_the_limit_may_be_a_parents(tree):
     tree.limits("max" if not tree.first else "9223372036854771712")
     tree.limits(str(MB_256), tree.group.parent)
-    memory = OutOfMemory(tree.proc)
+    memory = OutOfMemory()
     tree.kills(1)
     assert memory.limit(KILL) == MB_256
 
 
 def test_without_a_limit_it_is_the_machines_memory(tree):
     tree.limits("max" if not tree.first else "9223372036854771712")
-    memory = OutOfMemory(tree.proc)
+    memory = OutOfMemory()
     tree.kills(1)
     assert memory.limit(KILL) == 0
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_container_sees_its_own_group_as_the_topmost(tmp_path, version):
-    tree = Tree(tmp_path, version, root="/docker/abc")
+def test_a_container_sees_its_own_group_as_the_topmost(tmp_path, monkeypatch, version):
+    tree = Tree(monkeypatch, tmp_path, version, seen="docker/abc")
     tree.limits(str(MB_256))
-    memory = OutOfMemory(tree.proc)
+    memory = OutOfMemory()
     tree.kills(1)
     assert memory.limit(KILL) == MB_256
 
 
-def test_where_nothing_can_be_read_nothing_is_said(tmp_path):
-    assert OutOfMemory(tmp_path).limit(KILL) is None
-    tree = Tree(tmp_path, 2)
+def test_where_nothing_can_be_read_nothing_is_said(tmp_path, monkeypatch):
+    tree = Tree(monkeypatch, tmp_path, 2)
     (tree.group / "memory.events").unlink()
-    assert OutOfMemory(tree.proc).limit(KILL) is None
-    (tree.proc / "cgroup").write_text("nonsense\n")
-    assert OutOfMemory(tree.proc).limit(KILL) is None
+    assert OutOfMemory().limit(KILL) is None
+    tree.told.write_text("nonsense\n")
+    assert OutOfMemory().limit(KILL) is None
+    tree.told.unlink()
+    assert OutOfMemory().limit(KILL) is None
 
 
 def test_this_machines_own_group_is_read():
@@ -119,14 +119,13 @@ def use(tree, used, cached):
 
 
 def test_what_can_still_be_taken_is_the_least_that_anything_leaves(tree):
-    (tree.proc / "self").symlink_to(tree.proc)
     (tree.proc / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:     524288 kB\n")
     use(tree, used=100 << 20, cached=40 << 20)
-    assert available(tree.proc) == 512 << 20
+    assert available() == 512 << 20
     tree.limits(str(MB_256))
-    assert available(tree.proc) == (256 - 100 + 40) << 20
+    assert available() == (256 - 100 + 40) << 20
     use(tree, used=300 << 20, cached=0)
-    assert available(tree.proc) == 0
+    assert available() == 0
 
 
 def counted(tmp_path, monkeypatch, pages):

@@ -13,12 +13,10 @@ from tests.support.kernel import Notebook
 from xla_nb import old_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
-NOTICE = {old.spelling: old.notice for old in old_names.NAMES}
-NOTICE |= {old.module: old.notice for old in old_names.MODULES}
+NOTICE = {old.spelling: old.notice for old in old_names.OLD}
 HERE = metadata.version("torch_xla")
 #: What this release does not have: one that still has a name keeps its own.
-GONE = {old.spelling for old in old_names.NAMES if old.gone <= HERE}
-GONE |= {old.module for old in old_names.MODULES if old.gone <= HERE}
+GONE = {old.spelling for old in old_names.OLD if old.gone <= HERE}
 
 
 def rows(heading):
@@ -29,18 +27,12 @@ def rows(heading):
 
 
 def test_the_page_has_what_is_answered():
-    answered = [
-        *((old.spelling, old.gone, old.today) for old in old_names.NAMES if old.answer),
-        *((old.module, old.gone, old.today) for old in old_names.MODULES if old.holds),
-    ]
+    answered = [(old.spelling, old.gone, old.today) for old in old_names.OLD if old.answer]
     assert [tuple(row[:3]) for row in rows("Answered")] == answered
 
 
 def test_the_page_has_what_is_gone_for_good():
-    gone = [
-        *((old.spelling, old.gone, old.today) for old in old_names.NAMES if not old.answer),
-        *((old.module, old.gone, old.today) for old in old_names.MODULES if not old.holds),
-    ]
+    gone = [(old.spelling, old.gone, old.today) for old in old_names.OLD if not old.answer]
     plain = [(name, since, today.replace("`", "")) for name, since, today in gone]
     assert [tuple(row[:3]) for row in rows("Gone for good")] == plain
 

@@ -2,19 +2,19 @@
 
 import pytest
 
-from tests.support.kernel import Notebook
-
+# Imports in the function are not repeated by later cells.
 TRAIN = """
-%%xla_spawn -n 4 -o run --view none
-import torch, torch_xla
-import torch_xla.core.xla_model as xm
-from torch_xla.debug import metrics
-from xla_nb.rank.variables import describe, names_of, values
+%%xla_spawn -n 4 -o of_vars --view none
+def train_of_vars(rank):
+    import torch, torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch_xla.debug import metrics
+    from xla_nb.rank.variables import describe, values
 
-def compiled():
-    return metrics.counter_value("UncachedCompile") + metrics.counter_value("ExecuteComputation")
+    def compiled():
+        names = "UncachedCompile", "ExecuteComputation"
+        return sum(map(metrics.counter_value, names))
 
-def train(rank):
     torch.manual_seed(7 if rank == 2 else 0)
     device = torch_xla.device()
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)).to(device)
@@ -39,26 +39,23 @@ def train(rank):
 COMPARE = """
 from xla_nb.run.comparing import compare, questions
 from xla_nb.views.variables import Variables
-told = {rank: result[0] for rank, result in run.results.items()}
-first = {one.name: one for one in compare(told)}
+first = {one.name: one for one in compare({r: out[0] for r, out in of_vars.results.items()})}
 asked = questions(first.values())
-sent = {rank: result[1] for rank, result in run.results.items()}
-whole = {one.name: one for one in compare(told, sent)}
+sent = {rank: result[1] for rank, result in of_vars.results.items()}
+whole = compare({rank: out[0] for rank, out in of_vars.results.items()}, sent)
+whole = {one.name: one for one in whole}
 """
 
 
 @pytest.fixture(scope="module")
-def notebook():
-    kernel = Notebook()
-    kernel.ok("%load_ext xla_nb")
+def notebook(kernel):
     kernel.ok(TRAIN.strip())
     kernel.ok(COMPARE)
-    yield kernel
-    kernel.close()
+    return kernel
 
 
 def test_no_rank_compiled_or_executed_anything(notebook):
-    assert notebook.value("{result[2] for result in run.results.values()}") == "{0}"
+    assert notebook.value("{result[2] for result in of_vars.results.values()}") == "{0}"
 
 
 def test_the_rank_with_another_seed_is_found(notebook):
@@ -75,7 +72,9 @@ def test_how_much_its_parameters_differ_is_counted(notebook):
 
 def test_values_that_are_only_recorded_are_pending_and_computed_if_asked(notebook):
     assert notebook.value("first['pending'].verdict") == "'pending'"
-    assert notebook.value("{r[3][0].leaves[0].state for r in run.results.values()}") == "{'known'}"
+    assert (
+        notebook.value("{r[3][0].leaves[0].state for r in of_vars.results.values()}") == "{'known'}"
+    )
 
 
 def test_the_table_of_real_ranks(notebook):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 #: 0 to 15 are the terminal's own colors, which the reader's theme sets; else red, green, blue.
 Colour = int | tuple[int, int, int]
@@ -97,42 +98,23 @@ def _harmless(odd: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _styled(style: Style, parameters: str) -> Style:
-    """The style after one SGR sequence (ECMA-48; colors as in xterm)."""
-    if parameters in ("", "0"):
-        return _PLAIN
+    """The style after one SGR sequence (ECMA-48; colors as in xterm). Forms with colons, such as
+    curly lines, are passed over."""
     rest = iter(parameters.split(";"))
     for parameter in rest:
-        head, *detail = parameter.split(":")
-        code = _number(head)
-        if code in (38, 48, 58):
-            if len(detail) > 4:
-                del detail[1]  # 38:2:SPACE:R:G:B
-            colour = _colour(iter(detail) if detail else rest)
-            if code == 58 or colour is None:  # 58 is the color of the underline
-                continue
-            style = replace(style, fg=colour) if code == 38 else replace(style, bg=colour)
-        else:
-            style = _switched(style, code, off=detail[:1] == ["0"])
+        code = _number(parameter)
+        if code == 0:
+            style = _PLAIN
+        elif code in (38, 48, 58):
+            colour = _colour(rest)
+            if code != 58 and colour is not None:  # 58 is the color of the underline
+                style = replace(style, fg=colour) if code == 38 else replace(style, bg=colour)
+        elif code in _SWITCHES:
+            style = replace(style, **_SWITCHES[code])
     return style
 
 
-def _switched(style: Style, code: int, off: bool) -> Style:
-    if code == 0:
-        return _PLAIN
-    if code in _SWITCHES:
-        changes = _SWITCHES[code]
-        return replace(style, **(dict.fromkeys(changes, False) if off else changes))
-    for first, last, bright in ((30, 37, 0), (90, 97, 8)):
-        if first <= code <= last:
-            return replace(style, fg=code - first + bright)
-        if first + 10 <= code <= last + 10:
-            return replace(style, bg=code - first - 10 + bright)
-    if code in (39, 49):
-        return replace(style, fg=None) if code == 39 else replace(style, bg=None)
-    return style
-
-
-_SWITCHES: dict[int, dict[str, bool]] = {
+_SWITCHES: dict[int, dict[str, Any]] = {
     1: {"bold": True},
     2: {"dim": True},
     3: {"italic": True},
@@ -145,6 +127,10 @@ _SWITCHES: dict[int, dict[str, bool]] = {
     24: {"underline": False},
     27: {"inverse": False},
     29: {"strike": False},
+    39: {"fg": None},
+    49: {"bg": None},
+    **{first + n: {"fg": n + bright} for first, bright in ((30, 0), (90, 8)) for n in range(8)},
+    **{first + n: {"bg": n + bright} for first, bright in ((40, 0), (100, 8)) for n in range(8)},
 }
 
 
@@ -176,4 +162,4 @@ _STEPS = (0, 95, 135, 175, 215, 255)
 
 def _number(digits: str) -> int:
     """An omitted parameter is zero."""
-    return int(digits) if digits else 0
+    return int(digits or 0) if ":" not in digits else -1

@@ -8,23 +8,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import inspect
 import linecache
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec
 
-from xla_nb import notebook, own_runs
-from xla_nb.engines import base
+from xla_nb import notebook
+from xla_nb.engines import Engine
 from xla_nb.engines.local import LocalEngine
+from xla_nb.engines.ray.engine import RayClusters
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program.build import Cell, Program, Scope, build_call
 from xla_nb.rank.entries import refuse_launch
-from xla_nb.record.tidying import Pace
+from xla_nb.record import tidying
+from xla_nb.record.files import Record
 from xla_nb.run import options as run_options
 from xla_nb.run import stacks
 from xla_nb.run.failed import RunFailed
@@ -33,13 +37,12 @@ from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.topology import drawing
-from xla_nb.topology import picture as topology
+from xla_nb.topology import diagram
 from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
 from xla_nb.views.saved.compared import Comparison
-from xla_nb.wording import shortened
+from xla_nb.wording import listed, several, shortened, size
 
 #: A recorded run's name or folder.
 _Name = str | os.PathLike[str]
@@ -169,20 +172,16 @@ def shown(
     started: Run,
     options: Options,
     launched: Callable[[Run], None] = lambda run: None,
-    pace: Pace | None = None,
+    tidies: bool = True,
 ) -> Run:
     """Show a run that has been launched until it has ended, unless in the background. Raises
-    RunFailed. Old records are removed then, by default at once."""
-
-    def tidy() -> None:
-        if pace is None or pace.count(started.record.nbytes):
-            own_runs.tidy()
-
-    own_runs.known().add(started)
+    RunFailed. Old records are removed then, if it `tidies`."""
+    keep(started)
     launched(started)
     view = options.view or default_view()
     if options.bg:
-        tidy()
+        if tidies:
+            tidy()
         # A text view prints among the output of other cells: only for those who ask for it.
         if view == "panel" or options.view == "text":
             started.shown_in = picture.cell() if view == "panel" else None
@@ -190,7 +189,8 @@ def shown(
         return started
     started.shown_in = picture.cell() if view != "none" else None
     loop.follow(started, choose.make(view, started))
-    tidy()
+    if tidies:
+        tidy()
     if not options.keep_going and not started.ok:
         brief = view != "none" and picture.kernel() is not None
         failed = RunFailed(started, brief)
@@ -218,44 +218,37 @@ def _interrupted(options: Options) -> str:
 
 
 @functools.cache
-def _providers() -> dict[str, base.Provider]:
-    """The engines that this process has used, by kind. A process that it forks has its own."""
+def _engines() -> tuple[LocalEngine, RayClusters]:
+    """The engines of this process, which end with it. A process that it forks has its own."""
     os.register_at_fork(after_in_child=_forget)
-    return {}
+    return LocalEngine(), RayClusters()
 
 
 def _forget() -> None:
     """What another process has launched is its own to end."""
-    _providers.cache_clear()
-    own_runs.known.cache_clear()
+    _engines.cache_clear()
+    _known.cache_clear()
 
 
-def _provider(name: str) -> base.Provider:
-    """This process's engines of one kind; they end with the process."""
-    made = _providers()
-    if name not in made:
-        made[name] = base.provider(name)
-    return made[name]
-
-
-def engine_for(options: Options) -> base.Engine:
+def engine_for(options: Options) -> Engine:
     """Where the ranks of a launch are started. Raises UsageError."""
-    where = base.Where(options.on, options.hosts, options.slices, options.wait, options.env)
-    return _provider(base.kind(options.on)).engine(where)
+    local, clusters = _engines()
+    if options.on == "local":
+        local.check_hosts(options.hosts, options.slices)
+        return local
+    where = options.on, options.hosts, options.slices, options.wait, options.env
+    return clusters.engine(*where)
 
 
 def engine() -> LocalEngine:
     """The engine of this machine."""
-    local = _provider("local").engine(base.Where())
-    assert isinstance(local, LocalEngine)
-    return local
+    return _engines()[0]
 
 
 def release() -> None:
     """Give back the hosts of Ray clusters that are reserved for the next launch, and end what runs
     there. Otherwise they are given back after 10 minutes without a launch, and at exit."""
-    if "ray" in _providers():
-        _provider("ray").close()
+    _engines()[1].close()
 
 
 @atexit.register
@@ -263,14 +256,68 @@ def close(why: str = "") -> None:
     """End every process that launches have left running. `why`: a headline for their runs; by
     default that this process ends."""
     ends = loop.KERNEL_ENDED if picture.shell() else "Stopped because its program ended"
-    for run in own_runs.living():
+    for run in living():
         if not run.state.stopping and not run.state.settled:
             run.stops_because(why or ends)
-    for provider in _providers().values():
-        provider.close()
+    for each in _engines():
+        each.close()
 
 
-def cluster_diagram(options: Options) -> drawing.Diagram:
+@functools.cache
+def _known() -> weakref.WeakSet[RecordedRun]:
+    """The runs that this process launched or opened. One that is in progress is kept alive by its
+    own thread."""
+    return weakref.WeakSet()
+
+
+def keep(run: RecordedRun) -> None:
+    """Keep the files of a run for as long as anything refers to it, be it a variable or `Out`."""
+    _known().add(run)
+    weakref.finalize(run, _let_go, run.record).atexit = False
+
+
+def _let_go(record: Record) -> None:
+    if all(run.name != record.path.name for run in _known()):  # it may be open a second time
+        with contextlib.suppress(OSError):  # it is called wherever the last reference goes
+            record.disown()
+
+
+def living() -> list[Run]:
+    """The runs in progress, oldest first."""
+    own = (run for run in _known() if isinstance(run, Run))
+    return sorted((run for run in own if not run.done), key=lambda run: run.name)
+
+
+@functools.cache
+def _told() -> list[str]:
+    """What this process has said about its records, once."""
+    return []
+
+
+def tidy() -> None:
+    """Remove the records of old runs; says once where the limits are not enough for those that are
+    needed."""
+    done, most = tidying.tidy(), tidying.limits()
+    if done.needed_bytes > most.nbytes and not _told():
+        _told().append(
+            f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)} of files) are "
+            "kept because variables or Out of open notebooks refer to them, more than keep_bytes="
+            f"{size(most.nbytes)}: {listed(done.needed, most=3)}. `del` those you no longer need "
+            "(`%reset -f out` for Out), or raise the limit with %xla_config."
+        )
+        print(*_told())
+
+
+def clean() -> tidying.Tidied:
+    """Remove the records of all runs but those in progress and those that something refers to."""
+    gc.collect()  # what only garbage refers to is not needed
+    done, parts = tidying.tidy(all_ended=True), tidying.tidy("parts", all_ended=True)
+    done.removed += parts.removed
+    done.freed += parts.freed
+    return done
+
+
+def cluster_diagram(options: Options) -> diagram.Diagram:
     """The hosts that a cluster gives for launches with these options, held for the next one.
 
     Raises XlaNbError where it cannot give them."""
@@ -281,7 +328,7 @@ def cluster_diagram(options: Options) -> drawing.Diagram:
     own = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
     where = f"of a Ray cluster (--on {options.on})"
     accelerator = None if simulated else own
-    return topology.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
+    return diagram.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
 
 
 @contextlib.contextmanager
@@ -357,7 +404,8 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     here = notebook.current()
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
     run = OpenedRun.open(path, resolve, trust=trust)
-    own_runs.known().add(run)
+    run.record.own()
+    keep(run)
     return run
 
 

@@ -6,16 +6,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
-import select
+import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-#: The variable by which everything that a helper process of the notebook's has started is found
-#: when that is gone itself.
-MARK = "XLA_NB_CHILD"
 _BEGINNING = 0.5  # seconds at most until a process that was started has its command
 _LARGE = 2 << 20  # bytes of a large page
 _TRACKER = b".resource_tracker import main"  # of the command that starts one
@@ -39,11 +37,10 @@ def shortage(number: int | None) -> str:
     return _SHORTAGES.get(number or 0, "")
 
 
-def started_with(variable: str) -> str | None:
-    """The variable as this process was given it, whatever it has set since."""
+def first_environ() -> dict[str, str]:
+    """The variables as this process was given them, whatever it has set since (proc(5))."""
     given = Path("/proc/self/environ").read_bytes().split(b"\0")
-    named = (os.fsdecode(each).partition("=") for each in given)
-    return next((value for name, _, value in named if name == variable), None)
+    return dict(os.fsdecode(each).partition("=")[::2] for each in given if each)
 
 
 def die_with_parent() -> None:
@@ -160,18 +157,6 @@ def _stat(pid: int) -> list[str]:
     return stat.rpartition(b") ")[2].decode().split()
 
 
-def carrying(variable: str) -> list[int]:
-    """The processes that were started with this `NAME=value` in their environment, or were forked
-    by one that was. Ended ones have none (proc(5), environ)."""
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                if variable.encode() in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(path.name))
-    return found
-
-
 def reaped(pid: int) -> bool:
     """Whether a child of this process has ended; there is no zombie of it any more then."""
     try:
@@ -181,13 +166,23 @@ def reaped(pid: int) -> bool:
 
 
 def in_group(group: int) -> list[int]:
-    """The processes of a process group."""
+    """The processes of a process group that have not ended."""
+    return _alive_with(os.getpgid, group)
+
+
+def in_session(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    return _alive_with(os.getsid, session)
+
+
+def _alive_with(number_of: Callable[[int], int], number: int) -> list[int]:
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(ProcessLookupError):  # it has ended
-                if os.getpgid(int(path.name)) == group:
-                    found.append(int(path.name))
+                pid = int(path.name)
+                if number_of(pid) == number and is_alive(pid):
+                    found.append(pid)
     return found
 
 
@@ -215,34 +210,46 @@ def was_started_with(pid: int, words: bytes) -> bool:
     return words in command
 
 
-def end(pids: Iterable[int], seconds: float) -> list[int]:
-    """Kill processes and wait until they have ended; gives those that have not after `seconds`, as
-    one that waits for a dead file system."""
-    return _signal_and_wait(pids, signal.SIGKILL, seconds)
-
-
-def wait(pids: Iterable[int], seconds: float) -> list[int]:
-    """Wait until processes have ended; gives those that have not after `seconds`."""
-    return _signal_and_wait(pids, 0, seconds)
-
-
-def _signal_and_wait(pids: Iterable[int], number: int, seconds: float) -> list[int]:
-    deadline = time.monotonic() + seconds
-    left = []
+def kill(pids: Iterable[int], *, trackers: bool = False) -> None:
+    """Kill processes, but for resource trackers, unless these too."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            watched = os.pidfd_open(pid)
+        if trackers or not is_tracker(pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def end_all(find: Callable[[], list[int]], seconds: float = 5.0) -> None:
+    """Kill the processes that `find` gives until it gives none, or for so many seconds.
+
+    A tracker unlinks the shared memory and semaphores that its processes have left as soon as all
+    of them have ended, which takes milliseconds: it is killed only when the time is over, since
+    that would leave them in /dev/shm for ever."""
+    deadline = time.monotonic() + seconds
+    while (pids := find()) and time.monotonic() < deadline:
+        kill(pids)
+        time.sleep(0.005)
+    kill(pids, trackers=True)
+
+
+def hold_folder(path: str | Path) -> int:
+    """Mark a folder as used by this process and those that it forks: a descriptor with a lock,
+    however they end. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def remove_unheld(folders: Iterable[Path]) -> None:
+    """Remove those of these folders that nobody holds."""
+    for folder in folders:
+        with contextlib.suppress(OSError):  # in use, another user's, gone meanwhile
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                signal.pidfd_send_signal(watched, number)
-                left.append((pid, watched))
-            except (ProcessLookupError, PermissionError):
-                os.close(watched)
-    survivors = []
-    for pid, watched in left:
-        if not select.select([watched], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            survivors.append(pid)
-        os.close(watched)
-    return survivors
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(fd)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -15,9 +15,9 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xla_nb import api, live_panel, live_questions, notebook, own_runs
+from xla_nb import api, live_questions, notebook
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.program import missing
 from xla_nb.program.build import (
@@ -30,22 +30,28 @@ from xla_nb.program.build import (
     build_live,
 )
 from xla_nb.protocol.units import Sent
-from xla_nb.rank.entries import Bind, WithoutIndex, refuse_launch
+from xla_nb.rank.entries import WithoutIndex, push, refuse_launch
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import DRIFT, Watch
 from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
-from xla_nb.views import loop, picture
-from xla_nb.views.picture import ShownRun
+from xla_nb.views import loop, observer, picture, saved
+from xla_nb.views.picture import ShownRun, StillGroup
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, shortened
 from xla_nb.wording import ranks as numbered
 
+if TYPE_CHECKING:
+    from xla_nb.views.panel.group import GroupPanel
+
 #: The options that say what live ranks are, and those of what they run.
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shut down button"
+_END = 5.0  # seconds that a panel has to show the end
+#: Cells after which old records are removed: to remove one takes as long as to run a cell.
+_TIDIES = 100
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
@@ -88,8 +94,9 @@ def start(
         with api.telling() as on_wait:
             run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle, has_magics=has_magics)
-        if shown:
-            live_panel.started(group, functools.partial(_end, group, _BUTTON))
+        api.keep(run)
+        if shown and picture.kernel() is not None and _view() != "none":
+            show(group)
         group.wait_until_ready()
     except BaseException as problem:
         if group is not None:
@@ -99,7 +106,7 @@ def start(
             raise LaunchError(told) from None
         raise
     _groups()[name] = group
-    live_panel.changed(group)
+    _changed(group)
     return group
 
 
@@ -129,12 +136,6 @@ def is_there(name: str = DEFAULT) -> bool:
     return name in _groups()
 
 
-def show(group: Group) -> None:
-    """Show live ranks in the cell that is being executed: what they do, the cells they have run,
-    their variables."""
-    live_panel.show(group, functools.partial(_end, group, _BUTTON))
-
-
 def end(name: str = DEFAULT, why: str = "by %xla_shutdown") -> Group:
     """End the live ranks of that name; `why` goes on from "ended". Raises UsageError where there
     are none."""
@@ -148,14 +149,14 @@ def _end(group: Group, why: str) -> None:
         del _groups()[group.name]
     group.end(why)
     _lose(group)
-    own_runs.tidy()
+    api.tidy()
 
 
 def _lose(group: Group) -> None:
     """Note what ranks that have ended had, and show their end."""
     names = missing.lost(group.remote, group.run.state.ended)
     notebook.lost().setdefault(group.name, {}).update(names)
-    live_panel.ended(group)
+    _ended(group)
 
 
 def end_all(why: str = "with the process that had started them") -> None:
@@ -268,7 +269,7 @@ def _run(
         if group.watch.names:
             run.at_end(functools.partial(live_questions.look_for_drift, group))
         then.callback(_tell_after, group, run, options)
-        return api.shown(run, options, launched, own_runs.pace())
+        return api.shown(run, options, launched, tidies=group.number % _TIDIES == 0)
 
 
 def _tell_after(group: Group, run: Run, options: Options) -> None:
@@ -278,7 +279,7 @@ def _tell_after(group: Group, run: Run, options: Options) -> None:
         _tell_of_loss(group)
     elif run.done and options.view == "none" and DRIFT in run.state.conclusions:
         print(run.state.conclusions[DRIFT].sentence)
-    live_panel.changed(group)
+    _changed(group)
 
 
 def _tell_of_loss(group: Group) -> None:
@@ -289,6 +290,63 @@ def _tell_of_loss(group: Group) -> None:
         print(lost)
     except UsageError:  # others run another cell, and the next one tells
         return
+
+
+# ---------------------------------------------------------------- where they are shown
+
+
+@functools.cache
+def _shown() -> dict[str, GroupPanel | StillGroup]:
+    """What shows the groups of this process, by the names of their runs."""
+    return {}
+
+
+def show(group: Group) -> None:
+    """Show live ranks in the cell that is being executed, and no longer in an earlier one: what
+    they do, the cells they have run, their variables. A terminal gets them as text, as they are
+    now."""
+    if picture.kernel() is None:
+        print(saved.render_text(observer.observe(group.run)))
+        return
+    here, before = notebook.current(), _shown().pop(group.run.name, None)
+    if before is not None and here is not None:
+        before.move(f"Cell In[{here.number}]")
+    if group.run.done:
+        StillGroup(group.run)
+    else:
+        as_panel = _view() == "panel"
+        _shown()[group.run.name] = _panel(group) if as_panel else StillGroup(group.run)
+
+
+def _changed(group: Group) -> None:
+    """They are all there, or a cell of theirs has ended: told in the notebook's own thread."""
+    shown = _shown().get(group.run.name)
+    if isinstance(shown, StillGroup):
+        shown.draw()
+
+
+def _ended(group: Group) -> None:
+    """They have ended."""
+    shown = _shown().pop(group.run.name, None)
+    if isinstance(shown, StillGroup):
+        shown.draw()
+    elif shown is not None:
+        shown.join(_END)
+
+
+def _view() -> str:
+    here = notebook.current()
+    asked = here.settings.get("view") if here else None
+    return str(asked or api.default_view())
+
+
+def _panel(group: Group) -> GroupPanel:
+    from xla_nb.views.panel.group import GroupPanel  # slow to import
+
+    shut_down = functools.partial(_end, group, _BUTTON)
+    panel = GroupPanel(group.run, lambda: live_questions.variables(group, yields=True), shut_down)
+    panel.follow()
+    return panel
 
 
 # ---------------------------------------------------------------- in code
@@ -380,7 +438,7 @@ class Ranks:
             raise UsageError(f"push(): {listed(sorted(given))} is set for each cell anew.")
 
         def build(scope: Scope, name: str) -> Program:
-            program = build_call(Bind(), scope, args=(values,), name=name)
+            program = build_call(push, scope, args=(values,), name=name)
             label = f"push of {listed(values, most=3)}"
             return replace(program, label=label, binds=tuple(values))
 

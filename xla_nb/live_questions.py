@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from xla_nb import notebook
+from xla_nb import ansi, notebook
 from xla_nb.errors import XlaNbError
 from xla_nb.program.build import build_question
 from xla_nb.protocol import events
-from xla_nb.protocol.inspection import About, Completions
-from xla_nb.rank import questions
+from xla_nb.rank import introspection
+from xla_nb.rank import variables as of_rank
 from xla_nb.rank.entries import WithoutIndex
+from xla_nb.rank.introspection import Completions
 from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared
-from xla_nb.run.drift import DRIFT, Watch
+from xla_nb.run.drift import DRIFT
 from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
 from xla_nb.run.run import Run
 from xla_nb.views.variables import Variables
@@ -79,23 +80,14 @@ def compared(
     group: Group, names: Sequence[str], *, compute: bool = False, yields: bool = False
 ) -> list[Compared]:
     """Variables over the ranks; of those that differ, by how much."""
-    told = ask(group, questions.variables, (tuple(names), compute), yields=yields)
+    told = ask(group, of_rank.asked, (tuple(names), compute), yields=yields)
     first = comparing.compare(told)
     wanted = comparing.questions(first)
     answers = {
-        rank: ask(group, questions.values, (asked,), (rank,), yields=yields)[rank]
+        rank: ask(group, of_rank.asked_values, (asked,), (rank,), yields=yields)[rank]
         for rank, asked in wanted.items()
     }
     return comparing.compare(told, answers) if answers else first
-
-
-def drifted(group: Group, watch: Watch, label: str) -> list[events.Concluded]:
-    """What is to be said of watched variables after a cell. Raises as `ask`."""
-    told = ask(group, questions.variables, (tuple(watch.names), False), within=_MUCH)
-    first = comparing.compare(told)
-    names = [one.name for one in watch.new(first)]
-    counted = {one.name: one for one in compared(group, names)} if names else {}
-    return watch.after(label, [counted.get(one.name, one) for one in first])
 
 
 def look_for_drift(group: Group, run: Run) -> None:
@@ -103,8 +95,13 @@ def look_for_drift(group: Group, run: Run) -> None:
     state = run.state
     if state.lost_group or set(group.world) != set(group.alive):
         return  # which is told
+    watch = group.watch
     try:
-        found = drifted(group, group.watch, run.label)
+        told_by = ask(group, of_rank.asked, (tuple(watch.names), False), within=_MUCH)
+        first = comparing.compare(told_by)
+        names = [one.name for one in watch.new(first)]
+        counted = {one.name: one for one in compared(group, names)} if names else {}
+        found = watch.after(run.label, [counted.get(one.name, one) for one in first])
     except (XlaNbError, TimeoutError) as problem:
         told = f"The watched variables could not be compared: {problem or 'it took too long'}"
         run.append(events.Notice(text=told))
@@ -127,13 +124,15 @@ def look_for_drift(group: Group, run: Run) -> None:
 def completions(group: Group, before: str) -> Completions | None:
     """What the first rank offers at the end of a cell up to the cursor; None where it is busy, or
     cannot tell in time."""
-    return _soon(group, questions.completions, (before,), _COMPLETION)
+    return _soon(group, introspection.completions, (before,), _COMPLETION)
 
 
-def about(group: Group, expression: str, *, source: bool, within: float = _HELP) -> About | None:
-    """What the first rank knows of an object; None where it is busy, or cannot tell in so many
-    seconds."""
-    return _soon(group, questions.about, (expression, source), within)
+def about(group: Group, expression: str, *, source: bool, within: float = _HELP) -> str | None:
+    """What the first rank tells of an object, "" if there is none; None where it is busy, or cannot
+    tell in so many seconds."""
+    told = _soon(group, introspection.about, (expression, source), within)
+    lines = [ansi.plain(line) for line in (told or "").split("\n")]
+    return "\n".join([f"On rank {group.alive[0]}", *lines]) if told else told
 
 
 def _soon(

@@ -1,49 +1,57 @@
-"""`%%xla_spawn`, `%xla_config` and the magics for runs: what the words on a line mean.
+"""The magics: the words on their lines, and what they mean.
 
 Beside the panel the only module that imports IPython. What a word does is decided elsewhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import functools
 import importlib
 import os
 import re
+import shlex
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, live, live_magics, notebook, own_runs, tooltips
+from xla_nb import api, completion, dropin, live, live_questions, notebook
 from xla_nb.dropin import guard
-from xla_nb.errors import ProgramError, UsageError, in_lines
-from xla_nb.executed import lines_above_magic, plain_line_ends
-from xla_nb.lines import Parser, expanded, parsed, parser, without_values
-from xla_nb.live_magics import LiveMagics
-from xla_nb.notebook import TopLevel
+from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
+from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
 from xla_nb.program.build import RANK_NAMES, Cell, Program, Scope, build, build_entry
 from xla_nb.program.cells import CALL, UNREADABLE, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.split import functions
 from xla_nb.protocol import hostile
+from xla_nb.rank.introspection import Completions
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
+from xla_nb.run.drift import Watch
+from xla_nb.run.group import DEFAULT, Group
 from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Options, Word
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
-from xla_nb.topology import drawing, picture
+from xla_nb.topology import diagram
 from xla_nb.views.picture import table
-from xla_nb.wording import listed, meant, several, shortened, size
+from xla_nb.views.variables import Variables
+from xla_nb.wording import listed, meant, ranks, several, shortened, size
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
+_ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
+
+#: The parsers of our magics, by these.
+_made: dict[str, Parser] = {}
 
 
 def load(shell: InteractiveShell) -> None:
@@ -56,10 +64,8 @@ def load(shell: InteractiveShell) -> None:
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
-    completion.turn_on(
-        shell, [*live_magics.parsers(), _spawn_parser(), _topology_parser()], live_magics.offered
-    )
-    tooltips.turn_on(shell, live_magics.explained)
+    parsers = [*_live_parsers(), _spawn_parser(), _topology_parser()]
+    completion.turn_on(shell, parsers, offered, explained)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
@@ -74,7 +80,7 @@ def unload(shell: InteractiveShell) -> None:
     shell.input_transformers_cleanup.remove(_magics(shell).transformed)
     dropin.uninstall()
     guard.of(shell).turn_off()
-    tooltips.turn_off(shell)
+    completion.turn_off(shell)
     live.end_all("by %unload_ext xla_nb")
     api.close("Stopped by %unload_ext xla_nb")
 
@@ -89,8 +95,93 @@ def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., Non
     return (("pre_run_cell", magics.before_cell), ("post_run_cell", magics.after_cell))
 
 
+# ---------------------------------------------------------------- the words on a line
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}. `{self.prog}?` lists the options.")
+
+
+def _parser(prog: str, names: Iterable[str]) -> Parser:
+    """A parser of these options of a launch; their values are checked later, with the settings."""
+    made = _made[prog] = Parser(prog=prog, add_help=False, allow_abbrev=False)
+    for option in map(OPTIONS.__getitem__, names):
+        if not option.metavar:
+            made.add_argument(option.flag, dest=option.name, action="store_true", default=None)
+        elif option.name == "env":
+            made.add_argument(option.flag, type=Word, action="append")
+        else:
+            made.add_argument(option.flag, dest=option.name, type=Word)
+    return made
+
+
+def _parsed(parser: Parser, line: str) -> dict[str, Any]:
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        raise UsageError(f"{parser.prog}: a quote is not closed.") from None
+    values, unknown = parser.parse_known_args(words)
+    unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
+    if unknown:
+        word = _without_value(next((word for word in unknown if word[:1] == "-"), unknown[0]))
+        kind = "option" if word[:1] == "-" else "argument"
+        known = parser._option_string_actions
+        hint = _elsewhere(word, words) or meant(word.removesuffix("=…"), known)
+        hint = hint or f" `{parser.prog}?` lists the options."
+        raise UsageError(f"{parser.prog}: Unknown {kind} {shortened(word, 60)}.{hint}")
+    return vars(values)
+
+
+def _elsewhere(word: str, words: Sequence[str]) -> str:
+    """Which of our magics has this option, with a space before it; empty if none has."""
+    flag = word.removesuffix("=…") if word[:2] == "--" else word[:2]
+    for prog, other in _made.items():
+        if (option := other._option_string_actions.get(flag)) is not None:
+            after = words[words.index(word) + 1 :] if word in words else []
+            value = f" {after[0]}" if after and option.nargs is None and "=" not in after[0] else ""
+            return f" It is an option of {prog}: `{prog} {flag}{shortened(value, 60)}`."
+    return ""
+
+
+def _without_value(word: str) -> str:
+    """`NAME=…` for NAME=VALUE, which may be a secret."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=…" if equals else word
+
+
+def _without_values(line: str) -> str:
+    """A line of %%xla_spawn without the values of --env: as a comment it is part of the cell's
+    source, which goes to disk. Raises ValueError where a quote is not closed."""
+    words = shlex.split(line, comments=True) if "--env" in line else []
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "--env":
+            shown.append(_without_value(word))
+        elif word.startswith("--env="):
+            shown.append(f"--env={_without_value(word.removeprefix('--env='))}")
+        else:
+            shown.append(shlex.quote(word))
+    return " ".join(shown).replace("\n", " ") if words else line
+
+
+def _expanded(notebook: Notebook, line: str) -> str:
+    """The line of the cell magic that calls this, or is about to run, with `{N}` and `$N` filled in
+    as IPython does, but for --args: an expression has braces of its own."""
+    depth, frame = -1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_name != "run_cell_magic":
+        depth, frame = depth + 1, frame.f_back
+    depth += frame.f_back is not None
+    expand: Any = notebook.shell.var_expand
+    found = _ARGS.search(line)
+    if found is None:
+        return str(expand(line, depth + 1))
+    head, tail = line[: found.start()], line[found.end() :]
+    return f"{expand(head, depth + 1)}{found[0]}{expand(tail, depth + 1)}"
+
+
 def _spawn_parser() -> Parser:
-    made = parser("%%xla_spawn", OPTIONS)
+    made = _parser("%%xla_spawn", OPTIONS)
     made.add_argument("entry", nargs="?")
     made.add_argument("--args", default="()")
     made.add_argument("-o", "--out", type=Word)
@@ -98,10 +189,91 @@ def _spawn_parser() -> Parser:
 
 
 def _topology_parser() -> Parser:
-    made = parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
+    made = _parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
     made.add_argument("--accelerator")
     made.add_argument("--dry-run", action="store_true")
     return made
+
+
+def _live_parsers() -> list[Parser]:
+    """Those of the magics with options."""
+    named = [_restart_parser(), _shutdown_parser(), _shutdown_parser("%xla_ranks")]
+    return [_start_parser(), _cell_parser(), *named, _vars_parser()]
+
+
+def offered(line: str, before: str) -> Completions | None:
+    """What ranks offer in a cell with this line at its top, up to the cursor."""
+    group = _group_of(line)
+    return None if group is None else live_questions.completions(group, before)
+
+
+def explained(line: str, expression: str, source: bool) -> str | None:
+    """What ranks tell of an object in a cell with this line at its top, "" if nothing; None where
+    the name is the notebook's."""
+    group = _group_of(line)
+    if group is None or expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
+        return None
+    within = live_questions.TOOLTIP
+    return live_questions.about(group, expression, source=source, within=within) or ""
+
+
+def _group_of(line: str) -> Group | None:
+    """The ranks of a %%xla line; None where it is not finished, or there are none."""
+    try:
+        return live.of(_parsed(_cell_parser(), line.partition("%%xla")[2])["group"])
+    except XlaNbError:
+        return None
+
+
+@functools.cache  # a cell should not wait for it
+def _cell_parser() -> Parser:
+    made = _parser("%%xla", live.OF_CELL)
+    made.add_argument("ranks", nargs="?", type=Word)
+    made.add_argument("-o", "--out", type=Word)
+    made.add_argument("--group", default=DEFAULT)
+    return made
+
+
+def _start_parser() -> Parser:
+    made = _parser("%xla_start", live.OF_GROUP)
+    made.add_argument("--idle", type=Word)
+    made.add_argument("--name", default=DEFAULT)
+    return made
+
+
+def _restart_parser() -> Parser:
+    made = _shutdown_parser("%xla_restart")
+    made.add_argument("--replay", action="store_true")
+    return made
+
+
+def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
+    made = _parser(prog, ())
+    made.add_argument("name", nargs="?", default=DEFAULT)
+    return made
+
+
+def _vars_parser() -> Parser:
+    made = _parser("%xla_vars", ())
+    made.add_argument("names", nargs="*", type=Word)
+    made.add_argument("--group", default=DEFAULT)
+    either = made.add_mutually_exclusive_group()
+    for flag in ("--compute", "--watch", "--unwatch"):
+        either.add_argument(flag, action="store_true")
+    return made
+
+
+def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
+    """Watch these too, or no longer (none: no variable). Returns those that are watched anew."""
+    before = group.watch.names
+    new = [name for name in names if name not in before]
+    if ends and new:
+        raise UsageError(f"%xla_vars --unwatch: not watched: {listed(new)}.")
+    after = [name for name in before if names and name not in names] if ends else before + new
+    group.watch = Watch(after, group.watch)
+    told = f"Compared after each cell: {listed(f'`{name}`' for name in after)}."
+    print(*in_lines(told), sep="\n")
+    return new
 
 
 def _with_options(function: _F) -> _F:
@@ -128,7 +300,7 @@ def _only_on_ranks(cell: Cell, name: str, line: int) -> str:
     )
 
 
-# ---------------------------------------------------------------- the magics
+# ---------------------------------------------------------------- magics for runs
 
 
 @magics_class
@@ -197,10 +369,11 @@ class XlaMagics(Magics):
 
     def _execute(self, line: str, body: str) -> Run | None:
         """Run a cell in the notebook that a program launches, and call its function."""
-        cell = self.notebook.cell(without_values(line), body)
+        cell = self.notebook.cell(_without_values(line), body)
         filename = self.shell.compile.cache(cell.source, self.notebook.number)
         self.notebook.begun(replace(cell, filename=filename))
         before, self.notebook.top_level = self.notebook.top_level, self._top_level(line)
+        guard.of(self.shell).before_cell()
         try:
             code = self.shell.compile(cell.source, filename, "exec")
             exec(code, self.shell.user_global_ns, self.shell.user_ns)
@@ -229,13 +402,13 @@ class XlaMagics(Magics):
     ) -> tuple[Options, str | None, tuple[object, ...], Cell, Callable[[Run], None]]:
         """What a launched cell's line says: the options, the function's name, its arguments, the
         cell as it is shown, and what is to be done once it has been launched."""
-        filled = expanded(self.notebook, line)
-        words = parsed(_spawn_parser(), filled)
+        filled = _expanded(self.notebook, line)
+        words = _parsed(_spawn_parser(), filled)
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
         out = None if out is None else run_options.variable("-o", out or "")
         options = run_options.options(self._completed(words), flags=True)
         arguments = self._arguments(expression or "")
-        shown = without_values(filled if "--env" in filled else line)
+        shown = _without_values(filled if "--env" in filled else line)
 
         def begun(run: Run) -> None:
             if out:
@@ -252,13 +425,13 @@ class XlaMagics(Magics):
             return lines
         own = [f"{one}\n" for one in plain_line_ends(body).split("\n")]
         away = "\n" * 8  # from the lines that a traceback shows
-        return [f"#{magic} {without_values(line)}\n", *own, f"{away}{CALL}{line!r}, {body!r})\n"]
+        return [f"#{magic} {_without_values(line)}\n", *own, f"{away}{CALL}{line!r}, {body!r})\n"]
 
     def calls_function(self, line: str, body: str) -> bool:
         """Whether a launched cell runs in the notebook before a function is called on the ranks:
         it defines or names one, and nothing about it is to be refused."""
         try:
-            words = parsed(_spawn_parser(), re.sub(r"{[^{}]*}", "…", line))
+            words = _parsed(_spawn_parser(), re.sub(r"{[^{}]*}", "…", line))
             if not re.search(r"[{$]", line):  # else they are known once these are filled in
                 given = {name: words[name] for name in OPTIONS}
                 run_options.options(self._completed(given), flags=True)
@@ -290,7 +463,7 @@ class XlaMagics(Magics):
 
     def _top_level(self, line: str) -> TopLevel:
         with contextlib.suppress(UsageError):  # which is told when the function is called
-            words = parsed(_spawn_parser(), expanded(self.notebook, line))
+            words = _parsed(_spawn_parser(), _expanded(self.notebook, line))
             return TopLevel({n: v for n, v in words.items() if n in OPTIONS and v is not None})
         return TopLevel({})
 
@@ -361,22 +534,22 @@ class XlaMagics(Magics):
         --accelerator TYPE  type of a slice, such as v5litepod-16 (default: simulated hosts)
         -n N                ranks on each host
         """
-        words = parsed(_topology_parser(), line)
+        words = _parsed(_topology_parser(), line)
         accelerator, dry_run = words.pop("accelerator"), words.pop("dry_run")
         given = run_options.options(words, flags=True)
         options = run_options.options(self._completed(words), flags=True)
-        ranks = given.n if accelerator else options.n
+        count = given.n if accelerator else options.n
         if dry_run:
-            diagram = picture.on_paper(given.hosts, given.slices, ranks, accelerator)
+            shown = diagram.on_paper(given.hosts, given.slices, count, accelerator)
         elif options.on != "local" and not accelerator:
-            diagram = api.cluster_diagram(options)
+            shown = api.cluster_diagram(options)
         elif given.hosts or given.slices or accelerator:
             raise UsageError(
                 f"%xla_topology {line}: this machine is one host. Add --dry-run to draw others."
             )
         else:
-            diagram = picture.here(run_options.environment(options, os.environ), ranks)
-        print(drawing.draw(diagram))
+            shown = diagram.here(run_options.environment(options, os.environ), count)
+        print(shown)
 
     @line_magic
     def xla_stop(self, line: str) -> None:
@@ -399,15 +572,15 @@ class XlaMagics(Magics):
         """List recorded runs, newest first: `%xla_runs`, or `%xla_runs 5` for five of them.
 
         `xla_nb.open_run(NAME)` opens one. `%xla_runs --clean` removes the files of all runs, except
-        those in progress and those that variables of open notebooks refer to.
+        those in progress and those that variables or Out of open notebooks refer to.
         """
         entries = recorded.entries()
         if line.split() == ["--clean"]:
-            done = own_runs.clean()
+            done = api.clean()
             print(f"Removed {several(len(done.removed), 'run')} ({size(done.freed)}).")
             if done.needed:
                 names = listed(done.needed, most=5)
-                kept = f"Kept because variables of open notebooks refer to them: {names}."
+                kept = f"Kept because variables or Out of open notebooks refer to them: {names}."
                 print(*in_lines(kept), sep="\n")
             return
         if line.strip():
@@ -416,7 +589,7 @@ class XlaMagics(Magics):
 
     def _named_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by a variable or by their own name; none named: all."""
-        living = own_runs.living()
+        living = api.living()
         names = list(dict.fromkeys(line.split()))
         if not names and not living:
             print("No runs are in progress.")
@@ -458,3 +631,149 @@ class XlaMagics(Magics):
                 f"Write --args {quote}({shortened(str(inner), 200)},){quote}."
             )
         return value
+
+
+# ---------------------------------------------------------------- magics for live ranks
+
+
+@magics_class
+class LiveMagics(Magics):
+    """The magics for live ranks."""
+
+    shell: InteractiveShell
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.notebook = notebook.of(shell)
+
+    @no_var_expand
+    @cell_magic
+    def xla(self, line: str, cell: str) -> Run | None:
+        """Run the cell on live ranks: they keep what it binds, and the next cell finds it.
+
+            %%xla [RANKS] [-o NAME] [--group NAME] [--timeout TIME] [--grace TIME] [--keep-going]
+                  [--hang-after TIME] [--hang-stop]
+                  [--stop-on-nan] [--view VIEW] [--bg]
+
+        The first cell starts the ranks, with the defaults of %xla_config or as %xla_start did.
+        `rank`, `world_size`, `device` and `lock` are there. What %%xla cells bind belongs to the
+        ranks; any other name that the cell reads is the notebook's, as it is now. The value of the
+        last expression is each rank's result.
+
+        RANKS       ranks that run it: 0, 0,2 or 1-3 (default: all)
+        -o NAME     also bind the Run to NAME, even if it fails
+        --group     which live ranks, where there are several (%xla_start --name)
+
+        The other options are those of %%xla_spawn. Returns a Run.
+        """
+        filled = _expanded(self.notebook, line)
+        words = _parsed(_cell_parser(), filled)
+        chosen, out, name = words.pop("ranks"), words.pop("out"), words.pop("group")
+        if question := _QUESTION.fullmatch(cell):
+            self._explain(live.of(name), question[1], question[2])
+            return None
+        out = None if out is None else run_options.variable("-o", out)
+        members = None if chosen is None else run_options.numbers("RANKS", chosen)
+        options = self._options(words)
+        launched = self.notebook.cell(line, cell, "%%xla")
+        is_there = live.is_there(name) or name != DEFAULT
+        group = live.of(name) if is_there else None
+
+        def started() -> Group:
+            group = live.start(self._options({}))
+            self._tell("Started", group)
+            return group
+
+        def begun(run: Run) -> None:
+            if out:
+                self.shell.user_ns[out] = run
+
+        return live.run_cell(group or started, launched, options, members, begun)
+
+    @line_magic
+    def xla_start(self, line: str) -> None:
+        """Start live ranks for %%xla: `%xla_start -n 8`, `%xla_start --runtime spmd --name big`.
+
+        The options are those of %%xla_spawn that say what ranks there are: -n, --runtime, --on,
+        --hosts, --slices, --wait, --simulate, --env, --grace; --name, where there are several; and
+        --idle 30m, which ends them, and gives chips and hosts back, when no cell has come for so
+        long.
+        """
+        words = _parsed(_start_parser(), line)
+        name, idle = words.pop("name"), words.pop("idle")
+        seconds = None if idle is None else run_options.duration("--idle", idle)
+        self._tell("Started", live.start(self._options(words), name, seconds, shown=True))
+
+    @line_magic
+    def xla_restart(self, line: str) -> None:
+        """End live ranks and start as many again, which have nothing yet: `%xla_restart [NAME]`.
+
+        --replay runs the cells that had succeeded once more, in order, with their text of then and
+        what the notebook holds now; it stops at the first that fails, and says which returned
+        something else.
+        """
+        words = _parsed(_restart_parser(), line)
+        self._tell("Restarted", live.restart(words["name"], replay=words["replay"], shown=True))
+
+    @line_magic
+    def xla_shutdown(self, line: str) -> None:
+        """End live ranks, and with them what they hold: `%xla_shutdown [NAME]`."""
+        name = _parsed(_shutdown_parser(), line)["name"]
+        self._tell("Ended", live.end(name))
+
+    @line_magic
+    def xla_ranks(self, line: str) -> None:
+        """Show live ranks below this cell: `%xla_ranks [NAME]`.
+
+        A row for each rank over all cells, the cells they have run, and their variables. They are
+        shown in one cell at a time.
+        """
+        live.show(live.of(_parsed(_shutdown_parser("%xla_ranks"), line)["name"]))
+
+    @line_magic
+    def xla_vars(self, line: str) -> Variables | None:
+        """Show the variables of live ranks, and whether the ranks agree on them.
+
+            %xla_vars [NAME…] [--group NAME] [--compute]
+            %xla_vars --watch NAME…
+            %xla_vars --unwatch [NAME…]
+
+        Without names it shows all. Tensors that are recorded on the device and not computed yet
+        are told as pending; --compute computes them first. --watch compares the named variables
+        after each cell, beside those that are watched already, and says in which one ranks drifted
+        apart; --unwatch ends that for these, or for all.
+        """
+        words = _parsed(_vars_parser(), line)
+        group = live.of(words["group"])
+        names = [run_options.variable("%xla_vars", name) for name in words["names"]]
+        if words["watch"] or words["unwatch"]:
+            names = _watch(group, names, ends=words["unwatch"])
+            if not names:
+                return None
+        found = live_questions.variables(group, names, compute=words["compute"])
+        if missing := [f"`{name}`" for name in names if name not in found]:
+            print(f"No rank has {listed(missing, 'or')}.")
+        if not words["watch"]:
+            return found
+        for drift in group.watch.after("%xla_vars", list(found.values())):
+            print(*in_lines(drift.sentence), sep="\n")
+        return None
+
+    def _explain(self, group: Group, expression: str, marks: str) -> None:
+        """Answer `name?` as IPython does, with what rank 0 has, or the first that lives."""
+        first = next(iter(group.alive), 0)
+        if first not in group.alive:
+            group.check(group.world)
+        about = live_questions.about(group, expression, source=marks == "??")
+        missing = f"Object `{expression}` not found on rank {first}."
+        print(f"Rank {first} is busy." if about is None else about or missing)
+
+    def _options(self, words: dict[str, Any]) -> Options:
+        asked = {**dict.fromkeys(run_options.OPTIONS), **words}
+        return run_options.options(run_options.completed(asked, self.notebook.settings), flags=True)
+
+    @staticmethod
+    def _tell(what: str, group: Group) -> None:
+        devices = sum(len(rank.devices) for rank in group.run.state.ranks.values())
+        of = f", a process with {several(devices, 'device')}" if devices else ""
+        print(f"{what} {ranks(list(group.world))}{of}.")

@@ -13,29 +13,26 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-_PROC = Path("/proc")
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _COUNTED = 5.0  # seconds between two counts of a process's own pages
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: Of each version: the files with kills, the limit and what is used, and what of that is cached.
-_VERSION_1 = "oom_control", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"
-_VERSION_2 = "events", "max", "current", "inactive_file"
 _UNLIMITED = 1 << 60  # bytes; version 1 has a number for no limit
 
 
 class OutOfMemory:
     """What the kernel counts from now on. Each death that it counts is put down to one process."""
 
-    def __init__(self, proc: Path = Path("/proc/self")) -> None:
-        self._group = _group(proc)
-        self._told = 0 if self._group is None else self._group.kills()
+    def __init__(self) -> None:
+        self._group = _Group.own()
+        self._told = self._group.kills()
 
     def limit(self, status: int) -> int | None:
         """Of a process of this control group that ended with this status: the limit in bytes that
         it was killed for, 0 where no limit was set. None: for another reason, or nobody knows."""
-        if status != -signal.SIGKILL or self._group is None or self._group.kills() <= self._told:
+        if status != -signal.SIGKILL or self._group.kills() <= self._told:
             return None
         self._told += 1
         return self._group.limit()
@@ -73,12 +70,11 @@ class Own:
 own = Own()
 
 
-def available(proc: Path = _PROC) -> int:
+def available() -> int:
     """Bytes that processes like this one can still take: of the machine's, or less where a control
     group has a limit. Raises OSError, KeyError or ValueError where that cannot be read."""
-    group = _group(proc / "self")
-    free = _numbers(proc / "meminfo")["MemAvailable:"] << 10
-    return min([free, *([] if group is None else group.left())])
+    free = _numbers(_PROC / "meminfo")["MemAvailable:"] << 10
+    return min([free, *_Group.own().left()])
 
 
 def _resident() -> int:
@@ -92,16 +88,28 @@ def _numbers(file: Path) -> dict[str, int]:
     return {name: int(number) for name, number in found if number.isdecimal()}
 
 
-@dataclass(frozen=True)
-class _Group:
-    """A control group's folder, the topmost one that can be seen, and the names of its files."""
+class _Group(NamedTuple):
+    """A control group's folder, and the names of its files (cgroups(7)). In a container it is the
+    topmost one that can be seen."""
 
     folder: Path
-    top: Path
-    counter: str
-    ceiling: str
-    usage: str
-    cached: str
+    counter: str = "events"
+    ceiling: str = "max"
+    usage: str = "current"
+    cached: str = "inactive_file"
+
+    @classmethod
+    def own(cls) -> _Group:
+        """This process's, in version 1 where that counts memory, else in version 2."""
+        paths: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError):
+            for line in (_PROC / "self/cgroup").read_text().splitlines():
+                _, controllers, path = line.split(":", 2)
+                paths |= dict.fromkeys(controllers.split(","), path.strip("/"))
+        of_1 = "oom_control", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"
+        if "memory" in paths:
+            return cls(_seen(_GROUPS / "memory", paths["memory"]), *of_1)
+        return cls(_seen(_GROUPS, paths.get("", "")))
 
     def kills(self) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -120,40 +128,11 @@ class _Group:
 
     def _limits(self) -> Iterator[tuple[Path, int]]:
         for folder in (self.folder, *self.folder.parents):
-            if folder.is_relative_to(self.top):
-                with contextlib.suppress(OSError, ValueError):  # it says `max`, or has none
-                    limit = int((folder / f"memory.{self.ceiling}").read_text())
-                    if limit < _UNLIMITED:
-                        yield folder, limit
+            with contextlib.suppress(OSError, ValueError):  # it says `max`, or has none
+                limit = int((folder / f"memory.{self.ceiling}").read_text())
+                if limit < _UNLIMITED:
+                    yield folder, limit
 
 
-def _group(proc: Path) -> _Group | None:
-    """This process's, in whichever version counts memory here; None if it cannot be seen."""
-    with contextlib.suppress(OSError, ValueError):
-        paths = dict(_paths((proc / "cgroup").read_text()))
-        version_1 = "memory" in paths
-        controller = "memory" if version_1 else ""
-        for root, top, controllers in _mounts((proc / "mountinfo").read_text()):
-            if controller in controllers and controller in paths:
-                folder = Path(top, Path(paths[controller]).relative_to(root))
-                if version_1:
-                    return _Group(folder, top, *_VERSION_1)
-                return _Group(folder, top, *_VERSION_2)
-    return None
-
-
-def _paths(text: str) -> Iterator[tuple[str, str]]:
-    """Each controller, and where in its hierarchy the process is; version 2 is named ""."""
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        yield from ((name, path) for name in controllers.split(","))
-
-
-def _mounts(text: str) -> Iterator[tuple[str, Path, list[str]]]:
-    """What of each hierarchy is mounted, where, and its controllers (proc(5), mountinfo)."""
-    for line in text.splitlines():
-        fields, _, mounted = line.partition(" - ")
-        kind, _, options = mounted.split(" ", 2)
-        root, top = fields.split(" ")[3:5]
-        if kind in ("cgroup", "cgroup2"):
-            yield root, Path(top), [""] if kind == "cgroup2" else options.split(",")
+def _seen(top: Path, path: str) -> Path:
+    return top / path if (top / path).exists() else top

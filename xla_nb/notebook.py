@@ -1,22 +1,24 @@
-"""A live notebook: what it holds for a launch, and which of its cells were launched."""
+"""A live notebook: what it holds for a launch, the cells that IPython has executed, and which of
+them were launched."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xla_nb.autoreloaded import Autoreloaded
-from xla_nb.executed import Executed, lines_above_magic, plain_line_ends
 from xla_nb.program.build import Cell, Program, Scope
-from xla_nb.program.cells import unreadable
+from xla_nb.program.cells import CALL, own_text, unreadable
 from xla_nb.protocol import modules
 
-_DISPLAYED = re.compile(r"_{1,3}|_\d+")
+_LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
+#: IPython's file names for what `%%time` executes: statements, or one expression.
+_TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Notebook:
         self.settings: dict[str, Any] = {}
         self.own: dict[str, Any] = {}
         self.executed = Executed(shell)
-        self._autoreloaded = Autoreloaded(shell)
+        self._read: dict[str, float] = {}  # when files were written that %autoreload has read
 
     @property
     def number(self) -> int:
@@ -107,9 +109,21 @@ class Notebook:
 
     def program(self, make: Callable[[Scope], Program]) -> Program:
         """What `make` builds of what the notebook holds. Raises what that raises."""
-        for name in self._autoreloaded.look():
+        for name in self._reloaded():
             modules.of_this_process().changed_in_place(name)
         return make(self.scope())
+
+    def _reloaded(self) -> Iterator[str]:
+        """The user's modules that %autoreload has changed in place since the last look, and did not
+        fail to."""
+        magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
+        reloader = getattr(magics, "_reloader", None)
+        times: dict[str, float] = dict(getattr(reloader, "modules_mtimes", {}))
+        failed = set(getattr(reloader, "failed", {}).values())
+        before, self._read = self._read, times
+        for name, time in times.items():
+            if before.get(name, time) != time and time not in failed:
+                yield name
 
     def begun(self, cell: Cell) -> None:
         """The cell that runs now has launched this one, which IPython's history lacks."""
@@ -118,14 +132,6 @@ class Notebook:
     def resolve(self, name: str) -> object:
         """A name of the notebook, for a result that refers to it. Raises KeyError."""
         return self.shell.user_ns[name]
-
-    def displayed(self) -> Counter[int]:
-        """How many references IPython has to what cells displayed (`Out`, `_`, `_3`), by its id."""
-        held = [v for name, v in list(self.shell.user_ns.items()) if _DISPLAYED.fullmatch(name)]
-        held += [*self.shell.user_ns_hidden.values(), *self.shell.user_ns.get("_oh", {}).values()]
-        held += [vars(self.shell.displayhook).get(name) for name in ("_", "__", "___")]
-        held.append(getattr(getattr(self.shell, "last_execution_result", None), "result", None))
-        return Counter(map(id, held))
 
 
 @functools.cache
@@ -139,3 +145,104 @@ def current() -> Notebook | None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return None if shell is None else of(shell)
+
+
+# ---------------------------------------------------------------- executed cells
+
+
+class Executed:
+    """The executed cells of one IPython shell."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._known: dict[tuple[int, bool], tuple[tuple[str, str], Cell]] = {}
+
+    def cells(self, launched: Mapping[int, Sequence[Cell]]) -> list[Cell]:
+        """All of them, oldest first, with those that were `launched`, by the number of the cell
+        that launched them."""
+        cells: list[Cell] = []
+        for number, (raw, source) in enumerate(self._texts()):
+            if number > 0 and (lines_above_magic(raw) is None or CALL in source):
+                cells.append(self._once(number, raw, source, self._cell))
+            cells += launched.get(number, ())
+        return cells
+
+    def by_magics(self) -> Iterator[Cell]:
+        """Cells below `%%time` and `%%capture`, which IPython compiles without that line."""
+        for number, (raw, parsed) in enumerate(self._texts()):
+            magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
+            if magic in ("%%time", "%%capture"):
+                with contextlib.suppress(SyntaxError):  # which IPython has told
+                    yield self._once(number, raw, parsed, self._below)
+
+    def label(self, filename: str) -> str:
+        """What errors call the cell whose code has this file name."""
+        known = getattr(self._shell.compile, "_filename_map", {})  # since IPython 8
+        if filename in known:
+            return f"Cell In[{known[filename]}]"
+        texts = list(enumerate(self._texts()))
+        cells = (
+            self._once(number, *both, self._cell) for number, both in reversed(texts) if number
+        )
+        return next((cell.label for cell in cells if cell.filename == filename), "A cell")
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        """What was typed in each, and what IPython made Python of it."""
+        history = self._shell.history_manager
+        return zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
+
+    def _once(
+        self, number: int, raw: str, source: str, make: Callable[[int, str, str], Cell]
+    ) -> Cell:
+        """What is made of a cell, made once: for the file's name ipykernel hashes the text, in
+        Python."""
+        key = number, make == self._below
+        if key not in self._known or self._known[key][0] != (raw, source):
+            self._known[key] = (raw, source), make(number, raw, source)
+        return self._known[key][1]
+
+    def _cell(self, number: int, raw: str, source: str) -> Cell:
+        return Cell(
+            label=f"Cell In[{number}]",
+            source=own_text(plain_line_ends(source)),
+            filename=self._shell.compile.get_code_name(raw, source, number),
+        )
+
+    def _below(self, number: int, raw: str, parsed: str) -> Cell:
+        """What is below `%%time` or `%%capture`. Raises SyntaxError."""
+        body = _body(parsed)
+        source = self._shell.transform_cell(body)
+        name = self._shell.compile.get_code_name(body, source, number)
+        above = raw.count("\n", 0, raw.index("%%")) + 1
+        if raw.split(maxsplit=1)[0] == "%%time":
+            name = _TIMED_VALUE if _is_expression(source) else _TIMED
+        return Cell(
+            f"Cell In[{number}]", "#\n" * above + own_text(plain_line_ends(source)), name, above
+        )
+
+
+def lines_above_magic(raw: str) -> int | None:
+    """The number of lines above %%xla_spawn or %%xla (`%%time`) in a cell that is launched with it;
+    None for other cells, though they may call `run_cell_magic`."""
+    for number, line in enumerate(raw.split("\n")):
+        if _LAUNCHES.match(line):
+            return number
+        if line.strip() and not line.startswith(("%%", "#")):
+            return None
+    return None
+
+
+def plain_line_ends(text: str) -> str:
+    """The text with line ends as Python reads them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _body(source: str) -> str:
+    """What a cell magic gets, of `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return next((str(ast.literal_eval(call.args[2])) for call in calls if len(call.args) == 3), "")
+
+
+def _is_expression(source: str) -> bool:
+    body = ast.parse(source).body
+    return len(body) == 1 and isinstance(body[0], ast.Expr)

@@ -1,4 +1,5 @@
-"""Names that torch_xla had and no longer has: what answers them today, and what to write instead.
+"""Names and parameters that torch_xla had and no longer has: what answers them today, and what to
+write instead.
 
 Only names that are missing are put there, so a release that still has one keeps its own. The first
 use of each is told, in place of torch_xla's warning where it still has the name and warns on every
@@ -18,43 +19,34 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TextIO
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import InPlace, Place, when_imported
 
+_XM, _XR = "torch_xla.core.xla_model", "torch_xla.runtime"
 #: How programs call these modules.
-SHORT = {"torch_xla.core.xla_model": "xm", "torch_xla.runtime": "xr"}
+SHORT = {_XM: "xm", _XR: "xr"}
 
 
-class OldName(NamedTuple):
-    """A name of a module, gone since that release. `answer` is what it is there; None: nothing."""
+class Old(NamedTuple):
+    """A name of a module, or a module, as programs spell it, gone since that release.
 
-    module: str
-    name: str
+    `answer` is what it is there: a function, or of a module the modules whose public names it has;
+    None, or no modules: nothing, so that using it raises.
+    """
+
+    spelling: str
     gone: str
     today: str
-    answer: Callable[..., Any] | None
-
-    @property
-    def spelling(self) -> str:
-        return f"{SHORT.get(self.module, self.module)}.{self.name}"
+    answer: Callable[..., Any] | tuple[str, ...] | None
 
     @property
     def notice(self) -> str:
         return f"{self.spelling} is gone since torch_xla {self.gone}: {self.today}"
 
-
-class OldModule(NamedTuple):
-    """A module, gone since that release. It has the public names of the modules `holds`, and what
-    `renamed` says, by paths; none of both: importing it raises."""
-
-    module: str
-    gone: str
-    today: str
-    holds: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
-
     @property
-    def notice(self) -> str:
-        return f"{self.module} is gone since torch_xla {self.gone}: {self.today}"
+    def place(self) -> tuple[str, str]:
+        """The module, and the name that it has there."""
+        module, _, name = self.spelling.rpartition(".")
+        return {short: path for path, short in SHORT.items()}.get(module, module), name
 
 
 def _find(path: str) -> Any:
@@ -71,18 +63,15 @@ def _same(path: str) -> Callable[..., Any]:
     return call
 
 
-def _has_device() -> bool:
-    """Whether this process has opened its device. One that has not is no replica of any other, and
-    asking torch_xla would open it."""
-    return bool(_find("torch_xla._XLAC")._xla_runtime_is_initialized())
+def _count(path: str) -> Callable[..., int]:
+    """The same for a number of replicas. A process that has not opened its device is no replica of
+    any other, and asking torch_xla would open it."""
 
+    def call(defval: int = int(path.endswith("size"))) -> int:
+        is_open = _find("torch_xla._XLAC")._xla_runtime_is_initialized()
+        return int(_find(path)()) if is_open else defval
 
-def _world_size(defval: int = 1) -> int:
-    return int(_find("torch_xla.runtime.world_size")()) if _has_device() else defval
-
-
-def _ordinal(defval: int = 0) -> int:
-    return int(_find("torch_xla.runtime.global_ordinal")()) if _has_device() else defval
+    return call
 
 
 def _device(n: int | None = None, devkind: str | None = None) -> Any:
@@ -94,115 +83,44 @@ def _no_scaler(*_: Any, **__: Any) -> Any:
     return _find("torch.amp.GradScaler")("cpu", enabled=False)
 
 
-_XM, _XR = SHORT
 _ONE_RUNTIME = "leave it out, PJRT is the only runtime"
-_NO_CUDA = "torch_xla has no CUDA any more, use torch itself"
-_NO_XRT = "leave it out, the XRT runtime is gone"
+_BFLOAT16 = "leave it out, bfloat16 needs no loss scaling"
+_PARSE = "torch_xla._internal.utils.parse_xla_device"
+_TPU = "torch_xla._internal.tpu"
+_SPMD, _AS_SPMD = "torch_xla.distributed.spmd", "import torch_xla.distributed.spmd as xs"
+_OLD, _UTILS = "torch_xla.experimental", "torch_xla.utils"
 
-NAMES = (
-    OldName(_XM, "xrt_world_size", "2.7", "write xr.world_size()", _world_size),
-    OldName(_XM, "get_ordinal", "2.7", "write xr.global_ordinal()", _ordinal),
-    OldName(
-        _XM,
-        "parse_xla_device",
-        "2.7",
-        "write torch_xla._internal.utils.parse_xla_device()",
-        _same("torch_xla._internal.utils.parse_xla_device"),
-    ),
-    OldName(_XR, "xla_device", "2.8", "write torch_xla.device()", _device),
-    OldName(_XR, "using_pjrt", "2.5", _ONE_RUNTIME, lambda: True),
-    OldName(_XR, "requires_pjrt", "2.5", _ONE_RUNTIME, lambda fn: fn),
-    OldName(
-        "torch_xla.experimental",
-        "compile",
-        "2.7",
-        "write torch_xla.compile()",
-        _same("torch_xla.compile"),
-    ),
-    OldName(
-        "torch_xla.experimental.eager",
-        "compile",
-        "2.7",
-        "write torch_xla.compile()",
-        _same("torch_xla.compile"),
-    ),
-    OldName(
-        "torch_xla.amp",
-        "GradScaler",
-        "2.9",
-        "leave it out, bfloat16 needs no loss scaling",
-        _no_scaler,
-    ),
-    OldName(
-        "torch_xla.core.functions",
-        "nms",
-        "2.4",
-        "use torchvision.ops.nms on CPU tensors",
-        None,
-    ),
-    OldName("torch_xla.utils.dlpack", "from_xla_cuda_to_cuda", "2.9", _NO_CUDA, None),
-)
-
-MODULES = (
-    OldModule(
-        "torch_xla.experimental.pjrt",
-        "2.5",
-        "import torch_xla.runtime as xr",
-        ("torch_xla.runtime", "torch_xla._internal.pjrt"),
-        (
-            ("rendezvous", "torch_xla.core.xla_model.xla_rendezvous"),
-            ("broadcast_master_param", "torch_xla.core.xla_model.broadcast_master_param"),
-            ("device_attributes", "torch_xla.runtime.runtime_device_attributes"),
-            ("global_device_attributes", "torch_xla.runtime.global_runtime_device_attributes"),
-        ),
-    ),
-    OldModule(
-        "torch_xla.experimental.tpu",
-        "2.5",
-        "import torch_xla._internal.tpu as tpu",
-        ("torch_xla._internal.tpu",),
-    ),
-    OldModule(
-        "torch_xla.experimental.xla_sharding",
-        "2.5",
-        "import torch_xla.distributed.spmd as xs",
-        ("torch_xla.distributed.spmd.xla_sharding",),
-    ),
-    OldModule(
-        "torch_xla.experimental.xla_sharded_tensor",
-        "2.5",
-        "import torch_xla.distributed.spmd as xs",
-        ("torch_xla.distributed.spmd.xla_sharded_tensor",),
-    ),
-    OldModule(
-        "torch_xla.amp.grad_scaler",
-        "2.9",
-        "leave it out, bfloat16 needs no loss scaling",
-        ("torch_xla.amp",),
-    ),
-    OldModule("torch_xla.experimental.gpu", "2.5", _NO_CUDA),
-    OldModule("torch_xla.experimental.triton", "2.9", _NO_CUDA),
-    OldModule("torch_xla.core.xrt_run_server", "2.1", _NO_XRT),
-    OldModule("torch_xla.distributed.cluster", "2.1", _NO_XRT),
-    OldModule("torch_xla.distributed.worker", "2.1", _NO_XRT),
-    OldModule("torch_xla.distributed.xrt_init", "2.1", "import torch_xla.distributed.xla_backend"),
-    OldModule(
+OLD = (
+    Old("xm.xrt_world_size", "2.7", "write xr.world_size()", _count(f"{_XR}.world_size")),
+    Old("xm.get_ordinal", "2.7", "write xr.global_ordinal()", _count(f"{_XR}.global_ordinal")),
+    Old("xm.parse_xla_device", "2.7", f"write {_PARSE}()", _same(_PARSE)),
+    Old("xr.xla_device", "2.8", "write torch_xla.device()", _device),
+    Old("xr.using_pjrt", "2.5", _ONE_RUNTIME, lambda: True),
+    Old("xr.requires_pjrt", "2.5", _ONE_RUNTIME, lambda fn: fn),
+    Old(f"{_OLD}.compile", "2.7", "write torch_xla.compile()", _same("torch_xla.compile")),
+    Old("torch_xla.amp.GradScaler", "2.9", _BFLOAT16, _no_scaler),
+    Old(f"{_OLD}.pjrt", "2.5", f"import {_XR} as xr", (_XM, _XR, "torch_xla._internal.pjrt")),
+    Old(f"{_OLD}.tpu", "2.5", f"import {_TPU} as tpu", (_TPU,)),
+    Old(f"{_OLD}.xla_sharding", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharding",)),
+    Old(f"{_OLD}.xla_sharded_tensor", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharded_tensor",)),
+    Old("torch_xla.amp.grad_scaler", "2.9", _BFLOAT16, ("torch_xla.amp",)),
+    Old("torch_xla.core.functions.nms", "2.4", "use torchvision.ops.nms on CPU tensors", None),
+    Old(
         "torch_xla.distributed.xla_dist",
         "2.1",
         "run the program on every host, or use `%%xla_spawn --on ray`",
+        (),
     ),
-    OldModule("torch_xla.utils.gcsfs", "2.1", "leave it out, or use the package gcsfs"),
-    OldModule(
-        "torch_xla.utils.tf_record_reader",
+    Old(f"{_UTILS}.gcsfs", "2.1", "leave it out, or use the package gcsfs", ()),
+    Old(
+        f"{_UTILS}.tf_record_reader",
         "2.1",
         "read TFRecord files with tensorflow-cpu or the package tfrecord",
-    ),
-    OldModule(
-        "torch_xla.utils.cached_dataset",
-        "2.1",
-        "keep the samples in a Dataset of your own",
+        (),
     ),
 )
+_MODULES = {old.spelling: old for old in OLD if isinstance(old.answer, tuple)}
+_NAMES = {old.place: old for old in OLD if old.spelling not in _MODULES}
 
 #: The names that torch_xla, or torch, still has and warns of: how its warnings begin, and what is
 #: told.
@@ -212,6 +130,98 @@ DEPRECATED = {
     "Use torch_xla.device instead": "xm.xla_device is deprecated: write torch_xla.device()",
     "Use torch_xla.sync instead": "xm.mark_step is deprecated: write torch_xla.sync()",
 }
+
+
+# ---------------------------------------------------------------- former parameters
+
+_Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _tell(function: str, parameter: str, gone: str, today: str) -> None:
+    _here().used(f"{parameter} of {function} is gone since torch_xla {gone}: {today}")
+
+
+def _supported_devices(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
+    first = args[0] if args else settings.get("devkind")
+    settings.pop("devkind", None)
+    if first is None or isinstance(first, int):  # today's first parameter
+        return args, settings
+    _tell("xm.get_xla_supported_devices", "devkind", "2.8", "leave it out")
+    return args[1:], settings
+
+
+def _local_ordinal(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
+    if args or settings:
+        _tell("xm.get_local_ordinal", "defval", "2.5", "leave it out")
+    return (), {}
+
+
+def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
+    """It printed one thing to the stream `fd`, which came second, before `local` and `flush`; today
+    it prints all that is given by position, the stream too."""
+    is_former = 1 < len(args) < 5 and all(isinstance(flag, bool) for flag in args[2:])
+    if is_former and all(callable(getattr(args[1], name, None)) for name in ("write", "flush")):
+        _tell("xm.master_print", "fd as second argument", "1.6", "write fd=…")
+        settings = {**dict(zip(("fd", "local", "flush"), args[1:], strict=False)), **settings}
+        args = args[:1]
+    return args, settings
+
+
+def _parallel_loader(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
+    if "loader" in settings:
+        _tell("pl.ParallelLoader", "loader", "2.5", "write cpu_loader")
+        settings["cpu_loader"] = settings.pop("loader")
+    if args[4:] and args[4] is True:  # today's batches_per_execution, of which it would be one
+        raise TypeError("pl.ParallelLoader has no fixed_batch_size any more: use drop_last=True")
+    return args, settings
+
+
+def _compile(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
+    former = "num_different_graphs_allowed"
+    if former in settings:
+        _tell("torch_xla.compile", former, "2.8", "write max_different_graphs")
+        settings["max_different_graphs"] = settings.pop(former)
+    return args, settings
+
+
+def device(index: int | None = None) -> Any:
+    """One of this process's devices. A program of one process for all of them asks for others."""
+    try:
+        return _functions().original("device")(index)
+    except IndexError:
+        there = _functions().original("get_xla_supported_devices")()
+        raise IndexError(
+            f"This process has no XLA device {index}, only {', '.join(there)}: every rank has its "
+            "own. Launch a function (`xmp.spawn`, `%%xla_spawn`) to use them all, and take "
+            "`torch_xla.device()` in it."
+        ) from None
+
+
+def _place(module: str, name: str, today: Callable[..., _Call]) -> Place:
+    """A function that is called with its arguments as they are written today."""
+
+    def call(*args: Any, **settings: Any) -> Any:
+        args, settings = today(args, settings)
+        return _functions().original(name)(*args, **settings)
+
+    return Place(module, name, call)
+
+
+@functools.cache
+def _functions() -> InPlace:
+    """Those of this process."""
+    return InPlace(
+        (
+            _place(_XM, "master_print", _master_print),
+            _place(_XM, "get_xla_supported_devices", _supported_devices),
+            _place(_XM, "get_local_ordinal", _local_ordinal),
+            _place(
+                "torch_xla.distributed.parallel_loader", "ParallelLoader.__init__", _parallel_loader
+            ),
+            _place("torch_xla.torch_xla", "compile", _compile),
+            Place("torch_xla.torch_xla", "device", device),
+        )
+    )
 
 
 # ---------------------------------------------------------------- put where they were
@@ -240,11 +250,6 @@ def _here() -> _Here:
     return _Here()
 
 
-def used(notice: str) -> None:
-    """Tell of what a program uses, once."""
-    _here().used(notice)
-
-
 def first_time(notice: str) -> bool:
     """Whether a notice is new to this process. The notebook asks for its ranks' notices too."""
     is_new = notice not in _here().told
@@ -253,14 +258,15 @@ def first_time(notice: str) -> bool:
 
 
 def install(tell: Callable[[str], object] = lambda notice: None) -> None:
-    """Let programs use the old names. `tell` gets the notice of each one that is used; while they
-    are there, whoever put them there is told."""
+    """Let programs use the old names and parameters. `tell` gets the notice of each one that is
+    used; while they are there, whoever put them there is told."""
     here = _here()
     if here.is_on:
         return
     here.is_on, here.tell = True, tell
-    for module in dict.fromkeys(old.module for old in NAMES):
+    for module in dict.fromkeys(module for module, _ in _NAMES):
         when_imported(module, _put)
+    _functions().turn_on()
     if here.finder not in sys.meta_path:
         sys.meta_path.append(here.finder)  # last: modules that exist are found before
     if warnings.showwarning is not _show:
@@ -271,17 +277,18 @@ def install(tell: Callable[[str], object] = lambda notice: None) -> None:
 def uninstall() -> None:
     """Take them away again, but for what the program has bound to names of its own."""
     _here().is_on = False
+    _functions().turn_off()
     if warnings.showwarning is _show:
         warnings.showwarning = _here().show
     for module, name, value in _here().put:
         if vars(module).get(name) is value:
             delattr(module, name)
     _here().put.clear()
-    for old in MODULES:
-        if isinstance(getattr(sys.modules.get(old.module), "__loader__", None), _Loader):
-            package, _, name = old.module.rpartition(".")
+    for path in _MODULES:
+        if isinstance(getattr(sys.modules.get(path), "__loader__", None), _Loader):
+            package, _, name = path.rpartition(".")
             vars(sys.modules[package]).pop(name, None)
-            del sys.modules[old.module]
+            del sys.modules[path]
 
 
 def _show(
@@ -305,14 +312,13 @@ def _put(module: ModuleType) -> None:
     """Give a module the old names that it does not have."""
     if not _here().is_on:
         return
-    missing = [old for old in NAMES if old.module == module.__name__]
-    missing = [old for old in missing if old.name not in vars(module)]
-    for old in missing:
-        if old.answer is not None:
-            _set(module, old.name, _answering(old))
-    gone = {old.name: old.notice for old in missing if old.answer is None}
-    if gone and "__getattr__" not in vars(module):
-        _set(module, "__getattr__", functools.partial(_refuse, module.__name__, gone))
+    for (path, name), old in _NAMES.items():
+        if path != module.__name__ or name in vars(module):
+            continue
+        if old.answer is None:
+            _set(module, "__getattr__", _refusing(path, name, old))
+        else:
+            _set(module, name, _answering(path, name, old))
 
 
 def _set(module: ModuleType, name: str, value: object) -> None:
@@ -320,43 +326,48 @@ def _set(module: ModuleType, name: str, value: object) -> None:
     _here().put.append((module, name, value))
 
 
-def _answering(old: OldName) -> Callable[..., Any]:
+def _answering(module: str, name: str, old: Old) -> Callable[..., Any]:
     """The function that a module gets: pickle finds it there, on ranks too."""
-    answer = old.answer
-    assert answer is not None
+    answer: Any = old.answer
 
     def call(*args: Any, **kwargs: Any) -> Any:
         _here().used(old.notice)
         return answer(*args, **kwargs)
 
-    call.__module__, call.__name__, call.__qualname__ = old.module, old.name, old.name
+    call.__module__, call.__name__, call.__qualname__ = module, name, name
     call.__doc__ = old.notice
     return call
 
 
-def _refuse(module: str, gone: dict[str, str], name: str) -> Any:
-    raise AttributeError(gone.get(name, f"module {module!r} has no attribute {name!r}"))
+def _refusing(module: str, gone: str, old: Old) -> Callable[[str], Any]:
+    """What a module gets as its `__getattr__`."""
+
+    def refuse(name: str) -> Any:
+        no_such = f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(old.notice if name == gone else no_such)
+
+    return refuse
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        old = next((old for old in MODULES if old.module == fullname), None)
+        old = _MODULES.get(fullname)
         if old is None or not _here().is_on:
             return None
-        if not old.holds:
+        if not old.answer:
             raise ModuleNotFoundError(old.notice)  # with `name`, `from … import` would drop it
         return importlib.util.spec_from_loader(fullname, _Loader(old))
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, old: OldModule) -> None:
+    def __init__(self, old: Old) -> None:
         self._old = old
 
     def exec_module(self, module: ModuleType) -> None:
-        for name in self._old.holds:
+        modules: Any = self._old.answer
+        for name in modules:
             held = vars(importlib.import_module(name)).items()
             vars(module).update({name: value for name, value in held if name[0] != "_"})
-        vars(module).update({name: _find(path) for name, path in self._old.renamed})
         _here().used(self._old.notice)

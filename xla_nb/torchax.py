@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from xla_nb.protocol import jax_values
-from xla_nb.topology.mesh_axes import complete
 
 #: How a value is spread: a PartitionSpec, the mesh axis for its first dimension, or a function
 #: from the value's shape to one of these.
@@ -38,13 +37,16 @@ def mesh(axes: Mapping[str, int] | None = None) -> Any:
 
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     axes = dict(axes or {"data": -1})
-    sizes = complete(axes, len(devices))
-    if sizes is None:
+    try:
+        if min(axes.values()) < -1:
+            raise ValueError  # NumPy would take it for -1
+        grid = np.array(devices).reshape(tuple(axes.values()))
+    except (TypeError, ValueError):
         raise ValueError(
             f"a mesh of {axes} does not cover the {len(devices)} devices of this run. Use sizes "
             "whose product is that number, one of them -1 for what the others leave, or change -n."
-        )
-    return jax.sharding.Mesh(np.array(devices).reshape(tuple(sizes.values())), tuple(sizes))
+        ) from None
+    return jax.sharding.Mesh(grid, tuple(axes))
 
 
 # ---------------------------------------------------------------- spreading

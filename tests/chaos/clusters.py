@@ -24,9 +24,9 @@ from tests.support.ray_nodes import Nodes, eventually, of_ours
 #: The name of a process, the signal, and words of which one must be said.
 VICTIMS: dict[str, tuple[str, signal.Signals, tuple[str, ...]]] = {
     "rank": ("xla_nb-rank", signal.SIGKILL, ("SIGKILL",)),
-    "stopped rank": ("xla_nb-rank", signal.SIGSTOP, ("SIGSTOP",)),
+    "stopped rank": ("xla_nb-rank", signal.SIGSTOP, ("no progress",)),
     "job": ("xla_nb-job", signal.SIGKILL, ("SIGKILL",)),
-    "actor": ("ray::Actor", signal.SIGKILL, ("was lost", "SIGKILL")),
+    "actor": ("ray::HostActor", signal.SIGKILL, ("was lost", "SIGKILL")),
     "raylet": ("", signal.SIGKILL, ("was lost",)),
     "driver": ("xla_nb-ray", signal.SIGKILL, ("SIGKILL",)),
 }

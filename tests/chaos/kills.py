@@ -23,7 +23,6 @@ from typing import Any
 import psutil
 
 from tests.support.kernel import Notebook
-from xla_nb import linux
 
 VICTIMS = ("rank", "job", "server", "spare", "worker", "kernel")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)
@@ -234,7 +233,7 @@ class Arena:
 
         def found() -> list[str]:
             names = []
-            for pid in linux.carrying(self._mark):
+            for pid in _carrying(self._mark):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process = psutil.Process(pid)
                     kept = _is_alive(self.notebook.pid) and process.name() in allowed
@@ -278,13 +277,25 @@ class Arena:
             for path in self._tmp.rglob("*")
             if not _TRIED.fullmatch(path.name) or not path.is_file() or path.stat().st_size > 4
         }
-        servers = sorted({path.partition("/")[0] for path in paths if path.startswith("xnb-")})
+        servers = sorted({path.partition("/")[0] for path in paths if path.startswith("xla_nb-")})
         mine = servers[:1]
         return {path for path in paths if path.partition("/")[0] not in mine}
 
 
 #: What `tempfile` calls files that are removed at once.
 _TRIED = re.compile(r"(tmp)?[a-z0-9_]{8}")
+
+
+def _carrying(variable: str) -> list[int]:
+    """The processes that were started with this `NAME=value` in their environment, or were forked
+    by one that was. Ended ones have none (proc(5), environ)."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended
+                if variable.encode() in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+    return found
 
 
 def _is_alive(pid: int) -> bool:

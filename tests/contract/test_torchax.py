@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.kernel import Notebook
 from xla_nb.errors import LaunchError
-from xla_nb.runtimes import torchax_versions
+from xla_nb.runtimes import torchax
 
 TRAINER = """
 import torch
@@ -41,7 +41,7 @@ def teach(rank):
 def trainer(kernel: Notebook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """The kernel with an own module of functions, and a fork server that lives as it does."""
     try:
-        torchax_versions.check_versions()
+        torchax.check_versions()
     except LaunchError as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("own")
@@ -82,7 +82,7 @@ def test_a_program_of_jax_alone_runs(trainer: Notebook) -> None:
 def test_versions_that_were_not_tried_are_told_once_and_run(trainer: Notebook) -> None:
     cell = "%%xla_spawn -n 1 --runtime torchax\n(rank, world_size)"
     trainer.ok(
-        "from xla_nb.runtimes import torchax_versions as checked\n"
+        "from xla_nb.runtimes import torchax as checked\n"
         "tried_sets = checked.TRIED\n"
         "checked.TRIED = ({**tried_sets[0], 'jax': '0.7.0'},)"
     )

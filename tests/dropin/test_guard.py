@@ -91,8 +91,6 @@ def test_the_error_names_the_line_and_the_fix(machine):
         "x = torch.ones(2, device='xla:0')",
         "x = torch.tensor([1.0], device='xla')",
         "x = torch.arange(4, device='xla')",
-        "x = torch.randperm(4, device='xla')",
-        "x = torch.ones(2, requires_grad=True).to('xla')",
         "x = torch.ones(2).new_zeros(3, device='xla')",
         "x = torch.nn.Linear(2, 1).to(settings['device'], torch.bfloat16)",
         "x = torch.ones(2).to('xla:0')",
@@ -101,11 +99,6 @@ def test_the_error_names_the_line_and_the_fix(machine):
         "with torch.device('xla'): x = torch.ones(2)",
         "x = moved(torch.ones(2))",
         "x = torch.as_tensor([1.0], device=torch.device('xla'))",
-        "x = torch.asarray([1.0], device='xla')",
-        "x = torch.tril_indices(2, 2, device='xla')",
-        "x = torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2), device='xla')",
-        "x = torch.ones(2).new_tensor([1.0], device='xla')",
-        "with torch.device('xla'): x = torch.tensor(1.0)",
         "x = (lambda: torch.ones(2).to('xla'))()",
         "x = torch.vmap(lambda y: y.to('xla'))(torch.ones(2, 2))",
     ],
@@ -137,20 +130,6 @@ def test_torch_works_as_before_while_it_stands(machine):
     assert machine.value("same, is_open()") == "(True, False)"
 
 
-def test_the_operators_it_stands_before_are_all_that_take_a_device(machine):
-    machine.ok(
-        "from xla_nb.dropin import guard\n"
-        "def takes_device(name):\n"
-        "    packet, _, overload = name.partition('.')\n"
-        "    operator = getattr(getattr(torch.ops.aten, packet), overload or 'default')\n"
-        "    return any(argument.name == 'device' for argument in operator._schema.arguments)\n"
-        "names = torch._C._dispatch_get_registrations_for_dispatch_key('XLA')\n"
-        "names = {name[6:] for name in names if name.startswith('aten::')}\n"
-        "found = {name for name in names if takes_device(name)}"
-    )
-    assert machine.value("sorted(found - set(guard.KERNELS))") == "[]"
-
-
 def test_a_file_that_run_executes_is_stopped_with_its_line(machine, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import torch\nx = torch.ones(2)\nx = x.to('xla')\n")
@@ -179,22 +158,7 @@ def test_what_only_names_the_device_is_not_stopped(machine):
     machine.ok("import functools\nmake = functools.partial(torch.ones, device='xla')")
     machine.ok("device = 'cuda' if False else 'cpu'\nx = torch.ones(2).to(device)")
     machine.ok("if False:\n    torch.ones(2).to('xla')\nx = torch.ones(2) + torch.empty(2)")
-    machine.ok("from torch._subclasses import FakeTensorMode")
-    machine.ok("with FakeTensorMode(): x = torch.ones(2).to('xla:0')")
     assert machine.value("is_open()") == "False"
-
-
-def test_jax_is_stopped_before_it_opens_the_chips(machine, tmp_path):
-    pytest.importorskip("jax")  # not in Kaggle's set
-    (tmp_path / "libtpu").mkdir()
-    (tmp_path / "libtpu" / "__init__.py").touch()
-    machine.ok(f"import sys\nsys.path.append({str(tmp_path)!r})\nimport jax, jax.numpy as jnp")
-    for line in ("jax.devices()", "jax.device_count()", "y = jnp.ones(2) + 1"):
-        shown = machine.run(f"x = 1\n{line}")
-        assert f"Cell In[{shown.number}], line 2, is about to open the TPU" in shown.error, line
-    assert machine.value("jax._src.xla_bridge._backends") == "{}"
-    machine.ok("jax.config.update('jax_platforms', 'cpu')")
-    assert machine.ok("y = jnp.ones(2) + 1\nprint(jax.devices())").stdout == "[CpuDevice(id=0)]\n"
 
 
 def test_an_error_that_the_program_catches_is_told_all_the_same(machine):
@@ -259,6 +223,9 @@ def openable():
 
 
 def test_a_word_in_the_cell_allows_it(openable):
+    openable.ok("%unload_ext xla_nb")
+    assert openable.value("type(torch_xla._XLAC._xla_get_devices).__name__") != "'partial'"
+    openable.ok("%load_ext xla_nb")
     assert openable.run("torch_xla.device()").ename == "UsageError"
     openable.ok("torch_xla.device()  # xla: allow")
     openable.ok("torch_xla.device()")  # it is open now
@@ -271,11 +238,8 @@ def test_a_setting_allows_it(openable):
     assert openable.value("x.device.type, w.grad.tolist()") == "('xla', [1.0, 1.0])"
 
 
-def test_without_the_extension_nothing_stands_before_torch(openable):
-    openable.ok("%unload_ext xla_nb")
-    assert openable.value("torch.ones(2).to('xla').sum().item()") == "2.0"
-
-
-def test_it_stands_again_after_the_extension_was_loaded_anew(openable):
-    openable.ok("%unload_ext xla_nb\n%load_ext xla_nb")
-    assert openable.run("x = torch.ones(2).to('xla')").ename == "UsageError"
+def test_what_opens_it_unseen_is_told_below_the_cell(openable):
+    lines = "import threading\nt = threading.Thread(target=lambda: torch.ones(2).to('xla'))\n"
+    shown = openable.ok(f"{lines}t.start(); t.join()")
+    assert "This cell has opened the TPU in the notebook's own process" in shown.stdout
+    assert openable.ok("torch.ones(2).to('xla')").stdout == ""

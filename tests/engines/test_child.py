@@ -1,9 +1,7 @@
 """A helper process: how it is started, what is sent and received, how it ends."""
 
-import ast
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -82,14 +80,6 @@ def test_it_imports_the_xla_nb_that_runs_here(child):
 def test_it_runs_in_its_own_session_in_the_root_folder_without_input(child):
     code = "said = os.getsid(0) == os.getpid(), os.getcwd(), sys.stdin.read()"
     assert evaluated(child, code) == [True, "/", ""]
-
-
-def test_it_has_the_options_of_this_interpreter_but_those_of_warnings():
-    code = "from xla_nb.engines import child; print(child._options())"
-    given = ["-OO", *("-W", "error"), "-b", *("-X", "utf8=1")]
-    done = subprocess.run([sys.executable, *given, "-c", code], capture_output=True, check=False)
-    assert set(given) - {"-W", "error"} <= set(ast.literal_eval(done.stdout.decode()))
-    assert b"-W" not in done.stdout
 
 
 def test_file_descriptors_are_sent_with_a_request(child):

@@ -79,7 +79,7 @@ def left():
 
 def server_pid(notebook):
     notebook.ok("from xla_nb import api; from xla_nb.runtimes import xla as xla_runtime")
-    return int(notebook.value("api.engine().pid(xla_runtime.IMPORTS)"))
+    return int(notebook.value("api.engine()._servers[xla_runtime.IMPORTS].child.process.pid"))
 
 
 def test_ranks_that_are_killed_leave_no_folders(notebook, before):
@@ -178,6 +178,7 @@ def test_shared_memory_and_semaphores_of_ranks_are_unlinked_at_the_end(notebook,
     assert still_in_memory(notebook, "kept") == []
 
 
+@pytest.mark.slow
 def test_shared_memory_of_the_ranks_of_a_killed_fork_server_is_unlinked(doomed):
     doomed.ok(f"%%xla_spawn -n 2 --bg -o lost\n{USES_MEMORY}    time.sleep(600)")
     doomed.ok(READY.format(run="lost"))

@@ -4,7 +4,7 @@ import bdb
 
 import pytest
 
-from xla_nb.rank import advice
+from xla_nb.rank import process
 
 CUDA = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must"
 
@@ -18,14 +18,14 @@ CUDA = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multipr
     ],
 )
 def test_it_is_noted_below_the_error(error, words):
-    advice.add_to(error)
+    process._advise(error)
     (note,) = error.__notes__
     assert words in note
 
 
 @pytest.mark.parametrize("error", [EOFError(), RuntimeError("CUDA"), KeyError("BdbQuit")])
 def test_other_errors_have_none(error):
-    advice.add_to(error)
+    process._advise(error)
     assert not hasattr(error, "__notes__")
 
 
@@ -37,7 +37,7 @@ def test_an_error_may_refuse_it():
         raise ValueError
 
     names = {"__module__": "builtins", "add_note": add_note}
-    advice.add_to(type("EOFError", (Exception,), names)("EOF when reading a line"))
+    process._advise(type("EOFError", (Exception,), names)("EOF when reading a line"))
     assert len(asked) == 1
 
 

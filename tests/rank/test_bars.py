@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from xla_nb.rank import bars
+from xla_nb.patching import when_imported
+from xla_nb.rank import patches
 
 LOOP = """
 {imported}
@@ -20,7 +21,7 @@ def notebook_bars(monkeypatch):
     """A copy of tqdm.notebook as ranks have it."""
     monkeypatch.delitem(sys.modules, "tqdm.notebook", raising=False)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    bars.draw_as_text()
+    when_imported("tqdm.notebook", patches._draw_as_text)
     import tqdm.notebook
 
     monkeypatch.setattr(tqdm.notebook.tqdm, "monitor_interval", 0)  # no thread

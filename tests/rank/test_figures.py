@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from xla_nb.rank import displays, leftovers
+from xla_nb.rank import displays
 from xla_nb.rank.displays import Screen
 from xla_nb.record.displays import read
 from xla_nb.record.files import Record
@@ -65,7 +65,7 @@ def test_one_figure_can_be_shown(shown, pyplot):
 
 def test_figures_left_open_are_displayed_at_the_end(shown, pyplot):
     pyplot.plot([1, 2])
-    leftovers.display(None)
+    displays.show_what_is_left(None)
     assert len(pictures(shown)) == 1
     assert pyplot.get_fignums() == []
 
@@ -73,7 +73,7 @@ def test_figures_left_open_are_displayed_at_the_end(shown, pyplot):
 def test_a_figure_that_is_returned_is_displayed_once(shown, pyplot):
     figure, axes = pyplot.subplots()
     axes.plot([1])
-    leftovers.display(figure)
+    displays.show_what_is_left(figure)
     (one,) = shown()
     assert one.result
     assert "image/png" in one.data
@@ -82,7 +82,7 @@ def test_a_figure_that_is_returned_is_displayed_once(shown, pyplot):
 def test_figures_that_were_closed_are_not_displayed(shown, pyplot):
     pyplot.plot([1, 2])
     pyplot.close()
-    leftovers.display(None)
+    displays.show_what_is_left(None)
     assert shown() == []
 
 
@@ -91,7 +91,7 @@ def test_with_a_backend_of_the_users_choice_nothing_is_displayed(shown, pyplot):
     pyplot.switch_backend("Agg")
     pyplot.plot([1, 2])
     pyplot.show()
-    leftovers.display(None)
+    displays.show_what_is_left(None)
     assert shown() == []
 
 
@@ -107,6 +107,6 @@ def test_a_variable_of_the_users_chooses_the_backend(monkeypatch):
 
 def test_matplotlib_is_not_imported_for_those_who_do_not_use_it(shown, monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-    monkeypatch.setitem(sys.modules, "xla_nb.rank.figures", None)  # its import would fail
-    leftovers.display(types.SimpleNamespace(a=1))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # its import would fail
+    displays.show_what_is_left(types.SimpleNamespace(a=1))
     assert shown() == []

@@ -6,7 +6,7 @@ import sys
 JOB = """
 import os, signal, subprocess, sys, time
 from xla_nb import linux
-from xla_nb.rank import lingering
+from xla_nb.rank import job
 linux.adopt_orphans()
 told = []
 
@@ -35,7 +35,7 @@ def told(script):
 
 
 def test_without_processes_nothing_is_waited_for_or_told():
-    assert told("lingering.wait([], told.append); print(told)") == "[]"
+    assert told("job._wait_for_others([], told.append); print(told)") == "[]"
 
 
 def test_processes_are_waited_for_with_what_they_start_and_told_by_their_names():
@@ -48,7 +48,7 @@ def tell(names):
     told.append(names)
     if "cat" in names: os.close(writer)
 while not any(linux.name(pid) == "cat" for pid in linux.children()): time.sleep(0.01)
-lingering.wait([], tell)
+job._wait_for_others([], tell)
 print(told[-2:], linux.children())
 """
     assert told(script) == "[('cat',), ()] []"
@@ -68,12 +68,12 @@ def start():
     while not linux.is_ending(child.pid): time.sleep(0.01)
     os._exit(0)
 rank(start)
-waiting = lingering._wait_for_one
+waiting = job._wait_for_one
 def let_it_end(pids):
     os.close(writer)
     waiting(pids)
-lingering._wait_for_one = let_it_end
-lingering.wait([], told.append)
+job._wait_for_one = let_it_end
+job._wait_for_others([], told.append)
 print(told, linux.children())
 """
     assert told(script) == "[] []"
@@ -82,7 +82,7 @@ print(told, linux.children())
 def test_children_that_were_there_before_are_not_waited_for():
     script = """
 own = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-lingering.wait(linux.children(), told.append)
+job._wait_for_others(linux.children(), told.append)
 print(told, own.poll())
 own.communicate()
 """
@@ -103,7 +103,7 @@ def start():
             stdin=reader, stdout=subprocess.PIPE)
         begun.stdout.read(1)
 rank(start)
-lingering.wait([], told.append)
+job._wait_for_others([], told.append)
 print(told, len(linux.children()))
 os.close(writer)
 """

@@ -18,6 +18,7 @@ from xla_nb.program.module_file import ModuleMap, Span
 from xla_nb.protocol import pickling
 from xla_nb.protocol.live import Live
 from xla_nb.rank import loader
+from xla_nb.rank.shell import RankShell
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
 HEAD = '"""A program."""\nfrom xla_nb.rank.loader import restore\n\n'
@@ -313,3 +314,30 @@ def test_a_spawned_process_opens_the_parcel_by_its_path(parcel):
 def test_a_form_feed_does_not_move_the_lines_that_are_shown():
     loader.remember(FIRST, "a\x0cb\u2028\nc = 1\n")
     assert linecache.getline(FIRST, 2) == "c = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("flag, other = True, 1", {"flag", "other"}),
+        ("for flag in [True]: pass", {"flag"}),
+        ("(flag := True)", {"flag"}),
+        ("import string as flag", {"flag"}),
+        ("if not flag: flag = True", set()),
+        ("held += [2]", set()),
+        ("for _ in 'ab': held += [2]", {"_"}),
+        ("get_ipython().run_line_magic('time', 'flag = True')", {"flag"}),
+    ],
+)
+def test_a_cell_says_which_names_it_surely_binds(text, bound):
+    found = set()
+    names = {"flag": True, "held": [1], "get_ipython": RankShell}
+    loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, text)), names, found)
+    assert found == bound
+
+
+def test_what_a_cell_does_not_get_to_is_not_bound():
+    found = set()
+    with pytest.raises(ZeroDivisionError):
+        loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, "a = 1\n1 / 0\nb = 2")), {}, found)
+    assert found == {"a"}

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from xla_nb.rank import meter, reporting
-from xla_nb.rank.lock import LockWait
+from xla_nb.rank.lock import Wait
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses
 from xla_nb.record.sample import LOCK, decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts
@@ -203,14 +203,14 @@ class Metered:
     @contextlib.contextmanager
     def __call__(self):
         self.current = self.meter()
-        with meter.Sampling(self.current, meter.Sampler()):
+        with self.current:
             yield
 
     def ended(self):
         return self.current.is_over
 
-    def meter(self):
-        return Meter(
+    def meter(self, sampler=None):
+        made = Meter(
             self.book,
             self.path,
             self.labels,
@@ -223,10 +223,12 @@ class Metered:
             self.request,
             lambda *answer: self.answers.append(answer),
             self.every,
+            sampler or meter.Sampler(),
             self.losses,
             self.lock,
-            lambda: "returned" if self.returned else "runs",
         )
+        made.returned = lambda: self.returned
+        return made
 
     def sample(self):
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -268,10 +270,10 @@ def test_the_first_sample_is_taken_at_once(metered, monkeypatch):
 def test_a_meter_that_joins_another_is_run_by_the_same_thread(metered, tmp_path, monkeypatch):
     sampler, other = meter.Sampler(), Metered(tmp_path / "other", Xlac())
     other.path.parent.mkdir()
-    with meter.Sampling(metered.meter(), sampler):
+    with metered.meter(sampler):
         before = threading.active_count()
         for _ in range(3):
-            with meter.Sampling(other.meter(), sampler):
+            with other.meter(sampler):
                 other.next_sample(looks=2)
                 assert threading.active_count() == before
         metered.next_sample()
@@ -282,7 +284,7 @@ def test_a_thread_that_has_nothing_left_to_meter_ends_at_once(metered, monkeypat
     before = set(threading.enumerate())
     sampler = meter.Sampler()
     for _ in range(3):
-        with meter.Sampling(metered.meter(), sampler):
+        with metered.meter(sampler):
             until(metered.sample)
         until(lambda: not sampler._runs)
     until(lambda: set(threading.enumerate()) <= before)
@@ -386,7 +388,7 @@ def test_waits_that_cannot_be_seen_are_not_known(metered):
 
 
 def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
-    wait, here = LockWait(time.monotonic() - 5, (3,)), threading.get_ident()
+    wait, here = Wait(time.monotonic() - 5, (3,)), threading.get_ident()
     metered.lock = SimpleNamespace(
         taken=2,
         waiting=lambda thread: wait if thread == here else None,
@@ -462,6 +464,28 @@ def test_only_the_owner_can_read_samples(metered):
     finally:
         os.umask(before)
     assert metered.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_counted_before_a_program_is_left_out(metered, xlac):
+    metered.waited = 5.0
+    meter_of = metered.meter()
+    meter_of.count_from_now()
+    xlac.counters |= {"MarkStep": 6, "aten::bincount": 1}
+    metered.waited = 5.5
+    with meter_of:
+        pass
+    seen = metered.sample()
+    assert (seen.steps, seen.compiles, seen.fallbacks) == (2, 0, {"aten::bincount": 1})
+    assert seen.waited == 0.5
+
+
+def test_counters_that_the_program_has_cleared_start_at_nothing(metered, xlac):
+    meter_of = metered.meter()
+    meter_of.count_from_now()
+    xlac.counters, xlac.metrics = {"MarkStep": 3}, {}
+    with meter_of:
+        pass
+    assert metered.sample().steps == 3
 
 
 # ---------------------------------------------------------------- requests for stacks

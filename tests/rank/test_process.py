@@ -1,127 +1,16 @@
-"""A rank's process: its output, its number, and the preview of its result."""
+"""A rank's process: its output and its number."""
 
 import os
 import subprocess
 import sys
 import textwrap
-from collections import namedtuple
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from xla_nb.protocol.order import HostGroup
 from xla_nb.rank import entries, process, program
 from xla_nb.record.files import Record
-
-# ---------------------------------------------------------------- the preview of a result
-
-
-class Tensor:
-    """Like an array of any library: its shape is a tuple of some type."""
-
-    shape = namedtuple("Size", "rows columns")(2, 3)
-    dtype = "torch.bfloat16"
-
-    def __repr__(self):
-        return "tensor([[...]])"
-
-
-@pytest.mark.parametrize(
-    ("value", "preview"),
-    [
-        (None, "None"),
-        (3, "3"),
-        ("a", "'a'"),
-        ([1, (2, 3)], "[1, (2, 3)]"),
-        ({"loss": 0.25}, "{'loss': 0.25}"),
-    ],
-)
-def test_a_short_repr_is_shown_unchanged(value, preview):
-    assert program.preview(value) == preview
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_of_many_bytes_the_first_are_shown_and_no_others_looked_at(kind):
-    assert program.preview(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
-
-
-def test_an_array_is_shown_by_shape_and_dtype():
-    assert program.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
-
-
-def test_a_tensor_of_any_library_is_shown_by_shape_and_dtype():
-    assert program.preview(Tensor()) == "Tensor (2, 3) torch.bfloat16"
-
-
-def test_nested_arrays_are_shown_by_shape_and_dtype():
-    value = {"loss": 0.5, "grads": [np.zeros(4), Tensor()]}
-    preview = "{'loss': 0.5, 'grads': [ndarray (4,) float64, Tensor (2, 3) torch.bfloat16]}"
-    assert program.preview(value) == preview
-
-
-def test_a_scalar_array_is_shown_as_its_number():
-    assert program.preview(np.float32(0.5)) == "0.5"
-    assert program.preview(np.array(2)) == "array(2)"
-
-
-def test_a_long_string_keeps_both_ends():
-    preview = program.preview("a" * 1000 + "z" * 1000)
-    assert preview.startswith("'aaa")
-    assert preview.endswith("zzz'")
-    assert len(preview) <= 80
-
-
-def test_a_long_list_keeps_its_first_items():
-    assert program.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
-
-
-def test_a_preview_has_at_most_80_characters():
-    longest = ["x" * 36, "y" * 36]
-    assert program.preview(longest) == repr(longest)
-    assert len(repr(longest)) == 80
-    assert program.preview(["x" * 36, "y" * 37]) == repr(longest)[:77] + "yy…"
-
-
-@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: {"key": it}, lambda it: (it,) * 5])
-def test_a_long_repr_is_cut_at_any_depth(wrap):
-    class Long:
-        def __repr__(self):
-            return "r" * 500
-
-    assert len(program.preview(wrap(Long()))) <= 80
-
-
-def test_a_multiline_repr_is_shown_on_one_line():
-    class Lines:
-        def __repr__(self):
-            return "one\n  two\n"
-
-    assert program.preview(Lines()) == "one two"
-
-
-def test_a_value_whose_repr_raises_is_named():
-    class Odd:
-        def __repr__(self):
-            raise ValueError
-
-    assert "Odd instance" in program.preview(Odd())
-
-
-def test_a_value_whose_attributes_raise_is_named():
-    class Odd:
-        @property
-        def shape(self):
-            raise RuntimeError("not materialised")
-
-    assert program.preview(Odd()) == "<Odd: its repr() raised RuntimeError>"
-
-
-def test_a_recursive_value_is_shown():
-    value = []
-    value.append(value)
-    assert len(program.preview(value)) <= 80
-
 
 # ---------------------------------------------------------------- its output
 

@@ -15,7 +15,7 @@ import torch
 from xla_nb import progress, report
 from xla_nb.rank import reporting
 from xla_nb.record.figures import History
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told_once_and_what_did_not_fit_is_written_when_there_is_
     assert len(told) == 1
     assert told[0].startswith("Cannot write all of its figures: No space left on device")
     full.unlink()
-    reporting._books[threading.get_ident()]._file.close()  # it has /dev/full open
+    reporting._books.here()._file.close()  # it has /dev/full open
     report(loss=3.0)
     reporting.end()
     assert History({0: full})["loss"][0] == [1.0, 2.0, 3.0]

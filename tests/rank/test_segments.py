@@ -9,8 +9,8 @@ import pytest
 
 BEGIN = (
     "from multiprocessing.shared_memory import SharedMemory\n"
-    "from xla_nb.rank.segments import leave_to_their_makers\n"
-    "leave_to_their_makers()\n"
+    "from xla_nb.rank.patches import leave_segments_to_their_makers\n"
+    "leave_segments_to_their_makers()\n"
 )
 
 

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from xla_nb.record.arrivals import MOST, Arrivals
 from xla_nb.record.files import Record
-from xla_nb.record.tail import Tail, ends
+from xla_nb.record.tail import MOST, Arrivals, Tail, ends
 
 
 @pytest.fixture

@@ -166,12 +166,12 @@ def test_of_too_large_ones_the_newest_are_kept(journal, path, monkeypatch):
     assert [text[0] for text in texts(path)] == ["2", "3"]
 
 
-def test_a_journal_of_little_use_is_written_anew(journal, path, monkeypatch):
+def test_a_long_journal_is_begun_anew_where_it_is_cleared(journal, path, monkeypatch):
     monkeypatch.setattr(displays, "MOST_BYTES", 10_000)
     reader = Reader(path)
     sizes = []
     for number in range(50):
-        journal.add(encode("clear", wait=True))
+        journal.add(encode("clear", wait=True), clears=True)
         journal.add(show(f"{number} " + "x" * 1000, id="a"))
         reader.look()
         assert [one.text.split()[0] for one in reader.shown.displays] == [str(number)]
@@ -180,13 +180,15 @@ def test_a_journal_of_little_use_is_written_anew(journal, path, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_was_dropped_is_still_counted_in_a_new_file(journal, path, monkeypatch):
-    monkeypatch.setattr(displays, "MOST_BYTES", 10_000)
-    for number in range(100):
-        journal.add(show(f"{number} " + "x" * 1000))
-    reader = Reader(path)
-    reader.look()
-    assert reader.shown.dropped + len(reader.shown.displays) == 100
+def test_a_journal_that_is_full_takes_no_more_until_it_is_cleared(journal, path, monkeypatch):
+    monkeypatch.setattr(displays, "MOST_BYTES", 1000)
+    monkeypatch.setattr(displays, "JOURNAL", 2000)
+    with pytest.raises(OSError, match="2 KiB are the most for a rank's displays"):
+        for _ in range(100):
+            journal.add(show("x" * 100))
+    journal.add(encode("clear", wait=False), clears=True)
+    journal.add(show("after"))
+    assert texts(path) == ["after"]
 
 
 # ---------------------------------------------------------------- several writers, full disks

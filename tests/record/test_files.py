@@ -55,25 +55,14 @@ def test_a_record_names_its_files():
     assert (record.stacks_request, record.others_ended) == ("/r/stacks", Path("/r/alone"))
 
 
-def test_files_that_ranks_add_to_have_a_kind():
+def test_files_that_grow_are_known_by_their_endings():
     record = Record(Path("/r"))
-    assert files.kind(record.log(3, "err").name) == files.kind(record.log(None).name) == "log"
-    assert files.kind(record.history(3).name) == "history"
-    assert files.kind(record.result(3).name) == "result"
-    assert files.kind(record.sample(3).name) == "sample"
-
-
-def test_other_files_have_no_kind():
-    record = Record(Path("/r"))
+    grow = [record.log(3, "err"), record.log(None), record.history(3), record.result(3)]
     others = [record.events, record.summary, Path(record.stacks_request), record.others_ended]
     others += [record.program_folder, record.path / "owner", files.partial(record.result(3))]
-    assert {files.kind(path.name) for path in others} == {None}
-
-
-def test_the_jobs_logs_are_not_a_ranks():
-    record = Record(Path("/r"))
-    assert files.is_log_of_job(record.log(None, "err").name)
-    assert not files.is_log_of_job(record.log(0, "err").name)
+    grows = [path.name.rpartition(".")[2] in files.GROWING for path in (*grow, *others)]
+    assert grows == [True] * len(grow) + [False] * len(others)
+    assert record.sample(3).suffix == f".{files.SAMPLE}"
 
 
 PACKAGE = Path(files.__file__).parents[1]
@@ -230,14 +219,15 @@ def test_a_record_of_another_machines_process_counts_as_needed_for_a_week(at_hom
     owner = record.path / "owner"
     owner.write_text("1 0 another-machine")
     assert record.is_owned
-    assert not record.is_mine
+    record.own()
+    record.disown()  # it is not this process's
+    assert owner.exists()
     os.utime(owner, (1, 1))
     assert not record.is_owned
 
 
 def test_a_record_belongs_to_a_process_and_not_to_its_id(at_home):
     record = Record.create("mine")
-    assert record.is_mine
     pid, _, machine = (record.path / "owner").read_text().split()
     (record.path / "owner").write_text(f"{pid} 1 {machine}")
     assert not record.is_owned

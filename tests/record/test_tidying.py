@@ -9,7 +9,7 @@ import pytest
 
 from xla_nb.record import files, tidying
 from xla_nb.record.files import WEEK, Record, home
-from xla_nb.record.tidying import Limits, Pace, clean, limits, set_limits, tidy
+from xla_nb.record.tidying import Limits, limits, set_limits, tidy
 
 
 @pytest.fixture(autouse=True)
@@ -75,11 +75,11 @@ def test_limits_that_cannot_be_read_are_the_usual_ones(at_home, text):
 
 def test_the_newest_runs_stay():
     set_limits(runs=2)
-    for name in ("20260103-1", "20260101-1", "20260104-1", "20260102-1"):
+    for name in ("3", "1", "4", "2"):
         ended(name)
     done = tidy()
-    assert kept() == ["20260103-1", "20260104-1"]
-    assert sorted(done.removed) == ["20260101-1", "20260102-1"]
+    assert kept() == ["2", "4"]
+    assert sorted(done.removed) == ["1", "3"]
 
 
 def test_the_newest_runs_stay_that_fit_the_bytes():
@@ -157,32 +157,15 @@ def test_tidying_without_runs_does_nothing(at_home):
 # ---------------------------------------------------------------- what is needed
 
 
-def test_ended_runs_of_a_living_notebook_are_removed_unless_it_needs_them():
-    set_limits(runs=1)
+def test_ended_runs_of_a_living_notebook_are_removed_once_it_gives_them_up():
+    set_limits(runs=1, nbytes=1)
     made = [Record.create(name) for name in ("1", "2", "3")]
     for record in made:
         record.close({})
-    done = tidy(needed={made[0].path})
-    assert (kept(), done.needed) == (["1"], ["1"])
-
-
-def test_runs_that_are_needed_stay_beyond_the_limits_and_are_told():
-    set_limits(runs=1, nbytes=1)
-    made = [Record.create(name) for name in ("1", "2")]
-    for record in made:
-        record.close({})
-    done = tidy(needed={record.path for record in made})
-    assert kept() == done.needed[::-1] == ["1", "2"]
+    made[1].disown()
+    done = tidy()
+    assert (kept(), sorted(done.needed)) == (["1", "3"], ["1", "3"])
     assert done.needed_bytes > 1
-
-
-def test_a_run_in_progress_of_a_living_notebook_stays():
-    set_limits(runs=1)
-    Record.create("1")
-    ended("2")
-    ended("3")
-    tidy()
-    assert kept() == ["1", "3"]
 
 
 def in_another_process(work):
@@ -215,7 +198,6 @@ def test_what_another_living_notebook_needs_stays_and_what_it_gave_up_goes():
         for record in made:
             record.close({})
         made[1].disown()
-        tidy(needed={made[0].path, made[2].path})
 
     over = in_another_process(other)
     try:
@@ -231,16 +213,9 @@ def test_a_run_that_another_notebook_gave_up_can_be_taken_up():
     set_limits(runs=1)
     old = ended("1")
     ended("2")
-    tidy(needed={old.path})
+    old.own()
+    tidy()
     assert kept() == ["1"]
-    assert old.is_mine
-
-
-def test_an_unended_run_is_not_taken_up():
-    """It would seem to go on."""
-    lost = orphaned("1")
-    tidy(needed={lost.path})
-    assert not lost.is_owned
 
 
 # ---------------------------------------------------------------- several at once
@@ -290,8 +265,9 @@ def test_cleaning_leaves_what_is_in_progress_or_needed():
     needed, running, unneeded = (Record.create(name) for name in ("1", "2", "3"))
     needed.close({})
     unneeded.close({})
+    unneeded.disown()
     ended("4")
-    done = clean(needed={needed.path})
+    done = tidy(all_ended=True)
     assert (kept(), done.needed) == (["1", "2"], ["1"])
     assert sorted(done.removed) == ["3", "4"]
     assert running.is_owned
@@ -299,7 +275,7 @@ def test_cleaning_leaves_what_is_in_progress_or_needed():
 
 def test_cleaning_removes_runs_whose_kernel_is_gone_at_once():
     orphaned("1")
-    clean()
+    tidy(all_ended=True)
     assert kept() == []
 
 
@@ -311,7 +287,7 @@ def test_cleaning_leaves_unended_runs_of_which_nothing_is_known(owner):
     if owner:
         (record.path / "owner").write_text(owner)
         os.utime(record.path / "owner", (1, 1))
-    clean()
+    tidy(all_ended=True)
     assert kept() == ["1"]
 
 
@@ -332,38 +308,3 @@ def test_parts_of_runs_in_progress_stay():
     Record.create("mine", "parts")
     tidy("parts")
     assert kept("parts") == ["mine"]
-
-
-# ---------------------------------------------------------------- when
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """What time it is, in seconds, to be set."""
-    now = [time.monotonic()]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_the_first_of_many_runs_do_not_tidy(clock):
-    pace = Pace()
-    assert [pace.count(1000) for _ in range(4)] == [False] * 4
-
-
-def test_it_is_time_again_after_a_minute(clock):
-    pace = Pace()
-    clock[0] += 58
-    assert not pace.count(0)
-    clock[0] += 3
-    assert pace.count(0)
-    assert not pace.count(0)
-
-
-def test_it_is_time_again_after_a_hundred_runs(clock):
-    pace = Pace()
-    assert [pace.count(0) for _ in range(200)] == ([False] * 99 + [True]) * 2
-
-
-def test_it_is_time_again_when_runs_have_kept_much(clock):
-    pace = Pace()
-    assert [pace.count(30 << 20) for _ in range(4)] == [False, False, True, False]

@@ -49,9 +49,6 @@ class Engine:
     def ask(self, run):
         self.asked_where.append(run)
 
-    def fetch(self, run, host, file):
-        return self.files.get((host, file))
-
     def kill(self, run):
         self._note(self.killed, run)
 

@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from tests.support.variables import compared, only
-from xla_nb.protocol.variables import Leaf, Variable
-from xla_nb.run import disagreement
-from xla_nb.run.comparing import compare
+from xla_nb.run import comparing
 
 
 def linear(weight, rate=0.1):
@@ -34,33 +32,31 @@ def linear(weight, rate=0.1):
     ],
 )
 def test_the_verdict_is_short(values, told):
-    assert disagreement.verdict(only(*values)) == told
+    assert comparing.verdict(only(*values)) == told
 
 
 def test_a_name_of_some_ranks():
     (one,) = compared({"x": 1}, {"x": 1}, {})
-    assert disagreement.verdict(one) == "only on ranks 0, 1"
+    assert comparing.verdict(one) == "only on ranks 0, 1"
 
 
 def test_a_sentence_names_rank_parameter_and_figures():
     one = only(linear(1.0), linear(1.0), linear(1.5))
-    assert disagreement.sentence(one) == (
-        "rank 2 (weight: 4 of 4 elements, largest difference 0.5)"
-    )
+    assert comparing.sentence(one) == ("rank 2 (weight: 4 of 4 elements, largest difference 0.5)")
 
 
 def test_a_sentence_without_figures():
     one = only(linear(1.0), linear(1.0), linear(1.5), counted=False)
-    assert disagreement.sentence(one) == "rank 2 (weight: different elements)"
+    assert comparing.sentence(one) == "rank 2 (weight: different elements)"
 
 
 def test_a_sentence_without_a_majority_names_all():
-    assert disagreement.sentence(only(0.1, 0.2)) == "0.1 (rank 0), 0.2 (rank 1)"
+    assert comparing.sentence(only(0.1, 0.2)) == "0.1 (rank 0), 0.2 (rank 1)"
 
 
 def test_many_parameters_are_counted():
     one = only(*(nn.Sequential(*(linear(weight) for _ in range(9))) for weight in (1.0, 1.0, 2.0)))
-    assert disagreement.sentence(one).endswith("largest difference 1; 6 more differ)")
+    assert comparing.sentence(one).endswith("largest difference 1; 6 more differ)")
 
 
 @pytest.mark.parametrize(
@@ -81,37 +77,26 @@ def test_many_parameters_are_counted():
     ],
 )
 def test_details_say_what_differs(values, told):
-    assert disagreement.details(only(*values)) == [told]
+    assert comparing.details(only(*values)) == [told]
 
 
 def test_details_name_the_leaf_and_its_ranks():
-    assert disagreement.details(only({"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2})) == [
+    assert comparing.details(only({"lr": 0.1}, {"lr": 0.1}, {"lr": 0.2})) == [
         "['lr']: rank 2 differs; 0.1 (ranks 0, 1), 0.2 (rank 2)"
     ]
 
 
 def test_a_leaf_that_ranks_lack_is_said():
-    assert disagreement.details(only({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}))[-1] == (
+    assert comparing.details(only({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}))[-1] == (
         "['b']: rank 0 differs; missing on rank 0"
     )
 
 
 def test_equal_ranks_have_no_details():
-    assert disagreement.details(only(linear(1.0), linear(1.0))) == []
+    assert comparing.details(only(linear(1.0), linear(1.0))) == []
 
 
 def test_why_a_leaf_is_not_compared_is_said():
-    assert disagreement.details(only([(x for x in "")], [(x for x in "")])) == [
+    assert comparing.details(only([(x for x in "")], [(x for x in "")])) == [
         "[0]: values of type generator cannot be compared"
     ]
-
-
-def test_devices_are_told_if_they_are_of_different_kinds():
-    def on(device):
-        leaf = Leaf("", "Tensor", "known", (1,), digest="a")
-        return [Variable("x", "Tensor", (leaf,), device=device)]
-
-    (one,) = compare({0: on("xla:0"), 1: on("xla:1"), 2: on("cpu")})
-    assert disagreement.details(one) == ["device xla (ranks 0, 1), cpu (rank 2)"]
-    (one,) = compare({0: on("xla:0"), 1: on("xla:1")})
-    assert disagreement.details(one) == []

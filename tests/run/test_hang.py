@@ -58,8 +58,6 @@ class Watched:
     def __init__(self, run, after=AFTER, stops=False, here=False):
         self.run = run
         self.watch = HangWatch(run, after, stops=stops, here=here)
-        for event in run.told:
-            self.watch.take(event)
         self.at(0.0)
 
     def at(self, *moments):

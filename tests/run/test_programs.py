@@ -2,7 +2,6 @@
 
 from xla_nb.protocol import events
 from xla_nb.run import sentences
-from xla_nb.run.programs import KEPT
 from xla_nb.run.state import RunState
 
 
@@ -36,17 +35,14 @@ def test_a_rank_runs_a_program_from_its_begin_to_its_end():
     assert (state.programs.rested(2), state.programs.rested(1)) == (12.0, None)
 
 
-def test_programs_are_counted_and_the_newest_are_remembered():
+def test_programs_are_counted_the_newest_first():
     state = group(began(1))
-    for number in range(2, KEPT + 10):
+    for number in range(2, 6):
         state.apply(began(number, 0))
         state.apply(ended(number, "failed" if number % 2 else "finished"))
-    kept = state.programs.newest
-    assert state.programs.count == KEPT + 9
-    assert state.programs.lost == KEPT // 2 + 4
-    assert [one.place for one in kept[:2]] == [KEPT + 9, KEPT + 8]
-    assert kept[-1].began.number == 1  # which runs
-    assert len(kept) == KEPT + 1
+    assert (state.programs.count, state.programs.lost) == (5, 2)
+    assert [one.place for one in state.programs.newest] == [5, 4, 3, 2, 1]
+    assert [one.began.number for one in state.programs.running] == [1]
 
 
 def test_live_ranks_without_a_cell_are_idle():

@@ -3,7 +3,7 @@
 import pytest
 
 from xla_nb.protocol import events
-from xla_nb.run import shortage
+from xla_nb.run.sentences import shortage
 from xla_nb.run.state import RunState
 
 
@@ -32,20 +32,20 @@ def silent(rank):
     ],
 )
 def test_an_error_that_names_a_call_is_told_with_its_limit(message, limit):
-    assert limit in shortage.told(state_of(failed(message)), silent)
+    assert limit in shortage(state_of(failed(message)), silent)
 
 
 def test_an_error_that_names_its_limit_itself_is_not_told_again():
     message = "Cannot send the result: Too many open files. As many files are open as a process "
-    told = shortage.told(state_of(failed(message)), silent)
-    assert shortage.told(state_of(failed(f"{message}. {told}")), silent) == ""
+    told = shortage(state_of(failed(message)), silent)
+    assert shortage(state_of(failed(f"{message}. {told}")), silent) == ""
 
 
 def test_a_semaphore_that_finds_no_space_is_in_shared_memory():
     full = "[Errno 28] No space left on device"
     where = "    sl = self._semlock = _multiprocessing.SemLock(\n"
-    assert "/dev/shm" in shortage.told(state_of(failed(full, where)), silent)
-    assert shortage.told(state_of(failed(full, "    file.write(x)\n")), silent) == ""
+    assert "/dev/shm" in shortage(state_of(failed(full, where)), silent)
+    assert shortage(state_of(failed(full, "    file.write(x)\n")), silent) == ""
 
 
 def test_a_rank_that_died_has_said_it_in_its_output():
@@ -54,16 +54,16 @@ def test_a_rank_that_died_has_said_it_in_its_output():
         events.RankStarted(rank=0, local_rank=0, pid=7, device="d"),
         events.ProcessDied(pid=7, status=-6),
     )
-    assert "ulimit -u" in shortage.told(state_of(*died), lambda rank: said if rank == 0 else "")
+    assert "ulimit -u" in shortage(state_of(*died), lambda rank: said if rank == 0 else "")
 
 
 def test_a_data_loader_whose_worker_finds_no_shared_memory_has_said_it_there():
     said = "ERROR: Unexpected bus error in worker. This might be caused by insufficient "
     ended = failed("DataLoader worker (pid(s) 107) exited unexpectedly")
-    sentence = shortage.told(state_of(ended), lambda rank: f"{said}shared memory (shm).")
+    sentence = shortage(state_of(ended), lambda rank: f"{said}shared memory (shm).")
     assert "--shm-size" in sentence
-    assert shortage.told(state_of(ended), silent) == ""
+    assert shortage(state_of(ended), silent) == ""
 
 
 def test_the_output_of_a_rank_that_failed_otherwise_says_nothing():
-    assert shortage.told(state_of(failed("boom")), lambda rank: rank * "std::bad_alloc") == ""
+    assert shortage(state_of(failed("boom")), lambda rank: rank * "std::bad_alloc") == ""

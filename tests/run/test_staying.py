@@ -7,8 +7,8 @@ from tests.support import run_double
 from xla_nb.protocol import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
-from xla_nb.run import staying
-from xla_nb.run.staying import Staying, may_take
+from xla_nb.run import stopping
+from xla_nb.run.stopping import Staying, may_take
 
 NOW = 1000.0  # since the epoch; the run was stopped then, and at 0 of the monotonic clock
 
@@ -46,12 +46,12 @@ def run(tmp_path):
 
 @pytest.fixture
 def stay(run, monkeypatch):
-    monkeypatch.setattr(staying.time, "time", lambda: NOW)
+    monkeypatch.setattr(stopping.time, "time", lambda: NOW)
     return Staying(run, 0.0, NOW)
 
 
 def where(run, *numbers, now=NOW + 1):
-    return staying.in_words(run.state, numbers, now)
+    return stopping.in_words(run.state, numbers, now)
 
 
 # ---------------------------------------------------------------- asking
@@ -132,7 +132,7 @@ def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
     run.was_interrupted(0, 4, NOW)
     run.sees(1, 6, NOW + 0.1)
     assert stay.with_stacks([0, 1], now=0.1) == (
-        "rank 0: interrupted at Cell In[3], line 4\n\nrank 1 at Cell In[3], line 6"
+        "rank 0 at Cell In[3], line 4\ns\n\nrank 1 at Cell In[3], line 6"
     )
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from xla_nb.runtimes import forking
-from xla_nb.runtimes.forking import Latch
+from xla_nb.runtimes.forking import Latch, Lifecycle
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def fork():
 
 def test_processes_that_run_are_ended_where_the_next_one_cannot_be_started(monkeypatch):
     latch = Latch()
-    ranks = forking.RankContext(2, latch, print)
+    ranks = forking.RankContext(2, Lifecycle(None, None, latch, print))
     first, second = (ranks.Process(target=time.sleep, args=(60,)) for _ in range(2))
     first.start()
     with monkeypatch.context() as full:
@@ -155,10 +155,10 @@ def test_an_open_latch_never_blocks(latch):
 
 SCRIPT = """
 import concurrent.futures, os, queue, signal, threading
-from xla_nb.runtimes.forking import Latch, RankContext
+from xla_nb.runtimes.forking import Latch, Lifecycle, RankContext
 
 reports, latch = queue.Queue(), Latch()
-context = RankContext({count}, latch, reports.put)
+context = RankContext({count}, Lifecycle(None, None, latch, reports.put))
 go_reader, go_writer = os.pipe()  # closing it releases all processes that read it
 
 def arrive():
@@ -255,11 +255,13 @@ def test_a_status_that_another_thread_is_about_to_store_is_waited_for():
     """The pool's thread reaps a process in one step and stores its status in the next."""
 
     class Reaped:
-        pid = os.getpid()  # not a child of this process
+        pid = 12
         statuses = iter([None, None, -9, -9])
         exitcode = property(lambda self: next(self.statuses))
 
-    assert forking._status(Reaped()) == -9
+    told = []
+    forking.RankContext(1, Lifecycle(None, None, None, told.append))._died(Reaped())
+    assert [death.status for death in told] == [-9]
 
 
 def test_finish_waits_until_every_death_is_reported():

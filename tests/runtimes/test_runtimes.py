@@ -130,14 +130,43 @@ def test_spmd_runs_one_process_with_all_devices(kernel):
     assert shown.stdout.strip() == str([f"CPU:{n}" for n in range(4)])
 
 
-def test_spmd_refuses_a_function_that_starts_processes(kernel):
-    shown = kernel.run(
-        "%%xla_spawn -n 2 --runtime spmd --view text\n"
-        "from torch_xla import launch\n"
-        "def nested(rank):\n"
-        "    launch(print)\n"
+def test_a_tensor_parallel_program_for_cuda_trains_as_in_the_notebook(kernel):
+    """What it has from torch was imported in the notebook, before any rank."""
+    kernel.ok(
+        "import torch\n"
+        "from torch import nn\n"
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.tensor import Shard, distribute_tensor\n"
+        "from torch.distributed.tensor.experimental import local_map\n"
+        "from torch.distributed.tensor.parallel import *\n"
+        "net = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))\n"
+        "x = torch.randn(4, 6, 8)\n"
+        "mesh = init_device_mesh('xla', (2, 2), mesh_dim_names=('d', 't'))\n"
+        "net(x).square().mean().backward()\n"
+        "wanted = [p.grad.clone() for p in net.parameters()]\n"
+        "net.zero_grad()"
     )
-    assert "line 4: UsageError: `%%xla_spawn` has launched this cell already" in shown.error
+    shown = kernel.run(
+        "%%xla_spawn -n 4 --runtime spmd --view text -o trained\n"
+        "def train(rank):\n"
+        "    plan = {'0': SequenceParallel(), '1': ColwiseParallel(input_layouts=Shard(1)),\n"
+        "            '3': RowwiseParallel(output_layouts=Shard(1))}\n"
+        "    model = parallelize_module(net, mesh['t'], plan)\n"
+        "    model(distribute_tensor(x, mesh['d'], [Shard(0)])).square().mean().backward()\n"
+        "    shards = [str(p.placements) for p in model.parameters()]\n"
+        "    return [p.grad.full_tensor().cpu() for p in model.parameters()], shards"
+    )
+    assert shown.status == "ok", shown.error
+    close = "all(torch.allclose(a, b, atol=1e-5) for a, b in zip(trained[0][0], wanted))"
+    assert kernel.value(close) == "True"
+    assert kernel.value("trained[0][1][2]") == "'(Shard(dim=0),)'"
+    for call, words in (
+        ("init_device_mesh('cuda', (4,))", "UsageError: A 'cuda' mesh needs a process"),
+        ("mesh.get_group()", "UsageError: mesh.get_group() has no answer under SPMD"),
+        ("local_map(torch.sum, out_placements=[])", "UsageError: local_map: the function works on"),
+    ):
+        shown = kernel.run(f"%%xla_spawn -n 4 --runtime spmd --view text\n{call}")
+        assert words in shown.error
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +284,7 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"
 
 
+@pytest.mark.slow
 def test_the_first_backward_pass_over_many_devices_is_correct(kernel):
     shown = kernel.ok(
         "import xla_nb\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xla_nb.errors import LaunchError
-from xla_nb.runtimes import torchax_versions
+from xla_nb.runtimes.torchax import check_versions
 
 GOOD = {"torchax": "0.0.13", "torch": "2.9.0+cpu", "jax": "0.7.1", "jaxlib": "0.7.1"}
 ON_A_GPU = {"torch": "2.11.0+cu130", "jax": "0.11.2", "jaxlib": "0.11.2"}
@@ -43,7 +43,7 @@ def uninstall(site: Path, name: str) -> None:
 
 def refused() -> str:
     with pytest.raises(LaunchError) as caught:
-        torchax_versions.check_versions()
+        check_versions()
     assert "Run `pip install 'torch==2.9.*'" in str(caught.value)
     return str(caught.value)
 
@@ -52,7 +52,7 @@ def refused() -> str:
 def test_versions_that_were_tried_together_pass(site: Path, others: dict[str, str]) -> None:
     for name, version in others.items():
         install(site, name, version)
-    assert torchax_versions.check_versions() == ()
+    assert check_versions() == ()
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
@@ -66,7 +66,7 @@ def test_without_torchax_ranks_have_jax_alone(site: Path) -> None:
     (site / "torchax").rmdir()
     for name in ("torchax", "torch"):
         uninstall(site, name)
-    (told,) = torchax_versions.check_versions()
+    (told,) = check_versions()
     assert told.startswith("torchax is not installed, so ranks have JAX only")
 
 
@@ -93,7 +93,7 @@ def test_a_torch_that_this_torchax_cannot_import_is_refused(site: Path, version:
 )
 def test_another_version_is_told_and_not_refused(site: Path, name: str, version: str) -> None:
     install(site, name, version)
-    (told,) = torchax_versions.check_versions()
+    (told,) = check_versions()
     assert told.startswith("Not yet tried together: torchax 0.0.13, ")
     assert f"{name} {version}" in told
     assert "Tried: torchax 0.0.13, torch 2.9, jax 0.7.1, jaxlib 0.7.1; torchax" in told
@@ -103,4 +103,4 @@ def test_a_newer_torchax_may_know_a_newer_torch(site: Path) -> None:
     install(site, "torchax", "0.0.14")
     install(site, "torch", "2.13.0")
     write_files(site, "0.0.14")
-    assert len(torchax_versions.check_versions()) == 1
+    assert len(check_versions()) == 1

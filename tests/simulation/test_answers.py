@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.harness import Job
-from xla_nb.topology import simulated, slice_shape
+from xla_nb.topology import tpu_types
 
 Simulate = Callable[..., Job]
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "simulated-host.md").read_text()
 
 
 def variables(wish: str, n: int | None = None) -> dict[str, str]:
-    tpu = simulated.tpu(wish, n)
+    tpu = tpu_types.simulated(wish, n)
     assert tpu is not None
     return tpu.variables()
 
@@ -69,7 +69,7 @@ def test_without_a_type_ranks_are_told_of_a_cpu(simulate: Simulate) -> None:
 def test_processes_have_the_variables_that_torch_xla_sets_on_a_tpu(
     simulate: Simulate, wish: str
 ) -> None:
-    expected = slice_shape.processes(wish, ["localhost"], 0)
+    expected = tpu_types.processes(wish, ["localhost"], 0)
     names = list(expected[0])
     found = simulate("variables", ranks=len(expected), env={**variables(wish), "SHOW": str(names)})
     assert found.values() == expected

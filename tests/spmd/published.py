@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch_xla
 from models import Stack, difference
-from scenarios import BLOCK, MLP, MODELS, bound_before, on_device, refusal, seeded, vectors
+from scenarios import BLOCK, MLP, MODELS, on_device, refusal, seeded, vectors
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -24,11 +24,9 @@ from torch.distributed.tensor import (
     Shard,
     distribute_module,
     distribute_tensor,
-    randn,
     zeros,
 )
-from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.experimental import local_map
+from torch.distributed.tensor.experimental import _func_map
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -54,7 +52,7 @@ def trained(model: str, optimizer: str = "sgd") -> float:
     kind, plan, batches = MODELS[model]
     return difference(
         seeded(kind),
-        lambda model: bound_before(model, flat(), plan),
+        lambda model: parallelize_module(model, flat(), plan),
         batches(),
         optimizer,
         on_device,
@@ -117,12 +115,13 @@ def hooks() -> list[float]:
         return DTensor.from_local(inputs[0], mesh, [Replicate()])
 
     def leave(outputs: Any, _mesh: Any) -> Any:
-        return outputs.redistribute(placements=[Replicate()]).to_local()
+        return outputs / 2
 
     placed = distribute_module(copy.deepcopy(model), mesh, split, enter, leave)
     slopes = []
-    for each, value in ((model, x), (placed, x.to("xla"))):
+    for each, value in ((lambda x: model(x) / 2, x), (placed, x.to("xla"))):
         each(value).square().sum().backward()
+    for each in (model, placed):
         slopes.append([p.grad.cpu() for p in each.parameters()])
     return [(a - b).abs().max().item() for a, b in zip(*slopes, strict=True)]
 
@@ -174,6 +173,9 @@ def answers() -> dict[str, Any]:
         "mesh": weight.device_mesh == mesh["tp"],
         "kept": kept == placed,
         "copied": copy.deepcopy(model).in_proj.weight.placements == weight.placements,
+        "as it is": distribute_tensor(
+            torch.ones(4, 4), weight.device_mesh, weight.placements
+        ).placements,
         "moved": not torch.equal(weight.detach().cpu(), values["in_proj.weight"]),
         "whole is apart": torch.equal(whole.detach().cpu(), weight.detach().cpu() + 1),
         "gradient": (slope.placements, torch.equal(slope.full_tensor().cpu(), slope.cpu())),
@@ -183,19 +185,15 @@ def answers() -> dict[str, Any]:
             distribute_tensor(torch.ones(rows, 3), flat(), [Shard(0)]).placements
             for rows in (1, 5, 15)
         ],
-        "one device": distribute_tensor(
-            torch.ones(4), init_device_mesh("xla", (1, 4)), [Shard(0), Replicate()]
-        )
-        .to_local()
-        .shape,
-        "local": torch.equal(model.out_proj.bias.to_local().cpu(), model.out_proj.bias.cpu()),
         "saved": torch.equal(torch.load(file)["in_proj.weight"], weight.detach().cpu()),
-        "without": [hasattr(values["in_proj.weight"], name) for name in ("placements", "to_local")],
+        "without": [
+            hasattr(values["in_proj.weight"], name) for name in ("placements", "full_tensor")
+        ],
     }
 
 
 def leaves() -> dict[str, Any]:
-    """distribute_tensor gives a leaf of its own; redistribute and from_local pass gradients on."""
+    """distribute_tensor gives a leaf of its own; from_local passes gradients on."""
     mesh = flat()
     for_device = torch.arange(8.0, device="xla", requires_grad=True)
     placed = distribute_tensor(for_device, mesh, [Shard(0)])
@@ -203,18 +201,12 @@ def leaves() -> dict[str, Any]:
     with torch.no_grad():
         placed.mul_(3)
     x = torch.ones(4, 4, device="xla", requires_grad=True)
-    moved = (x * 2).redistribute(mesh, [Shard(1)])
-    joined = DTensor.from_local(moved * 3, mesh)
-    joined.full_tensor().sum().backward()
+    DTensor.from_local(x * 6, mesh).full_tensor().sum().backward()
     return {
         "gradients": (placed.grad.cpu().tolist(), for_device.grad),
         "values": (for_device.cpu().tolist(), placed.cpu().tolist()),
         "marked": for_device.placements,
-        "redistributed": (moved.placements, moved.cpu().sum().item(), x.grad.cpu().tolist()),
-        "made": (
-            zeros(4, 8, device_mesh=mesh, placements=[Shard(1)]).placements,
-            list(randn(4, 8, device_mesh=mesh).shape),
-        ),
+        "joined": x.grad.cpu().tolist(),
     }
 
 
@@ -223,7 +215,7 @@ def leaves() -> dict[str, Any]:
 
 def whole_of_eight() -> Any:
     """As a process with eight devices had it."""
-    return spmd.Mesh(np.arange(8).reshape(1, 8), ("dp", "tp"))
+    return spmd.Mesh("xla", np.arange(8).reshape(1, 8), mesh_dim_names=("dp", "tp"))
 
 
 def meshes() -> dict[str, Any]:
@@ -262,14 +254,13 @@ def refused() -> dict[str, tuple[str, str]]:
             "sent": lambda: parallelize_module(
                 seeded(MODELS["mlp"][0]), pickle.loads(pickle.dumps(whole_of_eight()))["tp"], MLP
             ),
-            "too many": lambda: init_device_mesh("xla", (8,)),
+            "too many": lambda: distribute_tensor(ones, init_device_mesh("xla", (8,))),
             "local rank": mesh.get_local_rank,
             "group": mesh.get_group,
             "coordinate": mesh.get_coordinate,
-            "local": model.in_proj.weight.to_local,
-            "local pending": (x * 2).to_local,
+            "local": lambda: model.in_proj.weight.to_local,
             "placements pending": lambda: (x * 2).placements,
-            "to partial": lambda: x.redistribute(mesh, [Partial()]),
+            "made": lambda: zeros(4, 8, device_mesh=mesh, placements=[Shard(1)]),
             "partial": lambda: distribute_tensor(ones, mesh, [Partial()]),
             "too few": lambda: distribute_tensor(ones, square(), [Shard(0)]),
             "dimension": lambda: distribute_tensor(ones, mesh, [Shard(2)]),
@@ -277,8 +268,7 @@ def refused() -> dict[str, tuple[str, str]]:
             "parts": lambda: DTensor.from_local(ones, mesh, [Shard(0)]),
             "fully_shard": lambda: fully_shard(seeded(MODELS["mlp"][0]).to("xla"), mesh=mesh),
             "flatten": lambda: square()["dp", "tp"]._flatten("all"),
-            "local_map": lambda: local_map(torch.sum, out_placements=[Shard(0)]),
-            "counting": CommDebugMode().__enter__,
+            "local_map": lambda: _func_map.local_map(torch.sum, out_placements=[Shard(0)]),
             "two axes": lambda: parallelize_module(seeded(MODELS["mlp"][0]), square(), MLP),
             "no plan": lambda: parallelize_module(model, mesh, [ColwiseParallel()]),
         }.items()

@@ -80,8 +80,3 @@ def test_the_plan_determines_the_collectives(
     devices: Callable[..., Any], what: str, expected: dict[str, int]
 ) -> None:
     assert devices("counted", what) == expected
-
-
-@pytest.mark.slow
-def test_a_program_that_ran_before_is_not_counted(devices: Callable[..., Any]) -> None:
-    assert devices("after_another", 60) == set()

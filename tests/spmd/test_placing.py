@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 Devices = Callable[..., Any]
 
 
@@ -50,18 +48,13 @@ def test_more_devices_hold_fewer_bytes_each(devices: Devices) -> None:
         assert reported == share
 
 
-def test_a_users_style_places_by_its_own_partition_function(devices: Devices) -> None:
-    assert devices("styles") == {
-        "same": True,
-        "kinds": {"Parameter"},
-        "placements": {
-            "in_proj.weight": "Shard(1) over 'model'; 16x2 on each device",
-            "in_proj.bias": "Replicate; 16 on each device",
-            "out_proj.weight": "Shard(0) over 'model'; 2x16 on each device",
-            "out_proj.bias": "Shard(0) over 'model'; 2 on each device",
-        },
-        "works": [2, 8],
-    }
+def test_a_users_own_style_is_run(devices: Devices) -> None:
+    result = devices("styles")
+    assert result["placements"] == [
+        "Shard(0) over 'model'; 4x8 on each device",
+        "Shard(0) over 'model'; 4 on each device",
+    ]
+    assert result["far"] < 1e-5
 
 
 def test_inputs_and_outputs_are_laid_out(devices: Devices) -> None:
@@ -101,61 +94,46 @@ def test_buffers_and_recurrent_modules_are_placed(devices: Devices) -> None:
 
 # The words of each error that say what is wrong, where, and how to fix it.
 REFUSED = {
-    "small mesh": ("UsageError", "8 devices", "has 4", "mesh({'data': 2, 'model': 2})"),
-    "odd mesh": ("UsageError", "3 devices", "has 4", "mesh({'model': 4})"),
-    "odd rest": ("UsageError", "a multiple of 3 devices", "mesh({'data': 4, 'model': 1})"),
-    "no axes": ("UsageError", 'mesh({"data": 2, "model": 2})'),
-    "zero": ("UsageError", "'model'", "0"),
-    "two rests": ("UsageError", "only one axis can be -1"),
-    "no axis": ("UsageError", "'modle'", "'data', 'model'"),
-    "cpu mesh": ("UsageError", "not a str", "xla_nb.spmd.mesh"),
-    "no match": ("UsageError", "'in_porj' matches nothing", "in_proj"),
-    "no match deep": ("UsageError", "'layers.*.attention.qvk'", "layers.0.attention.qkv"),
-    "style on parameter": ("UsageError", "'in_proj.weight'", "ColwiseParallel", "Shard(0)"),
-    "placement on module": ("UsageError", "'in_proj'", '"in_proj.weight"'),
-    "no style": ("UsageError", "'in_proj'", "'column'", "ColwiseParallel()"),
-    "no plan": ("UsageError", "not a NoneType"),
-    "norm": ("NotExpressible", "norm1 (ColwiseParallel)", "LayerNorm", '"norm1.weight": Shard(0)'),
-    "two axes": ("NotExpressible", "'data', 'model'", "mesh['model']"),
-    "one of two": ("UsageError", "in_proj.weight", "1 placement", "mesh['model']"),
-    "dimension": ("NotExpressible", "in_proj.bias", "Shard(dim=1)", "1 dimension"),
-    "partial": ("NotExpressible", "in_proj.weight", "Partial", "Shard(dim)"),
-    "partial output": ("NotExpressible", "out_proj (RowwiseParallel)", "Partial", "Replicate()"),
-    "partial input": ("NotExpressible", "in_proj (ColwiseParallel)", "Partial"),
-    "tied": ("UsageError", "embed.weight (ColwiseParallel)", "head.weight", "Shard(1)", "Shard(0)"),
-    "tied names": ("UsageError", "embed.weight", "head.weight", "two ways"),
-    "own input": ("NotExpressible", "in_proj (OwnInput)", "input_layouts", "PrepareModuleInput"),
-    "zeroed": ("NotExpressible", "in_proj (Zeroed)", "replaces weight"),
-    "own hook": ("NotExpressible", "in_proj (OwnHook)", "adds hooks"),
-    "ranked": ("NotExpressible", "in_proj (Ranked)", "no process group"),
-    "lazy": ("UsageError", "weight has no shape yet", "Run one batch"),
-    "meta": ("UsageError", "weight is on the meta device", "to_empty"),
-    "no model": ("UsageError", "an nn.Module, not a dict"),
-    "on the cpu": ("UsageError", "in_proj (ColwiseParallel)", "shard_batch"),
-    "wrong rank": ("NotExpressible", "PrepareModuleOutput", "Shard(dim=3)", "2 dimensions"),
-    "counts": ("UsageError", "number of outputs is 1", "lays out 2"),
-    "batch axis": ("UsageError", "'data'", "axis='model'"),
-    "not placed": ("UsageError", "cpu", "parallelize"),
-    "not a model": ("UsageError", "a model or a tensor, not a list"),
-    "loose optimizer": ("UsageError", "strict=False", "SGD", "Remove strict=False"),
+    "small mesh": ("'data': 2, 'model': 4", "the 4 devices", "whose product is 4"),
+    "odd mesh": ("'model': 3", "the 4 devices", '{"model": 4}'),
+    "no axes": ("The mesh {}", "Give each axis a size"),
+    "two rests": ("'data': -1, 'model': -1", "one may be -1"),
+    "no axis": ("'modle'", "'data', 'model'"),
+    "cpu mesh": ("not 'cpu'", "xla_nb.spmd.mesh"),
+    "no match": ("'in_porj' matches no module", "in_proj"),
+    "no match deep": ("'layers.*.attention.qvk'", "layers.0.attention.qkv"),
+    "style on parameter": ("'in_proj.weight' matches no module", "in_proj"),
+    "placement on module": ("'in_proj' matches no parameter", "in_proj.weight"),
+    "no style": ("'in_proj'", "'column'", "ColwiseParallel()"),
+    "no plan": ("not a NoneType",),
+    "norm": ("norm1 (ColwiseParallel)", "LayerNorm", '"norm1.weight": Shard(0)'),
+    "two axes": ("'data', 'model'", "mesh['model']"),
+    "one of two": ("in_proj.weight", "1 placement", "mesh['model']"),
+    "dimension": ("in_proj.bias", "Shard(dim=1)", "1 dimension"),
+    "partial": ("in_proj.weight", "Partial", "Shard(dim)"),
+    "partial output": ("out_proj (RowwiseParallel)", "Partial", "Replicate()"),
+    "partial input": ("in_proj (ColwiseParallel)", "Partial"),
+    "tied": ("embed.weight (ColwiseParallel)", "head.weight", "two ways"),
+    "tied names": ("embed.weight", "head.weight", "two ways"),
+    "derived": ("in_proj (Quarter)", "_partition_linear_fn of ColwiseParallel", "Shard(0)"),
+    "ranked": ("mesh.get_group()", "no process groups"),
+    "no model": ("an nn.Module, not a dict",),
+    "on the cpu": ("in_proj (ColwiseParallel)", "shard_batch"),
+    "wrong rank": ("PrepareModuleOutput", "Shard(dim=3)", "2 dimensions"),
+    "counts": ("number of outputs is 1", "lays out 2"),
+    "batch axis": ("'data'", "axis='model'"),
+    "not placed": ("cpu", "parallelize"),
+    "not a model": ("a model or a tensor, not a list",),
 }
 
 
-@pytest.fixture(scope="module")
-def refused() -> dict[str, tuple[str, str]]:
-    return {}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_errors_say_what_is_wrong_and_how_to_fix_it(
-    devices: Devices, refused: dict[str, tuple[str, str]], case: str
-) -> None:
-    refused.update({} if refused else devices("refused"))
+def test_errors_say_what_is_wrong_and_how_to_fix_it(devices: Devices) -> None:
+    refused = devices("refused")
     assert refused.keys() == REFUSED.keys()
-    kind, *words = REFUSED[case]
-    assert refused[case][0] == kind, refused[case]
-    for word in words:
-        assert word in refused[case][1]
+    for case, words in REFUSED.items():
+        assert refused[case][0] == "UsageError", (case, refused[case])
+        for word in words:
+            assert word in refused[case][1], (case, refused[case])
 
 
 def test_a_refused_plan_leaves_the_model_alone(devices: Devices) -> None:

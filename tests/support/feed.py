@@ -12,19 +12,14 @@ from xla_nb.protocol.events import Event
 class Feed:
     """`why` tells how the process that looks after the run has ended; it never does by itself."""
 
-    notes: tuple[str, ...] = ()
-
     def __init__(self, sock: socket.socket, why: Callable[[], str] = lambda: "") -> None:
         self._sock = sock
         self.why_ended = why
-        self.resumed = self.ended = False
+        self.ended = False
 
     def wait(self, seconds: float) -> Iterator[Event | None]:
         if channel.ready(self._sock, seconds):
             yield from channel.receive(self._sock)
-
-    def resume(self) -> None:
-        self.resumed = True
 
     def kill(self) -> None:
         self.ended = True

@@ -4,6 +4,7 @@ a while on a busy machine, a process goes on."""
 import os
 import signal
 import time
+from collections.abc import Iterable
 
 from xla_nb import linux
 
@@ -15,3 +16,11 @@ def halt(pid: int) -> None:
     while not linux.is_stopped(pid):
         assert time.monotonic() < deadline, f"{pid} does not stop"
         time.sleep(0.001)
+
+
+def survivors(pids: Iterable[int], seconds: float = 60) -> list[int]:
+    """The processes that have not ended after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if linux.is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left

@@ -12,7 +12,7 @@ from xla_nb.run.comparing import Compared, compare, questions
 def compared(*ranks: Mapping[str, Any], counted: bool = True) -> list[Compared]:
     """The namespaces of ranks 0, 1, … compared, in both rounds or in the first one only."""
     told = {
-        rank: variables.describe(namespace, variables.names_of(namespace, {}))
+        rank: variables.describe(namespace, variables.names_of(namespace))
         for rank, namespace in enumerate(ranks)
     }
     first = compare(told)

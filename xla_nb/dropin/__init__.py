@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from xla_nb import notebook, old_names, old_parameters
-from xla_nb.dropin import answers, colab, launchers
+from xla_nb import notebook, old_names
+from xla_nb.dropin import answers, launchers
 from xla_nb.protocol import absl_flags
 from xla_nb.rank.entries import is_rank
 
@@ -22,21 +22,19 @@ def install() -> None:
     if is_rank():
         return
     absl_flags.let_pickle_have_them()
-    launchers.turn_on()
+    launchers.of_this_process().turn_on()
     answers.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
-    old_parameters.turn_on()
     here = notebook.current()
     if here:
-        colab.of(here.shell).turn_on()
+        answers.variables(here.shell).turn_on()
 
 
 def uninstall() -> None:
     """Give these functions back what they did."""
-    launchers.turn_off()
+    launchers.of_this_process().turn_off()
     answers.turn_off()
     old_names.uninstall()
-    old_parameters.turn_off()
     here = notebook.current()
     if here:
-        colab.of(here.shell).turn_off()
+        answers.variables(here.shell).turn_off()

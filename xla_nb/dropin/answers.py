@@ -1,34 +1,27 @@
 """What the notebook's own process is told of the TPU that its next launch would simulate.
 
-Libraries ask before they launch: Lightning how many devices there are, others for the metadata of
-the TPU. torch_xla is asked, and answers as it would on that TPU; the device is opened by none of
-it. What the notebook's own process computes with stays torch_xla's choice. Ranks are told by
-simulation/answers.
+Notebooks of Colab and Kaggle find the variables of their machines. Libraries ask before they
+launch: Lightning how many devices there are, others for the metadata of the TPU. torch_xla is
+asked, and answers as it would on that TPU; the device is opened by none of it. What the notebook's
+own process computes with stays torch_xla's choice. Ranks are told by simulation/answers.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from types import ModuleType
 from typing import Any
 
-from xla_nb import notebook
+from xla_nb import linux, notebook
 from xla_nb.errors import UsageError
-from xla_nb.importing import when_imported
-from xla_nb.in_place import InPlace, Place
-from xla_nb.topology import chips, simulated
+from xla_nb.patching import InPlace, Place, when_imported
+from xla_nb.topology import chips, tpu_types
 
-_TPU = "torch_xla._internal.tpu"
 _DEVICE = "PJRT_DEVICE"
 _LIGHTNING = "lightning.fabric.accelerators.xla", "lightning_fabric.accelerators.xla"
-
-
-@functools.cache
-def _answers() -> InPlace:
-    """Those of this process."""
-    return InPlace(_PLACES)
 
 
 def turn_on() -> None:
@@ -57,56 +50,31 @@ def _settings() -> dict[str, Any]:
     return here.settings if here else {}
 
 
-def _simulated() -> simulated.SimulatedTpu | None:
+def _simulated() -> tpu_types.SimulatedTpu | None:
     """The TPU that a launch would simulate, if it would."""
     try:
         kind = wish()
-        return None if kind is None else simulated.tpu(kind, _settings().get("n"))
+        return None if kind is None else tpu_types.simulated(kind, _settings().get("n"))
     except UsageError:  # the launch says so
         return None
 
 
+def can_simulate(devices: object) -> bool:
+    """Whether so many devices could be the ranks of a launch on this machine, where no number of
+    ranks is set."""
+    if not _answers().is_on or type(devices) is not int or devices < 1:
+        return False
+    chosen = _settings()
+    if chosen.get("n") or chosen.get("on", "local") != "local":
+        return False
+    try:
+        kind = wish()
+        return kind is not None and tpu_types.simulated_ranks(kind, devices) == devices
+    except UsageError:
+        return False
+
+
 # ---------------------------------------------------------------- what torch_xla answers
-
-
-def _num_available_chips():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import available_chips
-
-    return available_chips()
-
-
-def _num_available_devices():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import available_devices
-
-    return available_devices()
-
-
-def _metadata(key):  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import metadata
-
-    return metadata(key)
-
-
-def _using_env_vars():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import reads_variables
-
-    return reads_variables()
-
-
-def _maybe_select_default_device():  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.answers import select_device
-
-    return select_device()
-
-
-# torch_xla sets itself up for libtpu while it is imported, if there are chips.
-_PLACES = (
-    Place("torch_xla.runtime", "_maybe_select_default_device", _maybe_select_default_device),
-    Place(_TPU, "num_available_chips", _num_available_chips, after="torch_xla"),
-    Place(_TPU, "num_available_devices", _num_available_devices, after="torch_xla"),
-    Place(_TPU, "_get_metadata", _metadata, after="torch_xla"),
-    Place(_TPU, "_using_env_vars", _using_env_vars, after="torch_xla"),
-)
 
 
 def select_device() -> None:
@@ -143,23 +111,8 @@ def available_devices() -> int:
 def metadata(key: str) -> str:
     """An attribute of the TPU VM, or of the one that is simulated, where that has it."""
     answering = _simulated()
-    answer = simulated.metadata(answering.variables(), key) if answering else None
+    answer = tpu_types.metadata(answering.variables(), key) if answering else None
     return answer or str(_answers().original("_get_metadata")(key))
-
-
-def can_simulate(devices: object) -> bool:
-    """Whether so many devices could be the ranks of a launch on this machine, where no number of
-    ranks is set."""
-    if not _answers().is_on or type(devices) is not int or devices < 1:
-        return False
-    chosen = _settings()
-    if chosen.get("n") or chosen.get("on", "local") != "local":
-        return False
-    try:
-        kind = wish()
-        return kind is not None and simulated.ranks(kind, devices) == devices
-    except UsageError:
-        return False
 
 
 def reads_variables() -> bool:
@@ -169,6 +122,22 @@ def reads_variables() -> bool:
     imported), and then a simulated TPU has no type.
     """
     return not _simulated() and bool(_answers().original("_using_env_vars")())
+
+
+@functools.cache
+def _answers() -> InPlace:
+    """Those of this process. torch_xla sets itself up for libtpu while it is imported, if there
+    are chips."""
+    tpu, xla = "torch_xla._internal.tpu", "torch_xla"
+    return InPlace(
+        (
+            Place("torch_xla.runtime", "_maybe_select_default_device", select_device),
+            Place(tpu, "num_available_chips", available_chips, after=xla),
+            Place(tpu, "num_available_devices", available_devices, after=xla),
+            Place(tpu, "_get_metadata", metadata, after=xla),
+            Place(tpu, "_using_env_vars", reads_variables, after=xla),
+        )
+    )
 
 
 def _adapt(module: ModuleType) -> None:
@@ -186,3 +155,71 @@ def _adapt(module: ModuleType) -> None:
     for name in ("auto_device_count", "is_available"):
         counted = getattr(accelerator, name)
         setattr(accelerator, name, staticmethod(getattr(counted, "__wrapped__", counted)))
+
+
+# ---------------------------------------------------------------- variables of the machine
+
+#: What Colab and Kaggle have set beside their TPUs. Programs look whether they are there, take them
+#: away, or print them; ranks do without.
+_VARIABLES = {
+    "COLAB_TPU_ADDR": "127.0.0.1:8470",  # programs parse both as addresses
+    "TPU_NAME": "grpc://127.0.0.1:8470",
+    "TPU_PROCESS_ADDRESSES": "local",
+    "CLOUD_TPU_TASK_ID": "0",
+}
+_SETS = re.compile(r"""["']\]\s*=(?!=)""")  # behind a name, in `os.environ["NAME"] = value`
+
+
+class Variables:
+    """Those of one shell; `told` has what has been said."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._told: set[str] = set()
+
+    def turn_on(self) -> None:
+        if self.before_cell not in self._shell.events.callbacks["pre_run_cell"]:
+            self._shell.events.register("pre_run_cell", self.before_cell)
+
+    def turn_off(self) -> None:
+        if self.before_cell in self._shell.events.callbacks["pre_run_cell"]:
+            self._shell.events.unregister("pre_run_cell", self.before_cell)
+
+    def before_cell(self, info: Any = None) -> None:
+        """Set the variables that the cell asks for, and take back a device that is not there."""
+        self.choose_device()
+        for name in _asked(getattr(info, "raw_cell", None) or ""):
+            if name not in os.environ:
+                os.environ[name] = _VARIABLES[name]
+                self._tell(
+                    f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines of "
+                    "Colab or Kaggle have it. Ranks do without."
+                )
+
+    def choose_device(self) -> None:
+        """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
+        if os.environ.get(_DEVICE) == "TPU" and not chips.count_chips():
+            if linux.first_environ().get(_DEVICE) == "TPU":
+                return  # the machine's own: a launch is refused
+            os.environ[_DEVICE] = "CPU"
+            self._tell(
+                "PJRT_DEVICE=TPU is taken back: this machine has no TPU chips. Launches simulate a "
+                "TPU host."
+            )
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            print(text)
+
+
+@functools.cache
+def variables(shell: Any) -> Variables:
+    """The one Variables of a shell."""
+    return Variables(shell)
+
+
+def _asked(text: str) -> list[str]:
+    """The variables that a cell names, other than to set them."""
+    found = ((name, match.end()) for name in _VARIABLES for match in re.finditer(name, text))
+    return list(dict.fromkeys(name for name, end in found if not _SETS.match(text, end)))

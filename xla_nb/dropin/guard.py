@@ -1,22 +1,19 @@
 """Keeps the notebook's own process from opening a TPU: no rank could have its chips after that.
 
-A question stands before each way in: the functions of torch_xla that make its client (`OPENERS`);
-those of torch that ask it in C++ for the default device (`MAKERS`, as in `x.to("xla")`), where an
-exception would leave the next that asks waiting for ever; the kernels of torch_xla that make a
-tensor of none (`KERNELS`, as in `torch.ones(2, device="xla")`); JAX's search for its backends.
-On a simulated host, whose ranks have devices of their own, opening it is only noted, but at the
-top level of a launched cell, where a laptop is to show what a TPU would do.
+Two things are asked before: the functions of torch_xla that make its client (OPENERS), and, while a
+cell runs, each function of torch that is given the device (`x.to("xla")`), as torch asks for it in
+C++, where nothing can be refused. What opens it in another way (a thread, JAX) is said below the
+cell. On a simulated host, whose ranks have devices of their own, opening it is only noted, but at
+the top level of a launched cell, where a laptop is to show what a TPU would do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import linecache
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
@@ -24,7 +21,7 @@ from typing import Any
 from xla_nb import notebook
 from xla_nb.dropin import answers
 from xla_nb.errors import UsageError
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 from xla_nb.run.options import GUARD
 
 #: Functions of torch_xla._XLAC that make the client of this process, or open its devices.
@@ -50,31 +47,7 @@ OPENERS = (
     "_xla_tensors_from_aten",
     "_xla_wait_device_ops",
 )
-#: Functions of torch, and methods of its tensors, that look for the index of a device without one.
-MAKERS = (
-    "Tensor.new_tensor",
-    "Tensor.to",
-    "as_tensor",
-    "asarray",
-    "range",
-    "sparse_coo_tensor",
-    "tensor",
-    "tril_indices",
-    "triu_indices",
-)
-#: Operators that torch_xla implements and that take a device: the rest work on tensors that are on
-#: it, or call these.
-KERNELS = (
-    "_to_copy",
-    "empty.memory_format",
-    "empty_strided",
-    "full",
-    "linspace",
-    "new_empty_strided",
-    "randperm",
-)
 ALLOWED = "# xla: allow"
-_BRIDGE = "jax._src.xla_bridge"
 #: What IPython calls the code of `%%time`, which begins below that line.
 _TIMED = "<timed exec>"
 
@@ -85,31 +58,30 @@ class Guard:
     def __init__(self, shell: Any) -> None:
         self._shell, self._pid = shell, os.getpid()
         self._openers: dict[str, Callable[..., Any]] = {}
-        self._makers: dict[str, Callable[..., Any]] = {}
-        self._kernels: Any = None  # a torch.library.Library, while it stands before KERNELS
-        self._jax: Callable[[], Any] | None = None
-        self._is_on = self._has_noted = False
+        self._mode: Any = None  # a TorchFunctionMode, while it looks at torch's functions
+        self._is_on = self._has_noted = self._was_open = False
         self._launcher = ""  # that calls a function in this process
         self._raised: UsageError | None = None  # in this cell
 
     def turn_on(self) -> None:
         self._is_on = True
-        if self._after_cell not in self._shell.events.callbacks["post_run_cell"]:
-            self._shell.events.register("post_run_cell", self._after_cell)
+        for event, callback in self._callbacks():
+            if callback not in self._shell.events.callbacks[event]:
+                self._shell.events.register(event, callback)
         when_imported("torch_xla", self._watch_torch_xla)
-        when_imported(_BRIDGE, self._watch_jax)
 
     def turn_off(self) -> None:
         if self._is_on:
-            self._shell.events.unregister("post_run_cell", self._after_cell)
+            for event, callback in self._callbacks():
+                self._shell.events.unregister(event, callback)
         self._is_on = False
+        self._unwatch()
         for name, original in self._openers.items():
             setattr(sys.modules["torch_xla"]._XLAC, name, original)
         self._openers.clear()
-        self._restore_torch()
-        if self._jax is not None:
-            sys.modules[_BRIDGE].backends = self._jax  # type: ignore[attr-defined]
-            self._jax = None
+
+    def _callbacks(self) -> tuple[tuple[str, Callable[..., None]], ...]:
+        return ("pre_run_cell", self.before_cell), ("post_run_cell", self._after_cell)
 
     @contextlib.contextmanager
     def opened_by(self, launcher: str) -> Iterator[None]:
@@ -128,111 +100,60 @@ class Guard:
             if original is not None:
                 self._openers[name] = original
                 setattr(torch_xla._XLAC, name, functools.partial(self._call, original))
-        if not _is_open():
-            self._watch_makers(sys.modules["torch"])
-            self._watch_kernels(sys.modules["torch"])
+        self.before_cell()  # in the cell that imports it
 
-    def _watch_makers(self, torch: Any) -> None:
-        for name in MAKERS:
-            owner, last = _owner(torch, name)
-            self._makers[name] = original = getattr(owner, last)
-            watched = self._watched(original, name)
-            in_scripts = torch.jit._builtins._find_builtin(original)
-            if in_scripts:
-                torch.jit._builtins._register_builtin(watched, in_scripts)
-            setattr(owner, last, watched)
+    def before_cell(self, _info: object = None) -> None:
+        """Look at the functions of torch that the cell calls, where it may not open the device."""
+        self._was_open = _is_open()
+        top_level = notebook.of(self._shell).top_level
+        stands = self._openers and notebook.of(self._shell).own.get(GUARD, True)
+        if not stands or self._was_open or self._mode is not None:
+            return
+        if top_level is not None or _is_tpu():
+            self._mode = _mode(self)
+            self._mode.__enter__()
 
-    def _watched(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        torch: Any = sys.modules["torch"]
-
-        @functools.wraps(original)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True  # IPython leaves this frame out
-            if not torch.compiler.is_compiling() and _asks_device(name, args, kwargs):
-                self._call_torch()
-            return original(*args, **kwargs)
-
-        watched.__module__, watched.__qualname__ = "torch", name  # it pickles by these
-        return watched
-
-    def _watch_kernels(self, torch: Any) -> None:
-        library = self._kernels = torch.library.Library("aten", "IMPL", "XLA")
-        with warnings.catch_warnings():  # that it stands before others is its purpose
-            warnings.simplefilter("ignore")
-            for name in KERNELS:
-                if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "XLA"):
-                    packet, _, overload = name.partition(".")
-                    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-                    call = functools.partial(self._call_kernel, operator)
-                    library.impl(name, call, allow_override=True)
-
-    def _watch_jax(self, bridge: ModuleType) -> None:
-        self._jax = getattr(bridge, "backends", None) if self._is_on else None
-        if self._jax is not None:
-            bridge.backends = self._backends  # type: ignore[attr-defined]
+    def _unwatch(self) -> None:
+        """No longer look at them; where the cell has left a mode of its own, that goes on."""
+        torch: Any = sys.modules.get("torch")
+        if self._mode is not None and torch.overrides._get_current_function_mode() is self._mode:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
 
     def _call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Called in place of one of OPENERS."""
         if not _is_open():
-            self._opening(sys._getframe(1))
+            self.opening(sys._getframe(1))
         return original(*args, **kwargs)
 
-    def _call_torch(self) -> None:
-        """Called by one of MAKERS, if it is about to ask for the device."""
-        if not _is_open():
-            self._opening(sys._getframe(2))
-
-    def _call_kernel(self, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Called in place of one of KERNELS, while the device is not open."""
-        self._opening(sys._getframe(1))
-        return operator(*args, **kwargs)
-
-    def _restore_torch(self) -> None:
-        """No function of torch opens the device any more."""
-        for name, original in self._makers.items():
-            owner, last = _owner(sys.modules["torch"], name)
-            setattr(owner, last, original)
-        self._makers.clear()
-        library, self._kernels = self._kernels, None
-        if library is not None:
-            library._destroy()
-
-    def _backends(self) -> Any:
-        """Called in place of JAX's `backends`, which opens the devices of all its platforms."""
-        bridge: Any = sys.modules[_BRIDGE]
-        if not bridge._backends and _is_tpu() and _jax_takes_tpu(bridge) and self._is_asked():
-            self._stop(self._own_frame(sys._getframe(1)))
-        return (self._jax or bridge.backends)()
-
-    def _opening(self, caller: FrameType) -> None:
-        """Raises UsageError on a TPU, but for a launcher; says so once on a simulated host."""
-        if self._is_asked():
-            frame = self._own_frame(caller)
-            top_level = notebook.of(self._shell).top_level
-            if top_level is not None and not self._launcher:
-                top_level.refused = UsageError(_OF_LAUNCHED.format(*self._place(frame)))
-                raise top_level.refused
-            if _is_tpu():
-                self._stop(frame)
-            if frame is not None and not self._has_noted and not self._launcher:
-                self._has_noted = True
-                print(_note(*self._place(frame)))
-        self._restore_torch()
-
-    def _stop(self, frame: FrameType | None) -> None:
-        """Raises UsageError; of what a launcher opens it says once what that costs."""
-        if not self._launcher:
+    def opening(self, caller: FrameType) -> None:
+        """Raises UsageError on a TPU, but for a launcher, of which it says once what that costs;
+        says once on a simulated host what a TPU would do."""
+        if _is_open() or not self._is_asked():
+            return
+        frame, top_level = self._own_frame(caller), notebook.of(self._shell).top_level
+        if top_level is not None and not self._launcher:
+            top_level.refused = UsageError(_OF_LAUNCHED.format(*self._place(frame)))
+            raise top_level.refused
+        if _is_tpu() and not self._launcher:
             self._raised = UsageError(_sentence(*self._place(frame)))
             raise self._raised
-        if not self._has_noted:
+        if not self._has_noted and (_is_tpu() if self._launcher else frame is not None):
             self._has_noted = True
-            print(_COST.format(self._launcher))
+            place = self._place(frame)
+            print(_COST.format(self._launcher) if self._launcher else _note(*place))
 
     def _after_cell(self, _result: object = None) -> None:
-        """Say what `except Exception: device = "cpu"` would keep from the user."""
+        """Say what `except Exception: device = "cpu"` would keep from the user, and what has been
+        opened in a way that nobody saw."""
+        self._unwatch()
         raised, self._raised = self._raised, None
         if raised is not None and getattr(sys, "last_value", None) is not raised:
             print(f"{raised}\nThe program caught this error and goes on without the TPU.")
+        if _is_open() and not self._was_open and not self._has_noted:
+            self._has_noted = True
+            if self._is_asked() and _is_tpu():
+                print(_OPENED)
 
     def _is_asked(self) -> bool:
         """Whether it stands guard over this process, and nobody has allowed it."""
@@ -279,6 +200,29 @@ def of(shell: Any) -> Guard:
     return Guard(shell)
 
 
+def _mode(guard: Guard) -> Any:
+    """What torch asks before each of its functions, in this thread."""
+    torch: Any = sys.modules["torch"]
+    from_with: Any = sys.modules["torch.utils._device"]  # a `with torch.device("xla")`
+
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            values = (*args, *kwargs.values())
+            given = [each for each in values if isinstance(each, str | torch.device)]
+            if not given and function in from_with._device_constructors():
+                given = [from_with.CURRENT_DEVICE]
+            if function is not torch.device and any(str(one)[:3] == "xla" for one in given):
+                guard.opening(sys._getframe(1))
+            return function(*args, **kwargs)
+
+    return Mode()
+
+
 def _is_tpu() -> bool:
     """Whether the next launch would use the chips of this machine."""
     try:
@@ -288,34 +232,11 @@ def _is_tpu() -> bool:
 
 
 def _is_open() -> bool:
-    """Whether this process has torch_xla's client."""
-    return bool(sys.modules["torch_xla"]._XLAC._xla_runtime_is_initialized())
-
-
-def _owner(torch: Any, name: str) -> tuple[Any, str]:
-    """The module or class that a name of MAKERS belongs to, and its name there."""
-    owner, _, last = name.rpartition(".")
-    return (getattr(torch, owner) if owner else torch), last
-
-
-def _asks_device(maker: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of one of MAKERS is given "xla" alone, or takes that from a `with`."""
-    torch: Any = sys.modules["torch"]
-    for each in (*args, kwargs.get("device")):
-        if isinstance(each, str | torch.device):
-            return str(each) == "xla"
-    if "." in maker or not torch._C._len_torch_function_stack():
-        return False
-    modes = reversed(torch.overrides._get_current_function_mode_stack())
-    devices = (mode.device for mode in modes if hasattr(mode, "device"))
-    return str(next(devices, "")) == "xla"
-
-
-def _jax_takes_tpu(bridge: Any) -> bool:
-    """Whether JAX would look for a TPU, and could use one."""
-    wanted = getattr(sys.modules["jax"].config, "jax_platforms", None) or "tpu"
-    has_library = "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu")
-    return "tpu" in bridge._backend_factories and "tpu" in wanted.split(",") and bool(has_library)
+    """Whether this process has torch_xla's client, or JAX's for the TPU."""
+    torch_xla: Any = sys.modules.get("torch_xla")
+    client = getattr(getattr(torch_xla, "_XLAC", None), "_xla_runtime_is_initialized", bool)
+    jax = sys.modules.get("jax._src.xla_bridge")
+    return bool(client()) or "tpu" in getattr(jax, "_backends", ())
 
 
 # ---------------------------------------------------------------- what is said
@@ -323,6 +244,10 @@ def _jax_takes_tpu(bridge: Any) -> bool:
 
 _OF_LAUNCHED = (
     "{} would open the XLA device in the notebook; move it into the function. Nothing was launched."
+)
+_OPENED = (
+    "This cell has opened the TPU in the notebook's own process: ranks cannot use it until you "
+    "restart the kernel."
 )
 _COST = (
     "{} runs the function in the notebook process, which now holds the TPU; ranks cannot use it "

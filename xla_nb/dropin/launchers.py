@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from xla_nb import api, notebook
-from xla_nb.dropin import answers, colab, guard
+from xla_nb.dropin import answers, guard
 from xla_nb.errors import Interrupted, LaunchError, UsageError
-from xla_nb.in_place import InPlace, launchers
+from xla_nb.patching import InPlace, launchers
 from xla_nb.protocol.refusals import TRAINING_FUNCTION
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import ViewName, count
 from xla_nb.run.run import Run
-from xla_nb.topology import chips, simulated
+from xla_nb.topology import chips, tpu_types
 from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import listed, several
 
@@ -29,54 +29,36 @@ _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"
 
 
 @functools.cache
-def _launchers() -> InPlace:
-    """Those of this process."""
-    instead = _xmp_spawn, _launch, _pjrt_spawn, _run_multiprocess, _notebook_launcher
-    return launchers(*instead)
-
-
-def turn_on() -> None:
-    _launchers().turn_on()
-
-
-def turn_off() -> None:
-    _launchers().turn_off()
+def of_this_process() -> InPlace:
+    return launchers(_xmp_spawn, _launch, _pjrt_spawn, results_of, accelerated)
 
 
 # ---------------------------------------------------------------- what they do instead
 
+_Fn = Callable[..., object]
 
-def _xmp_spawn(fn, args=(), nprocs=None, join=True, daemon=False, start_method="spawn"):  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.launchers import launched
 
+def _xmp_spawn(
+    fn: _Fn,
+    args: Any = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> Run | None:
     return launched(fn, args, nprocs, "xmp.spawn", waits=join)
 
 
-def _launch(fn, args=(), start_method="spawn", debug_single_process=False):  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.launchers import launched
-
+def _launch(
+    fn: _Fn, args: Any = (), start_method: str = "spawn", debug_single_process: bool = False
+) -> Run | None:
     return launched(fn, args, 1 if debug_single_process else None, "torch_xla.launch")
 
 
-def _pjrt_spawn(fn, nprocs=None, start_method="spawn", args=()):  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.launchers import launched
-
+def _pjrt_spawn(
+    fn: _Fn, nprocs: int | None = None, start_method: str = "spawn", args: Any = ()
+) -> Run | None:
     return launched(fn, args, nprocs, "pjrt.spawn")
-
-
-def _run_multiprocess(fn, *args, start_method="spawn", **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb.dropin.launchers import results_of
-
-    return results_of(fn, args, kwargs)
-
-
-def _notebook_launcher(  # type: ignore[no-untyped-def]
-    function, args=(), num_processes=None, mixed_precision="no", *others, **settings
-):
-    from xla_nb.dropin.launchers import accelerated
-
-    machines = settings.get("num_nodes", 1)
-    return accelerated(function, args, num_processes, mixed_precision, machines)
 
 
 _COUNT = "PJRT_LOCAL_PROCESS_COUNT"
@@ -108,7 +90,7 @@ def launched(
         asked = count(f"{name}: the number of ranks", nprocs)
     if _is_here(asked):
         with _in_this_process(name):
-            _launchers().original("pjrt.spawn")(fn, 1, args=args)
+            of_this_process().original("pjrt.spawn")(fn, 1, args=args)
         return None
     n = _ranks(asked, name)
     is_own = _is_own(sys._getframe(1))
@@ -166,7 +148,7 @@ def _interruptible() -> Iterator[None]:
 def _choose_device() -> None:
     here = notebook.current()
     if here:
-        colab.of(here.shell).choose_device()
+        answers.variables(here.shell).choose_device()
 
 
 def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:
@@ -181,40 +163,45 @@ def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:
 
 
 def results_of(
-    fn: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+    fn: _Fn, *args: object, start_method: str = "spawn", **kwargs: object
 ) -> dict[int, Any]:
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
     _choose_device()
     with _interruptible():
-        entry = WithoutIndex(fn, kwargs)
-        run = api.call(entry, args, {"runtime": "xla"})
+        run = api.call(WithoutIndex(fn, kwargs), args, {"runtime": "xla"})
     return run.results
 
 
 def accelerated(
-    function: Callable[..., object], args: Any, ranks: int | None, precision: str, machines: int
+    function: _Fn,
+    args: Any = (),
+    num_processes: int | None = None,
+    mixed_precision: str = "no",
+    *_: object,
+    num_nodes: int = 1,
+    **__: object,
 ) -> Run | None:
     """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too.
 
     Raises UsageError for several machines, each of which would have to launch a part."""
-    if machines > 1:
+    if num_nodes > 1:
         raise UsageError(
-            f"notebook_launcher: num_nodes={machines} would start the ranks of this machine alone. "
-            "xla_nb starts those of several machines itself: %xla_config on=ray, and leave "
+            f"notebook_launcher: num_nodes={num_nodes} would start the ranks of this machine "
+            "alone. xla_nb starts those of several machines itself: %xla_config on=ray, and leave "
             "num_nodes out."
         )
-    _check_precision(precision)
-    if _is_here(ranks):
+    _check_precision(mixed_precision)
+    if _is_here(num_processes):
         _choose_device()
         with _in_this_process("notebook_launcher"):
-            _launchers().original("notebook_launcher")(function, args, 1, precision)
+            of_this_process().original("notebook_launcher")(function, args, 1, mixed_precision)
         return None
     _check_state()
     entry = Accelerated(function)
     if isinstance(args, tuple):  # others are refused with all else that is no tuple
         _check_arguments(entry, args)
-    env = {} if precision == "no" else {"ACCELERATE_MIXED_PRECISION": precision}
-    return launched(entry, args, ranks, "notebook_launcher", env=env)
+    env = {} if mixed_precision == "no" else {"ACCELERATE_MIXED_PRECISION": mixed_precision}
+    return launched(entry, args, num_processes, "notebook_launcher", env=env)
 
 
 def _check_precision(precision: str) -> None:
@@ -290,9 +277,9 @@ def _ranks(asked: int | None, name: str) -> int | None:
         _tell(name, asked, possible[-1])
         return None
     try:
-        return simulated.ranks(wish, asked)
+        return tpu_types.simulated_ranks(wish, asked)
     except UsageError:
-        _tell(name, asked, simulated.ranks(wish, None))
+        _tell(name, asked, tpu_types.simulated_ranks(wish, None))
         return None
 
 

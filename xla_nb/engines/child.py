@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import socket
@@ -17,17 +16,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from xla_nb import linux
-from xla_nb.engines.ending import end_all
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel
-from xla_nb.protocol.events import Event, JobEnded, JobStarted
+from xla_nb.protocol.events import Event, JobEnded
 
 # Import the xla_nb that runs here first; the rest of its folder keeps its turn on the path.
 _BOOT = """
@@ -41,7 +37,6 @@ importlib.import_module(sys.argv[3]).main(control, parent, *json.loads(sys.argv[
 """
 _LARGEST = 1 << 16  # bytes of one message
 _TAIL = 8000  # bytes read from the end of its output
-_SWEEP = 5.0  # seconds for what it has left to end
 
 
 class Child:
@@ -56,7 +51,6 @@ class Child:
         self._control, theirs = channel.pair()
         path = [str(Path(__file__).parents[2]), *_search_path()]
         command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
-        self._mark = f"{linux.MARK}={uuid.uuid4().hex}"
         try:
             self.process = subprocess.Popen(
                 [sys.executable, *_options(), "-c", _BOOT, *command, str(os.getpid())],
@@ -64,9 +58,10 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                env={**env, linux.MARK: self._mark.partition("=")[2]},
+                env=env,
                 cwd="/",
-                start_new_session=True,  # the notebook's Ctrl-C does not reach it
+                # The notebook's Ctrl-C does not reach it, and `sweep` finds what it has started.
+                start_new_session=True,
             )
         except OSError as problem:
             self._control.close()
@@ -76,7 +71,6 @@ class Child:
         finally:
             theirs.close()
         self.pidfd = os.pidfd_open(self.process.pid)
-        self._was_stopped = False
 
     @property
     def alive(self) -> bool:
@@ -94,27 +88,17 @@ class Child:
         return not self.alive
 
     def send(self, request: Mapping[str, Any], *fds: int) -> None:
-        """Send it a request and file descriptors. Raises OSError if it has ended."""
+        """Send it a request and file descriptors; it goes on for that if it has been stopped
+        (SIGSTOP). Raises OSError if it has ended."""
+        signal_to(self.pidfd, signal.SIGCONT)
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
-    def receive(
-        self, waiting: Callable[[], None] = lambda: None, within: float = math.inf
-    ) -> dict[str, Any] | None:
-        """Its next message, None if it has ended; `waiting` is called every 0.1 s until then.
-
-        Raises TimeoutError if it has not answered `within` so many seconds.
-        """
-        deadline = time.monotonic() + within
+    def receive(self, waiting: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
+        """Its next message, None if it has ended; `waiting` is called every 0.1 s until then."""
         while not channel.ready(self._control, 0.1, self.pidfd):
             waiting()
-            if linux.is_stopped(self.process.pid):
-                self._was_stopped = True
-                self.resume()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"it has not answered for {within:g} s")
         # A process that it has forked may hold the other end of the socket.
-        is_ready = channel.ready(self._control, 0)
-        data = channel.take(self._control, _LARGEST)[0] if is_ready else b""
+        data = channel.take(self._control, _LARGEST)[0] if self.has_news else b""
         if not data:
             # Its socket closes before it is a zombie: poll() could still say that it lives.
             self.process.wait()
@@ -122,22 +106,10 @@ class Child:
         message: dict[str, Any] = json.loads(data)
         return message
 
-    def was_stopped(self) -> bool:
-        """Whether it has been found stopped (SIGSTOP) since the last call; it goes on now."""
-        was, self._was_stopped = self._was_stopped, False
-        return was
-
-    def resume(self) -> None:
-        """Let it go on if it has been stopped."""
-        _signal(self.pidfd, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End it at once; `sweep` ends what it leaves."""
-        _signal(self.pidfd, signal.SIGKILL)
-
     def sweep(self) -> None:
-        """End every process that it has started, after it has ended itself."""
-        end_all(lambda: linux.carrying(self._mark), _SWEEP)
+        """End every process that it has started and that is still of its session, after it has
+        ended itself."""
+        linux.end_all(lambda: linux.in_session(self.process.pid))
 
     def last_output(self) -> str:
         """The end of what it printed; empty once it is closed."""
@@ -151,12 +123,10 @@ class Child:
         """End it. `now` ends it even if it is busy."""
         self._control.shutdown(socket.SHUT_RDWR)  # a process forked here may hold a copy
         self._control.close()
-        self.resume()
+        signal_to(self.pidfd, signal.SIGCONT)
         if now:
-            _signal(self.pidfd, signal.SIGTERM)
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
+            signal_to(self.pidfd, signal.SIGTERM)
+        if not self.ended_within(10):
             self.process.kill()
             self.process.wait()
         if self.process.returncode < 0:
@@ -165,22 +135,23 @@ class Child:
         self._output.close()
 
 
-class ChildFeed:
-    """The events of a run that a child looks after; `why` tells how that has ended, or is empty.
+class Feed:
+    """The events of a run, and the child that looks after its ranks; closed after use.
 
-    It takes over `sock`, and outlives the child's closing.
+    It takes over `sock`, and outlives the child's closing. `why_ended` tells why no more events
+    came of a run that had not ended; empty if nobody knows.
     """
 
     def __init__(self, sock: socket.socket, child: Child, why: Callable[[], str]) -> None:
-        self.notes: tuple[str, ...] = ()
         self.why_ended = why
         self._sock, self._child = sock, child
         self._pidfd = os.dup(child.pidfd)
         self._over = threading.Event()
         self._end: JobEnded | None = None
-        self.job: int | None = None  # its pid, once who follows the run has heard it
 
     def wait(self, seconds: float) -> Iterator[Event | None]:
+        """The events of so many seconds, as soon as there are some; None once no more will come:
+        every sender, or the child, has ended."""
         if not channel.ready(self._sock, seconds, self._pidfd):
             return
         ended = channel.ready(self._pidfd, 0)
@@ -197,8 +168,6 @@ class ChildFeed:
         if not self._over.is_set() and (event is None or isinstance(event, JobEnded)):
             self._end = event  # its writers' end, which follows, tells nothing
             self._over.set()
-        elif isinstance(event, JobStarted):
-            self.job = event.pid
 
     def end_within(self, seconds: float) -> JobEnded | None:
         """How the run ended, once who follows it has heard; None if nobody does within so many
@@ -206,11 +175,9 @@ class ChildFeed:
         self._over.wait(seconds)
         return self._end
 
-    def resume(self) -> None:
-        _signal(self._pidfd, signal.SIGCONT)
-
     def kill(self) -> None:
-        _signal(self._pidfd, signal.SIGKILL)
+        """End the child: nobody would end the ranks otherwise."""
+        signal_to(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """Close its files; again does nothing."""
@@ -219,7 +186,7 @@ class ChildFeed:
             os.close(self._pidfd)
 
 
-def _signal(pidfd: int, number: int) -> None:
+def signal_to(pidfd: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it has ended
         signal.pidfd_send_signal(pidfd, number)
 

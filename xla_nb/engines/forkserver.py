@@ -12,12 +12,14 @@ import gc
 import importlib.util
 import json
 import logging
+import multiprocessing
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
-import time
+import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,24 +27,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xla_nb import linux, runtimes
-from xla_nb.engines.ending import end_all, end_group
-from xla_nb.engines.scratch import Scratch, keep_processes_in
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.memory import OutOfMemory
 from xla_nb.protocol import channel, relay
 from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.events import JobEnded, JobFailed
+from xla_nb.protocol.events import JobEnded
 from xla_nb.record import output
 from xla_nb.wording import TERMINATED, ending
 
-_ANSWER = 10.0  # seconds for a spare's answer, which takes a millisecond on an idle machine
-_ORPHANS = 5.0  # seconds for processes that were killed, and for resource trackers, to end
 _FILES = 4  # of a run, at most: its events, parcel, order, and what brings live ranks programs
-_SPARES = 3  # spares to try for a launch
-_NO_JOB = (
-    "The process that loads the program was killed, or stopped, each time it was to begin. Check "
-    "`dmesg` for a lack of memory, then run the cell again."
-)
 #: Modules of every job and rank, whatever their runtime.
 ALWAYS = (
     *(("torch.utils.data", "torch.optim") if importlib.util.find_spec("torch") else ()),
@@ -58,42 +51,20 @@ class _Job:
     memory: OutOfMemory
 
 
-@dataclass
-class _Spare:
-    """A job forked ahead of need; it waits for the descriptors of a run."""
-
-    pid: int
-    orders: socket.socket
-
-    def takes(self, fds: list[int]) -> bool:
-        """Hand it a run; False if it is dead, or stopped and does not answer."""
-        with self.orders, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self.orders, [b"go"], fds)
-            deadline = time.monotonic() + _ANSWER
-            while not channel.ready(self.orders, 0.2):
-                if linux.is_stopped(self.pid) or time.monotonic() > deadline:
-                    return False
-            return bool(self.orders.recv(1))
-        return False
-
-
 class ForkServer:
     """Forks jobs on requests from one control socket."""
 
     def __init__(
-        self,
-        control: socket.socket,
-        parent: int,
-        imported: Mapping[str, str],
-        scratch: Scratch,
+        self, control: socket.socket, parent: int, imported: Mapping[str, str], folder: str
     ) -> None:
         self._control = control
         self._parent = parent
         self._imported = imported
-        self._scratch = scratch
+        self._folder = Path(folder)
         self._own = children()  # as a resource tracker that an import has started
         self._jobs: dict[int, _Job] = {}
-        self._spare: _Spare | None = None
+        # A job forked ahead of need, its pid, and the socket at which it waits for a run's files.
+        self._spare: tuple[int, socket.socket] | None = None
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
@@ -118,12 +89,8 @@ class ForkServer:
                     serving = self._request()
                 else:
                     serving = False
-        for pid in list(self._jobs):
-            end_group(pid)
-            os.waitpid(pid, 0)
-        self._jobs.clear()
-        self._spare = None
-        self._end_orphans()
+        self._spare = None  # it ends with its socket
+        self._end(*self._jobs)
 
     def _request(self) -> bool:
         """Handle one request; False if the control socket was closed."""
@@ -132,30 +99,29 @@ class ForkServer:
             return False
         request = json.loads(message)
         if request["do"] == "launch":
-            self._control.send(b'{"taken": true}')
             self._launch(request["run"], *fds)
         elif request["do"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job.run == request["run"]]:
-                end_group(pid)
+                linux.kill([pid, *linux.in_group(pid)])  # a job that lives on would tell of it
         return True
 
     def _launch(self, run: str, events_fd: int, *fds: int) -> None:
-        sender = Sender(socket.socket(fileno=events_fd))
-        for _ in range(_SPARES):
-            spare = self._spare or self._fork_spare()
-            self._spare = None
-            if spare.takes([events_fd, *fds]):
-                self._jobs[spare.pid] = _Job(run, sender, OutOfMemory())
-                break
-            end_group(spare.pid)
-        else:
-            sender.send(JobFailed(kind="LaunchError", message=_NO_JOB, text=""))
-            sender.send(JobEnded(status=None))
-            sender.sock.close()
+        memory = OutOfMemory()
+        pid, orders = self._spare or self._fork_spare()
+        try:
+            socket.send_fds(orders, [b"go"], [events_fd, *fds])
+        except OSError:  # the spare has been killed
+            orders.close()
+            pid, orders = self._fork_spare()
+            socket.send_fds(orders, [b"go"], [events_fd, *fds])
+        orders.close()
+        os.kill(pid, signal.SIGCONT)  # somebody may have stopped it
+        self._spare = None
+        self._jobs[pid] = _Job(run, Sender(socket.socket(fileno=events_fd)), memory)
         for fd in fds:
             os.close(fd)
 
-    def _fork_spare(self) -> _Spare:
+    def _fork_spare(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -164,7 +130,7 @@ class ForkServer:
         theirs.close()
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)  # the child does so too: whichever is first
-        return _Spare(pid, ours)
+        return pid, ours
 
     def _be_a_job(self, orders: socket.socket) -> NoReturn:
         status = 1
@@ -182,10 +148,9 @@ class ForkServer:
             for job in self._jobs.values():
                 job.sender.sock.close()
             message, fds = channel.take(orders, 16, _FILES)
+            orders.close()
             if message:
-                orders.send(b"y")  # from now on its end is told as its run's
-                orders.close()
-                keep_processes_in(self._scratch.of_job(os.getpid()))
+                self._keep_files()
                 run = importlib.import_module("xla_nb.rank.job").run
                 status = run(Sender(socket.socket(fileno=fds[0])), self._imported, *fds[1:])
         except BaseException:
@@ -195,14 +160,25 @@ class ForkServer:
                 sys.stderr.flush()
             os._exit(status)
 
+    def _keep_files(self) -> None:
+        """Have multiprocessing keep its files of this job and its ranks in one folder, which goes
+        with the job: it would make one for each, and leave those of processes that are killed."""
+        with contextlib.suppress(OSError):  # no space: multiprocessing says so when asked
+            folder = self._folder_of(os.getpid())
+            folder.mkdir(mode=0o700)
+            process: Any = multiprocessing.current_process()
+            process._config["tempdir"] = str(folder)
+
+    def _folder_of(self, job: int) -> Path:
+        return self._folder / f"{job:x}"  # short: a socket's path has at most 107 bytes
+
     def _reap(self) -> None:
         while (ended := _ended_child()) is not None:
             pid, status = ended
             job = self._jobs.pop(pid, None)
             if job is not None:
-                end_group(pid)  # processes that the ranks left in their group
-                self._end_orphans()
-                self._scratch.remove_of_job(pid)
+                self._end(pid)
+                shutil.rmtree(self._folder_of(pid), ignore_errors=True)
                 lack = job.memory.limit(status)
                 why = "" if lack is None else f"their job {ending(status, lack)}"
                 job.sender.send(JobEnded(status=status, why=why))
@@ -210,14 +186,16 @@ class ForkServer:
         if self._spare is None and not self._jobs:
             self._spare = self._fork_spare()
 
-    def _end_orphans(self) -> None:
-        """End the processes we inherited from a job: it adopts its ranks' orphans, then we do."""
-        end_all(self._orphans, _ORPHANS)
+    def _end(self, *jobs: int) -> None:
+        """End what is left in the groups of these jobs, and the processes that we have inherited
+        from any: a job adopts its ranks' orphans, then we do."""
+        groups = [*jobs]
+        linux.end_all(lambda: [*self._orphans(), *(p for g in groups for p in linux.in_group(g))])
 
     def _orphans(self) -> list[int]:
         """Those of them that have not ended; reaps the others. But for relays, which have in hand
         what the notebook may still read."""
-        ours = {*self._own, *self._jobs, self._spare.pid if self._spare else None}
+        ours = {*self._own, *self._jobs, self._spare[0] if self._spare else None}
         orphans = [pid for pid in children() if pid not in ours]
         orphans = [pid for pid in orphans if not linux.was_started_with(pid, relay.FILE)]
         return [pid for pid in orphans if not linux.reaped(pid)]
@@ -238,7 +216,7 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     `fd` is the control socket, `parent` the notebook's pid; `folder` is for temporary files.
     """
     control = socket.socket(fileno=fd)
-    scratch = Scratch(Path(folder))
+    linux.hold_folder(folder)
     output.install()
     # The thread that started us may have blocked signals, as Ray's do; ranks need them.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -253,10 +231,11 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     # Exit by Python's way on SIGTERM, by which the notebook ends a server that is still importing.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        with scratch.taking_in():  # the folder that torch makes when it is imported
-            for name in (*imports, *ALWAYS):
-                importlib.import_module(name)
-            runtimes.warm_up(imports)
+        tempfile.tempdir = folder  # torch makes one when it is imported
+        for name in (*imports, *ALWAYS):
+            importlib.import_module(name)
+        runtimes.warm_up(imports)
+        tempfile.tempdir = None
         # torch_xla's import calls basicConfig, which would make the user's own call a no-op.
         logging.getLogger().handlers.clear()
         answer = {"ready": True}
@@ -266,12 +245,12 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
         control.send(json.dumps(answer).encode())
     if not answer["ready"]:
         return
-    imported = {k: v for k, v in os.environ.items() if before.get(k) != v or k == linux.MARK}
+    imported = {k: v for k, v in os.environ.items() if before.get(k) != v}
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
     gc.enable()
     linux.gather_pages()  # each fork takes 6 ms so, and 15 ms before
     watched = linux.watch_parent(parent)
     if watched is not None:
-        ForkServer(control, watched, imported, scratch).serve()
-    scratch.remove()  # the notebook may be gone
+        ForkServer(control, watched, imported, folder).serve()
+    shutil.rmtree(folder, ignore_errors=True)  # the notebook may be gone

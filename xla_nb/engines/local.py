@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from xla_nb import linux
-from xla_nb.engines.base import Where
-from xla_nb.engines.child import Child, ChildFeed, in_memory, no_temporary
-from xla_nb.engines.scratch import Scratch
+from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
 from xla_nb.protocol import channel
@@ -42,28 +45,24 @@ class LocalEngine:
         self._groups: dict[str, _Group] = {}
         self._lock = threading.RLock()  # one launch at a time
 
-    def engine(self, where: Where) -> LocalEngine:
-        """This engine. Raises UsageError for more than one host."""
-        for name, value in (("hosts", where.hosts), ("slices", where.slices)):
+    def check_hosts(self, hosts: int | None, slices: int | None) -> None:
+        """Raises UsageError for more than one host."""
+        for name, value in (("hosts", hosts), ("slices", slices)):
             if value not in (None, 1):
                 raise UsageError(
                     f"--{name} {value} needs --on ray: this machine is one host. Add --on ray, or "
                     f"draw the hosts with %xla_topology --dry-run --{name} {value}."
                 )
-        return self
 
-    def warm(self, imports: Sequence[str]) -> None:
-        """Start a server that imports these modules; returns at once."""
+    def warm(self, imports: tuple[str, ...]) -> _Server:
+        """A server that imports these modules, or has; returns at once."""
         with self._lock:
-            self._warm(tuple(imports))
-
-    def _warm(self, imports: tuple[str, ...]) -> _Server:
-        server = self._servers.get(imports)
-        if server is None or not server.child.alive:
-            if server is not None:
-                server.close()
-            server = self._servers[imports] = _Server(imports)
-        return server
+            server = self._servers.get(imports)
+            if server is None or not server.child.alive:
+                if server is not None:
+                    server.close()
+                server = self._servers[imports] = _Server(imports)
+            return server
 
     @property
     def importing(self) -> bool:
@@ -81,7 +80,7 @@ class LocalEngine:
         parcel: int,
         waiting: OnWait,
         host_group: HostGroup | None = None,
-    ) -> ChildFeed:
+    ) -> Feed:
         """Start a job with the modules that `fit` needs; returns its events.
 
         `parcel` is the file of its values. Raises LaunchError if no server can be started.
@@ -110,14 +109,14 @@ class LocalEngine:
             if live.alive and share_chips(live.fit, fit):
                 raise LaunchError(_TAKEN)
 
-    def _hand(self, turn: Turn, files: tuple[int, ...]) -> ChildFeed:
+    def _hand(self, turn: Turn, files: tuple[int, ...]) -> Feed:
         """Hand a program to live ranks, with the numbers of those that run it. Raises
         LaunchError."""
         live = self._groups.get(turn.group)
         if live is None:
             raise LaunchError(NO_GROUP)
         ours, theirs = channel.pair()
-        feed = ChildFeed(ours, live.server.child, live.why_ended)
+        feed = Feed(ours, live.server.child, live.why_ended)
         members = json.dumps(turn.members).encode()
         with theirs:
             try:
@@ -125,7 +124,6 @@ class LocalEngine:
             except OSError:
                 feed.close()
                 raise LaunchError(NO_GROUP) from None
-        feed.notes = (_JOB_WAS_STOPPED,) if live.resume() else ()  # it has it all the sooner
         return feed
 
     def end(self, run: str) -> None:
@@ -137,31 +135,21 @@ class LocalEngine:
 
     def _start(
         self, run: str, files: tuple[int, ...], imports: tuple[str, ...], waiting: OnWait
-    ) -> ChildFeed:
-        notes: list[str] = []
-        for attempt in (1, 2):
-            server = self._warm(imports)
-            server.wait_until_ready(waiting)
-            ours, theirs = channel.pair()
-            # Before the launch: where that fails for want of a descriptor, nobody would follow it.
-            feed = ChildFeed(ours, server.child, server.why_ended)
+    ) -> Feed:
+        server = self.warm(imports)
+        server.wait_until_ready(waiting)
+        ours, theirs = channel.pair()
+        # Before the launch: where that fails for want of a descriptor, nobody would follow it.
+        feed = Feed(ours, server.child, server.why_ended)
+        with theirs:
             try:
                 server.launch(run, theirs.fileno(), *files)
-            except OSError as problem:  # it died since the last launch, or does not answer
+            except OSError as problem:  # it has ended just now
                 feed.close()
-                self._servers.pop(imports).give_up(str(problem))
-                if attempt == 2:
-                    raise LaunchError(
-                        f"Could not reach the fork server: {problem}. Run the cell again."
-                    ) from None
-                notes += [_REPLACED.format(problem=problem)]
-            else:
-                notes += [_WAS_STOPPED] if server.child.was_stopped() else []
-                feed.notes = tuple(notes)
-                return feed
-            finally:
-                theirs.close()
-        raise AssertionError("the second attempt returns or raises")
+                raise LaunchError(
+                    f"Could not reach {_SERVER}: {problem}. Run the cell again."
+                ) from None
+        return feed
 
     def signal(self, run: str, pids: Mapping[str, Iterable[int]], number: int) -> None:
         """Send processes, given by their hosts' names, a signal, stopped ones too."""
@@ -179,10 +167,6 @@ class LocalEngine:
     def ask(self, run: str) -> None:
         """Nothing to do: the ranks watch `Record.stacks_request` themselves."""
 
-    def fetch(self, run: str, host: str, file: str) -> bytes | None:
-        """None: the record has all of a run's files."""
-        return None
-
     def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
         """None: ranks are on this machine."""
         return []
@@ -195,26 +179,10 @@ class LocalEngine:
             while self._servers:
                 self._servers.popitem()[1].close()
 
-    def pid(self, imports: Sequence[str]) -> int | None:
-        """The process id of the fork server with these modules, None if there is none."""
-        server = self._servers.get(tuple(imports))
-        return None if server is None else server.child.process.pid
 
-
-def provider() -> LocalEngine:
-    """The one engine of this process."""
-    return LocalEngine()
-
-
-#: Seconds for the reply to a launch, which takes a millisecond where the machine is idle.
-_ANSWER = 30.0
 _HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first
+_FOLDER = "xla_nb-"  # the beginning of its name in TMPDIR
 _SERVER = "the process that starts and ends ranks"
-_REPLACED = f"{_SERVER.capitalize()} was replaced: {{problem}}."
-_JOB_WAS_STOPPED = "The live ranks' job had been stopped (SIGSTOP), and was continued."
-_WAS_STOPPED = f"{_SERVER.capitalize()} had been stopped (SIGSTOP), and was continued."
-
-
 NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
 _TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
@@ -243,21 +211,12 @@ class _Group:
     control: socket.socket
     server: _Server
     fit: Fit
-    feed: ChildFeed
+    feed: Feed
 
     @property
     def alive(self) -> bool:
         """Their job has not ended: nobody else writes to the socket, or closes it."""
         return not channel.ready(self.control, 0)
-
-    def resume(self) -> bool:
-        """Let their job go on if it has been stopped (SIGSTOP); whether it had."""
-        job = self.feed.job
-        if job is None or not linux.is_stopped(job):
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(job, signal.SIGCONT)
-        return True
 
     def why_ended(self) -> str:
         """How their job ended, or the server; empty if neither is known to have."""
@@ -277,17 +236,19 @@ class _Server:
         others = (name for name in imports if not name.startswith("xla_nb"))
         self._package = next(others, "xla_nb").partition(".")[0]
         self.ready = False
-        self._given_up = ""
         self._memory = OutOfMemory()
-        try:
-            self._scratch = Scratch.create()
+        try:  # for what torch and multiprocessing keep in files, and would leave when killed
+            # As others do where server and notebook were killed, such as a host of Ray's.
+            linux.remove_unheld(Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"))
+            self._folder = tempfile.mkdtemp(prefix=_FOLDER)
+            self._held = linux.hold_folder(self._folder)
         except OSError as problem:
             raise LaunchError(no_temporary(problem)) from None
-        arguments = [list(imports), str(self._scratch.path)]
         try:
+            arguments = [list(imports), self._folder]
             self.child = Child("xla_nb.engines.forkserver", arguments, _environment())
         except BaseException:
-            self._scratch.remove()
+            self._remove_folder()
             raise
 
     def wait_until_ready(self, waiting: OnWait) -> None:
@@ -308,21 +269,15 @@ class _Server:
         self.ready = True
 
     def launch(self, run: str, *fds: int) -> None:
-        """Hand it a run, and wait for the reply. Raises OSError if none comes."""
+        """Hand it a run. Raises OSError if it has ended."""
         self._memory = OutOfMemory()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.child.send({"do": "launch", "run": run}, *fds)
-        if self.child.receive(within=_ANSWER) is None:
-            raise ConnectionResetError(f"it {self._ending}")
+        self.child.send({"do": "launch", "run": run}, *fds)
 
     def why_ended(self) -> str:
         """How it ended, with what it said last; empty if it lives."""
         if not self.child.ended_within(1.0):
             return ""
-        status = self.child.process.returncode
-        if self._given_up:
-            return f"{_SERVER} was ended by xla_nb: {self._given_up}"
-        said = self.child.last_output() if status >= 0 else ""
+        said = self.child.last_output() if self.child.process.returncode >= 0 else ""
         return f"{_SERVER} {self._ending}{f'. Its last output: {said}' if said else ''}"
 
     @functools.cached_property  # several runs ask, and one answer uses the count up
@@ -330,18 +285,16 @@ class _Server:
         status = self.child.process.returncode
         return ending(status, self._memory.limit(status))
 
-    def give_up(self, why: str) -> None:
-        """End it with everything it has started; `why` is told to whoever has a run there."""
-        self._given_up = why if self.child.alive else ""
-        self.child.kill()
-        self.close()
-
     def close(self) -> None:
         """End it; at once if it is still importing, since it has no jobs yet."""
         try:
             self.child.close(now=not self.ready and not self.child.has_news)
         finally:
-            self._scratch.remove()
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._held)
 
 
 def _environment() -> dict[str, str]:
@@ -355,22 +308,14 @@ def _environment() -> dict[str, str]:
     return env
 
 
-#: What the dynamic linker and the system say.
-_NO_MEMORY = ("Cannot allocate memory", "failed to map segment")
-
-
 def _import_failed(kind: str, problem: str) -> str:
-    fix = (
-        "Run `pip install 'xla_nb[xla]'` in the notebook's environment "
-        f"({sys.executable}), then run the cell again."
-    )
     if kind == "ModuleNotFoundError" and "'torch" in problem:
-        return f"The ranks need torch_xla, which is not installed here ({problem}). {fix}"
-    if kind == "MemoryError" or any(sign in problem for sign in _NO_MEMORY):
         return (
-            f"The ranks' packages do not fit into memory here ({kind}: {problem}). Free memory, or "
-            "raise its limit (`ulimit -v`, the container's), then run the cell again."
+            f"The ranks need torch_xla, which is not installed here ({problem}). Run `pip install "
+            f"'xla_nb[xla]'` in the notebook's environment ({sys.executable}), then run the cell "
+            "again."
         )
-    if "getpwuid" in problem:  # torch asks for it
-        fix = "Give this user a name: `import os; os.environ['USER'] = 'me'`, then run it again."
+    fix = f"Run `{sys.executable} -c 'import torch_xla'` in a terminal to see why."
+    if re.search("Cannot allocate memory|failed to map segment|^MemoryError", f"{kind} {problem}"):
+        fix = linux.shortage(errno.ENOMEM)
     return f"The ranks' packages cannot be imported here ({kind}: {problem}). {fix}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 
 
 def let_pickle_have_them() -> None:

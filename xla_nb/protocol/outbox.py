@@ -18,7 +18,6 @@ import weakref
 from multiprocessing import connection, queues, util
 from typing import Any
 
-from xla_nb.linux import MARK
 from xla_nb.protocol import relay
 
 _AFTER_FEEDING = -6  # multiprocessing joins the thread that feeds a queue at -5
@@ -60,7 +59,6 @@ def _start_relay(queue: Any) -> socket.socket | None:
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # the group of the run's processes is killed at its end
-        env={name: value for name, value in os.environ.items() if name != MARK},
         check=False,
     )
     theirs.close()

@@ -1,6 +1,6 @@
 """`input()` and `getpass` in a rank ask the person at the notebook, and wait for the answer.
 
-A debugger's prompt is not asked: its own output would not be seen before it (rank/advice.py says
+A debugger's prompt is not asked: its own output would not be seen before it (rank/process.py says
 what to do instead).
 """
 
@@ -12,16 +12,15 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.events import Answered, Asked
 from xla_nb.protocol.questions import Pipe, Refused
+from xla_nb.rank.lock import Wait
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.sample import INPUT
-from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 _NO_RANK = (
     "Only a function that runs on ranks can ask in the notebook, until it returns. Call input() "
@@ -30,21 +29,12 @@ _NO_RANK = (
 _builtin: Callable[..., str] = builtins.input
 
 
-@dataclass(frozen=True)
-class Question:
-    """One that waits for its answer, as the meter tells it; `since` of `time.monotonic()`."""
-
-    since: float
-    operation: str = INPUT
-    missing: tuple[int, ...] = ()
-
-
 class Asker:
     """Where one rank asks. `why_mute`: why it cannot, where that is so."""
 
     def __init__(self, rank: int, sender: Sender, why_mute: str = "") -> None:
         self._rank, self._sender, self._why_mute = rank, sender, why_mute
-        self.waiting: Question | None = None
+        self.waiting: Wait | None = None
 
     def ask(self, prompt: str, secret: bool) -> str:
         """The answer. Raises EOFError where nobody can give one."""
@@ -54,7 +44,7 @@ class Asker:
             stream.flush()  # what is printed before the question is seen before it
         with Pipe() as pipe:
             here = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}
-            self.waiting = Question(time.monotonic())
+            self.waiting = Wait(time.monotonic(), operation=INPUT)
             try:
                 self._sender.send(Asked(**here, ino=pipe.ino, prompt=prompt, secret=secret))
                 return pipe.answer()
@@ -63,28 +53,6 @@ class Asker:
             finally:
                 self.waiting = None
                 self._sender.send(Answered(**here))
-
-
-class WithQuestions:
-    """A runtime's gauges, for which a rank that asks waits."""
-
-    def __init__(self, gauges: Gauges, asker: Asker) -> None:
-        self._gauges, self._asker = gauges, asker
-
-    def counts(self) -> Counts:
-        return self._gauges.counts()
-
-    def waiting(self) -> PendingCollective | None:
-        return self._asker.waiting or self._gauges.waiting()
-
-    def waited(self) -> float | None:
-        return self._gauges.waited()
-
-    def executed(self) -> int | None:
-        return self._gauges.executed()
-
-    def memory(self) -> tuple[int, int] | None:
-        return self._gauges.memory()
 
 
 #: Those of this process's ranks.

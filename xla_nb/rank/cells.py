@@ -9,6 +9,8 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
@@ -20,7 +22,6 @@ from xla_nb.protocol.order import Order
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
-from xla_nb.rank.reloading import Reloads
 
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
@@ -133,6 +134,32 @@ def _is_the_cells(name: str) -> bool:
     if name.startswith(("__", "_xla_nb")) or name in _NOT_THE_CELLS:
         return False
     return name.isidentifier() and len(name) <= _LONGEST
+
+
+class Reloads:
+    """How far one rank has followed the notebook, which has imported modules of the user's again,
+    as `importlib.reload` and %autoreload do."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._old: dict[Any, Any] = {}  # what %autoreload remembers of former functions and classes
+
+    def follow(self, reloads: Sequence[tuple[str, bool]]) -> None:
+        """Import again what the notebook has, in its order, as far as it is not done; what the rank
+        has not imported yet it will find as it is then. The functions and classes of those that
+        were changed in place get the new code. Raises what a module raises."""
+        for name, in_place in reloads[self._done :]:
+            module = sys.modules.get(name)
+            if module is not None and in_place:
+                self._change(module)
+            elif module is not None:
+                importlib.reload(module)
+            self._done += 1
+
+    def _change(self, module: ModuleType) -> None:
+        """As IPython's %autoreload does it."""
+        autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
+        autoreload.superreload(module, importlib.reload, self._old)
 
 
 class Line:

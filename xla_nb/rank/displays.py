@@ -1,27 +1,29 @@
 """`display` in a rank: what it would show in a notebook goes to the rank's journal of displays.
 
-IPython makes the bundles, with its own formatters, but has no shell here: its functions that would
-ask one get other code. What is displayed where there is no rank (at the top level of the cell,
-which the job executes) is printed.
+IPython makes the bundles, with its own formatters, but has no shell here: others take the place of
+its functions that would ask one. What is displayed where there is no rank (at the top level of the
+cell, which the job executes) is printed.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
+import importlib
 import os
 import sys
+import traceback
 import types
 from collections.abc import Mapping
-from importlib.util import find_spec
+from inspect import getattr_static
 from typing import Any
 
-from xla_nb.importing import when_imported
-from xla_nb.in_place import InPlace, Place
+from xla_nb.patching import when_imported
+from xla_nb.protocol import hostile
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.displays import LARGEST, Journal, encode
-from xla_nb.record.files import Record
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record
 from xla_nb.wording import listed, size
 
 #: matplotlib's backend on ranks: what takes the place of the notebook's own.
@@ -49,7 +51,7 @@ class Screen:
         is told."""
         line = encode(kind, **body)
         try:
-            return self._journal.add(line)
+            return self._journal.add(line, clears=kind == "clear")
         except OSError as problem:
             if self._losses is not None:
                 self._losses.note("all that it displayed", problem)
@@ -104,7 +106,7 @@ def display(
 def publish(
     data: Any,
     metadata: Any = None,
-    *,
+    *_others: Any,
     transient: Any = None,
     update: bool = False,
     result: bool = False,
@@ -160,23 +162,7 @@ def _formatter() -> Any:
     made: Any = DisplayFormatter()
     for_png: Any = made.formatters["image/png"]
     for_png.for_type_by_name("matplotlib.figure", "Figure", print_figure)
-    for each in (*made.formatters.values(), made.mimebundle_formatter):
-        each._check_return = functools.partial(_of_its_type, each, each._check_return)
     return made
-
-
-def _of_its_type(formatter: Any, check: Any, made: Any, value: object) -> Any:
-    """What a formatter made; nothing where it has another type than the formatter's. IPython's own
-    warning has the object's address, and so would be another one on each rank."""
-    kind = formatter._return_type
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    content = made[0] if isinstance(made, tuple) and made else made
-    if content is not None and not isinstance(content, kinds):
-        wanted = " or ".join(each.__name__ for each in kinds)
-        told = f"{formatter.print_method} returned {type(content).__name__}, not {wanted}"
-        print(f"{type(value).__name__} is not displayed in full: {told}", file=sys.stderr)
-        made = None
-    return check(made, value)
 
 
 def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -202,45 +188,85 @@ def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
+# ---------------------------------------------------------------- what a function leaves
+
+_DRAWN = ("_repr_html_", "_repr_mimebundle_", "_repr_png_", "_repr_jpeg_", "_repr_svg_")
+
+
+def show_what_is_left(returned: object) -> bool:
+    """Display the figures that the rank's function left open, and what it returned where that has a
+    form that a notebook draws: True if so. Whatever they do costs the rank nothing."""
+    try:
+        if "matplotlib.pyplot" in sys.modules:
+            _show_figures_left_open(returned)
+        return _is_drawn(returned) and _show_result(returned)
+    except Exception:
+        traceback.print_exc()
+        return False
+
+
+def _show_figures_left_open(returned: object) -> None:
+    """Unless the user has chosen another backend. Of the figures, the one that the function
+    returned is displayed as its result."""
+    from matplotlib import pyplot
+
+    if pyplot.get_backend() in (BACKEND, *INLINE):
+        if is_figure(returned):
+            pyplot.close(returned)  # type: ignore[arg-type]
+        show_open_figures()
+
+
+def show_open_figures() -> None:
+    """Display the figures that are open, and close them."""
+    from matplotlib import pyplot
+
+    try:
+        for number in pyplot.get_fignums():
+            display(pyplot.figure(number))
+    finally:
+        pyplot.close("all")
+
+
+def _show_result(value: object) -> bool:
+    def look() -> tuple[Any, Any]:
+        try:
+            return bundle(value)
+        except BaseException:
+            traceback.print_exc()
+            return {}, {}
+
+    try:
+        data, metadata = hostile.within(hostile.PATIENCE, look)
+    except hostile.TooLong as late:
+        print(f"The result is not displayed: drawing it took {late}.", file=sys.stderr)
+        return False
+    is_drawn = bool(set(data) - {"text/plain"})
+    if is_drawn:
+        publish(data, metadata, result=True)
+    return is_drawn
+
+
+def _is_drawn(value: object) -> bool:
+    if value is None:  # which most cells return
+        return False
+    kind = type(value)
+    return is_figure(value) or any(getattr_static(kind, name, None) for name in _DRAWN)
+
+
 # ---------------------------------------------------------------- set up, in the job
 
 
 def install() -> None:
-    """Let IPython's functions and matplotlib display on ranks, once they are imported."""
-    _ipythons().turn_on()
+    """Let IPython's functions and matplotlib display on ranks."""
+    _take_ipythons_place()
     when_imported("matplotlib", _choose_backend)
 
 
-@functools.cache
-def _ipythons() -> InPlace:
-    """Those of this process. Since IPython 8 they have a module of their own."""
-    module = "IPython.core.display_functions"
-    module = module if find_spec(module) else "IPython.core.display"
-    return InPlace(
-        (
-            Place(module, "display", _display),
-            Place(module, "publish_display_data", _publish),
-            Place(module, "clear_output", _clear_output),
-        )
-    )
-
-
-def _display(*objs, **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import display
-
-    return display(*objs, **kwargs)
-
-
-def _publish(data, metadata=None, *others, **kwargs):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import publish
-
-    return publish(data, metadata, **kwargs)
-
-
-def _clear_output(wait=False):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.displays import clear_output
-
-    return clear_output(wait)
+def _take_ipythons_place() -> None:
+    instead = {"display": display, "publish_display_data": publish, "clear_output": clear_output}
+    for name in ("core.display", "core.display_functions", "display"):
+        with contextlib.suppress(ImportError):  # the second is there since IPython 8
+            vars(importlib.import_module(f"IPython.{name}")).update(instead)
 
 
 def _choose_backend(matplotlib: types.ModuleType) -> None:

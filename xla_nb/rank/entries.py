@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_nb.errors import UsageError
-from xla_nb.in_place import InPlace, launchers
+from xla_nb.patching import InPlace, launchers
 from xla_nb.wording import launched_already
 
 
@@ -32,14 +32,9 @@ class WithoutIndex(_Call):
         return self.function(*args, **self.kwargs)
 
 
-class Bind(_Call):
-    """Binds names in the module that ranks run in."""
-
-    def __init__(self) -> None:
-        self.__name__ = "push"
-
-    def __call__(self, index: int, values: Mapping[str, object]) -> None:
-        vars(sys.modules["__main__"]).update(values)
+def push(index: int, values: Mapping[str, object]) -> None:
+    """Bind names in the module that ranks run in."""
+    vars(sys.modules["__main__"]).update(values)
 
 
 class Accelerated(_Call):
@@ -61,24 +56,6 @@ class Accelerated(_Call):
 # ---------------------------------------------------------------- launchers, on ranks
 
 
-def _spawn(*args, **options):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.entries import refuse_launch
-
-    refuse_launch("xmp.spawn")
-
-
-def _launch(*args, **options):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.entries import refuse_launch
-
-    refuse_launch("torch_xla.launch")
-
-
-def _notebook_launcher(function, args=(), num_processes=None, *others, **settings):  # type: ignore[no-untyped-def]
-    from xla_nb.rank.entries import notebook_launcher
-
-    return notebook_launcher(function, args, num_processes, *others, **settings)
-
-
 #: What launched the program that this process of a run executes: a magic, or "" for a call.
 _launched_by: list[str] = []
 
@@ -86,7 +63,12 @@ _launched_by: list[str] = []
 @functools.cache
 def _launchers() -> InPlace:
     """Those of this process."""
-    return launchers(_spawn, _launch, _spawn, _spawn, _notebook_launcher)
+
+    def refuse(name: str) -> Callable[..., None]:
+        return lambda *_, **__: refuse_launch(name)
+
+    spawn, launch = refuse("xmp.spawn"), refuse("torch_xla.launch")
+    return launchers(spawn, launch, spawn, spawn, notebook_launcher)
 
 
 def refuse_launches(magic: str) -> None:
@@ -120,10 +102,14 @@ def refuse_launch(launcher: str) -> None:
 
 
 def notebook_launcher(
-    function: Callable[..., object], args: Any, processes: int | None, *others: Any, **settings: Any
+    function: Callable[..., object],
+    args: Any = (),
+    num_processes: int | None = None,
+    *others: Any,
+    **settings: Any,
 ) -> Any:
     """One process is none to start: accelerate calls the function in this one."""
-    if processes != 1:
+    if num_processes != 1:
         refuse_launch("notebook_launcher")
     launcher = _launchers().original("notebook_launcher")
-    return launcher(function, args, processes, *others, **settings)
+    return launcher(function, args, num_processes, *others, **settings)

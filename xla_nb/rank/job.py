@@ -6,48 +6,39 @@ ranks. It must never touch a device or run a threaded operation: a fork copies n
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import random
 import resource
+import select
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from xla_nb import linux, old_names, old_parameters, runtimes
+from xla_nb import linux, old_names, runtimes
 from xla_nb.errors import XlaNbError
 from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.dependencies import ENTRY
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events
+from xla_nb.protocol import events, relay
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.rank import (
-    asking,
-    bars,
-    displays,
-    entries,
-    lingering,
-    loader,
-    loading,
-    numpy_values,
-    segments,
-)
+from xla_nb.rank import asking, displays, entries, loader, loading, patches
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
 from xla_nb.rank.program import Loaded
-from xla_nb.rank.snapshot import Snapshots
 from xla_nb.record.files import Record
 from xla_nb.record.output import capture
 from xla_nb.runtimes import Runtime
@@ -119,13 +110,10 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forget_exit_handlers()
     loading.watch_loaders()
-    segments.leave_to_their_makers()
-    bars.draw_as_text()
     displays.install()
     asking.install()
-    numpy_values.let_torch_open_numpys()
+    patches.install()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
-    old_parameters.turn_on()
     try:
         os.chdir(order.request.cwd)
     except OSError as problem:
@@ -228,7 +216,54 @@ def _run_ranks(
     if dispatcher is not None:
         dispatcher.close()
     here = socket.gethostname()
-    lingering.wait(known, lambda names: sender.send(events.ProcessesLeft(host=here, names=names)))
+    _wait_for_others(known, lambda names: sender.send(events.ProcessesLeft(host=here, names=names)))
+
+
+def _wait_for_others(known: Collection[int], tell: Callable[[tuple[str, ...]], None]) -> None:
+    """Wait until this process, which adopts orphans, has no children left but `known`: processes
+    that ranks have started and that go on after them. How long is for the notebook to decide, which
+    ends the job.
+
+    `tell` gets the names of those it waits for, each time they change; none at the end. It is not
+    called where there are none.
+    """
+    told: tuple[str, ...] = ()
+    while True:
+        # Twice: a list read while a child ends may lack others (proc(5), children).
+        left = _left(known) or _left(known)
+        # One that is on its way out is not told: by then a tracker cannot be told from others.
+        names = tuple(sorted({linux.name(pid) for pid in left if not linux.is_ending(pid)} - {""}))
+        if names != told:
+            tell(names)
+            told = names
+        if not left:
+            return
+        _wait_for_one(left)
+
+
+def _left(known: Collection[int]) -> list[int]:
+    """The children to be waited for; reaps those that have ended. What serves others and ends by
+    itself is not waited for: relays, which have in hand what the notebook may still read, and the
+    trackers of multiprocessing."""
+    return [
+        pid
+        for pid in linux.children()
+        if pid not in known
+        and not linux.reaped(pid)
+        and not linux.was_started_with(pid, relay.FILE)
+        and not linux.is_tracker(pid)
+    ]
+
+
+def _wait_for_one(pids: list[int]) -> None:
+    """Wait until one of these children has ended: what it has started is ours then."""
+    with contextlib.ExitStack() as stack:
+        poll = select.poll()
+        for pid in pids:
+            watched = os.pidfd_open(pid)
+            stack.callback(os.close, watched)
+            poll.register(watched, select.POLLIN)
+        poll.poll()
 
 
 def _lock() -> SharedLock:
@@ -252,8 +287,7 @@ def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
     try:
-        take = Snapshots().take if order.request.lives else lambda: None
-        namespace = vars(loader.load(path, opened, before_spawn=take))
+        namespace = vars(loader.load(path, opened))
     except BaseException as error:
         raise _raised(order.request.label, error, table) from error
     finally:

@@ -20,15 +20,17 @@ import os
 import sys
 import tokenize
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from xla_nb import old_names
+from xla_nb.program import ipython_syntax
+from xla_nb.program.bindings import bindings
 from xla_nb.program.module_file import ModuleMap, is_restoring
 from xla_nb.protocol import absl_flags
 from xla_nb.protocol.parcel import Parcel
-from xla_nb.rank import displays, segments, stores
+from xla_nb.rank import displays, patches
 from xla_nb.rank.shell import RankShell
 
 #: The environment variable with the path of the parcel that holds the run's values.
@@ -46,11 +48,6 @@ class CellError(Exception):
 def parcel_path(fd: int) -> str:
     """A path that this process and the processes it starts can open the parcel by."""
     return f"/proc/{os.getpid()}/fd/{fd}"
-
-
-def use(fd: int) -> None:
-    """Let processes that this one spawns open the parcel that has this descriptor here."""
-    os.environ[PARCEL] = parcel_path(fd)
 
 
 @functools.lru_cache(maxsize=1)
@@ -77,7 +74,7 @@ def restore(
         found = importlib.machinery.ModuleSpec(spec, None, origin=file) if spec else None
         package = found.parent if found else None
         namespace.update(__file__=file, __spec__=found, __package__=package)
-    segments.leave_to_their_makers()  # also in processes that ranks spawn
+    patches.leave_segments_to_their_makers()  # also in processes that ranks spawn
     old_names.install()  # there too
     absl_flags.let_pickle_have_them()
     for name in imports:
@@ -92,17 +89,14 @@ class _Main(types.ModuleType):
     process that multiprocessing spawns must import the program: by the name in the module's
     `__spec__`, which it prefers to `__file__`. `inspect` finds classes of a launched cell there."""
 
-    __slots__ = ("_before_spawn", "_program")  # no globals of the cell's
+    __slots__ = ("_program",)  # no global of the cell's
 
-    def __init__(self, program: Path, before_spawn: Callable[[], None]) -> None:
+    def __init__(self, program: Path) -> None:
         super().__init__("__main__")
-        self._program, self._before_spawn = program, before_spawn
+        self._program = program
 
     @property
     def __spec__(self) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
-        # An import of `__main__` asks too, as pickle does for each of its classes.
-        if str(sys._getframe(1).f_globals.get("__name__")).endswith(".spawn"):  # or joblib's
-            self._before_spawn()
         return importlib.util.spec_from_file_location(self._program.stem, self._program)
 
     def __getattr__(self, name: str) -> str:
@@ -114,17 +108,12 @@ class _Main(types.ModuleType):
         return importlib.import_module, ("__main__",)
 
 
-def load(
-    path: Path,
-    check: Callable[[], str | None] = lambda: None,
-    before_spawn: Callable[[], None] = lambda: None,
-) -> types.ModuleType:
+def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.ModuleType:
     """Execute the program's file as ``__main__``, importable under its own name as well.
 
     `check` is called after every statement; a message that it returns is raised as a CellError.
-    `before_spawn` is called before a process is spawned that will import the file.
     """
-    module = _Main(path, before_spawn)
+    module = _Main(path)
     shell = RankShell()
     vars(module).update(get_ipython=lambda: shell, display=displays.display)
     # A spawned helper has the file as `__mp_main__`, and sends objects of its classes back so.
@@ -163,32 +152,40 @@ def remember(label: str, source: str) -> None:
     linecache.cache[label] = (len(source), None, lines, label)
 
 
-def run_body(
-    table: ModuleMap,
-    namespace: dict[str, Any],
-    unclaimed: Set[str] = frozenset(),
-    bound: set[str] | None = None,
-) -> object:
+def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None = None) -> object:
     """Run a cell of plain statements, which may `await`; returns the value of a final expression,
-    else None. To `bound` come names that it binds of those `unclaimed`."""
+    else None. To `bound` come the names that it surely binds."""
     assert table.body is not None
     label, first_line, text = table.body
     tree = ast.parse("\n" * (first_line - 1) + text, label)
     flags = table.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    noted = set() if bound is None else bound
+    bound = set() if bound is None else bound
     steps = []
     for one in tree.body:
         if one is tree.body[-1] and isinstance(one, ast.Expr):
             code = _compiled(ast.Expression(one.value), label, "eval", flags)
         else:
             code = _compiled(ast.Module([one], []), label, "exec", flags)
-        steps.append((code, stores.local_to(one, code, namespace, unclaimed, noted)))
+        steps.append((code, _bound_by(one)))
     if any(_awaits(code) for code, _ in steps):
-        return _complete(_run_in_loop(steps, namespace))
+        return _complete(_run_in_loop(steps, namespace, bound))
     value: object = None
-    for code, local in steps:
-        value = eval(code, namespace, local)
+    for code, names in steps:
+        value = eval(code, namespace)
+        bound |= names
     return value
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds whenever it runs, if only to what they held; not by `+=` and
+    the like, which may change that in place."""
+    if isinstance(statement, ast.If | ast.While | ast.Try | ast.TryStar | ast.Match):
+        return set()
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    timed = ipython_syntax.timed(call) if isinstance(call, ast.Call) else None
+    targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
+    changed = {target.id for target in targets if isinstance(target, ast.Name)}
+    return bindings([timed or statement]) - changed
 
 
 def ends_quietly(table: ModuleMap) -> bool:
@@ -200,13 +197,14 @@ def ends_quietly(table: ModuleMap) -> bool:
 
 
 async def _run_in_loop(
-    steps: Sequence[tuple[types.CodeType, Mapping[str, Any]]], namespace: dict[str, Any]
+    steps: Sequence[tuple[types.CodeType, set[str]]], namespace: dict[str, Any], bound: set[str]
 ) -> object:
     """Also what does not await: as in a notebook, it may make a task that a later line awaits."""
     value: object = None
-    for code, local in steps:
-        value = eval(code, namespace, local)
+    for code, names in steps:
+        value = eval(code, namespace)
         value = await value if _awaits(code) else value  # type: ignore[misc]
+        bound |= names
     return value
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar
 
-from xla_nb.importing import when_imported
+from xla_nb.patching import when_imported
 from xla_nb.stopwatch import Stopwatch
 
 T = TypeVar("T")

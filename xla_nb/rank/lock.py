@@ -20,12 +20,12 @@ from xla_nb.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
-class LockWait:
-    """A wait for the lock since a time of `time.monotonic()`; `missing` is the rank that holds it,
-    empty if that is not known."""
+class Wait:
+    """A wait, as of the lock, since a time of `time.monotonic()`; `missing` is the rank that holds
+    it, empty if that is not known."""
 
     since: float
-    missing: tuple[int, ...]
+    missing: tuple[int, ...] = ()
     operation: str = LOCK
 
 
@@ -93,14 +93,14 @@ class SharedLock(synchronize.Lock):
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def waiting(self, thread: int) -> LockWait | None:
+    def waiting(self, thread: int) -> Wait | None:
         """The wait of a thread of this process, if it is in one; safe in any thread."""
         watch = self._waits.get(thread)
         since = watch.since if watch is not None else None
         if since is None:
             return None
         holder = self._holder[0] - 1
-        return LockWait(since, (holder,) if holder >= 0 else ())
+        return Wait(since, (holder,) if holder >= 0 else ())
 
     def waited(self, thread: int) -> float:
         """Seconds that a thread of this process has waited so far; safe in any thread."""

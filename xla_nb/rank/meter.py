@@ -12,26 +12,24 @@ import random
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from xla_nb import memory
 from xla_nb.program import tracebacks
+from xla_nb.rank.asking import Asker
 from xla_nb.rank.blocking import Standstill
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
-from xla_nb.rank.since import LockSince
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
-from xla_nb.record.full_disk import Losses, is_of_disk
+from xla_nb.record.files import Losses, is_of_disk
 from xla_nb.record.sample import INPUT, Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
-#: A function runs, or has returned, and its result is on its way.
-Progression = Literal["runs", "returned"]
 #: Seconds between samples on average, and between checks for a request for stacks.
 TICK = 0.25
 #: Seconds before a process's first.
@@ -43,6 +41,7 @@ _COMPILING = 0.1  # share of a span, from which it is left out, unless of so man
 _MANY = 8
 _LONGEST = 300  # characters of an operation that a sample carries
 _BLOCKED = 1.0  # seconds in one blocking call, from which on that is what the rank does
+_NOTHING = Counts(0, 0, 0, 0.0, 0, {})
 
 
 class Compiling:
@@ -132,7 +131,12 @@ class Rates:
 
 
 class Meter:
-    """The meter of the thread that creates it, which is the one that runs the user's function."""
+    """The meter of the thread that creates it, which is the one that runs the user's function. It
+    works in a `with` statement.
+
+    changes    finds out why each step compiles, if it does
+    asker      whose answer the thread may wait for
+    returned   whether the function has, and its result is on its way"""
 
     def __init__(
         self,
@@ -143,20 +147,22 @@ class Meter:
         request: str | Path,
         answer: Callable[[str, str], None],
         every: int,
+        sampler: Sampler,
         losses: Losses | None = None,
-        lock: SharedLock | LockSince | None = None,
-        progress: Callable[[], Progression] = lambda: "runs",
+        lock: SharedLock | None = None,
     ) -> None:
-        """Write a sample to `path` every `every` ticks. Whenever `request` is touched, call
-        `answer` with the notebook line and the stack of the rank's thread. `losses` tells of
-        samples that did not fit on the disk; `lock` is what the thread may wait for beside a
-        collective; `progress` tells how far the function is."""
+        """Have `sampler` write a sample to `path` every `every` ticks. Whenever `request` is
+        touched, call `answer` with the notebook line and the stack of the rank's thread. `losses`
+        tells of samples that did not fit on the disk; `lock` is what the thread may wait for beside
+        a collective."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
-        self._every, self._losses = every, losses
-        self._lock, self._progress = lock, progress
-        #: Finds out why each step compiles, if it does.
+        self._every, self._sampler, self._losses, self._lock = every, sampler, losses, lock
         self.changes: StepChanges | None = None
+        self.asker: Asker | None = None
+        self.returned: Callable[[], bool] = lambda: False
+        #: What was counted before: of torch_xla, seconds in collectives and for the lock, its uses.
+        self._before: tuple[Counts, float, float, int] = _NOTHING, 0.0, 0.0, 0
         self._rests: float | None = None  # since when, as the last sample has it
         self._next = 0
         self._entry = threading.get_ident()
@@ -172,6 +178,36 @@ class Meter:
         self._ticks, self._answered = 0, 0
         self.is_over = False
         self._sampling = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._sampler.begin(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._sampler.end(self)
+
+    def count_from_now(self) -> None:
+        """Leave out what the process has counted so far: it runs several programs in turn."""
+        with contextlib.suppress(Exception):  # a backend that refuses: the first sample tells it
+            waited, taken = self._lock_counts()
+            self._before = self._gauges.counts(), self._gauges.waited() or 0.0, waited, taken
+
+    def _lock_counts(self) -> tuple[float, int]:
+        return (self._lock.waited(self._entry), self._lock.taken) if self._lock else (0.0, 0)
+
+    def _counts(self) -> Counts:
+        """Counters that the user's code has cleared since start at 0."""
+        now, before = self._gauges.counts(), self._before[0]
+        if now.compiles < before.compiles or now.hits < before.hits:
+            before, self._before = _NOTHING, (_NOTHING, *self._before[1:])
+        return replace(
+            now,
+            hits=now.hits - before.hits,
+            misses=now.misses - before.misses,
+            compiles=now.compiles - before.compiles,
+            compile_seconds=now.compile_seconds - before.compile_seconds,
+            steps=now.steps - before.steps,
+            fallbacks=dict(Counter(now.fallbacks) - Counter(before.fallbacks)),
+        )
 
     def tick(self) -> None:
         """Sample if it is due, in another thread than the one that is metered."""
@@ -240,15 +276,19 @@ class Meter:
 
     def _look(self) -> Sample:
         now = time.time()
-        counts = self._gauges.counts()
+        counts, waited = self._counts(), self._gauges.waited()
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
-        waiting = lock_wait or self._gauges.waiting()
-        if waiting and lock_wait is None and waiting.operation != INPUT:
-            lasted = time.monotonic() - waiting.since
+        question = self.asker.waiting if self.asker is not None else None
+        collective = self._gauges.waiting()
+        if collective:
+            lasted = time.monotonic() - collective.since
             self._longest_wait = max(self._longest_wait, lasted)
-        returned = self._progress() == "returned"
+        waiting = lock_wait or question or collective
+        returned = self.returned()
         if not returned or self._memory is None:  # then what its function held is gone
             self._memory = memory.own.nbytes
+        _, waited_before, lock_before, taken_before = self._before
+        lock_waited, taken = self._lock_counts()
         compiling = self._compiling.lasting(counts, time.monotonic())
         lasting, changes = compiling or 0.0, self.changes
         if changes is not None:
@@ -270,9 +310,9 @@ class Meter:
             compiles=counts.compiles,
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
-            waited=self._gauges.waited(),
+            waited=None if waited is None else waited - waited_before,
             longest_wait=self._longest_wait,
-            lock_waited=self._lock.waited(self._entry) if self._lock is not None else 0.0,
+            lock_waited=lock_waited - lock_before,
             data_waited=self._book.loading.seconds,
             blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
@@ -283,7 +323,7 @@ class Meter:
             change=changes.change if changes is not None else "",
             fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
             returned=returned,
-            locks=self._lock.taken if self._lock is not None else 0,
+            locks=taken - taken_before,
             fallbacks=counts.fallbacks,
             loops=self._rates.look(self._book.loops, now, counts.compile_seconds + lasting),
         )
@@ -361,19 +401,6 @@ class Sampler:
             for meter in meters:
                 meter.tick()
             pause = TICK * chance.uniform(0.5, 1.5)
-
-
-class Sampling:
-    """A meter at work during the `with` block."""
-
-    def __init__(self, meter: Meter, sampler: Sampler) -> None:
-        self._meter, self._sampler = meter, sampler
-
-    def __enter__(self) -> None:
-        self._sampler.begin(self._meter)
-
-    def __exit__(self, *_: object) -> None:
-        self._sampler.end(self._meter)
 
 
 def _touched(path: str | Path) -> int:

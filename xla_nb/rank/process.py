@@ -27,13 +27,13 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import advice, cells, entries, reporting
+from xla_nb.rank import cells, entries, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampler, Sampling
-from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep, numbers, preview
-from xla_nb.record.full_disk import Losses
+from xla_nb.rank.meter import Sampler
+from xla_nb.rank.preview import numbers, preview
+from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep
 from xla_nb.record.output import capture, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
@@ -41,21 +41,13 @@ from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.stopwatch import Stopwatch
 
 
-@dataclass(frozen=True)
-class Running:
-    """What a rank of this process runs now, in which thread."""
-
-    program: Loaded
-    thread: int
-
-
 @dataclass
 class Inherited:
     """What a rank inherits from its job through the fork.
 
     `program` is the one that the job has loaded; live ranks get theirs from the `dispatcher`.
-    `running` is what runs now, by rank; `captured` are the ranks whose log this process's output
-    goes to.
+    `running` is what runs now, and in which thread, by rank; `captured` are the ranks whose log
+    this process's output goes to.
     """
 
     program: Loaded
@@ -66,7 +58,7 @@ class Inherited:
     random: Any
     crashes: Crashes
     dispatcher: Dispatcher | None = None
-    running: dict[int, Running] = field(default_factory=dict)
+    running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
     sampler: Sampler = field(default_factory=Sampler)
 
@@ -162,8 +154,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     job.program.stopping = True
     here = threading.get_ident()  # handlers run in the main thread
     is_mine = False
-    for rank, running in list(job.running.items()):
-        program, thread = running.program, running.thread
+    for rank, (program, thread) in list(job.running.items()):
         program.stopping = True
         if thread == here and frame is not None:
             place, stack = tracebacks.locate_frame(frame, program.table.sources)
@@ -207,7 +198,9 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
         return
     idle = Stopwatch()
     idle.start()
-    with Sampling(_meter(job, index, idle), job.sampler):
+    # What a live rank does is sampled over all its programs, beside the samples of each.
+    book = reporting.Book(job.program.record.of_rank(index, "history"), idle=idle)
+    with job.program.meter(index, book, job.runtime, job.lock, job.sampler):
         try:
             _take_cells(job, line, index, info, idle)
         except BaseException as error:  # of what no program is
@@ -218,26 +211,6 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
             os._exit(1)
     job.runtime.leave("returned")
     job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
-
-
-def _meter(job: Inherited, index: int, idle: Stopwatch) -> Meter:
-    """What a live rank does is sampled over all its programs, beside the samples of each."""
-    program, record = job.program, job.program.record
-
-    def answer(place: str, stack: str) -> None:
-        program.sender.send(events.RankAt(rank=index, place=place, stack=stack))
-
-    return Meter(
-        reporting.Book(record.of_rank(index, "history"), idle=idle),
-        record.of_rank(index, "now"),
-        program.table.sources,
-        job.runtime,
-        record.stacks_request,
-        answer,
-        1 + job.runtime.ranks // 64,
-        Losses(record.folder, functools.partial(program.tell, index)),
-        job.lock,
-    )
 
 
 def _take_cells(
@@ -332,7 +305,7 @@ def _run(
     """Run a program on a rank, of which `known` tells, and tell how it ended. `before` it, what it
     needs is done."""
     entries.refuse_launches(program.request.magic)
-    job.running[index] = Running(program, threading.get_ident())
+    job.running[index] = program, threading.get_ident()
     try:
         try:
             info = known()
@@ -378,7 +351,7 @@ def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
 def _failure(
     program: Loaded, rank: int, error: BaseException, consequence: BaseException | None
 ) -> events.RankFailed:
-    advice.add_to(error)
+    _advise(error)
     failure = tracebacks.tell(consequence or error, program.table.sources)
     return events.RankFailed(
         rank=rank,
@@ -390,3 +363,30 @@ def _failure(
         follows=consequence is not None,
         early=error.early if type(error) is CollectiveMismatch else (),
     )
+
+
+#: (name of the error, what its message has in it): what to do.
+_ADVICE = {
+    ("builtins.EOFError", "EOF when reading a line"): (
+        "xla_nb: There is no keyboard here. Call input() in the function that runs on ranks, which "
+        "asks in the notebook, or ask before the launch."
+    ),
+    ("bdb.BdbQuit", ""): (
+        "xla_nb: Ranks have no keyboard, so breakpoint() and pdb end at once. Call the function in "
+        "the notebook to step through it, or print() what you look for."
+    ),
+    ("builtins.RuntimeError", "Cannot re-initialize CUDA in forked subprocess"): (
+        "xla_nb: Ranks are forked whatever `start_method` is, and have XLA devices, no CUDA ones: "
+        'take torch_xla.device() or "xla" where the program names "cuda".'
+    ),
+}
+
+
+def _advise(error: BaseException) -> None:
+    """Note below an error of a rank what to do, where that is known."""
+    with contextlib.suppress(Exception):  # an error may refuse notes
+        own = f"{hostile.module_of(type(error))}.{hostile.name_of(type(error))}"
+        message = hostile.message_of(error)
+        for (kind, words), advice in _ADVICE.items():
+            if own == kind and words in message:
+                error.add_note(advice)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,26 +15,19 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol import events, hostile, parcel, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
-from xla_nb.rank import asking, displays, leftovers, loader, reporting, static
+from xla_nb.rank import asking, displays, loader, reporting
 from xla_nb.rank.lock import SharedLock
-from xla_nb.rank.meter import Meter, Sampler, Sampling
-from xla_nb.rank.short_repr import Short, named
-from xla_nb.rank.since import GaugesSince, LockSince
+from xla_nb.rank.meter import Meter, Sampler
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
-from xla_nb.record.files import Record, partial
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record, partial
 from xla_nb.runtimes import Prepared, RankInfo
-from xla_nb.wording import in_one_line
 
 T = TypeVar("T")
-_LOOK = 2.0  # seconds for a repr: less than processes have to exit (run/run.py)
-_ROWS, _NAME = 12, 40  # values of a dict that are shown one by one, and characters of a name
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
+_LOOK = 2.0  # seconds for what an error has: less than processes have to exit (run/run.py)
 
 
 @dataclass
@@ -65,6 +57,30 @@ class Loaded:
         """A notice of a rank's."""
         self.sender.send(events.Notice(text=text, rank=rank))
 
+    def losses(self, rank: int) -> Losses:
+        return Losses(self.record.folder, functools.partial(self.tell, rank))
+
+    def meter(
+        self, rank: int, book: reporting.Book, gauges: Prepared, lock: SharedLock, sampler: Sampler
+    ) -> Meter:
+        """What samples the calling rank in the program's record."""
+
+        def answer(place: str, stack: str) -> None:
+            self.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
+
+        return Meter(
+            book,
+            self.record.of_rank(rank, "now"),
+            self.table.sources,
+            gauges,
+            self.record.stacks_request,
+            answer,
+            1 + gauges.ranks // 64,  # less often where many ranks share few cores
+            sampler,
+            self.losses(rank),
+            lock,
+        )
+
 
 @dataclass(frozen=True)
 class OnRank:
@@ -84,30 +100,17 @@ class OnRank:
         Figures and displays are recorded, and the meter runs, until then. No context manager of
         contextlib's: it assigns the `__traceback__` of the user's exceptions."""
         program, record, rank = self.program, self.program.record, self.rank
-
-        def answer(place: str, stack: str) -> None:
-            program.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
-
-        losses = Losses(record.folder, functools.partial(program.tell, rank))
+        losses = program.losses(rank)
         book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
         book.turned = lambda **what: program.sender.send(events.FigureTurned(rank=rank, **what))
         displays.screens.begin(displays.Screen(record, rank, losses))
         asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
-        meter = Meter(
-            book,
-            record.of_rank(rank, "now"),
-            program.table.sources,
-            asking.WithQuestions(GaugesSince(self.runtime), asker),
-            record.stacks_request,
-            answer,
-            1 + self.runtime.ranks // 64,  # less often where many ranks share few cores
-            losses,
-            LockSince(self.lock),
-            lambda: "returned" if rank in program.returned else "runs",
-        )
-        meter.changes = StepChanges(program.table.sources)
+        meter = program.meter(rank, book, self.runtime, self.lock, self.sampler)
+        meter.count_from_now()
+        meter.changes, meter.asker = StepChanges(program.table.sources), asker
+        meter.returned = lambda: rank in program.returned
         try:
-            with Sampling(meter, self.sampler):
+            with meter:
                 return self._returned()
         finally:
             asking.askers.end()
@@ -120,10 +123,10 @@ class OnRank:
         try:
             value = in_this_process(self._call)
         except Exception:
-            leftovers.display(None)
+            displays.show_what_is_left(None)
             raise
         quiet = value is not None and loader.ends_quietly(self.program.table)
-        drawn = leftovers.display(None if quiet else value)
+        drawn = displays.show_what_is_left(None if quiet else value)
         self.program.returned.add(self.rank)
         nbytes = self._send_home(value)
         os.sched_yield()  # what other ranks print comes before what is still to do here
@@ -147,9 +150,7 @@ class OnRank:
                 lock=self.lock,
             )
         if program.table.body is not None:
-            turn = request.turn
-            unclaimed = program.namespace.keys() - turn.remote - RANK_NAMES if turn else set()
-            return loader.run_body(program.table, program.namespace, unclaimed, program.bound)
+            return loader.run_body(program.table, program.namespace, program.bound)
         assert request.entry is not None
         entry = program.namespace[request.entry]
         extra = {"lock": self.lock} if request.takes_lock else {}
@@ -249,46 +250,8 @@ class ResultError(Exception):
     """A rank's result that cannot be pickled."""
 
 
-class _Preview(Short):
-    """Short reprs, with arrays and tensors as shape and dtype rather than a few numbers."""
-
-    def repr1(self, x: Any, level: int) -> str:
-        shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-        if dtype is not None and isinstance(shape, tuple) and len(shape) > 0:
-            return f"{type(x).__name__} {tuple(shape)} {dtype}"
-        if static.is_tensor(x) and not shape:
-            return f"tensor({x.item()})"  # in all its digits
-        return super().repr1(x, level)
-
-    def repr_instance(self, x: Any, level: int) -> str:
-        return _ADDRESS.sub("", super().repr_instance(x, level))
-
-
-def numbers(value: object) -> dict[str, str]:
-    """The values of a small dict in words, where one is a number; empty for any other value."""
-    if type(value) is not dict or not 0 < len(value) <= _ROWS:
-        return {}
-    short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
-
-    def words() -> dict[str, str]:
-        each = value.values()
-        if not any(type(one) in (int, float) or getattr(one, "shape", None) == () for one in each):
-            return {}
-        return {key: in_one_line(_Preview().repr(one), _NAME) for key, one in value.items()}
-
-    with contextlib.suppress(BaseException):  # of a repr of the user's
-        return hostile.within(_LOOK, words) if short else {}
-    return {}
-
-
 def digest(path: Path, rank: int) -> str:
     """That of a rank's result in the record; where there is none, a word of the rank's own."""
     with contextlib.suppress(Exception):
         return parcel.digest(path) or f"rank {rank}"
     return f"rank {rank}"
-
-
-def preview(value: object) -> str:
-    """A result in at most 80 characters."""
-    text = hostile.words(lambda: in_one_line(_Preview().repr(value), 80), "repr()", _LOOK)
-    return named(text, value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from xla_nb.rank import loading
+from xla_nb.rank.threads import OfRank
 from xla_nb.record import figures as record_figures
-from xla_nb.record.full_disk import Appender, Losses
+from xla_nb.record.files import Appender, Losses
 from xla_nb.stopwatch import Stopwatch
 from xla_nb.wording import odd
 
@@ -266,8 +266,8 @@ class Book:
                 self.losses.note("all of its figures", problem)
 
 
-#: The books of this process by thread, while their ranks run.
-_books: dict[int, Book] = {}
+#: Those of this process's ranks.
+_books: OfRank[Book] = OfRank()
 
 
 def begin(
@@ -276,19 +276,19 @@ def begin(
     executed: Callable[[], int | None] = _not_counted,
 ) -> Book:
     """Open the calling rank's book, before the user's function runs."""
-    _books[threading.get_ident()] = book = Book(path, losses, executed, loading.begin())
-    return book
+    return _books.begin(Book(path, losses, executed, loading.begin()))
 
 
 def end() -> None:
     """Close the calling rank's book, after the user's function."""
     loading.end()
-    _books.pop(threading.get_ident()).close()
+    if (book := _books.end()) is not None:
+        book.close()
 
 
 def _open_books() -> list[Book]:
     """The calling rank's book; in a thread that the user started, the process's first one."""
-    book = _books.get(threading.get_ident()) or next(iter(_books.values()), None)
+    book = _books.here()
     return [book] if book is not None and book.is_open else []
 
 

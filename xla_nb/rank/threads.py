@@ -19,8 +19,9 @@ class OfRank(Generic[T]):
         self._by_thread[threading.get_ident()] = thing
         return thing
 
-    def end(self) -> None:
-        self._by_thread.pop(threading.get_ident(), None)
+    def end(self) -> T | None:
+        """What it had."""
+        return self._by_thread.pop(threading.get_ident(), None)
 
     def here(self) -> T | None:
         """The calling rank's; in a thread that the user started, the process's first one."""

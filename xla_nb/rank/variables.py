@@ -1,46 +1,143 @@
-"""The variables of a rank, described so that ranks can be compared.
+"""The variables of a rank, described so that ranks can be compared (run/comparing.py).
 
-Nothing of the user's is run but `__repr__`, for a short time; nothing is computed on a device
-unless asked; and no name can take more than its time.
+A variable is told by its leaves: a tensor is one, a model has one for each parameter and buffer. A
+leaf has a digest, so that ranks can be compared without their values. Nothing of the user's is run
+but `__repr__`, for a short time; nothing is computed on a device unless asked; and no name can take
+more than its time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import hashlib
 import importlib
+import inspect
 import math
+import pathlib
+import sys
+import time
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
-from xla_nb.protocol import hostile, jax_values
-from xla_nb.protocol.variables import LARGEST, REST, Leaf, State, Values, Variable
-from xla_nb.rank import lazy_values, static
-from xla_nb.rank.content import Incomparable, blocks, content, pieces
-from xla_nb.rank.deadline import Deadline
-from xla_nb.rank.leaves import Elements, Found, Opaque, Plain, leaves
-from xla_nb.rank.short_repr import short_repr
+from xla_nb.program.split import RANK_NAMES
+from xla_nb.protocol import hidden, hostile, jax_values
+from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
 
-#: Leaves of a variable that are told one by one; those after them are told as one.
-MOST = 2000
+#: known    its digest is here
+#: pending  lazily recorded on the device and not computed yet
+#: late     the time for looking was over
+#: opaque   it cannot be compared; `why` says why
+State = Literal["known", "pending", "late", "opaque"]
+
+#: Leaves of a variable that are compared; bytes of values that a rank sends at most.
+MOST, LARGEST = 2000, 64 << 20
 #: Seconds for all names, and for one of them.
 ALL, EACH = 20.0, 10.0
-_SHARDED = "it is sharded, and reading it would compute"
 _TEXT = 60  # characters of a plain value
+_ITEMS = 100  # plain items that a dict has one by one
+_LARGEST_INT = 1 << 53  # up to which a float holds every whole number
+_PIECE = 1 << 16  # elements that are read at once, which stay in the processor's cache
+#: Types whose `repr` tells equal values from others.
+_TOLD_BY_REPR = {
+    *(type(None), bool, int, float, complex, str, range, slice, type(...)),
+    *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+    *(decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath),
+}
+#: Names that are there beside the user's.
+_OURS = RANK_NAMES | {"get_ipython", "display"}
 
 
-def names_of(namespace: Mapping[str, object], ours: Mapping[str, object]) -> list[str]:
-    """The user's names, sorted: no modules, no `_names`, not what `ours` has put there."""
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor, array, number, text or the like inside a variable.
+
+    path    how to get there from the variable: `.fc1.weight`, `['lr']`; "" for the variable itself
+    shape   of a tensor or array; None for anything else
+    nbytes  in bytes, where its elements are
+    digest  of its elements, with all NaNs made one and -0.0 made 0.0; "" unless it is known
+    nans    how many of them are NaN
+    norm    the square root of the sum of their squares, without those that are not finite; None
+            for what has no numbers
+    value   a single number or a short text, as Python writes it
+    part    it is this rank's part of a sharded one, so that ranks differ by design
+    """
+
+    path: str
+    kind: str
+    state: State
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+    device: str = ""
+    nbytes: int = 0
+    digest: str = ""
+    nans: int = 0
+    norm: float | None = None
+    value: str = ""
+    why: str = ""
+    part: bool = False
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One name of a rank's namespace; `text` is what it holds in at most 80 characters.
+
+    shape, dtype and device are those of a tensor or array, or what its tensors have in common.
+    nbytes: of all its tensors and arrays, each counted once."""
+
+    name: str
+    type: str
+    leaves: tuple[Leaf, ...]
+    text: str = ""
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+    device: str = ""
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Values:
+    """The elements of one leaf, row by row, all NaNs made one; or why they are not here.
+
+    dtype  NumPy's name of how they are written here (bfloat16 as float32)
+    data   their bytes; None where `why` says so
+    """
+
+    name: str
+    path: str
+    dtype: str = ""
+    data: bytes | None = None
+    why: str = ""
+
+
+# ---------------------------------------------------------------- what live ranks are asked
+
+
+def asked(names: Sequence[str], compute: bool) -> list[Variable]:
+    """What these names of the rank hold, by default all of the user's."""
+    namespace = vars(sys.modules["__main__"])
+    return describe(namespace, names or names_of(namespace), compute=compute)
+
+
+def asked_values(wanted: Sequence[tuple[str, str]]) -> list[Values]:
+    """The elements of leaves of the rank's variables, by name and path."""
+    return values(vars(sys.modules["__main__"]), wanted)
+
+
+def names_of(namespace: Mapping[str, object]) -> list[str]:
+    """The user's names, sorted: no modules, no `_names`, nothing that each rank has."""
     return sorted(
         name
         for name, value in list(namespace.items())  # a thread of the user's may bind more
-        if type(name) is str
-        and not name.startswith("_")
-        and type(value) is not types.ModuleType
-        and not (name in ours and ours[name] is value)
+        if type(name) is str and not name.startswith("_") and name not in _OURS
+        if type(value) is not types.ModuleType
     )
 
 
@@ -59,13 +156,109 @@ def describe(
     all_within   seconds for all of them; names that are left then are told without their content
     each_within  seconds for one
     """
-    whole = Deadline(all_within)
-    looked = _Looked(compute)
-    return [
-        looked.variable(name, namespace[name], Deadline(each_within, whole))
-        for name in names
-        if name in namespace
-    ]
+    over = time.monotonic() + all_within
+    known: dict[int, tuple[Any, Leaf]] = {}  # with the tensor, so that its id stays
+    told = []
+    for name in names:
+        if name in namespace:
+            value, seconds = namespace[name], max(0.0, min(each_within, over - time.monotonic()))
+            told.append(_variable(name, value, compute, seconds, known))
+    return told
+
+
+def _variable(
+    name: str, value: object, compute: bool, seconds: float, known: dict[int, tuple[Any, Leaf]]
+) -> Variable:
+    kind, check = hostile.name_of(type(value)), _limit(seconds)
+    try:
+        if compute:
+            _compute([one.value for one in _leaves(value, check) if _is_pending(one)])
+        leaves, nbytes = hostile.within(seconds, lambda: _told(value, compute, check, known))
+    except hostile.TooLong:
+        return Variable(name, kind, (Leaf("", kind, "late", why="looking at it takes too long"),))
+    except Exception as problem:
+        return Variable(name, kind, (Leaf("", kind, "opaque", why=_why(problem)),))
+    tensors = [leaf for leaf in leaves if leaf.shape is not None]
+    lone = tensors[0] if len(leaves) == len(tensors) == 1 else None
+    text = lone.value if lone and lone.value else short_repr(value)
+    dtype, device = _common({leaf.dtype for leaf in tensors}), _common({x.device for x in tensors})
+    return Variable(name, kind, leaves, text, lone.shape if lone else None, dtype, device, nbytes)
+
+
+def _limit(seconds: float) -> Callable[[], None]:
+    """Raises `hostile.TooLong` when so much time is over, to end what nobody waits for any more."""
+    over = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() >= over:
+            raise hostile.TooLong
+
+    return check
+
+
+def _told(
+    value: object, compute: bool, check: Callable[[], None], known: dict[int, tuple[Any, Leaf]]
+) -> tuple[tuple[Leaf, ...], int]:
+    """The leaves of a value, and their bytes. Tensors that models, optimizers and names share are
+    read once."""
+    told: list[Leaf] = []
+    sizes: dict[int, int] = {}
+    with _without_their_code():
+        for one in _leaves(value, check):
+            if len(told) == MOST:
+                told.append(Leaf("…", "", "opaque", why=f"only {MOST:,} parts are compared"))
+                break
+            read = known.get(id(one.value)) if one.has_elements else None
+            leaf = replace(read[1], path=one.path) if read else _leaf(one, compute, check)
+            if one.has_elements:
+                known[id(one.value)] = one.value, leaf
+            sizes[id(one.value)] = leaf.nbytes
+            told.append(leaf)
+    return tuple(told), sum(sizes.values())
+
+
+def _without_their_code() -> contextlib.AbstractContextManager[object]:
+    """Have tensors answer without what their classes say."""
+    torch: Any = sys.modules.get("torch")
+    return torch._C.DisableTorchFunction() if torch else contextlib.nullcontext()
+
+
+def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
+    kind = hostile.name_of(type(one.value))
+    if one.text is not None:
+        digest = hashlib.blake2b(one.text, digest_size=16).hexdigest()
+        shown = (
+            one.text[: 2 * _TEXT].decode(errors="ignore")
+            if type(one.value) in _TOLD_BY_REPR
+            else ""
+        )
+        return Leaf(one.path, kind, "known", digest=digest, value=in_one_line(shown, _TEXT))
+    if one.why:
+        return Leaf(one.path, kind, "opaque", why=one.why)
+    about = _about(one.value)
+    try:
+        state, why = _obstacle(one.value, compute)
+        if state != "known":
+            return Leaf(one.path, kind, state, **about, why=why)
+        content = _content(_array(one.value), check)
+    except hostile.TooLong:
+        raise
+    except Exception as problem:
+        return Leaf(one.path, kind, "opaque", **about, why=_why(problem))
+    if type(one.value) in (int, float):
+        content["value"] = repr(one.value)
+    return Leaf(one.path, kind, "known", **about, **content)
+
+
+def _why(problem: Exception) -> str:
+    """Also of what a device says where its memory is gone, such as that of a donated array."""
+    said = in_one_line(hostile.message_of(problem), 120)
+    return f"reading it raised {hostile.name_of(type(problem))}: {said}"
+
+
+def _common(texts: set[str]) -> str:
+    """The one that all are; `several` if they differ."""
+    return next(iter(texts)) if len(texts) == 1 else "several" if texts else ""
 
 
 def values(
@@ -75,256 +268,294 @@ def values(
     room: int = LARGEST,
     within: float = ALL,
 ) -> list[Values]:
-    """The elements of leaves, by name and path, with at most `room` bytes of data altogether and
-    `within` seconds; of the others their blocks' digests. Pending ones are not computed. In the
-    order of `wanted`."""
-    deadline = Deadline(within)
-    by_name: dict[str, list[str]] = {}
-    for name, path in wanted:
-        by_name.setdefault(name, []).append(path)
-    answers: dict[tuple[str, str], Values] = {}
-    for name, paths in by_name.items():
-        found: dict[str, Any] = {}
-        with contextlib.suppress(hostile.TooLong):
-            found = _elements(namespace.get(name), paths, deadline)
-        for path in paths:
-            answer = _values(name, path, found.get(path), room, deadline)
-            room -= len(answer.data or b"")
-            answers[name, path] = answer
-    return [answers[one] for one in wanted]
+    """The elements of leaves, by name and path, with at most `room` bytes altogether and `within`
+    seconds. Pending ones are not computed. In the order of `wanted`."""
+    check = _limit(within)
+    read: dict[tuple[str, str], Values] = {}
 
+    def look() -> None:
+        left = room
+        with _without_their_code():
+            for name in dict(wanted):
+                for one in _leaves(namespace.get(name), check):
+                    if one.has_elements and (name, one.path) in wanted:
+                        read[name, one.path] = found = _values(name, one, left, check)
+                        left -= len(found.data or b"")
 
-def _elements(value: object, paths: Collection[str], deadline: Deadline) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for leaf in leaves(value, deadline):
-        if type(leaf) is Elements and leaf.path in paths:
-            found[leaf.path] = leaf.value
-            if len(found) == len(paths):
-                break
-    return found
-
-
-def _values(name: str, path: str, value: Any, room: int, deadline: Deadline) -> Values:
-    numpy: Any = importlib.import_module("numpy")
-    if value is None:
-        return Values(name, path, why="it is not there any more")
+    why = "it is not there any more"
     try:
-        why = _unreadable(value)
-        why = why or ("it is not computed yet" if _is_pending(value) else "")
-        why = why or (_SHARDED if _is_sharded(value) else "")
-        if why:
-            return Values(name, path, why=why)
-        array = _array(value, deadline)
-        if _wire_size(array) > room:
-            return Values(name, path, blocks=blocks(array, deadline))
-        parts = list(pieces(array, deadline))
-        data = b"".join(part.view(numpy.uint8).data for part in parts if part.size)
-    except hostile.TooLong as problem:
-        return Values(name, path, why=f"reading it took {problem}")
-    except Exception as problem:
-        return Values(name, path, why=_why(problem))
-    return Values(name, path, parts[0].dtype.str, data)
-
-
-def _wire_size(array: Any) -> int:
-    """Bytes of its elements as `pieces` gives them: at least four where NumPy lacks their type."""
-    each: int = max(array.element_size(), 4) if static.is_tensor(array) else array.itemsize
-    count: int = math.prod(array.shape)
-    return count * each
-
-
-class _Looked:
-    """Describes variables. Tensors that models, optimizers and names share are read once."""
-
-    def __init__(self, compute: bool) -> None:
-        self._compute = compute
-        self._known: dict[int, tuple[Any, Leaf]] = {}  # with the tensor, so that its id stays
-
-    def variable(self, name: str, value: object, deadline: Deadline) -> Variable:
-        kind, told = hostile.name_of(type(value)), _Leaves()
-        try:
-            if self._compute:
-                lazy_values.compute(list(_pending(value, deadline)))
-            for found in leaves(value, deadline):
-                told.add(self._leaf(found, deadline), id(_held(found)))
-        except hostile.TooLong as problem:
-            told.add(Leaf("", kind, "late", why=f"looking at it took {problem}"))
-        except Exception as problem:
-            told.add(Leaf("", kind, "opaque", why=_why(problem)))
-        lone = told.first if len(told.leaves) == 1 and told.first.shape is not None else None
-        return Variable(
-            name,
-            kind,
-            told.all(),
-            lone.value if lone and lone.value else _text(value, deadline),
-            lone.shape if lone else None,
-            _common(leaf.dtype for leaf in told.leaves if leaf.shape is not None),
-            _common(leaf.device for leaf in told.leaves if leaf.shape is not None),
-            sum(told.sizes.values()),
-        )
-
-    def _leaf(self, found: Found, deadline: Deadline) -> Leaf:
-        kind = hostile.name_of(type(_held(found)))
-        if isinstance(found, Opaque):
-            return Leaf(found.path, kind, "opaque", why=found.why)
-        if isinstance(found, Plain):
-            digest = hashlib.blake2b(found.data, digest_size=16).hexdigest()
-            return Leaf(found.path, kind, "known", digest=digest, value=_plain_text(found.value))
-        known = self._known.get(id(found.value))
-        if known is None:
-            known = found.value, _of_elements(found.value, kind, self._compute, deadline)
-            self._known[id(found.value)] = known
-        return dataclasses.replace(known[1], path=found.path)
-
-
-def _text(value: object, deadline: Deadline) -> str:
-    try:
-        return short_repr(value, deadline)
+        hostile.within(within, look)
     except hostile.TooLong:
-        return ""
+        why = "reading it takes too long"
+    return [read.get(one) or Values(*one, why=why) for one in wanted]
 
 
-def _held(found: Found) -> object:
-    return found.value
+def _values(name: str, one: _Part, room: int, check: Callable[[], None]) -> Values:
+    try:
+        _, why = _obstacle(one.value, False)
+        if not why and _about(one.value).get("nbytes", 0) > room:
+            why = "too large to be sent"
+        if why:
+            return Values(name, one.path, why=why)
+        parts = list(_pieces(_array(one.value), check))
+        return Values(name, one.path, parts[0].dtype.str, b"".join(map(bytes, parts)))
+    except hostile.TooLong:
+        raise
+    except Exception as problem:
+        return Values(name, one.path, why=_why(problem))
 
 
-def _pending(value: object, deadline: Deadline) -> Iterator[Any]:
-    for found in leaves(value, deadline):
-        is_readable = isinstance(found, Elements) and not _unreadable(found.value)
-        if is_readable and _is_pending(found.value):
-            yield found.value
+# ---------------------------------------------------------------- what a variable is made of
 
 
-def _is_pending(value: object) -> bool:
-    return static.is_tensor(value) and lazy_values.is_pending(value)
+class _Part(NamedTuple):
+    """A leaf of a value: `text` is equal where plain values are, None for what has elements; `why`
+    it cannot be compared, if so."""
 
-
-def _is_sharded(value: object) -> bool:
-    return static.is_tensor(value) and lazy_values.is_sharded(value)
-
-
-class _Leaves:
-    """The leaves of a variable; those after the first MOST are told as one."""
-
-    def __init__(self) -> None:
-        self.leaves: list[Leaf] = []
-        self.sizes: dict[int, int] = {}
-        self._hasher = hashlib.blake2b(digest_size=16)
-        self._more = 0
-        self._state: State = "known"
+    path: str
+    value: Any
+    text: bytes | None = None
+    why: str = ""
 
     @property
-    def first(self) -> Leaf:
-        return self.leaves[0]
-
-    def add(self, leaf: Leaf, one: int = 0) -> None:
-        self.sizes[one] = leaf.nbytes
-        if len(self.leaves) < MOST:
-            self.leaves.append(leaf)
-            return
-        self._more += 1
-        self._state = leaf.state if self._state == "known" else self._state
-        self._hasher.update(f"{leaf.path} {leaf.shape} {leaf.dtype} {leaf.digest} ".encode())
-
-    def all(self) -> tuple[Leaf, ...]:
-        if not self._more:
-            return tuple(self.leaves)
-        digest = self._hasher.hexdigest() if self._state == "known" else ""
-        rest = Leaf(REST, f"{self._more:,} more", self._state, digest=digest)
-        return (*self.leaves, rest)
+    def has_elements(self) -> bool:
+        return self.text is None and not self.why
 
 
-def _of_elements(value: Any, kind: str, is_computed: bool, deadline: Deadline) -> Leaf:
-    about = _about(value)
-    try:
-        why = _unreadable(value)
-        if why:
-            return Leaf("", kind, "opaque", **about, why=why)
-        if not is_computed and _is_pending(value):
-            return Leaf("", kind, "pending", **about)
-        if not is_computed and _is_sharded(value):
-            return Leaf("", kind, "opaque", **about, why=_SHARDED)
-        known = content(_array(value, deadline), deadline)
-    except hostile.TooLong as problem:
-        return Leaf("", kind, "late", **about, why=f"reading it took {problem}")
-    except Exception as problem:
-        return Leaf("", kind, "opaque", **about, why=_why(problem))
-    text = repr(value) if type(value) in (int, float) else known.value
-    return Leaf("", kind, "known", **about, **{**vars(known), "value": text})
+def _leaves(
+    value: Any, check: Callable[[], None], path: str = "", above: tuple[int, ...] = ()
+) -> Iterator[_Part]:
+    """Models are taken apart by parameter and buffer, optimizers by state, containers by item,
+    objects of classes written in Python by attribute."""
+    check()
+    kind = hostile.name_of(type(value))
+    if _has_elements(value):
+        yield _Part(path, value)
+    elif (text := _text(value)) is not None:
+        yield _Part(path, value, text)
+    elif id(value) in above:
+        yield _Part(path, "...", b"cycle%d" % above[::-1].index(id(value)))
+    elif (inside := _inside(value)) is None:
+        yield _Part(path, value, why=f"values of type {kind} cannot be compared")
+    else:
+        yield _Part(path, value, f"{kind} {len(inside)}".encode())
+        for step, held in inside:
+            yield from _leaves(held, check, path + step, (*above, id(value)))
 
 
-def _why(problem: Exception) -> str:
-    """Also of what a device says where its memory is gone, such as that of a donated array."""
-    said = in_one_line(hostile.message_of(problem), 120)
-    kind = hostile.name_of(type(problem))
-    return said if type(problem) is Incomparable else f"reading it raised {kind}: {said}"
+def _has_elements(value: Any) -> bool:
+    """A tensor or array; a number, or a list of numbers, which is an array too."""
+    if type(value) in (list, tuple):
+        return bool(value) and all(map(_is_number, value))
+    return _is_number(value) or any(one is not None for one in _kinds(value))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) <= _LARGEST_INT)
+
+
+def _text(value: Any) -> bytes | None:
+    """Equal bytes for equal plain values; None for any other value, and for what has items that are
+    better told one by one."""
+    kind, torch = type(value), sys.modules.get("torch")
+    if kind in (bytes, bytearray):
+        return bytes(value)
+    if kind in _TOLD_BY_REPR:
+        return repr(value).encode()
+    if torch is not None and kind in (torch.dtype, torch.layout, torch.device):
+        return str(value).partition(":")[0].encode()  # each rank may have another device's number
+    if isinstance(value, enum.Enum):
+        return f"{hostile.name_of(kind)}.{value._name_}".encode()
+    if inspect.isroutine(value) or isinstance(value, type | types.ModuleType):
+        return f"{getattr(value, '__module__', '')}.{value.__name__}".encode(errors="replace")
+    if kind in (list, tuple, set, frozenset):
+        items = [*value]
+    elif kind is dict and len(value) > _ITEMS:
+        items = [*value.items()]
+    else:
+        return None
+    inside = {type(one) for item in items for one in (item if kind is dict else (item,))}
+    if not inside <= _TOLD_BY_REPR:
+        return None
+    texts = map(repr, items)
+    return f"{kind.__name__} {[*texts] if kind in (list, tuple) else sorted(texts)}".encode()
+
+
+def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
+    """The parts of a container or an object, with the steps to them; None where these are not
+    all."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        held = hidden.attributes(value)
+        kept = [held.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
+        own = {name: one for name, one in sorted(held.items()) if not name.startswith("_")}
+        parts = {name: one for each in (*kept, own) for name, one in each.items()}
+        return [(f".{name}", one) for name, one in parts.items() if one is not None]
+    if torch is not None and isinstance(value, torch.optim.Optimizer):
+        # With parameters by number; not what the user's class has instead.
+        return [(f".{name}", one) for name, one in torch.optim.Optimizer.state_dict(value).items()]
+    if isinstance(value, dict):
+        keyed = [(_text(key), held) for key, held in dict.items(value)]
+        known = sorted((key.decode(errors="replace"), n) for n, (key, _) in enumerate(keyed) if key)
+        return [(f"[{key}]", keyed[n][1]) for key, n in known] if len(known) == len(keyed) else None
+    if isinstance(value, list | tuple):
+        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+        return [(f"[{number}]", item) for number, item in enumerate(items)]
+    if type(value).__basicsize__ == _Plain.__basicsize__:  # it has nothing but attributes
+        return [(f".{name}", held) for name, held in sorted(hidden.attributes(value).items())]
+    return None
+
+
+class _Plain:
+    pass
+
+
+# ---------------------------------------------------------------- tensors and arrays
+
+
+def _kinds(value: Any) -> tuple[Any, Any, Any]:
+    """The torch tensor that a value is; the JAX array that it is, or that a torchax tensor has its
+    elements in; the NumPy array that it is. None for what it is not."""
+    tensor = value if jax_values.is_torch(value) else None
+    held = vars(value).get("_elem") if jax_values.is_torchax(value) else value
+    array = value if is_numpy(value, "ndarray", "generic") else None
+    return tensor, held if jax_values.is_jax(held) else None, array
 
 
 def _about(value: Any) -> dict[str, Any]:
     """The fields of a Leaf that are known without its elements."""
-    if static.is_tensor(value):
-        with importlib.import_module("torch")._C.DisableTorchFunction():
-            size = value.numel() * value.element_size()
-            shape, device = tuple(map(int, value.shape)), str(value.device)
-            about = {"shape": shape, "dtype": _dtype(value), "device": device, "nbytes": size}
-        return {**about, "part": "_is_sharded" in static.attributes(value)}  # torch_xla's FSDP
-    array = static.jax_array(value)
-    if array is not None:
-        size = math.prod(array.shape) * array.dtype.itemsize
-        return {"shape": array.shape, "dtype": _dtype(array), "device": "jax", "nbytes": size}
-    if static.is_array(value):
-        array = importlib.import_module("numpy").asarray(value)
-        return {"shape": array.shape, "dtype": _dtype(array), "nbytes": array.nbytes}
-    return {}
+    tensor, jax_array, array = _kinds(value)
+    if tensor is not None:
+        return {
+            "shape": tuple(map(int, tensor.shape)),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "device": str(tensor.device),
+            "nbytes": tensor.numel() * tensor.element_size(),
+            "part": "_is_sharded" in vars(tensor),  # as torch_xla's FSDP has it
+        }
+    if array is None and jax_array is None:
+        return {}
+    array, device = (array, "") if jax_array is None else (jax_array, "jax")
+    about = {"shape": array.shape, "dtype": str(array.dtype), "device": device}
+    return {**about, "nbytes": math.prod(array.shape) * array.dtype.itemsize}
 
 
-def _dtype(array: Any) -> str:
-    return str(array.dtype).removeprefix("torch.")
+def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
+    """Why the elements of a tensor or array cannot be read; ("known", "") if they can."""
+    tensor, jax_array, array = _kinds(value)
+    why = ""
+    if jax_array is not None:
+        why = "" if jax_values.is_here(jax_array) else "this rank has only a part of it"
+    elif tensor is not None:
+        torch: Any = sys.modules["torch"]
+        place = tensor.device.type
+        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            why = f"values of type {hostile.name_of(type(tensor))} cannot be compared"
+        elif tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            why = "only dense tensors can be compared"
+        elif place not in ("cpu", "xla"):
+            why = f"tensors on device {place} cannot be compared"
+        elif place == "xla" and not is_computed:
+            if _native()._check_tensor_need_materialization([tensor])[0]:
+                return "pending", "it is not computed yet"
+            if _native()._get_xla_sharding_spec(tensor) not in ("", "{replicated}"):
+                why = "it is sharded, and reading it would compute"
+    elif array is not None:
+        # The bytes of wider numbers, and of records, may differ though they are equal.
+        widest = {"V": 0, "f": 8, "c": 16}.get(array.dtype.kind, array.dtype.itemsize)
+        if array.dtype.hasobject or array.dtype.itemsize > widest:
+            why = f"its elements are {array.dtype}"
+    return ("opaque", why) if why else ("known", "")
 
 
-def _unreadable(value: Any) -> str:
-    """Why the elements of a tensor or JAX array cannot be read; "" if they can."""
-    array = static.jax_array(value)
-    if array is not None:
-        return "" if jax_values.is_here(array) else "this rank has only a part of it"
-    if not static.is_tensor(value):
-        return ""
-    torch: Any = importlib.import_module("torch")
-    own = (static.held_by_class(kind) for kind in static.mro(type(value)))
-    dispatch = next(kept["__torch_dispatch__"] for kept in own if "__torch_dispatch__" in kept)
-    if dispatch is not static.held_by_class(torch.Tensor)["__torch_dispatch__"]:
-        return f"values of type {hostile.name_of(type(value))} cannot be compared"
-    with torch._C.DisableTorchFunction():
-        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
-            return "only dense tensors can be compared"
-        place = value.device.type
-    return "" if place in ("cpu", "xla") else f"tensors on device {place} cannot be compared"
+def _native() -> Any:
+    return importlib.import_module("torch_xla")._XLAC
 
 
-def _array(value: Any, deadline: Deadline) -> Any:
-    """The elements, as something that `content` takes."""
+def _is_pending(one: _Part) -> bool:
+    return one.has_elements and _obstacle(one.value, False)[0] == "pending"
+
+
+def _compute(tensors: Sequence[Any]) -> None:
+    """Let torch_xla compute these, in one graph. All ranks have to ask for the same ones: their
+    graphs may have collectives."""
+    if tensors:
+        _native()._xla_sync_multi(list(tensors), devices=[], wait=True, sync_xla_data=True)
+
+
+def _array(value: Any) -> Any:
+    """The elements, as a NumPy array or a CPU tensor. What is on a device is waited for."""
     numpy: Any = importlib.import_module("numpy")
-    array = static.jax_array(value)
-    if array is not None:
-        found = deadline.within(lambda: numpy.asarray(array))
+    tensor, jax_array, array = _kinds(value)
+    if jax_array is not None:
+        found = numpy.asarray(jax_array)
         return found.astype("float32") if found.dtype.kind == "V" else found  # bfloat16, say
-    if static.is_tensor(value):
-        if lazy_values.is_lazy(value):
-            return deadline.within(lambda: lazy_values.on_host(value))
-        return lazy_values.on_host(value)
-    return numpy.asarray(value) if static.is_array(value) else numpy.array(value, dtype="float64")
+    if tensor is not None:
+        is_lazy = tensor.device.type == "xla"
+        return (_native()._xla_get_cpu_tensors([tensor])[0] if is_lazy else tensor).detach()
+    # Without the methods of an array's own class.
+    return numpy.asarray(value) if array is not None else numpy.array(value, dtype="float64")
 
 
-def _plain_text(value: object) -> str:
-    kind = type(value)
-    if kind in (int, float, bool, type(None), complex):
-        return in_one_line(repr(value), _TEXT)
-    if kind in (str, bytes):
-        return in_one_line(repr(value[:_TEXT]), _TEXT)  # type: ignore[index]
-    return ""
+def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
+    """The fields of a Leaf that its elements have: equal numbers have equal digests."""
+    numpy: Any = importlib.import_module("numpy")
+    hasher, nans, squares = hashlib.sha256(), 0, 0.0
+    pieces, kind = _pieces(array, check), ""
+    for piece in pieces:
+        hasher.update(piece.view(numpy.uint8).data if piece.size else b"")
+        kind = piece.dtype.kind
+        if kind in "biufc":
+            nans += int(numpy.isnan(piece).sum())
+            # Without BLAS, whose threads would take the cores of all other ranks.
+            finite = numpy.abs(piece[numpy.isfinite(piece)]).astype(numpy.float64)
+            squares += float(numpy.square(finite).sum())
+    norm = math.sqrt(squares) if kind in "biufc" and math.isfinite(squares) else None
+    value = str(piece[0]) if math.prod(array.shape) == 1 else ""
+    return {"digest": hasher.hexdigest()[:32], "nans": nans, "norm": norm, "value": value}
 
 
-def _common(texts: Iterable[str]) -> str:
-    """The one that all are; `several` if they differ."""
-    found = set(texts)
-    return found.pop() if len(found) == 1 else "several" if found else ""
+def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:
+    """The elements row by row, as NumPy arrays of one dimension, in small pieces: large tensors
+    need no memory of their own, and the time is kept."""
+    for piece in _split(array):
+        check()
+        flat = piece.reshape(-1)
+        yield _canonical(_as_numpy(flat) if jax_values.is_torch(flat) else flat)
+
+
+def _split(array: Any) -> Iterator[Any]:
+    """Parts of at most _PIECE elements; views, whatever the strides are."""
+    count = math.prod(array.shape)
+    if count <= _PIECE:
+        yield array
+        return
+    step = max(1, _PIECE // (count // array.shape[0]))
+    for start in range(0, array.shape[0], step):
+        yield from _split(array[start : start + step]) if step > 1 else _split(array[start])
+
+
+def _as_numpy(flat: Any) -> Any:
+    """The elements of a CPU tensor: those that NumPy does not have (bfloat16) as float32."""
+    torch: Any = sys.modules["torch"]
+    flat = flat.resolve_conj().resolve_neg()
+    try:
+        return flat.numpy()
+    except TypeError:
+        return flat.to(torch.complex64 if flat.is_complex() else torch.float32).numpy()
+
+
+def _canonical(flat: Any) -> Any:
+    """With all NaNs made one, and -0.0 made 0.0."""
+    numpy: Any = importlib.import_module("numpy")
+    flat = numpy.ascontiguousarray(flat)
+    if not flat.dtype.isnative:
+        flat = flat.astype(flat.dtype.newbyteorder("="))
+    if flat.dtype.kind not in "fc":
+        return flat
+    with numpy.errstate(all="ignore"):  # signalling NaNs
+        flat = flat + flat.dtype.type(0)
+    lost = numpy.isnan(flat)
+    if lost.any():
+        flat[lost] = numpy.nan
+    return flat

@@ -1,30 +1,31 @@
 """What ranks display: how displays are written and read, and `run.displays`.
 
-A rank's file is a journal of lines of JSON: a display, an update of one, a clearing. What a reader
-folds them into is bounded; once most of a journal is of no more use, its writer writes it anew.
+A rank's file is a journal of lines of JSON: a display, an update of one, a clearing, after which a
+long one is begun anew. What a reader folds them into is bounded, and so is the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from xla_nb import markup
 from xla_nb.record import private
 from xla_nb.record.files import partial
-from xla_nb.wording import in_one_line
+from xla_nb.wording import in_one_line, size
 
 #: Displays of a rank that are kept, and their bytes: the newest ones.
 MOST, MOST_BYTES = 100, 32_000_000
-#: Bytes of one display.
-LARGEST = 8_000_000
+#: Bytes of one display, and of a journal.
+LARGEST, JOURNAL = 8_000_000, 256 << 20
 _READ = 1 << 24  # bytes to read from a journal at a time
 
 
@@ -54,7 +55,7 @@ class Display:
     def is_closed(self) -> bool:
         """Whether its HTML, if it has any, leaves alone what would follow it in a page."""
         html = self.data.get("text/html")
-        return not isinstance(html, str) or markup.is_closed(html)
+        return not isinstance(html, str) or is_closed(html)
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(self.data), dict(self.metadata)
@@ -92,8 +93,6 @@ class Shown:
                 self._update(Display(**_checked(body), nbytes=nbytes))
             case "clear":
                 self._clear(**body)
-            case "dropped":
-                self.dropped += int(body["count"])
             case _:
                 self.unreadable += 1
 
@@ -126,16 +125,6 @@ class Shown:
         while len(self.displays) > MOST or size > MOST_BYTES:
             size -= self.displays.pop(0).nbytes
             self.dropped += 1
-
-    def lines(self) -> Iterator[bytes]:
-        """A shorter journal of the same."""
-        if self.dropped:
-            yield encode("dropped", count=self.dropped)
-        for one in self.displays:
-            data, metadata = dict(one.data), dict(one.metadata)
-            yield encode("show", data=data, metadata=metadata, id=one.id, result=one.result)
-        if self._clears:
-            yield encode("clear", wait=True)
 
 
 def _checked(body: dict[str, Any]) -> dict[str, Any]:
@@ -199,31 +188,31 @@ class Journal:
 
     def __init__(self, path: str | Path) -> None:
         self._name = path
-        self._useful = 0  # bytes of it, when it was last written anew
 
     @functools.cached_property
     def _path(self) -> Path:
         return Path(self._name)
 
-    def add(self, line: bytes) -> int:
+    def add(self, line: bytes, *, clears: bool = False) -> int:
         """Append a line that `encode` has made, whole or not at all; gives the bytes of the journal
-        then. Raises OSError."""
+        then. One that `clears` begins a long one anew. Raises OSError, also where it is full."""
         fd = self._locked()
         try:
-            size = os.fstat(fd).st_size
-            if size > 2 * self._useful + MOST_BYTES:
-                os.close(fd)
-                fd = -1
-                self._write_anew()
-                fd = self._locked()
-                size = os.fstat(fd).st_size
-            if size and os.pread(fd, 1, size - 1) != b"\n":  # of a process that was killed
+            nbytes = os.fstat(fd).st_size
+            if clears and nbytes > MOST_BYTES:
+                scratch = partial(self._path)
+                private.write(scratch, line)
+                scratch.rename(self._path)
+                return len(line)
+            if nbytes + len(line) > JOURNAL:
+                most = f"{size(JOURNAL)} are the most for a rank's displays"
+                raise OSError(errno.ENOBUFS, f"{most}, unless it clears them")
+            if nbytes and os.pread(fd, 1, nbytes - 1) != b"\n":  # of a process that was killed
                 line = b"\n" + line
-            _append(fd, line, size)
-            return size + len(line)
+            _append(fd, line, nbytes)
+            return nbytes + len(line)
         finally:
-            if fd >= 0:
-                os.close(fd)
+            os.close(fd)
 
     @property
     def nbytes(self) -> int:
@@ -241,20 +230,7 @@ class Journal:
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(fd).st_ino == self._path.stat().st_ino:
                     return fd
-            os.close(fd)  # another one has written it anew
-
-    def _write_anew(self) -> None:
-        fd = self._locked()
-        try:
-            reader = Reader(self._path)
-            reader.look()
-            lines = list(reader.shown.lines())
-            scratch = partial(self._path)
-            private.write(scratch, b"".join(lines))
-            scratch.rename(self._path)
-            self._useful = sum(map(len, lines))
-        finally:
-            os.close(fd)
+            os.close(fd)  # another one has begun it anew
 
 
 def _append(fd: int, line: bytes, size: int) -> None:
@@ -266,3 +242,49 @@ def _append(fd: int, line: bytes, size: int) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(fd, size)
         raise
+
+
+# ---------------------------------------------------------------- HTML of a rank's
+
+#: Elements without an end.
+_VOID = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr")
+)
+_DEEPEST = 500  # elements in one another; browsers have a limit like this
+
+
+class _Elements(HTMLParser):
+    """`are_plain`: each element so far ends in the one that it began in, and there is nothing that
+    browsers read in another way than this parser."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.are_plain = True
+        self.open_now: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in _VOID:
+            self.open_now.append(tag)
+        self.are_plain &= tag != "plaintext" and len(self.open_now) < _DEEPEST
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.are_plain &= tag in _VOID or "svg" in self.open_now  # elsewhere `<div/>` is open
+
+    def handle_endtag(self, tag: str) -> None:
+        self.are_plain &= bool(self.open_now) and self.open_now.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.are_plain &= self.cdata_elem is None or "<" not in data
+
+    def handle_comment(self, data: str) -> None:
+        self.are_plain = False
+
+    unknown_decl = handle_pi = handle_comment
+
+
+def is_closed(html: str) -> bool:
+    """Whether HTML ends outside of tags, comments and elements, and ends none it did not open."""
+    elements = _Elements()
+    elements.feed(html)
+    unread = "<" in elements.rawdata or elements.cdata_elem is not None
+    return elements.are_plain and not elements.open_now and not unread

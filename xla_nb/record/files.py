@@ -1,36 +1,32 @@
 """The files of a run: every file's name is spelled here and nowhere else.
 
 A record is complete without the notebook that started the run, and only its owner can read it.
+Where its disk is full, what fits is kept, what does not is told once, and nobody ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import math
 import os
 import shutil
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from xla_nb.protocol.events import Event, encode
 from xla_nb.record import private
-from xla_nb.record.full_disk import Appender
 
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
-#: What a file of a record holds, where ranks add to it while they run.
-Kind = Literal["log", "history", "result", "sample", "displays"]
-_KINDS: dict[str, Kind] = {
-    "out": "log",
-    "err": "log",
-    "history": "history",
-    "result": "result",
-    "now": "sample",
-    "displays": "displays",
-}
+#: The endings of files that grow while ranks run; a sample is written over.
+GROWING = ("out", "err", "history", "result", "displays")
+SAMPLE = "now"
 #: Seconds after which what nobody has touched is given up.
 WEEK = 7 * 24 * 3600
 _KEPT = 1 << 24  # bytes of events that wait for space on a full disk
@@ -88,9 +84,9 @@ class Record:
         """A new, empty record. Raises OSError when it cannot be written, or the home is another
         user's."""
         record = cls(_own(folder) / run)
-        private.make_folder(record.path)
+        record.path.mkdir(0o700)
         try:
-            private.make_folder(record.program_folder)
+            record.program_folder.mkdir(0o700)
             private.write(record._owner, _own_process(os.getpid()).encode())
             private.touch(record.stacks_request)  # now, for a full disk takes no new file later
             os.utime(record.stacks_request, (0, 0))
@@ -172,11 +168,6 @@ class Record:
         lives = self._owner_lives()
         return _age(self._owner) < WEEK if lives is None else lives
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether it is this process that needs the record."""
-        return self._owner_fields() == _own_process(os.getpid()).split()
-
     def is_lost(self, *, at_once: bool = False) -> bool:
         """Whether a run that has not ended never will: its process is gone, and nothing was touched
         for a week. `at_once`: without the week, if the process is known to be gone."""
@@ -218,13 +209,15 @@ class Record:
             self._events.close()
 
     def own(self) -> None:
-        """Mark the record as needed by this process."""
-        with contextlib.suppress(OSError):  # another process has removed it
-            private.write(self._owner, _own_process(os.getpid()).encode())
+        """Mark the record as needed by this process, if no other one needs it."""
+        if not self.is_owned:
+            with contextlib.suppress(OSError):  # another process has removed it, or a full disk
+                private.write(self._owner, _own_process(os.getpid()).encode())
 
     def disown(self) -> None:
-        """Mark the record as no longer needed by the process that needed it."""
-        self._owner.unlink(missing_ok=True)
+        """Mark the record as no longer needed by this process; no other one's mark is touched."""
+        if self._owner_fields() == _own_process(os.getpid()).split():
+            self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
         """Write the summary, with the bytes of all files; from now on the run has ended.
@@ -271,16 +264,6 @@ def partial(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
-def kind(name: str) -> Kind | None:
-    """What a file of a record holds; None for files that ranks do not add to."""
-    return _KINDS.get(name.rpartition(".")[2])
-
-
-def is_log_of_job(name: str) -> bool:
-    """Whether this is the job's output rather than a rank's."""
-    return kind(name) == "log" and name.startswith("job.")
-
-
 def _process(pid: int) -> str:
     """A process by its id, its start time (proc(5)), because ids are reused, and its machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -304,18 +287,76 @@ def _age(path: Path) -> float:
         return math.inf
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def _bytes_in(folder: Path) -> int:
     """Of all files in it; none where somebody has removed it."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except FileNotFoundError:
-        return 0
-    return sum(_bytes_in(path) if is_folder else _size(path) for path, is_folder in found)
+    found = 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found += Path(top, name).lstat().st_size
+    return found
+
+
+# ---------------------------------------------------------------- a disk that may be full
+
+#: What a system call says of a disk: full, its quota, a limit on file sizes, broken.
+_OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE}
+_FREE = " Free space there, or set XLA_NB_HOME to a folder that has more before the next launch."
+_FIXES = {
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+    errno.EFBIG: " Raise the limit on the size of files (`ulimit -f`).",
+}
+
+
+def is_of_disk(problem: OSError) -> bool:
+    """Whether the disk could not take what was written, rather than the file being wrong."""
+    return problem.errno in _OF_DISKS
+
+
+class Losses:
+    """Tells what could not be written to a folder, each kind of thing once."""
+
+    def __init__(self, folder: str | Path, tell: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._tell = tell
+        self._told: set[str] = set()
+
+    def note(self, what: str, problem: OSError) -> None:
+        """`what` is as in "Cannot write all of its output"."""
+        if what not in self._told:
+            self._told.add(what)
+            self._tell(
+                f"Cannot write {what}: {problem.strerror} ({self._folder}). The run goes on."
+                f"{_FIXES.get(problem.errno or 0, '')}"
+            )
+
+
+class Appender:
+    """A file that grows by whole lines, of any thread. What does not fit waits in memory, up to
+    `most` bytes, and is written when there is space again; what waits no longer is lost.
+
+    Opened by `add` where it is not; the caller closes it.
+    """
+
+    def __init__(self, path: str | Path, most: int) -> None:
+        self._path, self._most = path, most
+        self._file: int | None = None
+        self._waiting = b""
+        self._lock = threading.Lock()
+
+    def add(self, line: bytes = b"") -> None:
+        """Append what waits, and a line. Raises OSError where some has to wait, or is lost."""
+        with self._lock:
+            if len(self._waiting) + len(line) <= self._most:
+                self._waiting += line
+            if self._file is None and self._waiting:
+                self._file = private.writing(self._path, os.O_WRONLY | os.O_APPEND)
+            while self._file is not None and self._waiting:
+                self._waiting = self._waiting[os.write(self._file, self._waiting) :]
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb.record import private
-from xla_nb.record.files import Record
-from xla_nb.record.full_disk import Losses, is_of_disk
+from xla_nb.record.files import Losses, Record, is_of_disk
 
 _GAP = "\n… output is missing here: {} …\n"
 _WHAT = "all of its output"

@@ -1,4 +1,5 @@
-"""Whether ranks agree on their variables, from what they tell of them. Pure.
+"""Whether ranks agree on their variables, from what they tell of them, and how that is said:
+`rank 2 (fc1.weight: 128 of 128 elements)`. Pure.
 
 Two rounds: from the digests of all ranks follows who differs; for the leaves that do, one rank of
 each group of equal ones is asked for the values, from which follows by how much.
@@ -6,13 +7,14 @@ each group of equal ones is asked for the values, from which follows by how much
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from xla_nb.protocol.variables import Leaf, Values, Variable
-from xla_nb.run.elements import Difference, difference
+from xla_nb.rank.variables import Leaf, Values, Variable
+from xla_nb.wording import in_one_line, ranks, several, shortened
 
 #: different         some ranks have something else than most
 #: not on all        some ranks do not have it; those that have it agree
@@ -30,6 +32,25 @@ Verdict = Literal[
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)  # from the most telling one
 #: Leaves of a variable whose values are asked for; groups of ranks of a leaf.
 _LEAVES, _GROUPS = 32, 8
+_IN_A_SENTENCE, _GROUPS_TOLD = 3, 4  # leaves, and groups of ranks, that are told one by one
+_LONGEST = 40  # characters of a value or a type
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of the elements of a rank from those of another.
+
+    count    how many differ; NaN differs from any number, and not from NaN
+    of       how many there are
+    largest  the largest difference between two numbers, `inf` where one of them is; None if none
+             can be subtracted
+    why      why there are no figures; the others mean nothing then
+    """
+
+    count: int = 0
+    of: int = 0
+    largest: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,22 +206,13 @@ def _majority(groups: Sequence[Group], missing: Sequence[int]) -> tuple[int, ...
 
 
 def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
-    """The ranks that have the same, the largest group first. Where not even the forms agree, ranks
-    that do not know their elements are among those whose form they have."""
+    """The ranks that know what they have and have the same, the largest group first."""
     alike: dict[tuple[object, ...], list[int]] = {}
-    known = {rank: leaf for rank, leaf in found.items() if leaf.state == "known"}
-    for rank, leaf in known.items():
-        alike.setdefault((_form(leaf), leaf.digest), []).append(rank)
-    if len({_form(leaf) for leaf in found.values() if leaf.state != "late"}) > 1:
-        for rank, leaf in found.items():
-            if leaf.state in ("pending", "opaque"):
-                same = (key for key in alike if key[0] == _form(leaf))
-                alike.setdefault(next(same, (_form(leaf), "")), []).append(rank)
+    for rank, leaf in found.items():
+        if leaf.state == "known":
+            form = leaf.kind, leaf.shape, leaf.dtype, leaf.digest
+            alike.setdefault(form, []).append(rank)
     return sorted(map(sorted, alike.values()), key=lambda ranks: (-len(ranks), ranks))
-
-
-def _form(leaf: Leaf) -> tuple[object, ...]:
-    return leaf.kind, leaf.shape, leaf.dtype
 
 
 def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
@@ -231,3 +243,161 @@ def _verdict(
     if unknown:
         return "not compared"
     return "equal but for NaN" if groups[0].leaf.nans else "equal"
+
+
+# ---------------------------------------------------------------- by how much
+
+
+def difference(one: Values, other: Values) -> Difference:
+    """How the elements of a leaf differ between two ranks."""
+    if one.data is None or other.data is None:
+        return Difference(why=f"not counted: {one.why or other.why}")
+    if one.dtype != other.dtype or len(one.data) != len(other.data):
+        return Difference(why="not counted: the value has changed meanwhile")
+    try:
+        numpy: Any = importlib.import_module("numpy")
+    except ImportError:
+        return Difference(why="not counted: the notebook has no NumPy")
+    a, b = numpy.frombuffer(one.data, one.dtype), numpy.frombuffer(other.data, other.dtype)
+    differ = a != b
+    if a.dtype.kind in "fc":
+        differ &= ~(numpy.isnan(a) & numpy.isnan(b))
+    count = int(differ.sum())
+    if a.dtype.kind not in "biufc":
+        return Difference(count, a.size)
+    wide = numpy.complex128 if a.dtype.kind == "c" else numpy.float64
+    with numpy.errstate(all="ignore"):
+        gaps = abs(a[differ].astype(wide) - b[differ].astype(wide))
+    gaps = gaps[~numpy.isnan(gaps)]
+    return Difference(count, a.size, float(gaps.max()) if gaps.size else None)
+
+
+# ---------------------------------------------------------------- in words
+
+
+def verdict(one: Compared) -> str:
+    """`equal`, `rank 2 differs`, `only on rank 0`: short."""
+    if one.verdict == "different":
+        return _differ(one.deviating)
+    if one.verdict == "no majority":
+        return _spread(leaf for leaf in one.leaves if leaf.verdict == "no majority")
+    if one.verdict == "not on all":
+        return f"only on {ranks(one.by_rank)}"
+    if one.verdict == "pending":
+        return f"pending on {ranks({rank for leaf in one.leaves for rank in leaf.unknown})}"
+    if one.verdict == "not compared":
+        compared = any(leaf.verdict != "not compared" for leaf in one.leaves if leaf.path)
+        return "equal where compared" if compared else "not compared"
+    return "" if one.verdict == "alone" else one.verdict
+
+
+def _differ(who: Sequence[int]) -> str:
+    return f"{ranks(who)} {'differs' if len(who) == 1 else 'differ'}"
+
+
+def _spread(leaves: Iterable[ComparedLeaf]) -> str:
+    """It may be meant so: no rank can be said to be the one that differs."""
+    groups = [leaf.groups for leaf in leaves]
+    if any(len(group.ranks) > 1 for each in groups for group in each):
+        return "no majority"
+    return "both ranks differ" if all(len(each) == 2 for each in groups) else "differs by rank"
+
+
+def sentence(one: Compared) -> str:
+    """`rank 2 (fc1.weight: 128 of 128 elements, largest difference 0.31)`, of a different one;
+    without ranks where there is no majority."""
+    different = [leaf for leaf in one.leaves if leaf.verdict in ("different", "no majority")]
+    told = [f"{_named(leaf)}{', '.join(_by_how_much(leaf))}" for leaf in different[:_IN_A_SENTENCE]]
+    more = len(different) - len(told)
+    told += [f"{more:,} more differ"] if more else []
+    whole = "; ".join(told)
+    return f"{ranks(one.deviating)} ({whole})" if one.deviating else whole
+
+
+def details(one: Compared) -> list[str]:
+    """A line for each leaf on which ranks do not agree, with all that is known of it."""
+    return [line for line in map(_detail, one.leaves) if line]
+
+
+def _detail(leaf: ComparedLeaf) -> str:
+    name = _named(leaf)
+    if leaf.verdict in ("different", "no majority"):
+        told_who = _differ(leaf.deviating) if leaf.deviating else _spread([leaf])
+        who = [told_who] if leaf.path else []  # else it is said of the variable
+        told = [*who, *_by_how_much(leaf), *_nans(leaf), *_norms(leaf)]
+        return f"{name}{'; '.join(told)}"
+    if leaf.verdict == "equal but for NaN":
+        return f"{name}{several(leaf.groups[0].leaf.nans, 'element')} NaN on every rank"
+    if leaf.verdict == "pending":
+        waiting = [rank for rank, held in leaf.unknown.items() if held.state == "pending"]
+        return f"{name}not computed yet on {ranks(waiting)}"
+    if leaf.verdict == "not compared":
+        return f"{name}{next(iter(leaf.unknown.values())).why}"
+    return ""
+
+
+def _named(leaf: ComparedLeaf) -> str:
+    path = shortened(leaf.path.removeprefix("."), 60)
+    return f"{path}: " if path else ""
+
+
+def _by_how_much(leaf: ComparedLeaf) -> list[str]:
+    """What differs, the coarsest first: whether it is there, its type, shape, dtype, elements."""
+    if leaf.missing:
+        return [f"missing on {ranks(leaf.missing)}"]
+    forms = (
+        ("type", lambda group: group.leaf.kind),
+        ("shape", lambda group: str(group.leaf.shape)),
+        ("dtype", lambda group: group.leaf.dtype),
+    )
+    told = [text for label, form in forms if (text := _each(leaf.groups, label, form))]
+    if told:
+        return told
+    if any(group.leaf.value for group in leaf.groups):
+        return [_each(leaf.groups, "", lambda group: group.leaf.value or group.leaf.kind)]
+    return _elements(leaf)
+
+
+def _elements(leaf: ComparedLeaf) -> list[str]:
+    known = [group.difference for group in leaf.groups if group.difference is not None]
+    if not known:
+        first = leaf.groups[0].leaf
+        inside = first.shape is None and first.norm is None
+        return ["different contents" if inside else "different elements"]
+    whys = [one.why for one in known if one.why]
+    if whys:
+        return [whys[0]]
+    most = max(known, key=lambda one: one.count)
+    up_to = "up to " if len({one.count for one in known}) > 1 else ""
+    counts = f"{up_to}{most.count:,} of {several(most.of, 'element')}"
+    return [counts, *_largest(known)]
+
+
+def _largest(known: Iterable[Difference]) -> list[str]:
+    gaps = [one.largest for one in known if one.largest is not None]
+    return [f"largest difference {max(gaps):.3g}"] if gaps else []
+
+
+def _nans(leaf: ComparedLeaf) -> list[str]:
+    told = _each(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
+    return [told] if told else []
+
+
+def _norms(leaf: ComparedLeaf) -> list[str]:
+    if any(group.leaf.value or group.leaf.norm is None for group in leaf.groups):
+        return []
+    told = _each(leaf.groups, "norm", lambda group: f"{group.leaf.norm:.6g}")
+    return [told] if told else []
+
+
+def _each(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:
+    """`shape (4, 3) (ranks 0–2), (5, 3) (rank 3)`; "" if it is the same on all ranks."""
+    alike: dict[str, list[int]] = {}
+    for group in groups:
+        alike.setdefault(in_one_line(form(group), _LONGEST), []).extend(group.ranks)
+    if len(alike) < 2:
+        return ""
+    told = [f"{text} ({ranks(who)})" for text, who in alike.items()]
+    more = len(told) - _GROUPS_TOLD
+    told[_GROUPS_TOLD:] = [f"{more} more"] if more > 0 else []
+    return f"{label} {', '.join(told)}".strip()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from xla_nb.protocol.events import Concluded
 from xla_nb.record.sample import INPUT, LOCK, Sample
+from xla_nb.run.stacks import Followed
 from xla_nb.run.state import RunState
-from xla_nb.run.staying import Stopping
 from xla_nb.run.verdict import lasting
 from xla_nb.wording import exactly, listed, ranks, several
 
@@ -218,7 +218,7 @@ def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded
 
 
 def conclude(
-    run: Stopping, label: str, look: Callable[[RunState, str, Samples], Iterable[Concluded]]
+    run: Followed, label: str, look: Callable[[RunState, str, Samples], Iterable[Concluded]]
 ) -> None:
     """Have a run take what can be concluded of its newest samples; of a failure that is of no
     interest, and what live ranks suffer from is said of their cells."""

@@ -1,16 +1,12 @@
-"""The notebook's classes and functions that a run's results name, also where it has redefined them.
-
-A value is read with the definition of the launch where the notebook still had that one then. What a
-launched cell defines is executed in the notebook only when it is used, so of that there may be a
-newer one alone.
-"""
+"""The notebook's classes and functions that a run's results name: the ones of now, and what is said
+where those are others than at the launch."""
 
 from __future__ import annotations
 
 import pickle
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from xla_nb.errors import XlaNbError
@@ -20,19 +16,12 @@ from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
 from xla_nb.protocol.results import DEFINITIONS, RESULT
 from xla_nb.wording import in_one_line
 
-_ABSENT = object()
-
 
 class Definitions:
-    """What the results of one launch need: `resolve` finds what the notebook has under a name now,
-    `named` is what it had at the launch."""
+    """What the results of one launch need: `resolve` finds what the notebook has under a name."""
 
-    def __init__(
-        self, label: str, resolve: Callable[[str], object], named: Mapping[str, object]
-    ) -> None:
-        self._label = label
-        self._resolve = resolve
-        self._named = named
+    def __init__(self, label: str, resolve: Callable[[str], object]) -> None:
+        self._label, self._resolve = label, resolve
         self._told: set[str] = set()
 
     def read(self, rank: int, parcel: Parcel) -> object:
@@ -50,56 +39,35 @@ class Definitions:
                 raise unopened.problem from None
             if isinstance(unopened.problem, pickle.UnpicklingError | EOFError):
                 raise Malformed(str(unopened.problem)) from None
-            redefined = [n for n, one in used.items() if self._is_another(n, one, parcel)]
-            why = self._unreadable(rank, unopened.problem, redefined)
+            why = self._unreadable(rank, unopened.problem, _redefined(used, parcel))
             raise XlaNbError(why) from unopened.problem
         if RESULT not in values:
             raise Malformed("it has no result")
-        for name, value in used.items():
-            if self._is_another(name, value, parcel):
-                self._tell(name, f"rank {rank}'s result is read with the new `{name}`")
+        for name in [name for name in _redefined(used, parcel) if name not in self._told]:
+            self._told.add(name)
+            print(
+                f"`{name}` was redefined after {self._label} was launched; rank {rank}'s result is "
+                f"read with the new `{name}`.",
+                file=sys.stderr,
+            )
         return values[RESULT]
 
-    def _is_another(self, name: str, now: object, parcel: Parcel) -> bool:
-        """Whether a result is read with another definition than that of the launch."""
-        at_launch = parcel.about.get(DEFINITIONS, {}).get(name)
-        told = at_launch is not None and name not in self._named
-        return told and differ(at_launch, fingerprint(now))
-
     def _find(self, rank: int, name: str) -> object:
-        now = self._now(name)
-        if name in self._named:
-            former = self._named[name]
-            if now is former or (_is_code(now) and fingerprint(now) == fingerprint(former)):
-                return now
-            self._tell(name, f"rank {rank}'s result has the former `{name}`")
-            return former
-        if now is _ABSENT:
+        try:
+            now = self._resolve(name)
+        except KeyError:
             raise XlaNbError(
                 f"Rank {rank}'s result needs {name}, which the notebook does not define. Run the "
                 "cell that defines it first."
-            )
-        if not _is_code(now):
+            ) from None
+        if not isinstance(now, type | types.FunctionType):
             raise XlaNbError(
                 f"Rank {rank}'s result needs `{name}` of {self._label}, but in the notebook "
                 f"`{name}` now has type {type(now).__name__}. Run the cell that defines it again."
             )
         return now
 
-    def _now(self, name: str) -> object:
-        try:
-            return self._resolve(name)
-        except KeyError:
-            return _ABSENT
-
-    def _tell(self, name: str, what: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
-            print(
-                f"`{name}` was redefined after {self._label} was launched; {what}.", file=sys.stderr
-            )
-
-    def _unreadable(self, rank: int, problem: BaseException, redefined: Sequence[str]) -> str:
+    def _unreadable(self, rank: int, problem: BaseException, redefined: list[str]) -> str:
         kind = hostile.name_of(type(problem))
         why = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300).rstrip(".")
         told = f"Cannot read rank {rank}'s result: {why}."
@@ -112,5 +80,7 @@ class Definitions:
         )
 
 
-def _is_code(value: object) -> bool:
-    return isinstance(value, type | types.FunctionType)
+def _redefined(used: dict[str, object], parcel: Parcel) -> list[str]:
+    """The names whose definitions are others than those of the launch."""
+    before = parcel.about.get(DEFINITIONS, {})
+    return [n for n, now in used.items() if n in before and differ(before[n], fingerprint(now))]

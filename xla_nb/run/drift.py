@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from xla_nb.protocol.events import Concluded
-from xla_nb.run.comparing import Compared
-from xla_nb.run.disagreement import sentence
+from xla_nb.run.comparing import Compared, sentence
 from xla_nb.wording import ranks
 
 _EQUAL = ("equal", "equal but for NaN")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from xla_nb.engines.base import Engine
+from xla_nb.engines import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.program.build import Cell, Program
 from xla_nb.protocol import events, modules
@@ -27,7 +27,7 @@ from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED
-from xla_nb.run.staying import in_words
+from xla_nb.run.stopping import in_words
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import exactly, ranks
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from xla_nb.engines.stopped import StoppedProcesses
+from xla_nb.linux import is_stopped
 from xla_nb.protocol import events
 from xla_nb.record.files import Record, partial
 from xla_nb.record.sample import Sample
@@ -48,23 +48,19 @@ class HangWatch:
 
     after  seconds without progress after which a rank is hung; 0: never
     stops  a report stops the run
-    here   the processes are on this machine; else their hosts tell which are stopped
+    here   the processes are on this machine, where those that are stopped (SIGSTOP) can be seen
     """
 
     def __init__(self, run: Watched, after: float, *, stops: bool, here: bool) -> None:
         self._run, self._after, self._stops = run, after, stops
-        self._processes = StoppedProcesses() if here else None
+        self._here = here
+        self._due = 0.0  # when to look for stopped processes
         self._clocks: dict[int, Clock] = {}
         self._looked = self._last = float("-inf")  # when: the last look, the last report
         self._reports = 0
         self._waited: dict[int, float] = {}  # when ranks were last seen to wait for the lock
         self._reported: frozenset[_Reason] = frozenset()
         self._inquiry: Inquiry | None = None
-
-    def take(self, event: events.Event) -> None:
-        """Learn of the run's processes."""
-        if self._processes is not None:
-            self._processes.take(event)
 
     def act(self, now: float) -> None:
         """What is due at `now`, of `time.monotonic()`; called often, while nobody stops the run."""
@@ -77,9 +73,17 @@ class HangWatch:
             self._look(now)
 
     def _look_for_stopped(self, now: float) -> None:
-        event = self._processes.look(now) if self._processes is not None else None
-        if event is not None:
-            self._run.take(event)
+        """A process that is stopped can tell nobody."""
+        if not self._here or now < self._due:
+            return
+        self._due = now + _OFTEN
+        state = self._run.state
+        for name, host in state.hosts.items():
+            ranks = (rank for rank in state.ranks.values() if rank.host == name)
+            pids = {host.job, *(rank.pid for rank in ranks if rank.death is None)} - {None}
+            stopped = tuple(sorted(pid for pid in pids if pid and is_stopped(pid)))
+            if stopped != tuple(sorted(host.stopped)):
+                self._run.take(events.ProcessesStopped(host=name, pids=stopped))
 
     def _pause(self) -> float:
         """Seconds between two looks: each costs a read and a few calls for every rank."""

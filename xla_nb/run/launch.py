@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xla_nb.engines.base import Engine, Feed
+from xla_nb.engines import Engine
+from xla_nb.engines.child import Feed
 from xla_nb.errors import LaunchError
 from xla_nb.linux import shortage
 from xla_nb.program import module_file
@@ -106,10 +107,10 @@ def launch(
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     group = turn.group if turn else ""
-    run = kind(name, program.label, record, engine, feed, options, resolve, program.named, group)
+    run = kind(name, program.label, record, engine, feed, options, resolve, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     left_out = torch_settings.left_out()
-    for text in [*feed.notes, *program.notes]:
+    for text in program.notes:
         run.take(events.Notice(text=text))
     for text in [*left_out, *shared, *fit.notices]:  # of the environment, as it is at each launch
         run.take(events.Notice(text=text, once=True))

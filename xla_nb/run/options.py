@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from xla_nb import runtimes
-from xla_nb.engines import base
+from xla_nb import engines, runtimes
 from xla_nb.errors import UsageError
 from xla_nb.protocol import hostile
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE
 from xla_nb.wording import listed, meant, shortened
 
@@ -126,8 +125,8 @@ def _choice(kind: str, names: Sequence[str]) -> Check:
 
 
 def _engine(label: str, value: Any) -> str:
-    if not isinstance(value, str) or not base.is_address(value):
-        choices = listed(base.ADDRESSES, "or")
+    if not isinstance(value, str) or not engines.is_address(value):
+        choices = listed(engines.ADDRESSES, "or")
         raise UsageError(f"Unknown {label} {_shown(value)}. Choose {choices}.")
     return str(value)
 
@@ -135,7 +134,7 @@ def _engine(label: str, value: Any) -> str:
 def _tpu(label: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{label} must be the name of a TPU type, not {_type(value)}.")
-    return simulated.known(label, value)
+    return tpu_types.simulatable(label, value)
 
 
 def _switch(label: str, value: Any) -> bool:
@@ -244,7 +243,7 @@ OPTIONS = {
             "on", "--on", "WHERE", "local", _engine,
             "where ranks run: local; ray, a Ray cluster (RAY_ADDRESS or this machine's); "
             "ray://HOST:PORT, a cluster behind its client server",
-            choices=base.ADDRESSES,
+            choices=engines.ADDRESSES,
         ),
         Option(
             "hosts", "--hosts", "H", None, count, "hosts of the cluster", "all that are free"

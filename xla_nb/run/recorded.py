@@ -10,21 +10,20 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.protocol import events, plain
 from xla_nb.protocol.parcel import Malformed, Parcel
 from xla_nb.record import displays, private
-from xla_nb.record.arrivals import Arrivals
 from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
 from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
+from xla_nb.record.tail import Arrivals
 from xla_nb.run import sentences
 from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
@@ -32,8 +31,9 @@ from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import in_one_line, listed, several, shortened
 
 
-class RecordedRun:
-    """A run that can be read.
+class RecordedRun(Mapping[int, Any]):
+    """A run that can be read. As a mapping it is that of its results, which is what older launchers
+    returned.
 
     results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
@@ -58,13 +58,12 @@ class RecordedRun:
         label: str,
         files: Record,
         resolve: Callable[[str], object],
-        named: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.label = label
         self.record = files
         self.state = RunState()
-        self._definitions = Definitions(label, resolve, named)
+        self._definitions = Definitions(label, resolve)
         self._results: dict[int, Any] = {}
         self.arrivals = Arrivals()
         self._elapsed: float | None = None  # as the notebook that launched it has told
@@ -156,25 +155,11 @@ class RecordedRun:
                 raise XlaNbError(f"{problem} Read the others one by one: {each}.") from None
         return values
 
-    def keys(self) -> KeysView[int]:
-        """The ranks that returned a value so far; with `values`, `items`, `get` and `len` the
-        results are there as in a dict, which is what older launchers returned."""
-        return self.results.keys()
-
-    def values(self) -> ValuesView[Any]:
-        return self.results.values()
-
-    def items(self) -> ItemsView[int, Any]:
-        return self.results.items()
-
-    def get(self, rank: int, default: Any = None) -> Any:
-        return self[rank] if rank in self.keys() else default
-
     def __iter__(self) -> Iterator[int]:
-        return iter(self.keys())
+        return iter(self.results)
 
     def __len__(self) -> int:
-        return len(self.keys())
+        return len(self.results)
 
     def __bool__(self) -> bool:
         return True
@@ -280,8 +265,8 @@ class RecordedRun:
     def _gone(self, what: str) -> XlaNbError:
         return XlaNbError(
             f"The files of {self.name} are gone from {self.record.path}, and {what} with them. "
-            "xla_nb keeps the files of runs that variables refer to, and of the newest other runs "
-            "(%xla_config shows how many). Run the cell again."
+            "xla_nb keeps the files of runs that variables or Out refer to, and of the newest "
+            "others (%xla_config shows how many). Run the cell again."
         )
 
     def __repr__(self) -> str:
@@ -360,12 +345,14 @@ def _refuse_strange(folder: Path, trust: bool) -> None:
         plain = [
             Path(entry) for entry in os.scandir(folder) if not entry.is_dir(follow_symlinks=False)
         ]
-        odd = next(filter(None, map(private.why_odd, plain)), "")
+        odd = next((path for path in plain if path.is_symlink() or not path.is_file()), None)
         strange = next(filter(None, map(private.why_not_ours, [*above, folder, *plain])), "")
     except PermissionError as problem:
         raise UsageError(f"Cannot read the record at {folder}: {problem}.") from None
     if odd:
-        raise UsageError(f"{odd}. No record of xla_nb has such a file, so it was not opened.")
+        raise UsageError(
+            f"{odd} is not a plain file. No record of xla_nb has such a one, so it was not opened."
+        )
     if strange and not trust:
         raise UsageError(
             f"{strange}. Results are pickles, which can execute code when they are opened, so the "

@@ -11,26 +11,25 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
-from xla_nb.engines.base import Engine, Feed
+from xla_nb.engines import Engine
+from xla_nb.engines.child import Feed
 from xla_nb.errors import Interrupted
 from xla_nb.old_names import first_time
 from xla_nb.protocol import events
 from xla_nb.record import private
-from xla_nb.record.files import Record
-from xla_nb.record.full_disk import Losses
+from xla_nb.record.files import Losses, Record
 from xla_nb.record.tail import before
-from xla_nb.run import conclusions, lingering, shortage
+from xla_nb.run import conclusions
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.figures import FigureWatch
 from xla_nb.run.hang import HangWatch
-from xla_nb.run.ladder import Ladder
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
+from xla_nb.run.sentences import shortage
 from xla_nb.run.state import ENDED
-from xla_nb.run.staying import Staying, in_words, may_take
+from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
 
 #: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
@@ -66,11 +65,10 @@ class Run(RecordedRun):
         feed: Feed,
         options: Options,
         resolve: Callable[[str], object],
-        named: Mapping[str, object] = MappingProxyType({}),
         group: str = "",
     ) -> None:
         """group: the run whose processes run it, where these are not its own."""
-        super().__init__(name, label, record, resolve, named)
+        super().__init__(name, label, record, resolve)
         self._group = group
         self._engine = engine
         self._feed = feed
@@ -85,7 +83,7 @@ class Run(RecordedRun):
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
         # Into the state alone: it is told where it cannot be written.
-        # A run does not refer to itself: it is kept while anything refers to it (own_runs._needed).
+        # A run does not refer to itself: its files stay while anything refers to it (api.keep).
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
         self.changed, self.urgent = threading.Condition(), threading.Event()
@@ -117,22 +115,12 @@ class Run(RecordedRun):
         """Seconds that processes have to exit once the ranks have ended."""
         if self._group:
             return LIVE_PATIENCE
-        if self.state.stopping:
-            return STOP_PATIENCE
-        return STOP_PATIENCE if self._is_orphaned else EXIT_PATIENCE
+        return STOP_PATIENCE if self.state.stopping else EXIT_PATIENCE
 
     @property
     def _is_leaving(self) -> bool:
         """Live ranks have ended it, and are about to be ready for another program."""
         return bool(self._group) and self.state.settled and not self._ladder.is_killing
-
-    @property
-    def _is_orphaned(self) -> bool:
-        """The ranks' processes have ended, and only what they had started has not, for which nobody
-        could wait, as one had died."""
-        died = any(rank.death is not None for rank in self.state.ranks.values())
-        hosts = self.state.hosts.values()
-        return died and all(host.left or host.ended is not None for host in hosts)
 
     # ------------------------------------------------------------ steering
 
@@ -245,15 +233,6 @@ class Run(RecordedRun):
             self._losses.note("the request for stacks", problem)
         self._engine.ask(self.name)
 
-    def output(self, rank: int, stream: str = "out") -> str:
-        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole: from its own
-        host if that can be reached, else as far as it has been received here."""
-        host = self.state.ranks[rank].host if rank in self.state.ranks else ""
-        content = self._engine.fetch(self.name, host, self.record.log(rank, stream).name)
-        if content is None:
-            return super().output(rank, stream)
-        return content.decode(errors="replace")
-
     # ------------------------------------------------------------ following
 
     def follow(self) -> None:
@@ -315,7 +294,7 @@ class Run(RecordedRun):
 
     def _tell_what_was_short(self) -> None:
         """Once all processes have ended, and so said all they had to."""
-        sentence = shortage.told(self.state, self._last_errors) if self.state.troubled else ""
+        sentence = shortage(self.state, self._last_errors) if self.state.troubled else ""
         if sentence:
             self.take(events.Notice(text=sentence))
 
@@ -338,7 +317,6 @@ class Run(RecordedRun):
             except OSError as problem:  # a full disk: the notebook goes on without
                 self._losses.note("all of the saved record", problem)
             self.state.apply(event)
-            self._hangs.take(event)
         self._figures.take(event)
         now = time.monotonic()
         if self._settled is None and self.state.settled:
@@ -411,5 +389,5 @@ class Run(RecordedRun):
     def _tell_what_lingers(self) -> None:
         """Say what is cut off, before it is."""
         here, lives = self._engine.here, bool(self._group)
-        for text in lingering.told(self.state, self._patience, here=here, lives=lives):
+        for text in left_running(self.state, self._patience, here=here, lives=lives):
             self.take(events.Notice(text=text))

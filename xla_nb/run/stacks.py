@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from xla_nb.protocol.events import StackGroup
+from xla_nb.protocol.events import Event, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.wording import ranks
@@ -30,6 +30,12 @@ class Asked(Protocol):
 
     def ask_stacks(self) -> None: ...
     def sample(self, rank: int) -> Sample | None: ...
+
+
+class Followed(Asked, Protocol):
+    """One that takes what is found out about it."""
+
+    def take(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True)

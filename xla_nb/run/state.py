@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from xla_nb.protocol import events
-from xla_nb.run.programs import Programs
 
 Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
@@ -97,6 +96,57 @@ class Hang:
 
 
 @dataclass
+class ProgramState:
+    """A program of live ranks, the `place`-th from 1; `ended` is how, once it has."""
+
+    place: int
+    began: events.ProgramBegan
+    ended: events.ProgramEnded | None = None
+
+
+@dataclass
+class Programs:
+    """What live ranks have been given to run, by number, as it began."""
+
+    _all: dict[int, ProgramState] = field(default_factory=dict)
+
+    def begin(self, event: events.ProgramBegan) -> None:
+        self._all[event.number] = ProgramState(len(self._all) + 1, event)
+
+    def end(self, event: events.ProgramEnded) -> None:
+        if event.number in self._all:
+            self._all[event.number].ended = event
+
+    @property
+    def count(self) -> int:
+        return len(self._all)
+
+    @property
+    def lost(self) -> int:
+        """How many have ended without finishing."""
+        return sum(1 for one in self.newest if one.ended and one.ended.outcome != "finished")
+
+    @property
+    def newest(self) -> list[ProgramState]:
+        """All of them, the newest first."""
+        return list(self._all.values())[::-1]
+
+    @property
+    def running(self) -> list[ProgramState]:
+        """Those that run now, the oldest first."""
+        return [one for one in list(self._all.values()) if one.ended is None]
+
+    def now(self, rank: int) -> events.ProgramBegan | None:
+        """What a rank has been given and has not ended; None between two programs."""
+        return next((one.began for one in self.running if rank in one.began.ranks), None)
+
+    def rested(self, rank: int) -> float | None:
+        """When the last program of a rank ended; None if it has had none."""
+        ended = (one.ended for one in self.newest if rank in one.began.ranks)
+        return next((one.at for one in ended if one is not None), None)
+
+
+@dataclass
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `sent`: the
     signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
@@ -126,7 +176,7 @@ class RunState:
     ending: str = ""
     conclusions: dict[str, events.Concluded] = field(default_factory=dict)
 
-    def apply(self, event: events.Event) -> None:
+    def apply(self, event: events.Event) -> None:  # noqa: PLR0912, PLR0915
         """Take one event in."""
         match event:
             case events.HostsPlaced():
@@ -148,11 +198,6 @@ class RunState:
                 self._end_hang(event.why)
             case events.Notice():
                 self._tell(event)
-            case _:
-                self._apply_to_group(event)
-
-    def _apply_to_group(self, event: events.Event) -> None:
-        match event:
             case events.GroupBegan():
                 self.group = event
             case events.GroupEnding():
@@ -167,11 +212,6 @@ class RunState:
                 self.bound.append(event)
             case events.NotOpened():
                 self.unopened.add(event.rank)
-            case _:
-                self._apply_to_host(event)
-
-    def _apply_to_host(self, event: events.Event) -> None:
-        match event:
             case events.JobStarted():
                 self._open(event)
             case events.ProcessesStopped():
@@ -182,11 +222,6 @@ class RunState:
                 self._close(event)
             case events.Concluded():
                 self.conclusions[event.kind] = event
-            case _:
-                self._apply_to_rank(event)
-
-    def _apply_to_rank(self, event: events.Event) -> None:
-        match event:
             case events.RankStarted():
                 rank = self._rank(event.rank)
                 rank.phase, rank.started = "running", event.at

@@ -8,6 +8,7 @@ docs/how-it-works.md says how to add a runtime.
 
 from __future__ import annotations
 
+import abc
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, Protocol, cast
 from xla_nb.errors import UsageError
 from xla_nb.protocol.order import Order
 from xla_nb.runtimes.forking import Lifecycle
-from xla_nb.runtimes.gauges import Gauges
+from xla_nb.runtimes.gauges import Gauges, PendingCollective
 from xla_nb.wording import listed
 
 NAMES = ("xla", "spmd", "torchax")
@@ -66,20 +67,23 @@ class RankInfo:
     devices: tuple[str, ...] = ()
 
 
-class Prepared(Gauges, Protocol):
-    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges."""
+class Prepared(Gauges, abc.ABC):
+    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges.
 
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def simulated(self) -> bool: ...
+    What has a default here is for runtimes whose collectives are part of a compiled program."""
 
+    ranks: int
+    simulated = False  # whether the ranks are those of a simulated TPU host
+
+    @abc.abstractmethod
     def start(self, life: Lifecycle) -> None:
         """Fork the processes, each with this lifecycle; return when all have ended."""
 
+    @abc.abstractmethod
     def join(self, local_rank: int, processes: int) -> None:
         """In a new process, before the user's function: join the other ranks."""
 
+    @abc.abstractmethod
     def rank_info(self, rank: int) -> RankInfo:
         """In a rank that has joined."""
 
@@ -92,6 +96,19 @@ class Prepared(Gauges, Protocol):
 
     def consequence(self, error: BaseException) -> BaseException | None:
         """The error, in clear words, if only another rank's end caused it; otherwise None."""
+        return None
+
+    def waiting(self) -> PendingCollective | None:
+        return None
+
+    def waited(self) -> float | None:
+        return None
+
+    def executed(self) -> int | None:
+        return None
+
+    def memory(self) -> tuple[int, int] | None:
+        return None
 
 
 class Runtime(Protocol):

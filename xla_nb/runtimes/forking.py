@@ -43,21 +43,26 @@ class Latch:
         os.read(self._reader, 1)  # end of file: no process holds the writing end
 
 
+@dataclass(frozen=True)
+class Lifecycle:
+    """What a process of the ranks runs: `enter(local_rank, processes)`, then `main(rank)` for each
+    of its ranks. `latch` opens when all have entered; `report` gets each death; `forked` is called
+    once all processes are there, so that it may start threads."""
+
+    enter: Callable[[int, int], None]
+    main: Callable[[int], None]
+    latch: Latch
+    report: Callable[[ProcessDied], None]
+    forked: Callable[[], None] = lambda: None
+
+
 class RankContext(context.ForkContext):
     """A fork context that watches its processes, from the moment `count` of them run."""
 
-    def __init__(
-        self,
-        count: int,
-        latch: Latch,
-        report: Callable[[ProcessDied], None],
-        forked: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, count: int, life: Lifecycle) -> None:
         super().__init__()
         self._count = count
-        self._latch = latch
-        self._report = report
-        self._forked = forked
+        self._life = life
         self._started: dict[int, Any] = {}  # by pidfd
         self._memory = OutOfMemory()
         self._watcher = threading.Thread(target=self._watch, name="xla_nb-watch", daemon=True)
@@ -70,9 +75,9 @@ class RankContext(context.ForkContext):
         # At once: at its next start multiprocessing reaps processes that have died.
         self._started[os.pidfd_open(process.pid)] = process
         if len(self._started) == self._count:
-            self._latch.arrive()
+            self._life.latch.arrive()
             self._watcher.start()
-            self._forked()
+            self._life.forked()
 
     def give_up(self) -> None:
         """End the processes that run already: one more could not be started, and they would wait
@@ -100,10 +105,13 @@ class RankContext(context.ForkContext):
                 self._died(alive.pop(fd))
 
     def _died(self, process: Any) -> None:
-        status = _status(process)
+        # Another thread may have reaped it, and be about to store its status.
+        deadline = time.monotonic() + 1
+        while (status := process.exitcode) is None and time.monotonic() < deadline:
+            time.sleep(0.001)
         if status is not None:
             lack = self._memory.limit(status)
-            self._report(ProcessDied(pid=process.pid, status=status, lack=lack))
+            self._life.report(ProcessDied(pid=process.pid, status=status, lack=lack))
 
 
 class _RankProcess(context.ForkProcess):
@@ -155,47 +163,13 @@ def _end_as_a_script_does() -> None:
     atexit._run_exitfuncs()
 
 
-def _status(process: Any) -> int | None:
-    """The exit status of an ended process, even if another thread reaps it first."""
-    try:
-        end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    except ChildProcessError:
-        return _reaped(process)
-    if end is None:
-        return None
-    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-
-
-def _reaped(process: Any) -> int | None:
-    """The status that multiprocessing records: another thread has reaped the process and is about
-    to store it."""
-    deadline = time.monotonic() + 1
-    while process.exitcode is None and time.monotonic() < deadline:
-        time.sleep(0.001)
-    status: int | None = process.exitcode
-    return status
-
-
-@dataclass(frozen=True)
-class Lifecycle:
-    """What a process of the ranks runs: `enter(local_rank, processes)`, then `main(rank)` for each
-    of its ranks. `latch` opens when all have entered; `report` gets each death; `forked` is called
-    once all processes are there, so that it may start threads."""
-
-    enter: Callable[[int, int], None]
-    main: Callable[[int], None]
-    latch: Latch
-    report: Callable[[ProcessDied], None]
-    forked: Callable[[], None] = lambda: None
-
-
 def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
     """Fork `count` processes with one rank each, from `first` on, and wait until all have ended.
 
     A rank's process ends with the rank, unlike in torch_xla's pool, which keeps it until the last
     rank is done: the others see a rank leave when its connections close.
     """
-    ranks = RankContext(count, life.latch, life.report, life.forked)
+    ranks = RankContext(count, life)
 
     def run_rank(local_rank: int) -> None:
         try:

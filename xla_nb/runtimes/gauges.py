@@ -37,21 +37,19 @@ def counts(xlac: Any) -> Counts:
     """Read from `torch_xla._XLAC`; takes about 20 µs and no lock that training holds for long."""
     compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
     names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
-    names = [name for name in names if name != _ITEM]
     return Counts(
         hits=xlac._xla_counter_value("CachedCompile") or 0,
         misses=xlac._xla_counter_value("UncachedCompile") or 0,
         compiles=compiled[0],
         compile_seconds=compiled[1] / 1e9,
         steps=xlac._xla_counter_value("MarkStep") or 0,
-        fallbacks={name: xlac._xla_counter_value(name) or 0 for name in names},
+        fallbacks={name: xlac._xla_counter_value(name) or 0 for name in names if name != _ITEM},
     )
 
 
 def executed(xlac: Any) -> int:
     """Graphs that were looked up so far, each to be executed."""
-    hits = xlac._xla_counter_value("CachedCompile") or 0
-    return int(hits + (xlac._xla_counter_value("UncachedCompile") or 0))
+    return sum(xlac._xla_counter_value(name) or 0 for name in ("CachedCompile", "UncachedCompile"))
 
 
 def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb.errors import LaunchError
+from xla_nb.errors import LaunchError, UsageError
 from xla_nb.linux import die_with_parent, name_process
-from xla_nb.runtimes import jax_guard
-from xla_nb.runtimes.jax_guard import Membership
 from xla_nb.topology import addresses
+from xla_nb.wording import several
 
 LOOPBACK = "127.0.0.1"
 
@@ -43,10 +42,6 @@ class World:
     ranks: int
     platform: str
     ranks_here: int
-
-    @property
-    def several_hosts(self) -> bool:
-        return self.ranks_here < self.ranks
 
 
 class Coordinator:
@@ -171,8 +166,8 @@ def join(world: World, rank: int) -> None:
         # gloo connects the ranks in their first collective, and waits at most 30 s there.
         multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a refused rank does not keep the others waiting.
-    cards = (rank % world.ranks_here,) if world.platform == "cuda" else None
-    jax_guard.admit(Membership(world.ranks, world.ranks_here, rank, cards))
+    for number in _asked_early:
+        _check_size(number)
 
 
 _NO_PROXY = "no_grpc_proxy"  # gRPC reads the lower-case name only
@@ -204,7 +199,7 @@ def _choose_platform(world: World, local_rank: int, client: Any) -> None:
 
 def _own_address(world: World) -> str:
     """The address at which other ranks reach this one."""
-    if not world.several_hosts:
+    if world.ranks_here == world.ranks:
         return LOOPBACK
     host, _, port = world.address.rpartition(":")
     return addresses.own_address((host, int(port)))
@@ -244,6 +239,51 @@ def leave(reason: str) -> None:
     with contextlib.suppress(Exception):
         # Devices execute in order, so these finish last.
         jax.block_until_ready([jax.device_put(0.0, device) + 1 for device in jax.local_devices()])
+
+
+# ---------------------------------------------------------------- a cell's own initialize
+
+#: The numbers of processes that a cell asked for in the job, before there were ranks.
+_asked_early: list[int] = []
+
+
+def install_guard() -> None:
+    """In the job, before the cell's module, which may bind `jax.distributed.initialize` to a name:
+    the ranks join by themselves, so it has nothing left to do but to check the number of ranks.
+
+    `shutdown` does nothing: a rank leaves when its function has ended, without waiting for others.
+    """
+    import jax
+    from jax._src import distributed
+
+    module: Any
+    for module in (jax.distributed, distributed):
+        module.initialize = _initialize
+        module.shutdown = lambda: None
+
+
+def _initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    *_args: object,
+    **_options: object,
+) -> None:
+    if num_processes is not None and backend_started():
+        _check_size(num_processes)
+    elif num_processes is not None:
+        _asked_early.append(num_processes)
+
+
+def _check_size(num_processes: int) -> None:
+    """Raise UsageError if a cell would run in another world than it says."""
+    import jax
+
+    if num_processes != jax.process_count():
+        raise UsageError(
+            f"jax.distributed.initialize(num_processes={num_processes}), but this run has "
+            f"{several(jax.process_count(), 'rank')}. Launch with another -n, or leave the "
+            "argument out: xla_nb has already joined the ranks."
+        )
 
 
 # ---------------------------------------------------------------- torchax

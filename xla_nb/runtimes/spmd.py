@@ -7,20 +7,15 @@ function opens the devices: a second one would find none.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from xla_nb.errors import UsageError
 from xla_nb.protocol.order import HostGroup, Order
-from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client, xla
+from xla_nb.runtimes import Machine, Plan, RankInfo, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
-from xla_nb.runtimes.gauges import Counts, PendingCollective
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, require_one_host
-
-_ONE_PROCESS = "under --runtime spmd one process owns all devices"
-_INSTEAD = "Shard over `xla_nb.spmd.mesh(...)`, or use --runtime xla for a process per device."
 
 #: XLA logs at every compilation under SPMD that its partitioner will be replaced. XLA_USE_SPMD asks
 #: for what happens here anyway, with a warning from torch_xla, so `join` removes it.
@@ -28,23 +23,31 @@ _SETS = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "0"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """All devices of a TPU host; without one, `n` virtual devices."""
-    if machine.hosts > 1:
-        return _plan_hosts(machine, n)
+    """All devices of a TPU host, in one process for each of several hosts, which libtpu joins;
+    without a TPU, `n` virtual devices."""
     if machine.device == "TPU":
-        require_one_host(machine.accelerator, machine.chips, "spmd")
         devices = machine.chips * devices_per_chip(machine.accelerator)
-        if n is not None and n != devices:
+        if machine.hosts == 1:
+            require_one_host(machine.accelerator, machine.chips, "spmd")
+        if n is not None and (machine.hosts > 1 or n != devices):
             raise UsageError(
-                f"-n {n}: {_ONE_PROCESS}, here {devices}. On a TPU, remove -n. {_INSTEAD}"
+                f"-n {n}: under --runtime spmd one process owns all devices, here {devices}. On a "
+                "TPU, remove -n. Shard over `xla_nb.spmd.mesh(...)`, or use --runtime xla for a "
+                "process per device."
             )
         return Plan(None, _SETS, xla.IMPORTS)
+    if machine.hosts > 1:
+        raise UsageError(
+            "--runtime spmd spans hosts on TPU pods only: the CPU's virtual devices are in one "
+            "process. Remove --hosts, or use --runtime xla or torchax, whose simulated ranks "
+            "connect over the network."
+        )
     if "CPU_NUM_DEVICES" in machine.user_env:
         raise UsageError(
             f"--env CPU_NUM_DEVICES={machine.user_env['CPU_NUM_DEVICES']} does not work under "
             "--runtime spmd. Use -n for the number of devices."
         )
-    count = str(simulated.ranks(machine.variable(SIMULATE), n))
+    count = str(tpu_types.simulated_ranks(machine.variable(SIMULATE), n))
     # The CPU client runs a graph's devices in a thread pool, which must hold all devices that wait
     # for each other in a collective: with fewer threads it hangs (measured).
     return Plan(
@@ -52,19 +55,6 @@ def plan(machine: Machine, n: int | None) -> Plan:
         {**_SETS, "CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
         xla.IMPORTS,
     )
-
-
-def _plan_hosts(machine: Machine, n: int | None) -> Plan:
-    """One process per host, each with all of its chips; libtpu joins them."""
-    if machine.device != "TPU":
-        raise UsageError(
-            "--runtime spmd spans hosts on TPU pods only: the CPU's virtual devices are in one "
-            "process. Remove --hosts, or use --runtime xla or torchax, whose simulated ranks "
-            "connect over the network."
-        )
-    if n is not None:
-        raise UsageError(f"-n {n}: {_ONE_PROCESS}. On a TPU, remove -n. {_INSTEAD}")
-    return Plan(None, _SETS, xla.IMPORTS)
 
 
 opened = xla.opened
@@ -84,12 +74,13 @@ def prepare(order: Order) -> Devices:
 
 
 @dataclass(frozen=True)
-class Devices:
-    """All devices of the host, and their one process."""
+class Devices(xla.OnTorchXla):
+    """All devices of the host, and their one process; virtual ones of the CPU imitate no TPU host.
+
+    torch_xla does not report the memory of devices under SPMD."""
 
     world: HostGroup
     ranks: int = 1
-    simulated: bool = False  # virtual devices of the CPU imitate no TPU host
 
     def start(self, life: Lifecycle) -> None:
         fork_ranks(1, life, self.world.index)
@@ -100,7 +91,7 @@ class Devices:
 
         os.environ.pop("XLA_USE_SPMD", None)
         torch_xla.runtime.use_spmd()
-        tpu_client.start()
+        xla.open_client()
 
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
@@ -111,33 +102,3 @@ class Devices:
         return RankInfo(
             0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown)
         )
-
-    def begin(self, number: int, members: Iterable[int] | None) -> None:
-        """Nothing: one process runs every program."""
-
-    def leave(self, reason: str) -> None:
-        return
-
-    def consequence(self, error: BaseException) -> BaseException | None:
-        return None
-
-    def waiting(self) -> PendingCollective | None:
-        """Not visible: SPMD's collectives are part of the compiled graph."""
-        return None
-
-    def waited(self) -> float | None:
-        return None
-
-    def executed(self) -> int:
-        import torch_xla
-
-        return gauges.executed(torch_xla._XLAC)
-
-    def counts(self) -> Counts:
-        import torch_xla
-
-        return gauges.counts(torch_xla._XLAC)
-
-    def memory(self) -> tuple[int, int] | None:
-        """Not known: torch_xla does not report it under SPMD."""
-        return None

@@ -7,28 +7,26 @@ collectives. Ranks join the world after the cell's imports, before anything open
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import FrameType
 
-from xla_nb.errors import UsageError
+from packaging.version import Version
+
+from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol.order import Order
 from xla_nb.record.files import Record
-from xla_nb.runtimes import (
-    Machine,
-    Plan,
-    RankInfo,
-    jax_counts,
-    jax_guard,
-    jax_world,
-    torchax_versions,
-    xla,
-)
+from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, jax_world, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
-from xla_nb.runtimes.gauges import Counts, PendingCollective
-from xla_nb.topology import simulated
+from xla_nb.runtimes.gauges import Counts
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, process_bounds, require_one_host
 from xla_nb.wording import listed, several
 
@@ -50,33 +48,28 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 
 def plan(machine: Machine, n: int | None) -> Plan:
     """A rank for each TPU chip or GPU, or for each simulated chip on the CPU."""
-    notices = torchax_versions.check_versions()
-    is_there = torchax_versions.imported() is not None
+    notices = check_versions()
+    is_there = _imported() is not None
     imports = tuple(name for name in IMPORTS if is_there or not name.startswith("torch"))
     platform = _platform(machine.device, machine.variable)
     if platform == "tpu":
-        return Plan(*_on_chips(machine, n), imports, notices)
+        if machine.hosts == 1:
+            require_one_host(machine.accelerator, machine.chips, "torchax")
+        if devices_per_chip(machine.accelerator) > 1:
+            raise UsageError(
+                "--runtime torchax needs chips with one device, but a chip of a "
+                f"{machine.accelerator} has two. Use --runtime xla, or a newer TPU."
+            )
+        sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
+        return Plan(n or machine.chips, sets, imports, notices)
     gpus = _gpus(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
     if gpus and n is not None and n > gpus:
         raise UsageError(
             f"-n {n} exceeds the {several(gpus, 'visible GPU')}, and each rank needs its own. "
             "Remove -n, or add `--env JAX_PLATFORMS=cpu` to run on the CPU."
         )
-    ranks = n or gpus or simulated.ranks(machine.variable(SIMULATE), n)
+    ranks = n or gpus or tpu_types.simulated_ranks(machine.variable(SIMULATE), n)
     return Plan(ranks, {}, imports, notices)
-
-
-def _on_chips(machine: Machine, n: int | None) -> tuple[int, Mapping[str, str]]:
-    """The number of ranks, and the variables for their chips."""
-    if machine.hosts == 1:
-        require_one_host(machine.accelerator, machine.chips, "torchax")
-    if devices_per_chip(machine.accelerator) > 1:
-        raise UsageError(
-            "--runtime torchax needs chips with one device, but a chip of a "
-            f"{machine.accelerator} has two. Use --runtime xla, or a newer TPU."
-        )
-    sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
-    return n or machine.chips, sets
 
 
 def _platform(device: str, variable: Callable[[str], str]) -> str:
@@ -109,7 +102,7 @@ def warm_up() -> None:
 def set_up() -> None:
     """Guard `jax.distributed.initialize`, which a cell may call or bind; and read JAX's variables
     again, because its import came before this launch's environment."""
-    jax_guard.install()
+    jax_world.install_guard()
     jax_world.read_variables()
 
 
@@ -137,7 +130,7 @@ def prepare(order: Order) -> Processes:
 
 
 @dataclass(frozen=True)
-class Processes:
+class Processes(Prepared):
     """This host's processes of one JAX world, the ranks from `first` on.
 
     `others` is a file that appears when the ranks of all other hosts have ended.
@@ -148,8 +141,7 @@ class Processes:
     world: jax_world.World
     coordinator: jax_world.Coordinator | None
     others: Path | None
-    simulated: bool = False  # its ranks are JAX's own processes, on the CPU too
-    compilations: jax_counts.Compilations = field(default_factory=jax_counts.Compilations)
+    compiled: list[float] = field(default_factory=list)  # the seconds of each compilation so far
 
     def start(self, life: Lifecycle) -> None:
         try:
@@ -161,7 +153,9 @@ class Processes:
                 self.coordinator.close()
 
     def join(self, local_rank: int, processes: int) -> None:
-        self.compilations.listen()
+        import jax
+
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
         jax_world.join(self.world, self.first + local_rank)
         jax_world.enable_torchax()
 
@@ -169,28 +163,107 @@ class Processes:
         name = f"{self.world.platform}:{rank}"
         return RankInfo(rank - self.first, self.world.ranks, "jax", name)
 
-    def begin(self, number: int, members: Iterable[int] | None) -> None:
-        """Nothing: JAX's collectives are part of the compiled program, which does not know."""
-
     def leave(self, reason: str) -> None:
         jax_world.leave(reason)
 
     def consequence(self, error: BaseException) -> BaseException | None:
         return jax_world.consequence(error)
 
-    def waiting(self) -> PendingCollective | None:
-        """Not visible: JAX's collectives are part of the compiled program."""
-        return None
-
-    def waited(self) -> float | None:
-        return None
-
-    def executed(self) -> int | None:
-        """JAX counts compilations only."""
-        return None
+    def _hear(self, event: str, duration_secs: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":  # jax/_src/dispatch.py
+            self.compiled.append(duration_secs)
 
     def counts(self) -> Counts:
-        return self.compilations.counts()
+        """JAX counts compilations only; one in progress is a miss that is not compiled yet."""
+        count = len(self.compiled)
+        return Counts(0, count + _compiling(), count, sum(self.compiled), 0, {})
 
     def memory(self) -> tuple[int, int] | None:
-        return jax_counts.memory()
+        """None on the CPU."""
+        import jax
+
+        stats = jax.local_devices()[0].memory_stats()
+        if not stats or "bytes_limit" not in stats:
+            return None
+        return stats["bytes_in_use"], stats["bytes_limit"]
+
+
+def _compiling() -> bool:
+    """Whether the main thread, which runs the user's function, is in JAX's compiler. Read from its
+    stack, so that watching does not slow it down."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+        if (name, module) == ("compile_or_get_cached", "jax._src.compiler"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# ---------------------------------------------------------------- versions
+
+#: Versions that were tried together: those of the test suite, and those of a GPU.
+TRIED = (
+    {"torchax": "0.0.13", "torch": "2.9", "jax": "0.7.1", "jaxlib": "0.7.1"},
+    {"torchax": "0.0.13", "torch": "2.11", "jax": "0.11.2", "jaxlib": "0.11.2"},
+)
+
+
+def check_versions() -> tuple[str, ...]:
+    """What the user should know of the installed versions, found without importing anything.
+
+    torch_xla's wheel contains an old torchax in the same folder as the real one; which of them is
+    there depends on what was installed last. Raises LaunchError if these cannot work, with the
+    commands that install what does.
+    """
+    found = {name: version for name in TRIED[0] if (version := _version(name))}
+    in_words = _in_words(found) or "none of it"
+    imported = _imported()
+    needed = ("jax", "jaxlib") if imported is None else tuple(TRIED[0])
+    missing = [name for name in needed if name not in found]
+    problem = ""
+    if missing:
+        problem = f"lacks {listed(missing)}"
+    elif imported is None:
+        return (
+            "torchax is not installed, so ranks have JAX only and torch has no device 'jax'. To "
+            "add it, run `pip install 'xla_nb[jax]'`.",
+        )
+    elif imported != found["torchax"]:
+        problem = (
+            "would import the old torchax of torch_xla's wheel: torch_xla was installed after "
+            "torchax and overwrote its files"
+        )
+    elif found["torchax"] == "0.0.13" and Version(found["torch"]) >= Version("2.13"):
+        problem = "needs a torch older than 2.13"  # it names overloads of `aten.prod` that are gone
+    if problem:
+        raise LaunchError(
+            f"--runtime torchax {problem} (installed: {in_words}). Run `pip install 'torch==2.9.*' "
+            "'jax==0.7.1' 'jaxlib==0.7.1'`, then `pip install --force-reinstall --no-deps "
+            "torchax==0.0.13`."
+        )
+    for tried in TRIED:  # or a later patch of it; after a "+" comes the build
+        if all(f"{found[name].partition('+')[0]}.".startswith(f"{tried[name]}.") for name in tried):
+            return ()
+    return (f"Not yet tried together: {in_words}. Tried: {_in_words(*TRIED)}.",)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _imported() -> str | None:
+    """The version in the files that an import of torchax would load, "" where they do not say, None
+    where there are none."""
+    spec = PathFinder.find_spec("torchax")
+    if spec is None or spec.origin is None:
+        return None
+    match = re.search(r'^__version__ = "([^"]+)"', Path(spec.origin).read_text(), re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _in_words(*sets: Mapping[str, str]) -> str:
+    return "; ".join(", ".join(map(" ".join, versions.items())) for versions in sets)

@@ -16,11 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from xla_nb.protocol.order import Order
-from xla_nb.runtimes import Machine, Plan, RankInfo, gauges, tpu_client
+from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, gauges
 from xla_nb.runtimes.forking import Lifecycle, RankContext
 from xla_nb.runtimes.gauges import Counts, PendingCollective
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, SIMULATED, process_bounds
 from xla_nb.topology.slices import WORKERS
 
@@ -41,7 +41,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
         return Plan(n, sets, IMPORTS)
     hosts = len(machine.variable(WORKERS).split(",")) if machine.hosts > 1 else 1
     wish = machine.variable(SIMULATE)
-    tpu = simulated.tpu(wish, n, hosts)
+    tpu = tpu_types.simulated(wish, n, hosts)
     if tpu is None:
         return Plan(n or SIMULATED, {}, IMPORTS)
     return Plan(tpu.ranks, tpu.variables(), IMPORTS)
@@ -76,7 +76,7 @@ def warm_up() -> None:
 
 def set_up() -> None:
     """Say which device ranks will have; `opened` detects what a cell must not do before."""
-    if simulated.type_answered(os.environ):
+    if tpu_types.type_answered(os.environ):
         from xla_nb.simulation import answers
 
         answers.say_device()
@@ -89,7 +89,7 @@ def prepare(order: Order) -> Chips:
 
     own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
     if order.device == "TPU":
-        return Chips(*_chips(), False, *own)
+        return Chips(*_chips(), *own)
     from xla_nb.simulation import host
 
     assert order.ranks is not None
@@ -103,7 +103,7 @@ def prepare(order: Order) -> Chips:
             serves=world.index == 0,
         )
     )
-    return Chips(order.ranks, order.ranks, True, *own)
+    return SimulatedChips(order.ranks, order.ranks, *own)
 
 
 def _chips() -> tuple[int, int]:
@@ -118,13 +118,41 @@ def _chips() -> tuple[int, int]:
     return processes, processes * tpu.num_logical_cores_per_chip()
 
 
+class OnTorchXla(Prepared):
+    """What runtimes of torch_xla have in common."""
+
+    def executed(self) -> int:
+        import torch_xla
+
+        return gauges.executed(torch_xla._XLAC)
+
+    def counts(self) -> Counts:
+        import torch_xla
+
+        return gauges.counts(torch_xla._XLAC)
+
+
+def open_client() -> None:
+    """In a rank, before its function: start torch_xla's client, and keep a client that JAX starts
+    beside it, to trace a Pallas kernel, from discovering the TPU's slices a second time: on several
+    slices it would wait for ever.
+
+    torch_xla sets the variable around each of its calls into JAX and then restores what was there,
+    which is safe in one thread only (_internal/jax_workarounds.py, jax_env_context; pytorch/xla
+    issues 8812 and 8954). Its own client must not see it, so it is set once that is there.
+    """
+    import torch_xla
+
+    torch_xla._XLAC._init_computation_client()
+    os.environ["SKIP_MEGASCALE_PJRT_CLIENT"] = "true"
+
+
 @dataclass(frozen=True)
-class Chips:
+class Chips(OnTorchXla):
     """The chips of this host, or simulated ones."""
 
     processes: int
     ranks: int
-    simulated: bool
     #: torch_xla's and torch's own functions, which `start` replaces.
     enter_runtime: Callable[[int, int], None]
     get_context: Callable[..., Any]
@@ -134,7 +162,7 @@ class Chips:
         from torch_xla._internal import pjrt
         from torch_xla.distributed import xla_multiprocessing as xmp
 
-        ranks: Any = RankContext(self.processes, life.latch, life.report, life.forked)
+        ranks: Any = RankContext(self.processes, life)
         torch.multiprocessing.get_context = lambda method=None: ranks
         pjrt.initialize_multiprocess = life.enter
         try:
@@ -148,7 +176,7 @@ class Chips:
         torch.multiprocessing.get_context = self.get_context
         _run_single_devices_in_the_main_thread()
         self.enter_runtime(local_rank, processes)
-        tpu_client.start()
+        open_client()
 
     def rank_info(self, rank: int) -> RankInfo:
         import torch_xla
@@ -159,55 +187,44 @@ class Chips:
         shown = described(str(device), attributes)
         return RankInfo(runtime.local_ordinal(), runtime.world_size(), device, shown)
 
-    def begin(self, number: int, members: Iterable[int] | None) -> None:
-        if self.simulated:
-            from xla_nb.simulation import host
+    def memory(self) -> tuple[int, int] | None:
+        import torch_xla
 
-            host.begin(number, members)
+        return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
+
+
+class SimulatedChips(Chips):
+    """The ranks of a simulated host, which know what they wait for; XLA's CPU client knows no
+    memory."""
+
+    simulated = True
+
+    def begin(self, number: int, members: Iterable[int] | None) -> None:
+        _host().begin(number, members)
 
     def leave(self, reason: str) -> None:
-        if self.simulated:
-            from xla_nb.simulation import host
-
-            host.leave(reason)
+        _host().leave(reason)
 
     def consequence(self, error: BaseException) -> BaseException | None:
-        if not self.simulated:
-            return None
         follows = isinstance(error, CollectiveMismatch) and error.follows
         return error if follows or isinstance(error, RankLost) else None
 
     def waiting(self) -> PendingCollective | None:
-        """Known on a simulated host only; a chip waits inside the compiled graph."""
-        if not self.simulated:
-            return None
-        from xla_nb.simulation import host
-
-        return host.waiting()
+        waiting: PendingCollective | None = _host().waiting()
+        return waiting
 
     def waited(self) -> float | None:
-        if not self.simulated:
-            return None
-        from xla_nb.simulation import host
+        waited: float | None = _host().waited()
+        return waited
 
-        return host.waited()
+    def memory(self) -> None:
+        return None
 
-    def executed(self) -> int:
-        import torch_xla
 
-        return gauges.executed(torch_xla._XLAC)
+def _host() -> Any:
+    from xla_nb.simulation import host
 
-    def counts(self) -> Counts:
-        import torch_xla
-
-        return gauges.counts(torch_xla._XLAC)
-
-    def memory(self) -> tuple[int, int] | None:
-        if self.simulated:  # XLA's CPU client knows none
-            return None
-        import torch_xla
-
-        return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
+    return host
 
 
 def _run_single_devices_in_the_main_thread() -> None:

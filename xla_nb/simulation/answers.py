@@ -1,6 +1,6 @@
 """What torch_xla says of a simulated host and its devices.
 
-With a TPU's type in the environment (topology/simulated.py) ranks are told that they are on that
+With a TPU's type in the environment (topology/tpu_types.py) ranks are told that they are on that
 TPU; without one, that they have a CPU.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch_xla
 from torch_xla._internal import tpu
 
-from xla_nb.topology import simulated
+from xla_nb.topology import tpu_types
 
 _DEVICE = "PJRT_DEVICE"
 
@@ -26,16 +26,16 @@ def say_device() -> None:
     the client is the CPU's; Python's `os.environ` is a copy of it.
     """
     os.environ[_DEVICE] = "CPU"
-    if simulated.type_answered(os.environ):
+    if tpu_types.type_answered(os.environ):
         os.environ[_DEVICE] = "TPU"
         os.putenv(_DEVICE, "CPU")
-        tpu.num_available_chips = functools.partial(simulated.chips, dict(os.environ))
+        tpu.num_available_chips = functools.partial(tpu_types.host_chips, dict(os.environ))
         tpu._get_metadata = functools.partial(_metadata, dict(os.environ))
         tpu._using_env_vars = lambda: False
 
 
 def _metadata(environ: Mapping[str, str], key: str) -> str:
-    answer = simulated.metadata(environ, key)
+    answer = tpu_types.metadata(environ, key)
     if answer is None:
         raise tpu.requests.HTTPError(f"404 Not Found: a simulated host has no attribute {key!r}.")
     return answer
@@ -46,7 +46,7 @@ def say_position(local_rank: int, ranks_here: int) -> None:
     from."""
     os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
     os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(ranks_here)
-    if simulated.type_answered(os.environ):
+    if tpu_types.type_answered(os.environ):
         tpu.configure_topology(local_rank, ranks_here)
         return
     # On a TPU a library asks torch_xla; elsewhere accelerate and others read torchrun's names.
@@ -57,7 +57,7 @@ def say_position(local_rank: int, ranks_here: int) -> None:
 def say_identity(rank: int, size: int, ranks_here: int) -> None:
     """In a rank: make torch_xla describe this process as one rank of `size`, with one device."""
     xlac: Any = torch_xla._XLAC
-    kind = simulated.type_answered(os.environ)
+    kind = tpu_types.type_answered(os.environ)
     devices = [f"{'TPU' if kind else 'CPU'}:{ordinal}" for ordinal in range(size)]
     attributes = [_attributes(number, name, ranks_here) for number, name in enumerate(devices)]
     replication: list[str] = []
@@ -82,7 +82,7 @@ def say_identity(rank: int, size: int, ranks_here: int) -> None:
         "_set_all_reduce_token": lambda device, token: None,
     }
     if kind:
-        answers["_xla_device_kind"] = lambda device: simulated.device_kind(kind)
+        answers["_xla_device_kind"] = lambda device: tpu_types.device_kind(kind)
     for name, answer in answers.items():
         if hasattr(xlac, name):
             setattr(xlac, name, answer)
@@ -90,7 +90,7 @@ def say_identity(rank: int, size: int, ranks_here: int) -> None:
 
 def _attributes(rank: int, name: str, ranks_here: int) -> dict[str, object]:
     """What runtime_device_attributes gives: of libtpu's, only what follows from the topology."""
-    if not simulated.type_answered(os.environ):
+    if not tpu_types.type_answered(os.environ):
         return {"name": name}
-    place = simulated.coordinates(os.environ, rank, ranks_here)
+    place = tpu_types.coordinates(os.environ, rank, ranks_here)
     return {"coords": list(place), "core_on_chip": 0, "name": name}

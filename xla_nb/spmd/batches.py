@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from xla_nb.errors import UsageError
-from xla_nb.spmd import marking
-from xla_nb.spmd.meshes import Mesh, of
+from xla_nb.spmd import sharding
+from xla_nb.spmd.meshes import of
 
 
 def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
@@ -24,22 +24,35 @@ def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
     A batch is a tensor, or nested tuples, lists and dicts of tensors. Its number of examples need
     not divide evenly: XLA pads the last parts, and padding never enters a result.
     """
-    mesh = _whole(mesh, axis)
-    return pytree.tree_map_only(Tensor, lambda tensor: _sharded(tensor, mesh, axis), batch)
+    whole = of(mesh).whole
+    if axis not in whole.names:
+        raise UsageError(
+            f"The mesh has no axis {axis!r} to split the batch over; its axes are "
+            f"{', '.join(map(repr, whole.names))}. Use shard_batch(batch, mesh, "
+            f"axis={whole.names[0]!r}), or make the mesh with a {axis!r} axis (of size 1 to leave "
+            "batches whole)."
+        )
+    split = (whole.axis(axis),)
+
+    def moved(tensor: Tensor) -> Tensor:
+        part = tensor.to(sharding.device(), copy=True)  # the user's tensor keeps its layout
+        if tensor.ndim:
+            whole.batch = (tensor.shape[0], split)
+        sharding.place(part, whole, (split, *[()] * tensor.ndim)[: tensor.ndim])
+        return part
+
+    return pytree.tree_map_only(Tensor, moved, batch)
 
 
-def loader(batches: Iterable[Any], mesh: Any, axis: str = "data") -> _Loader:
+class loader:
     """The batches of a DataLoader, each on the devices and split over the axis.
 
     Fetching the next batch ends a step and sends its pending operations to the devices, as
     torch_xla's own loaders do. A smaller last batch costs one more compilation; `drop_last=True`
     in the DataLoader avoids it.
     """
-    return _Loader(batches, _whole(mesh, axis), axis)
 
-
-class _Loader:
-    def __init__(self, batches: Iterable[Any], mesh: Mesh, axis: str) -> None:
+    def __init__(self, batches: Iterable[Any], mesh: Any, axis: str = "data") -> None:
         self._batches, self._mesh, self._axis = batches, mesh, axis
 
     def __len__(self) -> int:
@@ -49,27 +62,3 @@ class _Loader:
         for batch in self._batches:
             yield shard_batch(batch, self._mesh, self._axis)
             torch_xla.sync()
-
-
-def _whole(mesh: Any, axis: str) -> Mesh:
-    whole = of(mesh).whole
-    if axis not in whole.names:
-        raise UsageError(
-            f"The mesh has no axis {axis!r} to split the batch over; its axes are "
-            f"{', '.join(map(repr, whole.names))}. Use shard_batch(batch, mesh, "
-            f"axis={whole.names[0]!r}), or make the mesh with a {axis!r} axis (of size 1 to leave "
-            "batches whole)."
-        )
-    return whole
-
-
-def _sharded(tensor: Tensor, mesh: Mesh, axis: str) -> Tensor:
-    batch = tensor.to(marking.device())
-    if batch is tensor:
-        batch = tensor.clone()  # the user's tensor keeps its layout
-    split: tuple[int, ...] = (mesh.axis(axis),)
-    if tensor.ndim:
-        mesh.batch = (tensor.shape[0], split)
-    layout = (split, *[()] * (tensor.ndim - 1)) if tensor.ndim else ()
-    marking.place(batch, mesh, layout)
-    return batch

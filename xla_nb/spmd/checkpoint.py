@@ -15,8 +15,7 @@ import torch_xla
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from xla_nb.errors import UsageError
-from xla_nb.spmd import marking
+from xla_nb.spmd import sharding
 
 
 def state_dict(source: Any) -> dict[str, Any]:
@@ -29,16 +28,15 @@ def state_dict(source: Any) -> dict[str, Any]:
 
     def gather(value: Tensor) -> Tensor:
         if id(value) not in gathered:
-            tensor = value.detach()
-            gathered[id(value)] = tensor.cpu() if tensor.device.type == "xla" else tensor.clone()
+            gathered[id(value)] = value.detach().to("cpu", copy=True)
         return gathered[id(value)]
 
-    if isinstance(source, torch.nn.Module):
-        state = source.state_dict(keep_vars=True)  # the parameters themselves, to see ties
-        for key, value in state.items():
-            state[key] = pytree.tree_map_only(Tensor, gather, value)
-        return state  # type: ignore[no-any-return] # torch's own kind of dict, with its metadata
-    plain: dict[str, Any] = pytree.tree_map_only(Tensor, gather, source.state_dict())
+    is_model = isinstance(source, torch.nn.Module)
+    # A model's parameters themselves, to see ties.
+    state = source.state_dict(keep_vars=True) if is_model else source.state_dict()
+    for key, value in state.items():  # torch's own kind of dict, with its metadata
+        state[key] = pytree.tree_map_only(Tensor, gather, value)
+    plain: dict[str, Any] = state
     return plain
 
 
@@ -46,20 +44,13 @@ def load_state_dict(target: Any, state: Mapping[str, Any], strict: bool = True) 
     """Load a plain state dict into a placed model, or into its optimizer, keeping the layout.
 
     Returns what torch's own load_state_dict returns. Each device receives only the parts it holds,
-    so no device ever holds the whole model. `strict` is for models; an optimizer always loads its
-    whole state, and strict=False raises UsageError.
+    so no device ever holds the whole model. `strict` is for models.
     """
     if not isinstance(target, torch.nn.Module):
-        if not strict:
-            raise UsageError(
-                "load_state_dict(strict=False) works for models only: "
-                f"{type(target).__name__} loads its whole state. Remove strict=False."
-            )
         return _load_optimizer(target, state)
     own = target.state_dict(keep_vars=True)
-    moved = {key: _like(value, own.get(key)) for key, value in state.items()}
-    if hasattr(state, "_metadata"):
-        moved = _with_metadata(moved, state._metadata)
+    moved: Any = OrderedDict((key, _like(value, own.get(key))) for key, value in state.items())
+    moved._metadata = getattr(state, "_metadata", None)
     result = target.load_state_dict(moved, strict=strict)
     torch_xla.sync()
     return result
@@ -69,28 +60,19 @@ def _like(value: Any, own: Any) -> Any:
     """The value on the devices, laid out like the tensor it will be copied into."""
     if not isinstance(value, Tensor) or not isinstance(own, Tensor) or value.shape != own.shape:
         return value  # torch reports the mismatch
-    sharding = marking.sharding(own)
-    if own.device.type != "xla" or sharding is None:
+    held = sharding.sharding(own)
+    if held is None:
         return value
-    moved = value.detach().to(device=own.device, dtype=own.dtype)
-    if moved.device.type == value.device.type:
-        moved = moved.clone()
-    marking.mark_like(moved, sharding)
+    moved = value.detach().to(device=own.device, dtype=own.dtype, copy=True)
+    sharding.mark_like(moved, held)
     return moved
-
-
-def _with_metadata(state: dict[str, Any], metadata: Any) -> Any:
-    ordered: Any = OrderedDict(state)
-    ordered._metadata = metadata
-    return ordered
 
 
 def _load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     optimizer.load_state_dict(state)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            sharding = marking.sharding(parameter)
-            for value in optimizer.state[parameter].values():
-                fits = isinstance(value, Tensor) and value.shape == parameter.shape
-                if fits and value.device.type == "xla" and sharding is not None:
-                    marking.mark_like(value, sharding)
+    for parameter, values in optimizer.state.items():
+        held = sharding.sharding(parameter)
+        for value in values.values():
+            fits = isinstance(value, Tensor) and value.shape == parameter.shape
+            if fits and value.device.type == "xla" and held is not None:
+                sharding.mark_like(value, held)

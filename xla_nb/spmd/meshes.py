@@ -6,20 +6,17 @@ devices: a part of a mesh, `mesh["model"]`, only selects axes, and XLA gets its 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch.distributed.device_mesh import DeviceMesh
 
 from xla_nb.errors import UsageError
-from xla_nb.topology.mesh_axes import complete
 from xla_nb.wording import several
 
 
@@ -29,57 +26,56 @@ def mesh(axes: Mapping[str, int]) -> Mesh:
     One size may be -1 for what the other axes leave. Starts SPMD in this process if needed. Raises
     UsageError if the sizes do not cover the devices.
     """
-    _check(axes)
-    devices = _devices()
-    sizes = complete(axes, devices)
-    if sizes is None:
-        raise UsageError(_does_not_cover(axes, devices))
-    start()
-    return Mesh(np.arange(devices).reshape(tuple(sizes.values())), tuple(sizes))
-
-
-def start() -> None:
-    """Make this an SPMD process unless it is one. Raises UsageError where it can no longer be."""
-    if not xr.is_spmd():
-        _check_early()
-        xr.use_spmd()
+    count = _devices()
+    try:
+        if min(axes.values()) < -1:
+            raise ValueError  # NumPy would take it for -1
+        devices = np.arange(count).reshape(tuple(axes.values()))
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(_does_not_cover(axes, count)) from None
+    return of(Mesh("xla", devices, mesh_dim_names=tuple(axes)))
 
 
 def _devices() -> int:
     """How many devices a mesh of this process covers. Raises UsageError where SPMD cannot start."""
-    if not xr.is_spmd():
-        _check_early()
-    count: int = xr.global_runtime_device_count()
-    return count
-
-
-def _check_early() -> None:
-    if torch_xla._XLAC._xla_get_spmd_config_is_locked():
+    if not xr.is_spmd() and torch_xla._XLAC._xla_get_spmd_config_is_locked():
         # torch_xla would only warn, then crash with a segmentation fault at the next sync.
         raise UsageError(
             "SPMD can no longer start: this process used the XLA device before making a mesh. "
             "Make the mesh first, `mesh = xla_nb.spmd.mesh(...)`, and touch devices "
             "(torch_xla.device(), .to('xla')) after it."
         )
+    return int(xr.global_runtime_device_count())
+
+
+def _no_ranks(method: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise UsageError(
+            f"mesh.{method}() has no answer under SPMD: one process owns all devices of the mesh, "
+            "so there are no ranks and no process groups. Load the whole batch and split it with "
+            "distribute_tensor(batch, mesh, [Shard(0)]); instead of FSDP or DDP, split parameters "
+            'by placements: xla_nb.spmd.parallelize(model, mesh, {"*.weight": Shard(0)}).'
+        )
+
+    return refuse
 
 
 class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
     """Devices along named axes; `mesh["model"]` and `mesh["data", "model"]` are parts of it."""
 
-    def __init__(
-        self, devices: np.ndarray[Any, Any], names: tuple[str, ...], whole: Mesh | None = None
-    ) -> None:
-        super().__init__("xla", torch.from_numpy(devices), mesh_dim_names=names)
-        self._join(names, whole)
+    #: The size of the last batch that was split over the whole mesh, and the axes that split it.
+    batch: tuple[int, tuple[int, ...]] = (0, ())
 
-    def _join(self, names: tuple[str, ...], whole: Mesh | None = None) -> None:
-        self.whole = whole or self
-        self.names = names
-        self.fits = True  # it is known to cover the devices
-        self.batch: tuple[int, tuple[int, ...]] = (0, ())  # size and axes of the last batch
+    @property
+    def whole(self) -> Mesh:
+        """The mesh that this one is a part of, or itself."""
+        whole: Mesh = self.__dict__.get("_whole", self)
+        return whole
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, fits=False)  # another process may have other devices
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the axes, numbered if they have none."""
+        return self.mesh_dim_names or tuple(f"axis{i}" for i in range(self.mesh.ndim))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -88,54 +84,32 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Mesh:
         chosen = (names,) if isinstance(names, str) else tuple(names)
-        for name in chosen:
-            if name not in self.names:
-                names = ", ".join(map(repr, self.names))
-                raise UsageError(f"The mesh has no axis {name!r}. Choose from {names}.")
-        if len(set(chosen)) < len(chosen):
+        if not set(chosen) <= set(self.names) or len(set(chosen)) < len(chosen):
             raise UsageError(
-                f"mesh[{', '.join(map(repr, chosen))}] names an axis twice. Name each axis once."
+                f"The mesh has no part {names!r}. Name each axis once; its axes are "
+                f"{', '.join(map(repr, self.names))}."
             )
-        first = [slice(None) if name in chosen else 0 for name in self.names]
+        first = tuple(slice(None) if name in chosen else 0 for name in self.names)
         kept = [name for name in self.names if name in chosen]
-        devices = self.mesh.numpy()[tuple(first)].transpose([kept.index(name) for name in chosen])
-        return Mesh(devices, chosen, self.whole)
+        devices = self.mesh.numpy()[first].transpose([kept.index(name) for name in chosen])
+        part = Mesh("xla", devices, mesh_dim_names=chosen)
+        part._whole = self.whole
+        return part
 
     def axis(self, name: str) -> int:
         """The position of an axis in the whole mesh."""
         return self.whole.names.index(name)
 
-    # What asks for this process among others is answered only where there is one device.
-
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        return self._only(
-            "get_local_rank", self.size() if mesh_dim is None else self._size(mesh_dim)
-        )
-
-    def get_rank(self) -> int:
-        return self._only("get_rank", self.size())
-
-    def get_coordinate(self) -> list[int]:
-        return [self._only("get_coordinate", size) for size in self.mesh.shape]
-
-    def get_group(self, mesh_dim: int | str | None = None) -> NoReturn:
-        raise _no_groups("get_group")
-
-    def get_all_groups(self) -> NoReturn:
-        raise _no_groups("get_all_groups")
-
-    def _flatten(self, *_: object, **__: object) -> NoReturn:
-        raise _no_groups("_flatten")
-
-    @staticmethod
-    def _only(method: str, devices: int) -> int:
-        if devices != 1:
-            raise _no_processes(method)
-        return 0
-
-    def _size(self, mesh_dim: int | str) -> int:
+        """0 where there is one device; otherwise no process is one of several."""
         axis = self.names.index(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim
-        return int(self.mesh.shape[axis])
+        return 0 if self.size(axis) == 1 else _no_ranks("get_local_rank")()
+
+    get_rank = _no_ranks("get_rank")
+    get_coordinate = _no_ranks("get_coordinate")
+    get_group = _no_ranks("get_group")
+    get_all_groups = _no_ranks("get_all_groups")
+    _flatten = _no_ranks("_flatten")
 
     @cached_property
     def xla(self) -> Any:
@@ -144,103 +118,33 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         return xs.Mesh(whole.mesh.flatten().numpy(), tuple(whole.mesh.shape), whole.names)
 
 
-def of(mesh: object) -> Mesh:
-    """Any mesh of torch's, torch_xla's or ours as one of ours."""
-    if isinstance(mesh, Mesh):
-        if not mesh.whole.fits:
-            _check_devices(mesh.whole)
-            mesh.whole.fits = True
-        return mesh
-    if isinstance(mesh, xs.Mesh):
-        names = mesh.axis_names or _numbered(len(mesh.mesh_shape))
-        return Mesh(mesh.get_logical_mesh(), names)
-    if isinstance(mesh, DeviceMesh):
-        _check_devices(mesh)
-        return Mesh(mesh.mesh.numpy(), tuple(_axes(mesh)))
-    raise UsageError(
-        f"Expected a mesh, not a {type(mesh).__name__}. Make one with "
-        "xla_nb.spmd.mesh({'model': n})."
-    )
+def of(mesh: Any) -> Mesh:
+    """Any mesh of torch's, torch_xla's or ours as one of ours, in a process with SPMD.
 
-
-def adopt(mesh: Any) -> None:
-    """Make a mesh that torch has made over XLA devices one of ours; it stays the same object.
-
-    It may be made before there is a process with devices, and is checked at its first use then.
+    Raises UsageError unless it covers the devices of this process, which may be another one than
+    made it.
     """
-    if xr.is_spmd():
-        _check_devices(mesh)
-    mesh.__class__ = Mesh
-    mesh._join(tuple(_axes(mesh)))
-    mesh.fits = xr.is_spmd()
-
-
-def _check_devices(mesh: Any) -> None:
-    """Start SPMD for a mesh of torch's. Raises UsageError unless it covers the devices."""
-    if mesh.device_type != "xla":
+    if isinstance(mesh, xs.Mesh):
+        mesh = Mesh("xla", mesh.get_logical_mesh(), mesh_dim_names=mesh.axis_names)
+    if not isinstance(mesh, DeviceMesh) or mesh.device_type != "xla":
         raise UsageError(
-            f"The mesh holds {mesh.device_type} devices, not XLA devices. Make it with "
-            f"xla_nb.spmd.mesh({_axes(mesh)}) or init_device_mesh('xla', ...)."
+            f"Expected a mesh of XLA devices, not {mesh!r}. Make one with "
+            "xla_nb.spmd.mesh({'model': n}) or init_device_mesh('xla', ...)."
         )
-    devices = _devices()
-    if sorted(mesh.mesh.flatten().tolist()) != list(range(devices)):
-        raise UsageError(_does_not_cover(_axes(mesh), devices))
-    start()
+    ours = mesh
+    if not isinstance(ours, Mesh):
+        ours = Mesh("xla", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
+    whole, count = ours.whole, _devices()
+    if sorted(whole.mesh.flatten().tolist()) != list(range(count)):
+        raise UsageError(_does_not_cover(whole.sizes, count))
+    if not xr.is_spmd():
+        xr.use_spmd()
+    return ours
 
 
-def _numbered(count: int) -> tuple[str, ...]:
-    return tuple(f"axis{i}" for i in range(count))
-
-
-def _axes(mesh: Any) -> dict[str, int]:
-    names = mesh.mesh_dim_names or _numbered(mesh.mesh.ndim)
-    return dict(zip(names, mesh.mesh.shape, strict=True))
-
-
-def _check(axes: Mapping[str, int]) -> None:
-    if not isinstance(axes, Mapping) or not axes:
-        raise UsageError(
-            f'mesh({axes!r}) has no axes. Give each axis a size: mesh({{"data": 2, "model": 2}}).'
-        )
-    for name, size in axes.items():
-        if not isinstance(name, str):
-            raise UsageError(f"mesh({dict(axes)!r}): the axis name {name!r} must be a string.")
-        if isinstance(size, bool) or not isinstance(size, int) or size < -1 or size == 0:
-            raise UsageError(
-                f"mesh({dict(axes)!r}): the size of {name!r} must be a number of devices, "
-                f"or -1 for what the other axes leave, not {size!r}."
-            )
-    if list(axes.values()).count(-1) > 1:
-        raise UsageError(f"mesh({dict(axes)!r}): only one axis can be -1.")
-
-
-def _no_processes(method: str) -> UsageError:
-    return UsageError(
-        f"mesh.{method}() has no answer under SPMD: one process owns all devices of the mesh, so "
-        "there are no ranks. Load the whole batch and split it with "
-        "distribute_tensor(batch, mesh, [Shard(0)]) or xla_nb.spmd.loader."
-    )
-
-
-def _no_groups(method: str) -> UsageError:
-    return UsageError(
-        f"mesh.{method}() has no answer under SPMD: one process owns all devices of the mesh, so "
-        "there are no process groups, and what needs them (fully_shard, FSDP, DDP) does not work. "
-        'Split parameters by placements, xla_nb.spmd.parallelize(model, mesh, {"*.weight": '
-        "Shard(0)}); XLA adds the communication."
-    )
-
-
-def _does_not_cover(axes: Mapping[str, int], devices: int) -> str:
-    sizes = {name: max(size, 1) for name, size in axes.items()}  # -1: at least one device
-    *first, last = sizes
-    others = math.prod(sizes[name] for name in first)
-    fitting = {**dict.fromkeys(sizes, 1), next(iter(sizes)): devices}
-    if devices % others == 0:
-        fitting = {**sizes, last: devices // others}
-    needed = several(math.prod(sizes.values()), "device")
-    needed = f"a multiple of {needed}" if -1 in axes.values() else needed
+def _does_not_cover(axes: object, devices: int) -> str:
     return (
-        f"The mesh {dict(axes)} needs {needed}, but this process has {devices}. Use "
-        f"mesh({fitting}), or start the process with another number of devices."
+        f"The mesh {axes!r} does not cover the {several(devices, 'device')} of this process. Give "
+        f'each axis a size, such as {{"model": {devices}}}, whose product is {devices}; one may be '
+        "-1 for what the others leave. Or start the process with another number of devices."
     )

@@ -1,25 +1,26 @@
 """`parallelize`: a model placed over a mesh by a plan.
 
-The whole plan is checked before the first parameter moves, so a refused plan leaves the model
-alone. Parameters stay the same objects, and tied ones stay tied.
+The plan is checked before the first parameter moves, so a refused plan leaves the model alone.
+Parameters stay the same objects, and tied ones stay tied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from xla_nb.errors import UsageError
-from xla_nb.spmd import marking, shards
-from xla_nb.spmd.handovers import Batch, Hooks
-from xla_nb.spmd.layouts import Layout, layout
+from xla_nb.spmd import sharding
 from xla_nb.spmd.meshes import Mesh, of
 from xla_nb.spmd.norms import make_splittable
-from xla_nb.spmd.plans import PlacedTensor, StyledModule, resolve
-from xla_nb.spmd.styles import Reading, read
-from xla_nb.wording import several
+from xla_nb.spmd.plans import Handover, Reading, Target, read, resolve
+from xla_nb.spmd.sharding import Layout, layout
 
 
 def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
@@ -28,93 +29,58 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
     `mesh` is a mesh or a part of one; over its other axes everything is replicated. A plan maps
     module names, with wildcards, to styles, or parameter names to placements; anything it does not
     name is replicated. Changes the model in place, moves it to the XLA device and returns it.
-    Raises UsageError, or NotExpressible where XLA cannot do what a style asks.
+    Raises UsageError, also where XLA cannot do what a style asks.
     """
     mesh = of(mesh)
-    _refuse_unmade(model)
-    layouts = _Layouts(mesh)
-    styled: list[tuple[StyledModule, Reading]] = []
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"parallelize takes an nn.Module, not a {type(model).__name__}.")
+    planned: dict[int, tuple[Layout, str]] = {}  # by the tensor's id
+    hooked: list[tuple[Target, Reading]] = []
+    own: list[Target] = []
     for target in resolve(model, plan):
-        if isinstance(target, PlacedTensor):
-            layouts.add_placements(target)
-        else:
-            reading = read(target, mesh)
-            layouts.add_reading(target, reading)
-            styled.append((target, reading))
-    _place(model, mesh, layouts)
+        if isinstance(target.tensor_or_module, Tensor):
+            _add(planned, mesh, target.tensor_or_module, target.value, target.where)
+            continue
+        reading = read(target, mesh.names)
+        if reading is None:
+            own.append(target)
+            continue
+        hooked.append((target, reading))
+        tensors = dict(target.tensor_or_module.named_parameters())
+        for name, placement in reading.parameters.items():
+            where = f"{target.name}.{name}".lstrip(".") + f" ({type(target.value).__name__})"
+            _add(planned, mesh, tensors[name], (placement,), where)
+    _place(model, mesh, planned)
     make_splittable(model)
-    batch = Batch(mesh)
-    batch.watch(model)
-    for target, reading in styled:
-        Hooks(reading, mesh, batch, target.where).register(target.module)
+    note = partial(_note_batch, mesh.whole)
+    model.register_forward_pre_hook(note, prepend=True, with_kwargs=True)
+    for target, reading in hooked:
+        _Hooks(reading, mesh, target.where).register(target.tensor_or_module)
+    for target in own:
+        target.value._apply(target.tensor_or_module, mesh)
     return model
 
 
-def _refuse_unmade(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"parallelize takes an nn.Module, not a {type(model).__name__}.")
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if nn.parameter.is_lazy(tensor):
-            raise UsageError(f"{name} has no shape yet. Run one batch through the model first.")
-        if tensor.is_meta:
-            raise UsageError(
-                f"{name} is on the meta device and has no values. Call "
-                "model.to_empty(device='cpu'), then initialize or load them."
-            )
+def _add(
+    planned: dict[int, tuple[Layout, str]],
+    mesh: Mesh,
+    tensor: Tensor,
+    placements: Sequence[Any],
+    where: str,
+) -> None:
+    new = layout(mesh, placements, tensor.ndim, where)
+    first, other = planned.setdefault(id(tensor), (new, where))
+    if first != new:
+        raise UsageError(
+            f"{other} and {where} are the same tensor, but the plan places it in two ways. Make "
+            "them agree, or remove one of them from the plan."
+        )
 
 
-class _Layouts:
-    """The layout of each tensor in the plan; two layouts for one tensor are an error."""
-
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._layouts: dict[int, tuple[Mesh, Layout, str]] = {}
-
-    def add_placements(self, target: PlacedTensor) -> None:
-        names, placements = self._mesh.names, target.placements
-        if len(placements) != len(names):
-            raise UsageError(
-                f"{target.where}: {several(len(placements), 'placement')} for a mesh with "
-                f"the axes {', '.join(map(repr, names))}. Give one placement for each axis, or use "
-                f"a part of the mesh, mesh[{names[-1]!r}]."
-            )
-        self._add(target.tensor, self._mesh, placements, target.name, target.where)
-
-    def add_reading(self, target: StyledModule, reading: Reading) -> None:
-        tensors = dict(target.module.named_parameters(remove_duplicate=False))
-        tensors.update(target.module.named_buffers(remove_duplicate=False))
-        for inner, (mesh, placements) in reading.parameters.items():
-            name = f"{target.name}.{inner}" if target.name else inner
-            where = f"{name} ({type(target.style).__name__})"
-            self._add(tensors[inner], mesh, placements, name, where)
-
-    def _add(
-        self, tensor: Tensor, mesh: Mesh, placements: tuple[Any, ...], name: str, where: str
-    ) -> None:
-        new = layout(mesh, placements, tensor.ndim, where)
-        _, first, other = self._layouts.setdefault(id(tensor), (mesh, new, where))
-        if first != new:
-            raise UsageError(
-                f"{other} and {where} are the same tensor, but the plan places it in two ways: "
-                f"{_words(first, self._mesh)} and {_words(new, self._mesh)}. Make them agree, or "
-                "remove one of them from the plan."
-            )
-
-    def of(self, tensor: Tensor) -> tuple[Mesh, Layout] | None:
-        entry = self._layouts.get(id(tensor))
-        return entry and entry[:2]
+# --- parameters and buffers -------------------------------------------------------------------
 
 
-def _words(layout: Layout, mesh: Mesh) -> str:
-    split = [
-        f"Shard({dim}) over {' and '.join(repr(mesh.whole.names[axis]) for axis in axes)}"
-        for dim, axes in enumerate(layout)
-        if axes
-    ]
-    return ", ".join(split) or "Replicate"
-
-
-def _place(model: nn.Module, mesh: Mesh, layouts: _Layouts) -> None:
+def _place(model: nn.Module, mesh: Mesh, planned: dict[int, tuple[Layout, str]]) -> None:
     """Move every tensor of the model to the devices, one at a time, and lay it out."""
     placed: dict[int, Tensor] = {}
     for module in model.modules():
@@ -123,48 +89,119 @@ def _place(model: nn.Module, mesh: Mesh, layouts: _Layouts) -> None:
                 if tensor is None:
                     continue
                 if id(tensor) not in placed:
-                    planned = layouts.of(tensor)
+                    wanted, _ = planned.get(id(tensor), (None, ""))
                     placed[id(tensor)] = moved = _moved(tensor)
                     placed[id(moved)] = moved
-                    _lay_out(moved, mesh, planned)
+                    _lay_out(moved, mesh, wanted)
                 if placed[id(tensor)] is not tensor:
                     setattr(module, name, placed[id(tensor)])
 
 
-def _lay_out(tensor: Tensor, mesh: Mesh, planned: tuple[Mesh, Layout] | None) -> None:
-    is_placed = marking.sharding(tensor) is not None
-    if planned is None:
-        if not is_placed:
-            marking.place(tensor, mesh, ((),) * tensor.ndim)
-        return
-    part, wanted = planned
-    if is_placed:  # by an earlier plan, which still holds for the axes outside this one
-        before = shards.layout_of(tensor, mesh.whole)
-        if before == (wanted := _merged(before, wanted, part)):
-            return
-    marking.place(tensor, mesh, wanted)
-
-
-def _merged(before: Layout, wanted: Layout, mesh: Mesh) -> Layout:
-    planned = {mesh.axis(name) for name in mesh.names}
-    return tuple(
-        tuple(sorted({*new, *(axis for axis in old if axis not in planned)}))
-        for old, new in zip(before, wanted, strict=True)
-    )
+def _lay_out(tensor: Tensor, mesh: Mesh, wanted: Layout | None) -> None:
+    if sharding.sharding(tensor) is None:
+        sharding.place(tensor, mesh, ((),) * tensor.ndim if wanted is None else wanted)
+    elif wanted is not None:  # an earlier plan still holds for the axes outside this mesh
+        planned = {mesh.axis(name) for name in mesh.names}
+        before = sharding.layout_of(tensor, mesh.whole)
+        both = tuple(
+            tuple(sorted({*new, *(axis for axis in old if axis not in planned)}))
+            for old, new in zip(before, wanted, strict=True)
+        )
+        if both != before:
+            sharding.place(tensor, mesh, both)
 
 
 def _moved(tensor: Tensor) -> Tensor:
     """The tensor on the XLA device: the same object where torch can keep it."""
     if tensor.device.type == "xla":
         return tensor
-    moved = tensor.detach().to(marking.device())
+    moved = tensor.detach().to(sharding.device())
     if not isinstance(tensor, nn.Parameter):
         return moved
     parameter = nn.Parameter(moved, requires_grad=tensor.requires_grad)
     if tensor.grad is not None:
-        parameter.grad = tensor.grad.to(marking.device())
+        parameter.grad = tensor.grad.to(sharding.device())
     try:
         torch.utils.swap_tensors(tensor, parameter)  # an existing optimizer keeps its parameters
     except RuntimeError:  # something holds a weak reference to it
         return parameter
     return tensor
+
+
+# --- inputs and outputs -----------------------------------------------------------------------
+
+
+def _note_batch(whole: Mesh, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a model's forward: note how its inputs are split on dimension 0. A pending value that
+    was computed from a batch has no sharding yet; then what was noted last stays."""
+    for value in pytree.tree_leaves((args, kwargs)):
+        if isinstance(value, Tensor) and value.ndim and sharding.sharding(value) is not None:
+            whole.batch = (value.shape[0], sharding.layout_of(value, whole)[0])
+            return
+
+
+def _with_batch(layout: Layout, tensor: Tensor, mesh: Mesh) -> Layout:
+    """The layout with dimension 0 split as the batch is over axes outside the plan, if the tensor
+    holds the batch: without that the batch would be gathered."""
+    size, split = mesh.whole.batch
+    planned = {mesh.axis(name) for name in mesh.names}
+    axes = [axis for axis in split if axis not in planned]
+    if not layout or not axes or tensor.shape[0] % size:
+        return layout
+    return (tuple(sorted({*layout[0], *axes})), *layout[1:])
+
+
+class _Hooks:
+    """The hooks of one module: its inputs and outputs get sharding constraints in the graph, and
+    XLA chooses the collectives that it takes."""
+
+    def __init__(self, reading: Reading, mesh: Mesh, where: str) -> None:
+        self._reading, self._mesh, self._where = reading, mesh, where
+
+    def register(self, module: Any) -> None:
+        if self._reading.inputs or self._reading.keywords:
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
+        if self._reading.outputs:
+            module.register_forward_hook(self._leave)
+
+    def _enter(
+        self, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        handovers = self._reading.keywords
+        return self._all(args, self._reading.inputs, "input"), {
+            name: self._lay(value, handovers.get(name), f"input {name}")
+            for name, value in kwargs.items()
+        }
+
+    def _leave(self, _: object, __: object, output: Any) -> Any:
+        is_one = not isinstance(output, tuple)
+        laid = self._all((output,) if is_one else output, self._reading.outputs, "output")
+        return laid[0] if is_one else laid
+
+    def _all(
+        self, values: tuple[Any, ...], handovers: list[Handover], what: str
+    ) -> tuple[Any, ...]:
+        if len(values) < len(handovers):
+            raise UsageError(
+                f"{self._where}: the number of {what}s is {len(values)}, but the style lays out "
+                f"{len(handovers)}. Pass inputs by position, or use "
+                "PrepareModuleInput(input_kwarg_layouts=...)."
+            )
+        return tuple(self._lay(*each, what) for each in zip_longest(values, handovers))
+
+    def _lay(self, value: Any, handover: Handover, what: str) -> Any:
+        if handover is None:
+            return value
+        if not isinstance(value, Tensor) or value.device.type != "xla":
+            held = f"on {value.device}" if isinstance(value, Tensor) else type(value).__name__
+            raise UsageError(
+                f"{self._where}: the {what} to lay out must be a tensor on the XLA devices, not "
+                f"{held}. Move it there with xla_nb.spmd.shard_batch(batch, mesh) or .to('xla'), "
+                "or use None for it in the plan."
+            )
+        where = f"{self._where}, {what}"
+        forward, backward = (
+            _with_batch(layout(self._mesh, [each], value.ndim, where), value, self._mesh)
+            for each in reversed(handover)
+        )
+        return sharding.Constrain.apply(value, self._mesh, forward, backward)

@@ -1,11 +1,20 @@
-"""Where a tensor is, as plain data that a cell's function can return to the notebook.
+"""Where tensors are, as plain data that a cell's function can return to the notebook.
 
 No torch and no torch_xla: the notebook's kernel would have to import them to unpickle it.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from html import escape
+
+from xla_nb.wording import several, size, spans
+
+_TENSORS, _PARTS = 60, 8  # shown at most; of repeated layers, one counts
+_CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
 
 @dataclass(frozen=True)
@@ -14,18 +23,84 @@ class Placed:
 
     shape: tuple[int, ...]
     dtype: str
-    shard: tuple[int, ...]  # the shape of the largest part on a device
-    splits: tuple[int, ...]  # number of parts along each dimension
-    copies: int  # devices that hold the same part
     axes: tuple[tuple[str, ...], ...] | None  # mesh axes that split each dimension
-    bytes_per_device: int
+    itemsize: int
+    parts: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...]  # devices, and region
+
+    @property
+    def shard(self) -> tuple[int, ...]:
+        """The shape of the largest part on a device."""
+        return max(
+            (tuple(stop - start for start, stop in region) for _, region in self.parts),
+            key=math.prod,
+        )
+
+    @property
+    def bytes_per_device(self) -> int:
+        return math.prod(self.shard) * self.itemsize
 
     def __str__(self) -> str:
-        split = [self._split(dim) for dim, parts in enumerate(self.splits) if parts > 1]
+        split = list(filter(None, map(self._split, range(len(self.shape)))))
         each = "x".join(map(str, self.shard)) or "one number"
         return f"{', '.join(split) or 'Replicate'}; {each} on each device"
 
     def _split(self, dim: int) -> str:
-        if self.axes and self.axes[dim]:
-            return f"Shard({dim}) over {' and '.join(map(repr, self.axes[dim]))}"
-        return f"Shard({dim}) in {self.splits[dim]} parts"
+        count = len({region[dim] for _, region in self.parts})
+        if self.axes is None:
+            return f"Shard({dim}) in {count} parts" if count > 1 else ""
+        axes = " and ".join(map(repr, self.axes[dim]))
+        return f"Shard({dim}) over {axes}" if axes else ""
+
+    def lines(self) -> Iterator[str]:
+        """`devices 0, 2: [0:8, 0:8]`, a line for each part."""
+        for devices, region in self.parts[:_PARTS]:
+            extent = ", ".join(f"{start}:{stop}" for start, stop in region)
+            empty = any(start == stop for start, stop in region)
+            numbers = f"device{'s' * (len(devices) > 1)} {spans(devices)}"
+            yield f"{numbers}: {'nothing' if empty else f'[{extent}]'}"
+        if self.parts[_PARTS:]:
+            yield f"and {len(self.parts) - _PARTS} more parts"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Which device holds which part: a notebook displays it, a terminal prints it."""
+
+    tensors: Mapping[str, Placed]
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        rows = [
+            "".join(f'<td style="{_CELL}">{"<br>".join(map(escape, cell))}</td>' for cell in row)
+            for row in self._rows()
+        ]
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        html = f"<div>{escape(self._head())}</div><table>{table}</table>"
+        return {"text/html": html, "text/plain": str(self)}
+
+    def __str__(self) -> str:
+        lines = [self._head()]
+        for (name, *more), facts, parts in self._rows():
+            lines += ["", " ".join([name, *more]), *facts, *(f"  {part}" for part in parts)]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _head(self) -> str:
+        devices = {d for placed in self.tensors.values() for held, _ in placed.parts for d in held}
+        held = sum(placed.bytes_per_device for placed in self.tensors.values())
+        return f"{several(len(devices), 'device')}, {size(held)} on each"
+
+    def _rows(self) -> Iterator[tuple[list[str], list[str], list[str]]]:
+        """Name, facts and parts of each tensor; of repeated layers that are placed alike, one, with
+        `*` for the layer's number."""
+        groups: dict[tuple[str, Placed], list[str]] = {}
+        for name, placed in self.tensors.items():
+            pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+            groups.setdefault((pattern, placed), []).append(name)
+        for (pattern, placed), names in list(groups.items())[:_TENSORS]:
+            title = [pattern, f"({len(names)} like this)"] if names[1:] else names
+            shape = "x".join(map(str, placed.shape)) or "scalar"
+            facts = f"{shape} {placed.dtype}, {size(placed.bytes_per_device)} on each device"
+            yield title, [facts], list(placed.lines())
+        if len(groups) > _TENSORS:
+            yield [f"and {len(groups) - _TENSORS} more tensors"], [], []

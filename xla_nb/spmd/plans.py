@@ -1,4 +1,4 @@
-"""Plans: which modules and parameters each key of a plan matches.
+"""Plans: what each key of a plan matches, and what a style of torch's asks of a module.
 
 A key matches as in torch's parallelize_module, part by part with wildcards, from the model down.
 Unlike there, a key that matches nothing is an error.
@@ -7,46 +7,49 @@ Unlike there, a key that matches nothing is an error.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import Tensor, nn
-from torch.distributed.tensor import Placement
-from torch.distributed.tensor.parallel import ParallelStyle
+from torch import nn
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
+from torch.distributed.tensor.parallel import style as torch_styles
 
 from xla_nb.errors import UsageError
+from xla_nb.spmd.sharding import check_placement
 from xla_nb.wording import listed
 
-
-@dataclass(frozen=True)
-class StyledModule:
-    """A module with its style; `name` is "" for the model itself."""
-
-    name: str
-    module: Any
-    style: Any
-
-    @property
-    def where(self) -> str:
-        return f"{self.name or 'the model'} ({type(self.style).__name__})"
+_InputOutput: Any = getattr(torch_styles, "PrepareModuleInputOutput", ())  # not in every release
 
 
 @dataclass(frozen=True)
-class PlacedTensor:
-    """A parameter or buffer with its placements."""
+class Target:
+    """A module with a style, or a parameter or buffer with its placements."""
 
-    name: str
-    tensor: Any
-    placements: tuple[Any, ...]
+    name: str  # "" for the model itself
+    tensor_or_module: Any
+    value: Any
 
     @property
     def where(self) -> str:
-        return f"{self.name} ({', '.join(map(repr, self.placements))})"
+        shown = (
+            type(self.value).__name__
+            if isinstance(self.value, ParallelStyle)
+            else ", ".join(map(repr, self.value))
+        )
+        return f"{self.name or 'the model'} ({shown})"
 
 
-def resolve(model: Any, plan: object) -> list[StyledModule | PlacedTensor]:
+def resolve(model: Any, plan: object) -> list[Target]:
     """Everything the plan matches, in its order; an empty plan replicates everything."""
     if isinstance(plan, ParallelStyle):
         plan = {"": plan}
@@ -55,99 +58,148 @@ def resolve(model: Any, plan: object) -> list[StyledModule | PlacedTensor]:
             f"A plan must be a dict or a single style, not a {type(plan).__name__}. Map module "
             'names to styles: {"layers.*.in_proj": ColwiseParallel()}.'
         )
-    targets: list[StyledModule | PlacedTensor] = []
-    for key, value in plan.items():
-        if isinstance(value, ParallelStyle):
-            targets += _styled(model, key, value)
-        else:
-            targets += _placed(model, key, _placements(key, value))
-    return targets
+    return [target for key, value in plan.items() for target in _targets(model, key, value)]
 
 
 def matches(model: Any, key: str) -> bool:
     """Whether a key names a module, or a parameter or buffer."""
-    parts = _parts(key)
-    return any(True for _ in _modules(model, parts)) or any(True for _ in _tensors(model, parts))
+    return bool(_matching({**_modules(model), **_tensors(model)}, key))
 
 
-def _styled(model: Any, key: str, style: Any) -> list[StyledModule]:
-    modules = {id(module): (name, module) for name, module in _modules(model, _parts(key))}
-    if not modules:
-        if any(_tensors(model, _parts(key))):
-            raise UsageError(
-                f"The plan gives {key!r} the style {type(style).__name__}, but it is a parameter. "
-                f'Give the style to its module, or use a placement: "{key}": Shard(0).'
-            )
-        raise UsageError(_unmatched(key, [name for name, _ in model.named_modules() if name]))
-    return [StyledModule(name, module, style) for name, module in modules.values()]
-
-
-def _placed(model: Any, key: str, placements: tuple[Any, ...]) -> list[PlacedTensor]:
-    tensors = list(_tensors(model, _parts(key)))
-    if not tensors:
-        modules = list(_modules(model, _parts(key)))
-        own = [name for _, module in modules for name, _ in _own(module)]
-        if own:
-            raise UsageError(
-                f"The plan gives placements to {key!r}, but it is a module. Give it a style, or "
-                f'name its parameters: "{key}.{own[0]}".'
-            )
-        raise UsageError(_unmatched(key, [name for name, _ in _all_tensors(model)]))
-    return [PlacedTensor(name, tensor, placements) for name, tensor in tensors]
-
-
-def _placements(key: str, value: object) -> tuple[Any, ...]:
-    placements = value if isinstance(value, list | tuple) else (value,)
-    if not placements or not all(isinstance(each, Placement) for each in placements):
+def _targets(model: Any, key: Any, value: Any) -> list[Target]:
+    is_style = isinstance(value, ParallelStyle)
+    placements = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not is_style and not (placements and all(isinstance(p, Placement) for p in placements)):
         raise UsageError(
             f"The plan maps {key!r} to {value!r}, which is neither a ParallelStyle nor a "
             "placement. Use a style such as ColwiseParallel(), or for a parameter Shard(0) or a "
             "list with one placement for each axis of the mesh."
         )
-    return tuple(placements)
+    held = _modules(model) if is_style else _tensors(model)
+    names = _matching(held, key)
+    if not names:
+        kind = "module" if is_style else "parameter or buffer"
+        close = difflib.get_close_matches(str(key), held, n=3, cutoff=0.4)
+        known = listed(filter(None, held), most=8)
+        hint = f"Did you mean {listed(close, 'or')}?" if close else f"Names: {known}."
+        raise UsageError(f"The plan's key {key!r} matches no {kind} of the model. {hint}")
+    once = {id(held[name]) if is_style else name: name for name in names}
+    return [Target(name, held[name], value if is_style else placements) for name in once.values()]
 
 
-# --- matching ---------------------------------------------------------------------------------
+def _matching(names: Iterable[str], key: object) -> list[str]:
+    parts = key.split(".") if isinstance(key, str) else []
+    split = ((name, name.split(".")) for name in names)
+    return [
+        name for name, own in split if len(own) == len(parts) and all(map(fnmatchcase, own, parts))
+    ]
 
 
-def _parts(key: object) -> list[str]:
-    if not isinstance(key, str):
-        raise UsageError(f"A plan's keys must be module names, not {key!r}.")
-    return key.split(".") if key else []
+def _modules(model: Any) -> dict[str, Any]:
+    return dict(model.named_modules(remove_duplicate=False))
 
 
-def _modules(module: Any, parts: list[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not parts:
-        yield prefix, module
-        return
-    for name, child in module._modules.items():
-        if child is not None and fnmatchcase(name, parts[0]):
-            yield from _modules(child, parts[1:], _joined(prefix, name))
+def _tensors(model: Any) -> dict[str, Any]:
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
 
 
-def _tensors(model: Any, parts: list[str]) -> Iterator[tuple[str, Tensor]]:
-    for prefix, module in _modules(model, parts[:-1]):
-        for name, tensor in _own(module):
-            if parts and fnmatchcase(name, parts[-1]):
-                yield _joined(prefix, name), tensor
+# --- styles -----------------------------------------------------------------------------------
 
 
-def _own(module: Any) -> Iterator[tuple[str, Tensor]]:
-    """A module's own parameters and buffers."""
-    for table in (module._parameters, module._buffers):
-        yield from ((name, tensor) for name, tensor in table.items() if tensor is not None)
+#: How a value is laid out when it reaches a module's boundary, and how it should leave it; None
+#: leaves it as it is.
+Handover = tuple[Placement, Placement] | None
 
 
-def _all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
+@dataclass
+class Reading:
+    """What a style asks of one module; inputs and outputs beyond these are left as they are."""
+
+    parameters: dict[str, Placement] = field(default_factory=dict)
+    inputs: list[Handover] = field(default_factory=list)
+    keywords: dict[str, Handover] = field(default_factory=dict)
+    outputs: list[Handover] = field(default_factory=list)
 
 
-def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name
+def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
+    """What a style of torch's asks of its module, on a mesh with these axes; None for a style of
+    the user's own, whose `_apply` has to be run. Raises UsageError."""
+    style, module = target.value, target.tensor_or_module
+    if len(axes) != 1:
+        raise UsageError(
+            f"{target.where}: a style places over one axis, but this mesh has {len(axes)}: "
+            f"{', '.join(map(repr, axes))}. Choose one of them: "
+            f"parallelize(model, mesh[{axes[-1]!r}], plan)."
+        )
+    reading = Reading()
+    if isinstance(style, _InputOutput):
+        _read_inputs(style.prepare_module_input, reading)
+        _read_outputs(style.prepare_module_output, reading)
+    elif isinstance(style, PrepareModuleInput):
+        _read_inputs(style, reading)
+    elif isinstance(style, PrepareModuleOutput):
+        _read_outputs(style, reading)
+    elif isinstance(style, SequenceParallel):
+        reading.parameters = {name: Replicate() for name, _ in module.named_parameters()}
+        (split,) = style.sequence_sharding
+        reading.inputs = reading.outputs = [(split, split)]
+    elif isinstance(style, ColwiseParallel | RowwiseParallel):
+        _read_layer(style, module, target, reading)
+    else:
+        return None
+    _refuse_overriding(style, target)
+    for handover in [*reading.inputs, *reading.keywords.values(), *reading.outputs]:
+        for placement in handover or ():
+            check_placement(placement, target.where)
+    return reading
 
 
-def _unmatched(key: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(key, names, n=3, cutoff=0.4)
-    hint = f"Did you mean {listed(close, 'or')}?" if close else f"Names: {listed(names, most=8)}."
-    return f"The plan's key {key!r} matches nothing in the model. {hint}"
+def _read_layer(style: Any, module: Any, target: Target, reading: Reading) -> None:
+    """As the `_partition_` functions and `_apply` of ColwiseParallel and RowwiseParallel do."""
+    is_linear, by_column = isinstance(module, nn.Linear), isinstance(style, ColwiseParallel)
+    if not is_linear and not isinstance(module, nn.Embedding):
+        raise UsageError(
+            f"{target.where}: this style is for nn.Linear and nn.Embedding, and the module is a "
+            f"{type(module).__name__}. Name modules inside it, or give its parameters placements: "
+            f'"{target.name}.weight": Shard(0).'
+        )
+    split = Shard(0 if by_column == is_linear else 1)
+    reading.parameters = {name: split for name, _ in module.named_parameters()}
+    if not by_column and "bias" in reading.parameters:
+        reading.parameters["bias"] = Replicate()
+    wanted = Shard(-1) if is_linear and not by_column else Replicate()
+    reading.inputs = [(style.input_layouts[0], wanted)]
+    reading.outputs = [(style.output_layouts[0], style.output_layouts[0])]
+
+
+def _read_inputs(style: Any, reading: Reading) -> None:
+    if style.input_layouts is not None:
+        pairs = zip(style.input_layouts, style.desired_input_layouts, strict=True)
+        reading.inputs = [_handover(*pair) for pair in pairs]
+    for name, arriving in style.input_kwarg_layouts.items():
+        reading.keywords[name] = _handover(arriving, style.desired_input_kwarg_layouts.get(name))
+
+
+def _read_outputs(style: Any, reading: Reading) -> None:
+    pairs = zip(style.output_layouts, style.desired_output_layouts, strict=True)
+    reading.outputs = [_handover(*pair) for pair in pairs]
+
+
+def _handover(arriving: Any, wanted: Any) -> Handover:
+    return None if arriving is None else (arriving, arriving if wanted is None else wanted)
+
+
+def _refuse_overriding(style: Any, target: Target) -> None:
+    """Refuse a subclass that does something else than its base, which would be left out here."""
+    base = next(each for each in type(style).__mro__ if each.__module__ == torch_styles.__name__)
+    own = [name for name in vars(base) if name.startswith(("_apply", "_p", "_replicate"))]
+    for name in own:
+        if getattr(type(style), name) is not getattr(base, name):
+            raise UsageError(
+                f"{target.where}: it replaces {name} of {base.__name__}, which runs on DTensors, "
+                "and under SPMD there are none. Derive it from ParallelStyle, or give the module's "
+                f'parameters placements: "{target.name}.weight": Shard(0).'
+            )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from xla_nb.errors import UsageError
 from xla_nb.wording import listed, several
@@ -17,11 +16,8 @@ from xla_nb.wording import listed, several
 #: Default number of ranks on a simulated host.
 SIMULATED = 4
 
-#: The variable that asks for a simulated host, and for the TPU that it answers as (simulated.py).
+#: The variable that asks for a simulated host, and for the TPU that it answers as (tpu_types.py).
 SIMULATE = "XLA_NB_SIMULATE"
-
-Device = Literal["TPU", "CPU"]
-_DEVICES: dict[str, Device] = {"TPU": "TPU", "CPU": "CPU"}
 
 # The PCI devices that torch_xla counts (_internal/tpu.py, num_available_chips), each with the
 # smallest accelerator type it can be. v2 and v3 share an id, and behave alike.
@@ -35,6 +31,9 @@ _CHIPS = {
     "0x0076": "tpu7x-8",
     "0x0056": "",  # for torch_xla's own tests
 }
+
+#: Generations whose types count chips (the others': cores, two per chip), and have hosts of 8.
+COUNTED_BY_CHIP = ("v5litepod", "v5e", "v6e")
 
 #: The shape of n processes of one chip each on a host: those that libtpu accepts as parts of a
 #: host's 2x4 or 2x2 chips. Chips are numbered along x first, so ranks 0 to n-1 fill these shapes.
@@ -60,7 +59,7 @@ def accelerator_type(
     return _CHIPS[models[0]].format(chips=len(models)) or None
 
 
-def choose_device(environ: Mapping[str, str], chips: int) -> Device:
+def choose_device(environ: Mapping[str, str], chips: int) -> str:
     """The device for the ranks: PJRT_DEVICE if set, else the TPU if there is one.
 
     "CPU" is a simulated host; SIMULATE asks for it, whatever there is. Raises UsageError for a
@@ -74,8 +73,8 @@ def choose_device(environ: Mapping[str, str], chips: int) -> Device:
             "PJRT_DEVICE=TPU is set, but this machine has no TPU chips. Remove the variable to "
             "run on a simulated TPU host: `import os; os.environ.pop('PJRT_DEVICE')`."
         )
-    if device in _DEVICES:
-        return _DEVICES[device]
+    if device in ("TPU", "CPU"):
+        return device
     raise UsageError(
         f"PJRT_DEVICE={device} is not supported: xla_nb runs ranks on a TPU or a simulated TPU "
         "host. Set PJRT_DEVICE to TPU or CPU, or remove it to let xla_nb choose."
@@ -184,14 +183,11 @@ def require_one_host(accelerator: str | None, chips: int, runtime: str) -> None:
 
 
 def slice_chips(accelerator: str | None) -> int | None:
-    """The chips of a whole slice; None if the type has no number.
-
-    The number counts chips for v5e and v6e, and cores, two per chip, for the others.
-    """
+    """The chips of a whole slice; None if the type has no number."""
     size = (accelerator or "").partition("-")[2]
     if not size.isdigit():
         return None
-    return int(size) // (1 if generation(accelerator) in ("v5litepod", "v5e", "v6e") else 2)
+    return int(size) // (1 if generation(accelerator) in COUNTED_BY_CHIP else 2)
 
 
 def _several_hosts(accelerator: str | None, chips: int) -> bool:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from xla_nb.topology.chips import Device
 from xla_nb.wording import in_one_line
 
 
@@ -35,7 +34,7 @@ class Change:
 def clean(
     environ: Mapping[str, str],
     *,
-    device: Device,
+    device: str,
     sets: Mapping[str, str] | None = None,
     user_env: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, str], list[Change]]:
@@ -73,11 +72,11 @@ class _Trap:
 
     names: str
     why: str
-    devices: tuple[Device, ...] = ("TPU", "CPU")
+    devices: tuple[str, ...] = ("TPU", "CPU")
     when: Callable[[str, Mapping[str, str]], bool] = lambda value, environ: True
 
 
-def _traps(environ: Mapping[str, str], device: Device) -> Iterator[tuple[str, str]]:
+def _traps(environ: Mapping[str, str], device: str) -> Iterator[tuple[str, str]]:
     """The variables of `environ` that break a launch, each with the reason."""
     for trap in _TRAPS:
         if device in trap.devices:
@@ -147,7 +146,7 @@ _TRAPS = (
     ),
     # _internal/jax_workarounds.py, jax_env_context sets it around JAX's client; two threads that
     # trace at once can leave it set in the notebook. A rank sets it after creating its own client
-    # (runtimes/tpu_client.py).
+    # (runtimes/xla.py, open_client).
     _Trap(
         "SKIP_MEGASCALE_PJRT_CLIENT",
         "torch_xla's own client would ignore the other slices too",

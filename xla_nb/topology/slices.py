@@ -19,7 +19,7 @@ from xla_nb.topology import environment
 from xla_nb.wording import listed, several
 
 #: Ray's default (ray/_private/accelerators/tpu.py, DEFAULT_MEGASCALE_PORT).
-PORT = 8081
+PORT = "8081"
 
 COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
 COORDINATOR_PORT = "MEGASCALE_PORT"
@@ -27,8 +27,6 @@ SLICES = "MEGASCALE_NUM_SLICES"
 SLICE = "MEGASCALE_SLICE_ID"
 WORKER = "TPU_WORKER_ID"
 WORKERS = "TPU_WORKER_HOSTNAMES"
-
-_UNSET = "Remove the variable on the host where it is wrong."
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,7 @@ class Seat:
     variables: Mapping[str, str]
 
 
-def seats(
-    hosts: Sequence[Host], slices: int | None, *, pod: bool, port: int | None = None
-) -> list[Seat]:
+def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]:
     """Seat the hosts; returns the seats in rank order, slice by slice and worker by worker.
 
     hosts: in that order, unless their variables say otherwise.
@@ -66,14 +62,13 @@ def seats(
         what is not set there is left out, because torch_xla asks the metadata server for it. If
         False (simulated hosts, or on paper), both follow from the seats, and the machines' own TPU
         variables, which describe their chips, are ignored.
-    port: None for what the hosts' variables say, else PORT.
 
     Raises UsageError if the hosts do not fit, or their variables contradict each other.
     """
     count = _slices(hosts, slices)
     workers = len(hosts) // count
     seated = _seated(hosts, count, workers, pod)
-    everywhere = _coordinator(hosts, seated[0, 0], count, port) if count > 1 else {}
+    everywhere = _coordinator(hosts, seated[0, 0], count) if count > 1 else {}
     result = []
     for number in range(count):
         row = [seated[number, worker] for worker in range(workers)]
@@ -83,7 +78,8 @@ def seats(
             variables = dict(everywhere)
             if count > 1:
                 variables[SLICE] = str(number)
-            in_slice = _own(host) if pod else _computed(row, worker)
+            names = ",".join(other.address for other in row)
+            in_slice = _own(host) if pod else {WORKER: str(worker), WORKERS: names}
             result.append(Seat(host, number, worker, {**variables, **in_slice}))
     return result
 
@@ -97,9 +93,7 @@ def _slices(hosts: Sequence[Host], option: int | None) -> int:
     if not hosts:
         raise UsageError("There are no hosts to divide into slices. Name at least one.")
     preset = _agreed(hosts, SLICES, None if option is None else str(option), "--slices")
-    count = option or (_number(preset, SLICES) if preset else 1)
-    if preset and count < 1:
-        _refuse(f"{_settings(preset, SLICES)}, but there is at least 1 slice")
+    count = option or (preset and _number(preset, SLICES)) or 1
     check_equal(len(hosts), count)
     return count
 
@@ -114,9 +108,7 @@ def check_equal(hosts: int, count: int) -> None:
         )
 
 
-def _coordinator(
-    hosts: Sequence[Host], first: Host, count: int, port: int | None
-) -> dict[str, str]:
+def _coordinator(hosts: Sequence[Host], first: Host, count: int) -> dict[str, str]:
     """The variables that all hosts of several slices share: where they meet, and their count.
 
     An address that queued resources set may include the port (in the form that JAX reads,
@@ -124,12 +116,11 @@ def _coordinator(
     preset = _agreed(hosts, COORDINATOR)
     address = first.address if preset is None else preset.environ[COORDINATOR]
     match = re.fullmatch(r"(?:[^:]*|\[.*\]):(\d+)", address)
-    wanted = port if port is not None else int(match[1]) if match else None
-    source = "the port argument" if port is not None else COORDINATOR
-    preset = _agreed(hosts, COORDINATOR_PORT, None if wanted is None else str(wanted), source)
+    wanted = match[1] if match else None
+    preset = _agreed(hosts, COORDINATOR_PORT, wanted, COORDINATOR)
     return {
         COORDINATOR: address,
-        COORDINATOR_PORT: preset.environ[COORDINATOR_PORT] if preset else str(wanted or PORT),
+        COORDINATOR_PORT: preset.environ[COORDINATOR_PORT] if preset else wanted or PORT,
         SLICES: str(count),
     }
 
@@ -142,41 +133,21 @@ def _seated(
 ) -> dict[tuple[int, int], Host]:
     """Every host by (slice, worker). Hosts with preset numbers are seated first; the others take
     the free seats in order."""
+    names = [SLICE, WORKER] if pod else [SLICE]
     numbered = [
-        (host, _preset(host, SLICE, slices), _preset(host, WORKER, workers) if pod else None)
-        for host in hosts
+        (host, _number(host, SLICE), _number(host, WORKER) if pod else None) for host in hosts
     ]
+    seats = list(product(range(slices), range(workers)))
     taken: dict[tuple[int, int], Host] = {}
     for host, slice_, worker in sorted(numbered, key=lambda entry: entry[1:].count(None)):
-        fits = [
-            seat
-            for seat in product(range(slices), range(workers))
-            if slice_ in (None, seat[0]) and worker in (None, seat[1])
-        ]
+        fits = [seat for seat in seats if slice_ in (None, seat[0]) and worker in (None, seat[1])]
         free = next((seat for seat in fits if seat not in taken), None)
         if free is None:
-            _refuse(_crowded(host, [taken[seat] for seat in fits], slices, workers, pod))
+            shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
+            others = "".join(f"; {_settings(taken[seat], *names)}" for seat in fits)
+            _refuse(f"{_settings(host, *names)}, but no such seat is free in {shape}{others}")
         taken[free] = host
     return taken
-
-
-def _preset(host: Host, name: str, size: int) -> int | None:
-    """A host's own slice or worker number, 0 to size - 1; None if it is not set."""
-    if not host.environ.get(name):
-        return None
-    number = _number(host, name)
-    if number >= size:
-        counts = several(size, "slice") if name == SLICE else f"{several(size, 'host')} per slice"
-        limit = "the only number is 0" if size == 1 else f"the last is {size - 1}"
-        _refuse(f"{_settings(host, name)}, but with {counts} {limit}")
-    return number
-
-
-def _crowded(host: Host, others: Sequence[Host], slices: int, workers: int, pod: bool) -> str:
-    names = [SLICE, WORKER] if pod else [SLICE]
-    shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
-    settings = " and ".join(_settings(other, *names) for other in others)
-    return f"{_settings(host, *names)}, but that seat in {shape} is taken: {settings}"
 
 
 # ---------------------------------------------------------------- within a slice
@@ -190,14 +161,10 @@ def _own(host: Host) -> dict[str, str]:
     return own
 
 
-def _computed(row: Sequence[Host], worker: int) -> dict[str, str]:
-    return {WORKER: str(worker), WORKERS: ",".join(host.address for host in row)}
-
-
 def _check_neighbors(row: Sequence[Host]) -> None:
     """The hosts of a slice must have the same list of neighbors, of the slice's size."""
     lists = [host for host in row if WORKERS in _own(host)]
-    _agreed(lists, WORKERS, group="slice")
+    _agreed(lists, WORKERS)
     count = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
     if count != len(row):
         _refuse(
@@ -210,11 +177,7 @@ def _check_neighbors(row: Sequence[Host]) -> None:
 
 
 def _agreed(
-    hosts: Sequence[Host],
-    name: str,
-    wanted: str | None = None,
-    source: str = "",
-    group: str = "run",
+    hosts: Sequence[Host], name: str, wanted: str | None = None, source: str = ""
 ) -> Host | None:
     """A host with this variable, which must be the same on all hosts that have it, and the wanted
     one; None if no host has it."""
@@ -222,7 +185,7 @@ def _agreed(
     for other in having[1:]:
         if other.environ[name] != having[0].environ[name]:
             both = f"{_settings(having[0], name)} and {_settings(other, name)}"
-            _refuse(f"{both}, but all hosts of a {group} need the same value")
+            _refuse(f"{both}, but they need the same value")
     if having and wanted is not None and having[0].environ[name] != wanted:
         raise UsageError(
             f"{_settings(having[0], name)}, but {source} gives {wanted}. Use one value for both, "
@@ -231,10 +194,12 @@ def _agreed(
     return having[0] if having else None
 
 
-def _number(host: Host, name: str) -> int:
-    if not host.environ[name].isdecimal():
+def _number(host: Host, name: str) -> int | None:
+    """A number that a host has in a variable; None if it is not set."""
+    text = host.environ.get(name)
+    if text and not text.isdecimal():
         _refuse(f"{_settings(host, name)}, which is not a number")
-    return int(host.environ[name])
+    return int(text) if text else None
 
 
 def _settings(host: Host, *names: str) -> str:
@@ -244,4 +209,4 @@ def _settings(host: Host, *names: str) -> str:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise UsageError(f"{reason}. {_UNSET}")
+    raise UsageError(f"{reason}. Remove the variable on the host where it is wrong.")

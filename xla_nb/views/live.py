@@ -15,8 +15,7 @@ from xla_nb import ansi
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample
-from xla_nb.run.programs import ProgramState
-from xla_nb.run.state import RankState, RunState
+from xla_nb.run.state import ProgramState, RankState, RunState
 from xla_nb.views.snapshot import Live, Phase, RanCell
 
 #: Cells in a picture.

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
-from xla_nb.record.arrivals import MOST
 from xla_nb.record.figures import Rows
 from xla_nb.record.sample import DATA, INPUT, LOCK, Sample
-from xla_nb.record.tail import LineBlock, Tail, before, ends
+from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, RankState, RunState

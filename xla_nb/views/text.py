@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from xla_nb.ansi import clean
-from xla_nb.record.full_disk import is_of_disk
+from xla_nb.record.files import is_of_disk
 from xla_nb.record.tail import Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.figures import FIGURES

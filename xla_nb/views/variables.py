@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from xla_nb.run import disagreement
+from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared, Verdict
 from xla_nb.views import facts
 from xla_nb.views.saved.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
@@ -121,9 +121,9 @@ def _row(one: Compared, most: int) -> Row:
         usual.device,
         size(usual.nbytes) if usual.nbytes else "",
         spans(one.by_rank),
-        disagreement.verdict(one),
+        comparing.verdict(one),
     )
-    lines = [facts.cut(line, 400) for line in disagreement.details(one)]
+    lines = [facts.cut(line, 400) for line in comparing.details(one)]
     more = len(lines) - most
     lines[most:] = [f"… and {several(more, 'more line')}"] if more > 0 else []
     return Row(one.verdict, tuple(facts.cut(cell, _LONGEST) for cell in cells), tuple(lines))

@@ -10,12 +10,13 @@ import platform
 import sys
 import types
 
-from xla_nb.engines.ray.cluster import ActorGroup, Wish
+from xla_nb.engines.ray.driver import Launch
 from xla_nb.engines.ray.host import About, HostNews, version
-from xla_nb.engines.ray.relay import Launch
+from xla_nb.engines.ray.placement import ActorGroup, Wish
 from xla_nb.protocol import events
 from xla_nb.protocol.order import Request
 from xla_nb.protocol.random_state import Inheritance
+from xla_nb.topology.slices import Host
 
 NEVER = object()  # the answer of a host that does not answer
 
@@ -48,8 +49,8 @@ def a_group(*actors, abouts=None, hosts=None, slices=None, takes=None, among_tpu
     """A group of placed hosts: these actors, named m0, m1, ..."""
     abouts = abouts or [about(number) for number in range(len(actors))]
     bundles = [takes or {"CPU": 1.0}] * len(actors)
-    names = [each.hostname for each in abouts]
-    return ActorGroup(hosts, slices, None, bundles, list(actors), abouts, names, among_tpus)
+    machines = [Host(each.address, each.hostname, each.environ) for each in abouts]
+    return ActorGroup(hosts, slices, None, bundles, list(actors), machines, among_tpus)
 
 
 class Actor:
@@ -167,6 +168,7 @@ def installed(monkeypatch):
             kill=made.killed.append,
             exceptions=types.SimpleNamespace(ActorUnavailableError=ConnectionError),
             nodes=made.nodes,
+            put=lambda value: value,
             remote=lambda cls: types.SimpleNamespace(options=made.actor),
         ),
         "ray.util": types.SimpleNamespace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 
@@ -213,7 +214,7 @@ def test_ranks_have_the_variables_set_in_the_notebook_but_not_rays(on_ray):
 # ---------------------------------------------------------------- output
 
 
-def test_a_long_log_stays_on_its_host_and_is_fetched_whole(on_ray):
+def test_a_long_log_is_here_whole(on_ray):
     on_ray.ok(
         spawn(
             "import sys\n"
@@ -227,9 +228,6 @@ def test_a_long_log_stays_on_its_host_and_is_fetched_whole(on_ray):
         on_ray.value("len(long.output(3)), long.output(3)[-11:]") == r"(80000000, '\n000099999\n')"
     )
     assert on_ray.value("long.output(2) == ''.join(f'{n:09}\\n' for n in range(100_000))") == "True"
-    received = "open(long.record.log(3)).read()"
-    assert on_ray.value(f"{received}[-11:]") == r"'\n000099999\n'"
-    assert on_ray.value(f"len({received}) < 80_000_000 or 'MB) omitted' in {received}") == "True"
 
 
 def test_what_a_cells_definitions_print_names_the_host(on_ray):
@@ -374,6 +372,111 @@ def test_torchax_ranks_form_one_world_and_end_in_any_order(on_ray):
         on_ray.value("world.results == {r: (6, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]) for r in range(6)}")
         == "True"
     )
+
+
+# ---------------------------------------------------------------- live ranks
+
+
+def results(live, body, line=""):
+    live.ok(f"%%xla {line} -o got_\n{body}")
+    return ast.literal_eval(live.value("dict(got_.results)"))
+
+
+FAILS = """
+import random, torch, torch_xla.core.xla_model as xm
+
+def total(size):
+    return xm.all_reduce('sum', torch.full((size,), rank + 1.0).to(device)).cpu().sum().item()
+
+def fails(seed):
+    chance = random.Random(seed)
+    when = {one: chance.randrange(4) for one in chance.sample(range(world_size), 1 + seed % 2)}
+    how = chance.choice(['raises', 'skips', 'adds', 'returns'])
+    for number in range(4):
+        if when.get(rank) == number:
+            if how == 'raises': raise ValueError(number)
+            if how == 'skips': continue
+            if how == 'adds': total(7)
+            if how == 'returns': return
+        total(100_000 if number % 2 else 3)
+"""
+
+
+@pytest.fixture(scope="class")
+def live(on_ray):
+    on_ray.ok("%xla_start -n 2 --on ray --hosts 3", timeout=300)
+    yield on_ray
+    on_ray.ok("state_ = __import__('xla_nb.live').live.of().run.state\n%xla_shutdown")
+    # They have ended by themselves, but for one that a test has crashed, and were not stopped.
+    living = "{r.phase for r in state_.ranks.values() if r.death is None}"
+    assert on_ray.value(f"state_.stopping, {living}") == "('', {'finished'})"
+
+
+class TestLiveRanks:
+    """Two live ranks on each of the three hosts."""
+
+    def test_ranks_of_all_hosts_keep_what_a_cell_binds(self, live):
+        live.ok("%%xla\nkept = rank * 10")
+        assert results(live, "kept + world_size") == {r: r * 10 + 6 for r in range(6)}
+
+    def test_what_the_notebook_changed_is_new_on_all_hosts(self, live):
+        live.ok("import numpy as np\nseen = np.zeros(3)")
+        live.ok("%%xla\nseen += rank")
+        assert results(live, "float(seen.sum())") == {r: r * 3.0 for r in range(6)}
+        live.ok("seen[0] = 5")
+        assert results(live, "float(seen.sum())") == dict.fromkeys(range(6), 5.0)
+
+    def test_a_cell_may_run_on_ranks_of_one_host_or_of_several(self, live):
+        assert results(live, "rank", "2-3") == {2: 2, 3: 3}
+        assert results(live, "rank", "1,2") == {1: 1, 2: 2}
+
+    def test_after_a_rank_of_another_host_has_raised_sums_are_right(self, live):
+        live.ok("%%xla\nimport torch, torch_xla.core.xla_model as xm")
+        total = "xm.all_reduce('sum', torch.full(({},), rank + 1.0).to(device)).cpu().sum().item()"
+        for size in (3, 100_000):
+            for raising in (3, 0):
+                before = f"if rank == {raising}: raise ValueError('no')\n"
+                shown = live.run(f"%%xla\n{before}{total.format(size)}")
+                assert f"Rank {raising} failed" in shown.error
+                assert results(live, total.format(2)) == dict.fromkeys(range(6), 42.0)
+
+    def test_a_stopped_cell_leaves_the_ranks_alive(self, live):
+        live.ok(
+            "%%xla --bg -o waits\nimport time\nbefore = rank\n"
+            "print('here', flush=True)\ntime.sleep(600)"
+        )
+        live.ok("while not all('here' in waits.output(r) for r in range(6)): pass")
+        live.ok("waits.stop()\nwaits.join_end()")
+        assert results(live, "before") == {r: r for r in range(6)}
+
+    def test_after_each_of_many_random_failures_sums_over_all_hosts_are_right(self, live):
+        live.ok(f"%%xla\n{FAILS}")
+        right = dict.fromkeys(range(6), (63.0, 2_100_000.0))
+        for seed in range(6):
+            failed = live.run(
+                f"%%xla\nfails({seed})"
+            ).error  # the stack of a rank that crashed is there
+            assert "crashed" not in failed, failed
+            assert (seed, results(live, "total(3), total(100_000)")) == (seed, right)
+
+    def test_ranks_that_drift_apart_on_another_host_are_told_in_the_cell_where_they_did(self, live):
+        live.ok("%%xla\nimport torch\nweights = torch.zeros(4)")
+        live.ok("%xla_vars --watch weights")
+        assert "weights" not in live.ok("%%xla\nweights += 1").result
+        shown = live.ok("%%xla\nif rank == 3: weights[1] = 9")
+        assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.result
+        live.ok("%xla_vars --unwatch")
+        told = live.ok("%xla_vars weights").result
+        assert "1 of 4 elements" in told
+        assert "rank 3" in told
+
+    def test_a_rank_of_another_host_that_crashes_in_native_code_leaves_its_stack(self, live):
+        shown = live.run(
+            "%%xla -o crashed\nimport ctypes\nif rank == 3: ctypes.string_at(0)", timeout=300
+        )
+        place = f"Cell In[{shown.number}], line 3"
+        assert f"Rank 3 crashed with SIGSEGV in native code at {place}" in shown.error
+        assert "string_at" in live.value("str(crashed.errors[3].traceback)")
 
 
 # ---------------------------------------------------------------- losses (these come last)

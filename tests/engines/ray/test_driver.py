@@ -6,16 +6,22 @@ import json
 import os
 import pickle
 import socket
+from dataclasses import dataclass, replace
 
 import pytest
 
 from tests.engines.ray import ray_double
-from tests.engines.ray.ray_double import NEVER, a_launch, about, ready
+from tests.engines.ray.ray_double import NEVER, Actor, a_group, a_launch, a_wish, about, ready
 from xla_nb.engines.child import Child, in_memory
-from xla_nb.engines.ray import cluster as cluster_module
-from xla_nb.engines.ray.cluster import Cluster
-from xla_nb.engines.ray.driver import Driver
+from xla_nb.engines.local import NO_GROUP
+from xla_nb.engines.ray import driver as driver_module
+from xla_nb.engines.ray import placement
+from xla_nb.engines.ray.driver import Driver, FollowedRun
+from xla_nb.engines.ray.files import FileChunk
+from xla_nb.engines.ray.placement import ActorGroup, Cluster
+from xla_nb.errors import LaunchError
 from xla_nb.protocol import channel, events
+from xla_nb.protocol.order import HostGroup, Turn
 
 PATIENCE = 60  # seconds for what must come
 DIED = RuntimeError("The actor died because its node has died.")
@@ -23,7 +29,7 @@ DIED = RuntimeError("The actor died because its node has died.")
 
 @pytest.fixture
 def ray(monkeypatch):
-    monkeypatch.setattr(cluster_module, "_LOOK", 0.01)
+    monkeypatch.setattr(placement, "_LOOK", 0.01)
     return ray_double.installed(monkeypatch)
 
 
@@ -70,14 +76,6 @@ class Kernel:
         self.launches(run)
         assert "done" in await self.answer()
         await self.idle()
-
-    async def fetched(self, run):
-        """The bytes that a fetch of a file of the run gives."""
-        reader, writer = os.pipe()
-        with open(reader, "rb") as pipe:  # noqa: PTH123 # a descriptor, not a path
-            self.asks("fetch", writer, run=run, host="m1", file="rank-0.out")
-            os.close(writer)
-            return await asyncio.to_thread(pipe.read)
 
 
 async def until(condition):
@@ -174,15 +172,6 @@ def test_an_unreadable_order_is_refused(serve):
     serve(work)
 
 
-def test_replies_are_queued_for_a_slow_kernel(serve):
-    async def work(kernel):
-        for number in range(2000):
-            kernel.driver._reply(id=number, waiting="x" * 1000)
-        assert [(await kernel.hears())["id"] for _ in range(2000)] == list(range(2000))
-
-    serve(work)
-
-
 # ---------------------------------------------------------------- the connection
 
 
@@ -192,7 +181,7 @@ def test_a_driver_that_cannot_connect_is_spent(serve, ray):
     async def work(kernel):
         kernel.launches()
         answer = await kernel.answer()
-        assert "The Ray cluster cannot be reached (no route)" in answer["refused"]
+        assert "The Ray cluster cannot be used (RuntimeError: no route)" in answer["refused"]
         assert answer["spent"]
 
     serve(work)
@@ -205,7 +194,7 @@ def test_a_driver_with_another_run_in_progress_is_not_spent(serve, monkeypatch):
     async def work(kernel):
         kernel.launches("r1")
         await kernel.answer()
-        monkeypatch.setattr(cluster_module, "_survey", survey)
+        monkeypatch.setattr(placement, "_survey", survey)
         kernel.launches("r2", hosts=2)
         answer = await kernel.answer()
         assert "does not answer" in answer["refused"]
@@ -225,7 +214,7 @@ def test_a_driver_whose_cluster_lacks_resources_is_not_spent(serve):
 # ---------------------------------------------------------------- held hosts
 
 
-def test_a_launch_on_dead_held_hosts_is_repeated_on_fresh_ones(serve, ray):
+def test_a_launch_on_dead_held_hosts_is_refused_and_the_next_one_gets_fresh_ones(serve, ray):
     held, fresh = ready(about=about), ready(about=about)
     ray.actors = [held, fresh]
 
@@ -233,34 +222,11 @@ def test_a_launch_on_dead_held_hosts_is_repeated_on_fresh_ones(serve, ray):
         await kernel.completes("r1", held)
         held.says["start"] = lambda part, parcel: DIED
         kernel.launches("r2")
+        assert "start xla_nb on a host: The actor died" in (await kernel.answer())["refused"]
+        kernel.launches("r3")
         assert "done" in await kernel.answer()
         assert (len(ray.placed), ray.removed) == (2, [1])
-        assert [args[0].request.run for call, *args in fresh.told if call == "start"] == ["r2"]
-
-    serve(work)
-
-
-def test_a_launch_on_dead_fresh_hosts_is_refused(serve, ray):
-    ray.actors = [ready(about=about, start=lambda part, parcel: DIED) for _ in range(2)]
-
-    async def work(kernel):
-        kernel.launches()
-        assert "start xla_nb on a host: The actor died" in (await kernel.answer())["refused"]
-        assert (len(ray.placed), ray.removed) == (1, [1])
-
-    serve(work)
-
-
-def test_fresh_hosts_are_tried_once(serve, ray):
-    held = ready(about=about)
-    ray.actors = [held, ready(about=about, start=lambda part, parcel: DIED)]
-
-    async def work(kernel):
-        await kernel.completes("r1", held)
-        held.says["start"] = lambda part, parcel: DIED
-        kernel.launches("r2")
-        assert "start xla_nb on a host: The actor died" in (await kernel.answer())["refused"]
-        assert len(ray.placed) == 2
+        assert [args[0].request.run for call, *args in fresh.told if call == "start"] == ["r3"]
 
     serve(work)
 
@@ -280,7 +246,7 @@ def test_an_abandoned_run_is_forgotten_and_its_hosts_stay_held(serve, ray, start
         assert host.told[-1] == ("forget", "r1")
         assert group.runs == set()
         assert ray.removed == []
-        assert kernel.driver._relays == {}
+        assert kernel.driver._runs == {}
 
     serve(work)
 
@@ -360,41 +326,6 @@ def test_signal_kill_and_ask_go_to_the_runs_hosts(serve, ray):
     serve(work)
 
 
-# ---------------------------------------------------------------- a finished run
-
-
-def test_a_file_of_an_unknown_run_is_empty(serve):
-    async def work(kernel):
-        assert await kernel.fetched("r9") == b""
-
-    serve(work)
-
-
-def test_files_of_a_finished_run_can_be_fetched_while_its_hosts_are_held(serve, ray):
-    host = ready(about=about, read=lambda run, file, offset, count: b"printed"[offset:])
-    ray.actors = [host]
-
-    async def work(kernel):
-        await kernel.completes("r1", host)
-        assert b"printed" in await kernel.fetched("r1")
-
-    serve(work)
-
-
-def test_a_finished_run_is_forgotten_once_its_hosts_are_released(serve, ray):
-    first, second = ready(about=about), ready(about=lambda: about(2))
-    ray.actors = [first, second]
-
-    async def work(kernel):
-        await kernel.completes("r1", first)
-        (group,) = kernel.driver._cluster._groups
-        await kernel.driver._cluster.release(group)
-        await kernel.completes("r2", second)
-        assert list(kernel.driver._relays) == ["r2"]
-
-    serve(work)
-
-
 def test_a_refused_run_is_forgotten(serve, ray):
     ray.actors = [ready(about=about, start=lambda part, parcel: "no torch_xla")]
 
@@ -402,7 +333,7 @@ def test_a_refused_run_is_forgotten(serve, ray):
         kernel.launches()
         assert "no torch_xla" in (await kernel.answer())["refused"]
         await kernel.idle()
-        assert kernel.driver._relays == {}
+        assert kernel.driver._runs == {}
 
     serve(work)
 
@@ -430,3 +361,303 @@ def test_the_process_ends_with_its_socket_even_if_the_cluster_hangs(tmp_path, mo
             assert child.alive
         child.close()
     assert child.process.returncode == 0
+
+
+# ---------------------------------------------------------------- followed
+
+
+@dataclass
+class Followed:
+    """A run started on hosts, and the socket at which its events arrive."""
+
+    followed: FollowedRun
+    group: ActorGroup
+    hosts: list[Actor]
+    sock: socket.socket
+
+    def arrived(self):
+        return list(channel.receive(self.sock))
+
+
+@pytest.fixture
+def follow(ray, tmp_path):
+    """follow(count, work) runs `work(followed)` while a run on so many hosts is followed."""
+
+    def follow(count, work):
+        async def followed():
+            ours, theirs = channel.pair()
+            with ours, theirs:
+                theirs.setblocking(False)
+                hosts = [Actor() for _ in range(count)]
+                group = a_group(*hosts)
+                run = Followed(FollowedRun(a_launch(tmp_path, theirs), group), group, hosts, ours)
+                run.followed._seats = list(range(count))
+                async with asyncio.timeout(PATIENCE):
+                    await asyncio.gather(run.followed.follow(), work(run))
+                return run, run.arrived()
+
+        return asyncio.run(followed())
+
+    return follow
+
+
+def printed(text):
+    return [FileChunk("rank-0.out", text)]
+
+
+def test_a_run_is_followed_until_every_hosts_last_answer(follow, tmp_path):
+    async def work(run):
+        run.hosts[0].has(1, events.Notice(text="a"), files=printed(b"one\n"))
+        run.hosts[0].has(2, events.JobEnded(status=0, host="m0"), over=True)
+        run.hosts[1].has(1, events.JobEnded(status=0, host="m1"), over=True)
+
+    run, arrived = follow(2, work)
+    assert arrived[0].names == ("m0", "m1")
+    assert sorted(type(event).__name__ for event in arrived[1:]) == [
+        "JobEnded",
+        "JobEnded",
+        "Notice",
+    ]
+    assert (tmp_path / "rank-0.out").read_bytes() == b"one\n"
+    assert [call for call in run.hosts[0].told if call[0] == "news"] == [
+        ("news", "r1", 0),
+        ("news", "r1", 1),
+    ]
+
+
+def test_the_first_host_is_told_when_the_others_have_ended(follow):
+    async def work(run):
+        for host in run.hosts[1:]:
+            host.has(1, over=True)
+        while ("alone", "r1") not in run.hosts[0].told:
+            await asyncio.sleep(0)
+        run.hosts[0].has(1, over=True)
+
+    run, _ = follow(3, work)
+    assert not any(("alone", "r1") in host.told for host in run.hosts[1:])
+
+
+def began(rank):
+    return events.RankStarted(rank=rank, local_rank=0, pid=1, device="", host=f"m{rank}")
+
+
+async def program(run, members):
+    """Hand a program to the run's live ranks."""
+    parcel = os.memfd_create("parcel")
+    launch = a_launch("/r", run.sock, parcel, run="cell")
+    launch.request = replace(launch.request, turn=Turn("r1", 1, members))
+    try:
+        await FollowedRun(launch, run.group, run.followed).start(launch)
+    finally:
+        os.close(parcel)
+
+
+def test_a_program_goes_to_live_ranks_of_the_other_hosts_where_all_of_one_have_died(follow):
+    async def work(run):
+        run.hosts[0].has(1, began(0))
+        run.hosts[1].has(1, began(1), over=True)
+        while not run.followed._over:
+            await asyncio.sleep(0)
+        await program(run, (0,))
+        run.hosts[0].says = {"start": lambda *args: NO_GROUP}
+        with pytest.raises(LaunchError, match="have ended"):
+            await program(run, (0,))
+        run.hosts[0].has(2, over=True)
+
+    run, _ = follow(2, work)
+    asked = [[call[0] for call in host.told].count("start") for host in run.hosts]
+    assert asked == [2, 0]
+
+
+def test_a_dead_host_is_reported_lost_and_the_others_continue(follow):
+    async def work(run):
+        run.hosts[0].fails(RuntimeError("The actor died because its node has died."))
+        run.hosts[1].has(1, events.Notice(text="still here"), over=True)
+
+    run, arrived = follow(2, work)
+    (lost,) = [event for event in arrived if isinstance(event, events.HostLost)]
+    assert (lost.host, lost.why) == ("m0", "its node died")
+    assert [event.text for event in arrived if isinstance(event, events.Notice)] == ["still here"]
+    assert run.group.broken
+
+
+def test_a_briefly_unreachable_host_is_asked_again(follow):
+    async def work(run):
+        run.hosts[0].fails(ConnectionError("unavailable"))
+        run.hosts[0].has(1, events.Notice(text="back"), over=True)
+
+    run, arrived = follow(1, work)
+    assert [event.text for event in arrived[1:]] == ["back"]
+    assert not run.group.broken
+
+
+def test_a_host_that_stays_unreachable_is_lost(follow, monkeypatch):
+    monkeypatch.setattr(driver_module, "_LOST", 0.0)
+
+    async def work(run):
+        for _ in range(2):
+            run.hosts[0].fails(ConnectionError("it is unavailable"))
+
+    _, arrived = follow(1, work)
+    assert [event.why for event in arrived[1:]] == ["it is no longer reachable"]
+
+
+def test_a_host_that_does_not_answer_is_lost(follow, monkeypatch):
+    monkeypatch.setattr(driver_module, "_SILENT", 0.01)
+
+    async def work(run):
+        return
+
+    run, (_, lost) = follow(1, work)
+    assert (lost.host, lost.why) == ("m0", "it did not answer for half a minute")
+    assert run.group.broken
+
+
+def test_a_run_without_a_listener_is_forgotten(follow):
+    async def work(run):
+        run.sock.shutdown(socket.SHUT_RDWR)
+        run.hosts[0].has(1, events.Notice(text="anybody there?"))
+
+    run, _ = follow(2, work)
+    assert all(host.told[-1] == ("forget", "r1") for host in run.hosts)
+    assert not run.group.broken
+
+
+def test_a_full_disk_on_the_notebooks_machine_ends_the_run_without_losing_hosts(follow, tmp_path):
+    (tmp_path / "rank-0.result").symlink_to("/dev/full")
+
+    async def work(run):
+        run.hosts[0].has(1, files=[FileChunk("rank-0.result", b"x")])
+
+    run, (_, notice) = follow(2, work)
+    assert "on the notebook's machine: [Errno 28] No space left" in notice.text
+    assert all(host.told[-1] == ("forget", "r1") for host in run.hosts)
+    assert not run.group.broken
+
+
+def test_output_that_does_not_fit_on_the_notebooks_machine_is_told_and_the_run_goes_on(
+    follow, tmp_path
+):
+    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+
+    async def work(run):
+        for host in run.hosts:
+            host.has(1, files=printed(b"one\n"))
+            host.has(2, events.Notice(text="still here"), over=True)
+
+    _, arrived = follow(2, work)
+    texts = [event.text for event in arrived if isinstance(event, events.Notice)]
+    assert texts.count("still here") == 2
+    assert len([text for text in texts if "No space left" in text]) == 1
+
+
+def test_no_event_is_lost_if_the_notebook_reads_slowly(follow):
+    """All hosts then wait for the same socket."""
+    many = [events.Notice(text="x" * 1000) for _ in range(300)]
+
+    async def work(run):
+        for host in run.hosts:
+            host.has(1, *many, over=True)
+        while channel.ready(run.sock, 0) and not all(host.answers.empty() for host in run.hosts):
+            await asyncio.sleep(0)
+        received = 0
+        while received < 900:
+            for event in run.arrived():
+                received += isinstance(event, events.Notice)
+            await asyncio.sleep(0)
+
+    follow(3, work)
+
+
+# ---------------------------------------------------------------- start and files
+
+
+@pytest.fixture
+def start(ray, tmp_path):
+    """start(host, ...) starts a run on these hosts and returns its relay; start.group is theirs."""
+
+    def start(*hosts, wish=None):
+        async def started():
+            start.group = a_group(*hosts)
+            fd = os.memfd_create("parcel")
+            os.write(fd, b"values")
+            launch = a_launch(tmp_path, parcel=fd, wish=wish)
+            relay = FollowedRun(launch, start.group)
+            try:
+                await relay.start(launch)
+            finally:
+                os.close(fd)
+            return relay
+
+        return asyncio.run(started())
+
+    return start
+
+
+def test_each_host_gets_its_part_of_a_run(start):
+    left, right = ready(), ready()
+    start(left, right)
+    parts = [(part, parcel) for host in (left, right) for _, part, parcel in host.told[-1:]]
+    assert [parcel for _, parcel in parts] == [b"values", b"values"]
+    assert [part.name for part, _ in parts] == ["m0", "m1"]
+    assert [part.host_group for part, _ in parts] == [
+        HostGroup(2, number, ("10.0.0.0", 1234)) for number in range(2)
+    ]
+
+
+def test_the_only_host_reserves_no_port(start):
+    host = ready()
+    start(host)
+    assert [name for name, *_ in host.told] == ["start"]
+    assert host.told[0][1].host_group == HostGroup()
+
+
+def test_each_host_gets_the_variables_of_its_seat(start):
+    hosts = ready(), ready()
+    start(*hosts, wish=a_wish(2, slices=2))
+    sets = [host.told[-1][1].sets for host in hosts]
+    assert [(each["MEGASCALE_SLICE_ID"], each["TPU_WORKER_ID"]) for each in sets] == [
+        ("0", "0"),
+        ("1", "0"),
+    ]
+
+
+def test_one_hosts_refusal_names_it_and_ends_the_run_on_all(start):
+    left, right = ready(), ready(start=lambda part, parcel: "no torch_xla")
+    with pytest.raises(LaunchError, match="m1: no torch_xla"):
+        start(left, right)
+    assert left.told[-1] == right.told[-1] == ("forget", "r1")
+    assert not start.group.broken
+
+
+@pytest.mark.parametrize("when", ["hold_port", "start"])
+def test_a_dead_held_host_is_reported_gone_and_the_others_forget_the_run(start, when):
+    gone = ready(**{when: lambda *given: RuntimeError("The actor died because its node has died.")})
+    other = ready()
+    with pytest.raises(LaunchError, match="Could not start xla_nb on a host: The actor died"):
+        start(gone, other)
+    assert start.group.broken
+    assert other.told[-1] == ("forget", "r1")
+
+
+# ---------------------------------------------------------------- control
+
+
+async def in_a_loop(call, *args):
+    call(*args)
+
+
+def test_a_signal_goes_to_each_host_with_its_own_pids(start):
+    left, right = ready(), ready()
+    relay = start(left, right)
+    asyncio.run(in_a_loop(relay.signal, {"m1": [7], "elsewhere": [8]}, 15))
+    assert right.told[-1] == ("signal", "r1", [7], 15)
+    assert "signal" not in left.calls
+
+
+@pytest.mark.parametrize("what", ["kill", "forget", "ask"])
+def test_kill_forget_and_ask_go_to_every_host(start, what):
+    hosts = ready(), ready()
+    relay = start(*hosts)
+    asyncio.run(in_a_loop(relay.call, what))
+    assert [host.told[-1] for host in hosts] == [(what, "r1")] * 2

@@ -1,5 +1,6 @@
 """The kernel's side of a cluster; the test plays the driver process."""
 
+import functools
 import json
 import os
 import pickle
@@ -10,10 +11,9 @@ import types
 
 import pytest
 
-from xla_nb.engines.base import Where
+from xla_nb.engines.child import Feed
 from xla_nb.engines.ray import engine as engine_module
-from xla_nb.engines.ray import faults
-from xla_nb.engines.ray.engine import ClusterHandle, RayEngine, address
+from xla_nb.engines.ray.engine import Cluster, RayClusters, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel, events
 from xla_nb.protocol.order import Request
@@ -95,7 +95,7 @@ def started(child, request):
 
 @pytest.fixture
 def cluster(children):
-    made = ClusterHandle("ray://head:10001")
+    made = Cluster("ray://head:10001")
     yield made
     made.close()
 
@@ -120,7 +120,15 @@ def launch(cluster, files):
     socks = []
 
     def launch(options=None, waiting=lambda seconds, what: None):
-        socks.append(cluster.launch(options or {}, files, waiting))
+        ours, theirs = channel.pair()
+        try:
+            with theirs:
+                request = {"do": "launch", **(options or {})}
+                child = cluster.ask(request, (theirs.fileno(), *files), waiting)
+        except BaseException:
+            ours.close()
+            raise
+        socks.append(Feed(ours, child, functools.partial(engine_module.why_ended, child)))
         return socks[-1]
 
     yield launch
@@ -222,7 +230,7 @@ def test_changed_has_the_variables_set_since_the_process_started():
 
 def test_fit_only_passes_on_the_notebooks_variables(cluster, monkeypatch):
     monkeypatch.setenv("MINE", "1")
-    fit = RayEngine(cluster, 2, None, 0.0).fit("xla", 3, {"YOURS": "1"})
+    fit = RayEngine(cluster, {}).fit("xla", 3, {"YOURS": "1"})
     assert (fit.device, fit.ranks, fit.imports, fit.notices) == ("", 3, (), ())
     assert fit.env["MINE"] == "1"
     assert "YOURS" not in fit.env  # the order has it as `user_env`
@@ -231,7 +239,7 @@ def test_fit_only_passes_on_the_notebooks_variables(cluster, monkeypatch):
 @pytest.mark.parametrize("n", [0, -1])
 def test_fewer_than_one_rank_is_refused(cluster, n):
     with pytest.raises(UsageError, match=f"-n must be at least 1, not {n}"):
-        RayEngine(cluster, 2, None, 0.0).fit("xla", n, {})
+        RayEngine(cluster, {}).fit("xla", n, {})
 
 
 # ---------------------------------------------------------------- launching
@@ -332,7 +340,7 @@ def test_a_process_that_ended_before_the_request_is_reported(launch, child):
         raise BrokenPipeError
 
     child.hears = hears
-    with pytest.raises(LaunchError, match="The connection to the cluster's head was lost"):
+    with pytest.raises(LaunchError, match="Check that the cluster's head is running"):
         launch()
 
 
@@ -372,7 +380,7 @@ def test_a_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path
                       "/", (), b"", Inheritance())  # fmt: skip
     fd = os.memfd_create("parcel")
     os.write(fd, b"values")
-    RayEngine(cluster, 2, 1, 90.0).start(
+    RayEngine(cluster, {"hosts": 2, "slices": 1, "wait": 90.0}).start(
         request, Fit("", 2, {"SET": "1"}, ()), fd, lambda seconds, what: None
     ).close()
     os.close(fd)
@@ -388,7 +396,7 @@ def test_a_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path
 
 @pytest.fixture
 def engine(cluster):
-    return RayEngine(cluster, None, None, 0.0)
+    return RayEngine(cluster, {"hosts": None, "slices": None, "wait": 0.0})
 
 
 def test_signal_kill_and_ask_go_to_the_process(engine, child):
@@ -403,7 +411,7 @@ def test_signal_kill_and_ask_go_to_the_process(engine, child):
 
 
 def test_a_request_survives_another_thread_closing_the_process(child):
-    class Ending(ClusterHandle):
+    class Ending(Cluster):
         """Its process exists only at the first access."""
 
         _child = property(lambda self: looks.pop(0), lambda self, made: None)
@@ -451,57 +459,6 @@ def test_what_ended_the_process_is_why_its_runs_ended(launch, child):
     assert "(MemoryError)" in feed.why_ended()
 
 
-# ---------------------------------------------------------------- files of a host
-
-
-def block(data):
-    return len(data).to_bytes(4, "big") + data
-
-
-def writes(*parts, hold=None):
-    """A process that writes these to the pipe of a fetch and closes it, or keeps it in `hold`."""
-
-    def hears(request, fds):
-        for part in parts:
-            os.write(fds[0], part)
-        if hold is not None:
-            hold.append(os.dup(fds[0]))
-
-    return hears
-
-
-@pytest.mark.parametrize(
-    ("parts", "content"),
-    [
-        ((block(b"printed "), block(b"1\n"), block(b"")), b"printed 1\n"),
-        ((block(b"x" * 9000), block(b"")), b"x" * 9000),
-        ((block(b""),), b""),
-        ((), None),
-        ((block(b"half a file"),), None),  # its host was lost
-        ((block(b"half a block")[:-2],), None),
-    ],
-)
-def test_a_file_is_fetched_unless_its_host_is_lost(engine, child, parts, content):
-    child.hears = writes(*parts)
-    assert engine.fetch("r1", "a", "rank-0.out") == content
-    assert child.told == [{"do": "fetch", "run": "r1", "host": "a", "file": "rank-0.out"}]
-
-
-def test_nothing_is_fetched_without_a_process(engine, child):
-    child.ends()
-    assert engine.fetch("r1", "a", "rank-0.out") is None
-
-
-@pytest.mark.parametrize("parts", [(), (block(b"half a file"),)])
-def test_a_fetch_from_a_silent_host_gives_none(engine, child, monkeypatch, parts):
-    monkeypatch.setattr(faults, "PATIENCE", 0.01)
-    held = []
-    child.hears = writes(*parts, hold=held)
-    assert engine.fetch("r1", "a", "rank-0.out") is None
-    os.close(held[0])
-
-
 def test_hosts_that_cannot_form_the_slices_are_refused_at_once():
-    where = Where("ray", hosts=2, slices=3)
     with pytest.raises(UsageError, match="2 hosts cannot be divided into 3 slices of equal size"):
-        engine_module.provider().engine(where)
+        RayClusters().engine("ray", 2, 3, 0.0, {})

@@ -61,55 +61,27 @@ def is_a_paragraph(text):
 @pytest.mark.parametrize(
     ("kind", "message", "expected"),
     [
-        ("ModuleNotFoundError", "No module named 'ray'", "needs Ray, which is not installed here"),
+        ("ModuleNotFoundError", "No module named 'ray'", "needs Ray with its client"),
         (
             "ValueError",
-            "Ray Client requires pip package `ray[client]`. If you installed the minimal Ray (e.g. "
-            "`pip install ray`), please reinstall by executing `pip install ray[client]`.",
-            "through Ray's client, which is not installed here",
+            "Ray Client requires pip package `ray[client]`.",
+            "needs Ray with its client",
         ),
-        (
-            "RuntimeError",
-            VERSIONS,
-            "has Ray 2.9.3 on Python 3.10.12, but the notebook has Ray 2.50.1 on Python 3.11.9",
-        ),
-        (
-            "RuntimeError",
-            "Python version 3.11 differs",
-            "different versions from the notebook's (Python version 3.11 differs)",
-        ),
+        ("RuntimeError", VERSIONS, "has other versions than the notebook: Version mismatch: The"),
         ("TimeoutError", "", "does not answer (waited 60 s)"),
-        ("ConnectionError", "ray client connection timeout", "(ray client connection timeout)"),
-        (
-            "ConnectionError",
-            "Could not find any running Ray instance. Please specify the one to connect to by "
-            "setting `--address` flag or `RAY_ADDRESS` environment variable.",
-            "cannot be reached (Could not find any running Ray instance.",
-        ),
+        ("ConnectionError", "ray client connection timeout", "(ConnectionError: ray client"),
         (
             "RuntimeError",
             "\x1b[31mFailed to connect to GCS. Please check if the GCS server is running\x1b[0m",
-            "cannot be reached (Failed to connect to GCS. Please check",
+            "cannot be used (RuntimeError: Failed to connect to GCS. Please check",
         ),
-        (
-            "RuntimeError",
-            "This node has an IP address of 10.0.0.9, and Ray expects this IP address to be either "
-            "the GCS address or one of the Raylet addresses.",
-            "has no node on this machine",
-        ),
-        ("ValueError", "Malformed address x. Expected '<host>:<port>'.", "ValueError: Malformed"),
-        ("OddError", "", "cannot be used: OddError: no message"),
+        ("OddError", "", "cannot be used (OddError: no message)"),
     ],
 )
 def test_each_reason_for_an_unusable_cluster_has_its_paragraph(kind, message, expected):
     text = faults.unreachable(AT, kind, message)
     assert expected in text
     assert is_a_paragraph(text)
-
-
-def test_a_version_mismatch_names_the_clusters_version_to_install():
-    text = faults.unreachable(AT, "RuntimeError", VERSIONS)
-    assert "`pip install 'ray[client]==2.9.3'`" in text
 
 
 def test_the_message_names_the_clusters_address_if_it_has_one():
@@ -135,25 +107,13 @@ def test_a_missing_package_names_this_environment():
         ),
         (
             DIED + WORKER,
-            "Could not start xla_nb on a host: The actor died unexpectedly before",
+            "Could not start xla_nb on a host: The actor is dead because",
         ),
     ],
 )
 def test_each_reason_for_a_failed_start_has_its_paragraph(message, expected):
     text = faults.unplaced(message)
     assert expected in text
-    assert is_a_paragraph(text)
-
-
-@pytest.mark.parametrize(
-    ("there", "expected"),
-    [("0.1", "h has xla_nb 0.1, but the notebook has 0.2."),
-     ("", "h has no xla_nb, but the notebook has 0.2.")],
-)  # fmt: skip
-def test_a_host_with_another_version_is_named_with_both_versions(there, expected):
-    text = faults.differing("h", "xla_nb", there, "0.2")
-    assert text.startswith(expected)
-    assert "Install xla_nb 0.2 on the cluster's hosts" in text
     assert is_a_paragraph(text)
 
 
@@ -174,7 +134,7 @@ def test_a_host_with_another_version_is_named_with_both_versions(there, expected
         (RAISED, "FileNotFoundError: a file is unavailable, its process was killed"),
         ("Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left",
          "OSError: [Errno 28] No space left"),
-        ("\x1b[36msomething else.\x1b[39m\nand more", "something else"),
+        ("\x1b[36msomething else.\x1b[39m\nand more.", "and more"),
         ("", "it did not answer for half a minute"),
     ],
 )  # fmt: skip
@@ -186,22 +146,8 @@ def test_the_reason_for_a_lost_host_is_a_clause(message, why):
 
 
 @pytest.mark.parametrize(
-    "output",
-    [
-        "[2026-01-01 00:00:00,000 E 1 1] gcs_rpc_client.h:179: Failed to connect to GCS at address "
-        "10.0.0.1:6379 within 5 seconds.",
-        "grpc._channel._MultiThreadedRendezvous: <_MultiThreadedRendezvous of RPC",
-    ],
-)
-def test_a_lost_head_is_recognized_in_our_processs_output(output):
-    text = faults.client_ended(1, output)
-    assert text.startswith("The connection to the cluster's head was lost")
-    assert is_a_paragraph(text)
-
-
-@pytest.mark.parametrize(
     ("output", "last"),
-    [("Traceback\n\x1b[31mMemoryError\x1b[0m\n", "(MemoryError)"), ("", "(no output)")],
+    [("Traceback\n\x1b[31mMemoryError\x1b[0m\n", "(MemoryError)"), ("", "(no message)")],
 )
 def test_other_output_of_our_process_is_quoted(output, last):
     text = faults.client_ended(1, output)

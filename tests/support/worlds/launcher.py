@@ -22,7 +22,7 @@ from tests.support.fork_job import fork_job
 from tests.support.worlds import scenarios
 from xla_nb.protocol import results
 from xla_nb.protocol.events import ProcessDied
-from xla_nb.runtimes import jax_guard, jax_world
+from xla_nb.runtimes import jax_world
 from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers, fork_ranks
 
 
@@ -39,7 +39,7 @@ def run_job(scenario: str, ranks: int, folder: str, env: dict[str, str]) -> None
     redirect(home, "job")
     os.environ.update(env)
     forget_exit_handlers()
-    jax_guard.install()
+    jax_world.install_guard()
     entry = scenarios.load(scenario)
     coordinator = jax_world.Coordinator(ranks)
     world = jax_world.World(coordinator.address, ranks, "cpu", ranks)

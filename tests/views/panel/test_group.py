@@ -12,7 +12,7 @@ import pytest
 from tests.support.kernel import Notebook
 
 #: That of the newest ranks: other tests may have shown some that died.
-PANEL = "from xla_nb import live_panel\n*_, panel = live_panel._shown().values()"
+PANEL = "from xla_nb import live\n*_, panel = live._shown().values()"
 #: Wait until the panel has told all, and rests.
 REST = """while panel._next - time.monotonic() < 10 or panel._variables._is_asking:
     time.sleep(0.01)

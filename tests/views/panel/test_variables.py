@@ -8,7 +8,7 @@ import pytest
 from xla_nb.errors import LaunchError
 from xla_nb.protocol import events
 from xla_nb.run.group import Withdrawn
-from xla_nb.run.programs import Programs
+from xla_nb.run.state import Programs
 from xla_nb.views.panel import variables
 from xla_nb.views.panel.variables import AskedVariables
 from xla_nb.views.variables import Variables

@@ -1,7 +1,8 @@
 """The process that is the cluster's client; the notebook's kernel sends it requests.
 
-One event loop, which nothing may block, and a reply to every launch and look. When the control
-socket closes, everything ends.
+One event loop, which nothing may block, and a reply to every launch and look. It starts runs on
+hosts and brings their files and events home: bytes are in the record before the events that came
+after them are passed on. When the control socket closes, everything ends.
 """
 
 from __future__ import annotations
@@ -14,17 +15,211 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 from xla_nb.engines.local import NO_GROUP
 from xla_nb.engines.ray import faults
-from xla_nb.engines.ray.cluster import Cluster, Unreachable, Wish
-from xla_nb.engines.ray.relay import HostGone, Launch, Relay
+from xla_nb.engines.ray.files import Copies
+from xla_nb.engines.ray.host import HostNews, Part
+from xla_nb.engines.ray.placement import ActorGroup, Cluster, Unreachable, Wish
 from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.linux import name_process, watch_parent
-from xla_nb.protocol import channel
+from xla_nb.protocol import channel, events
+from xla_nb.protocol.order import HostGroup, Request
 from xla_nb.topology.chips import asks_to_simulate
+from xla_nb.wording import several
+
+_LOST = 5.0  # seconds that a host may be unreachable
+_IMPORT = 300.0  # seconds for hosts to import the ranks' packages and start the ranks
+_SILENT = 30.0  # seconds for an answer, which a host gives every second
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------- one run
+
+
+class _Unheard(Exception):
+    """The notebook has closed the socket of events, or cannot write the record: which its text
+    says."""
+
+
+@dataclass
+class Launch:
+    """What the notebook has sent: `env` are the variables that were set there."""
+
+    wish: Wish
+    request: Request
+    env: Mapping[str, str]
+    program: dict[str, bytes]
+    events: socket.socket
+    parcel: int
+
+
+class FollowedRun:
+    """A run on its hosts, and what they send home. A program of live ranks has their seats:
+    `live`."""
+
+    def __init__(self, launch: Launch, group: ActorGroup, live: FollowedRun | None = None) -> None:
+        self.group = group
+        self.run = launch.request.run
+        self._events = launch.events
+        self._copies = Copies(Path(launch.request.record))
+        self._live = live
+        self._seats: list[int] = []  # the indices of the actors in seat order
+        self._sending = asyncio.Lock()
+        self._over: set[int] = set()  # the actors on which it has ended
+
+    async def start(self, launch: Launch) -> None:
+        """Start it on all hosts, or on none. Raises LaunchError or UsageError."""
+        try:
+            await self._start(launch)
+        except BaseException as problem:
+            self.call("forget")
+            if isinstance(problem, XlaNbError) or not isinstance(problem, Exception):
+                raise
+            self.group.broken = True  # Ray has a dozen errors for a dead host
+            raise LaunchError(faults.unplaced(str(problem))) from problem
+
+    async def _start(self, launch: Launch) -> None:
+        parts = await self._parts(launch)
+        parcel = await asyncio.to_thread(_stored, launch.parcel)
+        hosts = several(len(parts), "host")
+        launch.wish.tell(f"importing the ranks' packages on {hosts}, once per session …")
+        calls = [
+            self.group.actors[seat].start.remote(part, parcel)
+            for seat, part in zip(self._seats, parts, strict=True)
+        ]
+        answers = await asyncio.wait_for(asyncio.gather(*map(_awaited, calls)), _IMPORT)
+        for seat, refusal in zip(self._seats, answers, strict=True):
+            if refusal:
+                name = self.group.names[seat]
+                raise LaunchError(f"{name}: {refusal}" if len(parts) > 1 else refusal)
+
+    async def _parts(self, launch: Launch) -> list[Part]:
+        """Each host's part of the run, in seat order."""
+        group, request, program = self.group, launch.request, launch.program
+        if self._live is not None:
+            # The notebook gives a cell to ranks that live: what is over has none of them.
+            self._seats = [seat for seat in self._live._seats if seat not in self._live._over]
+            return [
+                Part(group.names[seat], request, HostGroup(len(self._seats), index), program)
+                for index, seat in enumerate(self._seats)
+            ]
+        seats = group.seats(launch.wish.slices)
+        self._seats = [group.machines.index(seat.host) for seat in seats]
+        address = None
+        if len(seats) > 1:
+            held = group.actors[self._seats[0]].hold_port.remote(self.run)
+            address = await asyncio.wait_for(_awaited(held), _SILENT)
+        return [
+            Part(
+                seat.host.name,
+                request,
+                HostGroup(len(seats), index, address),
+                program,
+                env=launch.env,
+                sets=seat.variables,
+            )
+            for index, seat in enumerate(seats)
+        ]
+
+    async def follow(self) -> None:
+        """Follow every host until its end or loss; a run that cannot be followed is ended."""
+        try:
+            names = tuple(self.group.names[seat] for seat in self._seats)
+            await self._send(events.HostsPlaced(names=names))
+            async with asyncio.TaskGroup() as following:
+                for seat in self._seats:
+                    following.create_task(self._follow(seat))
+        except* _Unheard as given_up:
+            self.call("forget")
+            with contextlib.suppress(_Unheard):
+                if told := str(given_up.exceptions[0]):
+                    await self._send(events.Notice(text=told))
+
+    async def _follow(self, seat: int) -> None:
+        try:
+            await self._take_all(seat)
+        except _Unheard:  # not the host's fault
+            raise
+        except Exception as problem:
+            self.group.broken = True
+            why = faults.why_lost(str(problem))
+            await self._send(events.HostLost(host=self.group.names[seat], why=why))
+        self._over.add(seat)
+        if len(self._over) == len(self._seats) - 1:
+            # Host 0 may serve the others (jax_world.Coordinator) and waits for them.
+            self.group.actors[self._seats[0]].alone.remote(self.run)
+
+    async def _take_all(self, seat: int) -> None:
+        import ray
+
+        actor = self.group.actors[seat]
+        seen, silent = 0, 0.0
+        while True:
+            try:
+                asked = _awaited(actor.news.remote(self.run, seen))
+                news: HostNews = await asyncio.wait_for(asked, _SILENT)
+            except ray.exceptions.ActorUnavailableError:
+                silent = silent or time.monotonic()
+                if time.monotonic() - silent > _LOST:
+                    raise
+                await asyncio.sleep(0.2)
+                continue
+            seen, silent = news.number, 0.0
+            try:
+                told = self._copies.take(news.files)
+            except OSError as problem:
+                raise _Unheard(
+                    "Could not write the ranks' results on the notebook's machine: "
+                    f"{problem}. The run was ended. Free space on that disk, or set XLA_NB_HOME "
+                    "to a folder with space."
+                ) from problem
+            if told:
+                await self._send(events.Notice(text=told))
+            for event in news.events:
+                await self._send(event)
+            if news.over:
+                return
+
+    async def _send(self, event: events.Event | bytes) -> None:
+        """Send an event, encoded or not. Raises _Unheard."""
+        data = event if isinstance(event, bytes) else events.encode(event)
+        try:
+            async with self._sending:  # asyncio allows one waiting writer per socket
+                await asyncio.get_running_loop().sock_sendall(self._events, data)
+        except (BrokenPipeError, ConnectionResetError) as gone:
+            raise _Unheard from gone
+
+    def signal(self, pids: dict[str, list[int]], number: int) -> None:
+        for name, actor in zip(self.group.names, self.group.actors, strict=True):
+            if name in pids:
+                actor.signal.remote(self.run, pids[name], number)
+
+    def call(self, method: str) -> None:
+        """Call a method of all hosts for this run; none waits."""
+        for actor in self.group.actors:
+            getattr(actor, method).remote(self.run)
+
+
+def _stored(parcel: int) -> Any:
+    """The values, once for all hosts in the object store."""
+    import ray
+
+    with open(parcel, "rb", closefd=False) as file:  # a descriptor, not a path
+        file.seek(0)
+        return ray.put(file.read(os.fstat(parcel).st_size))
+
+
+async def _awaited(reference: Awaitable[T]) -> T:
+    return await reference
+
+
+# ---------------------------------------------------------------- the process
 
 
 class Driver:
@@ -34,38 +229,31 @@ class Driver:
         self._control = control
         self._parent = parent
         self._cluster = Cluster(address)
-        self._relays: dict[str, Relay] = {}
+        self._runs: dict[str, FollowedRun] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._others: set[asyncio.Task[None]] = set()
         self._order = asyncio.Lock()  # one launch at a time chooses hosts
-        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def serve(self) -> None:
         """Serve until the notebook has closed the control socket, or has ended."""
         loop = asyncio.get_running_loop()
-        closed = loop.create_future()
+        closed = asyncio.Event()
         loop.add_reader(self._control, self._receive, closed)
-        loop.add_reader(self._parent, _set, closed)
-        self._spawn(self._cluster.release_idle())
-        self._spawn(self._send_replies())
-        await closed
+        loop.add_reader(self._parent, closed.set)
+        releasing = loop.create_task(self._cluster.release_idle())
+        await closed.wait()
         loop.remove_reader(self._control)
         loop.remove_reader(self._parent)
-        for task in [*self._tasks.values(), *self._others]:
+        for task in [*self._tasks.values(), releasing]:
             task.cancel()
         await self._cluster.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._others.add(task)
-        task.add_done_callback(self._others.discard)
-
-    def _receive(self, closed: asyncio.Future[None]) -> None:
+    def _receive(self, closed: asyncio.Event) -> None:
         message, fds = channel.take(self._control, 1 << 16, 4)
         if not message:
-            _set(closed)
+            closed.set()
             return
         request = json.loads(message)
+        run = self._runs.get(request.get("run", ""))
         match request["do"]:
             case "launch":
                 self._begin(request["id"], self._launch(request, fds))
@@ -74,10 +262,10 @@ class Driver:
             case "abandon":
                 if request["id"] in self._tasks:
                     self._tasks[request["id"]].cancel()
-            case "fetch":
-                self._fetch(request, *fds)
-            case "signal" | "kill" | "ask" | "end":
-                self._control_run(request)
+            case "signal" if run is not None:
+                run.signal(request["pids"], request["number"])
+            case "kill" | "ask" | "end" if run is not None:
+                run.call(request["do"])
 
     def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(self._answered(number, work))
@@ -96,14 +284,13 @@ class Driver:
             self._reply(id=number, refused=faults.unplaced(str(problem)))
             raise
 
-    def _wish_of(self, request: dict[str, Any], *, cpu: bool = False) -> Wish:
+    def _wish_of(self, request: dict[str, Any], *, cpu: bool) -> Wish:
         number = request["id"]
 
         def tell(what: str) -> None:
             self._reply(id=number, waiting=what)
 
-        hosts, slices, wait = request["hosts"], request["slices"], request["wait"]
-        return Wish(number, hosts, slices, wait, tell, cpu=cpu)
+        return Wish(number, request["hosts"], request["slices"], request["wait"], tell, cpu=cpu)
 
     async def _look(self, request: dict[str, Any], into: int) -> None:
         wish = self._wish_of(request, cpu=request["cpu"])
@@ -125,106 +312,47 @@ class Driver:
             sock.setblocking(False)
             cpu = asks_to_simulate({**env, **request.user_env})
             wish = self._wish_of(message, cpu=cpu)
-            await self._run(Launch(wish, request, env, program, sock, values.fileno()))
+            run = await self._started(Launch(wish, request, env, program, sock, values.fileno()))
+            try:
+                self._reply(id=wish.id, done=True)
+                await run.follow()
+            except asyncio.CancelledError:  # the launch was abandoned
+                run.call("forget")
+                raise
+            finally:
+                await self._leave(run)
         gc.collect()  # frees references to Ray's objects
 
-    async def _run(self, launch: Launch) -> None:
-        run = launch.request.run
-        try:
-            relay = await self._started(launch)
-            self._reply(id=launch.wish.id, done=True)
-            await relay.follow()
-        except asyncio.CancelledError:  # the launch was abandoned
-            if run in self._relays:
-                self._relays[run].forget()
-            raise
-        finally:
-            if run in self._relays:
-                await self._leave(self._relays[run])
-
-    async def _started(self, launch: Launch) -> Relay:
-        """Start on the held hosts; once more on fresh ones if those have died. A program of live
-        ranks goes where these are."""
-        if launch.request.turn is not None:
-            return await self._handed(launch, launch.request.turn.group)
-        while True:
-            async with self._order:
-                group = await self._cluster.hosts(launch.wish)
-                group.runs.add(launch.request.run)
-            relay = self._relays[launch.request.run] = Relay(launch, group)
-            try:
-                await relay.start(launch)
-            except HostGone:
-                if group.fresh:
-                    raise
-                await self._leave(relay)
-            else:
-                return relay
-
-    async def _handed(self, launch: Launch, group: str) -> Relay:
-        if group not in self._relays:
+    async def _started(self, launch: Launch) -> FollowedRun:
+        """Start on held or fresh hosts; a program of live ranks, where these are."""
+        turn = launch.request.turn
+        if turn is not None and turn.group not in self._runs:
             raise LaunchError(NO_GROUP)
-        live = self._relays[group]
-        live.group.runs.add(launch.request.run)
-        relay = self._relays[launch.request.run] = Relay(launch, live.group, live)
-        await relay.start(launch)
-        return relay
+        live = self._runs[turn.group] if turn is not None else None
+        async with self._order:
+            group = live.group if live else await self._cluster.hosts(launch.wish)
+            group.runs.add(launch.request.run)
+        run = self._runs[launch.request.run] = FollowedRun(launch, group, live)
+        try:
+            await run.start(launch)
+        except BaseException:
+            await self._leave(run)
+            raise
+        return run
 
-    async def _leave(self, relay: Relay) -> None:
-        """A run is over: release its hosts if one is lost, and forget what cannot be fetched."""
-        group = relay.group
-        group.runs.discard(relay.run)
+    async def _leave(self, run: FollowedRun) -> None:
+        """A run is over: release its hosts if one is lost."""
+        group = run.group
+        self._runs.pop(run.run, None)
+        group.runs.discard(run.run)
         group.used = time.monotonic()
         if group.broken and not group.runs:
             await self._cluster.release(group)
-        # A finished run's relay stays for `fetch` as long as its hosts are held.
-        self._relays = {
-            run: each
-            for run, each in self._relays.items()
-            if not each.forgotten and self._cluster.holds(each.group)
-        }
-
-    def _control_run(self, request: dict[str, Any]) -> None:
-        relay = self._relays.get(request["run"])
-        if relay is None:
-            return
-        match request["do"]:
-            case "signal":
-                relay.signal(request["pids"], request["number"])
-            case "kill":
-                relay.kill()
-            case "ask":
-                relay.ask()
-            case "end":
-                relay.end()
-
-    def _fetch(self, request: dict[str, Any], into: int) -> None:
-        relay = self._relays.get(request["run"])
-        if relay is None:
-            os.close(into)
-            return
-
-        async def fetch() -> None:
-            with contextlib.suppress(Exception):  # the host or the reader is gone
-                await relay.fetch(request["host"], request["file"], into)
-
-        self._spawn(fetch())
 
     def _reply(self, **reply: Any) -> None:
-        self._replies.put_nowait(reply)
-
-    async def _send_replies(self) -> None:
-        """Send the queued replies as the socket takes them."""
-        # `_receive` notices the end of the socket.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while True:
-                reply = json.dumps(await self._replies.get()).encode()
-                await asyncio.get_running_loop().sock_sendall(self._control, reply)
-
-
-def _set(closed: asyncio.Future[None]) -> None:
-    if not closed.done():
-        closed.set_result(None)
+        """Reply to the kernel, which reads while it waits; `_receive` notices that it is gone."""
+        with contextlib.suppress(OSError):
+            self._control.send(json.dumps(reply).encode())
 
 
 def main(fd: int, parent: int, address: str) -> None:

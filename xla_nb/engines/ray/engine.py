@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xla_nb.engines.base import Where
-from xla_nb.engines.child import Child, ChildFeed, in_memory
+from xla_nb import linux
+from xla_nb.engines.child import Child, Feed, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.protocol import channel
@@ -28,7 +28,35 @@ from xla_nb.topology import slices
 from xla_nb.topology.slices import Seat
 
 
-class ClusterHandle:
+class RayClusters:
+    """The Ray clusters that this process has used, by address."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+
+    def engine(
+        self,
+        on: str,
+        hosts: int | None,
+        slice_count: int | None,
+        wait: float,
+        env: Mapping[str, str],
+    ) -> RayEngine:
+        """The cluster that --on means, for one launch. Raises UsageError for hosts that cannot form
+        so many slices."""
+        if hosts and slice_count:
+            slices.check_equal(hosts, slice_count)
+        where = address(on, {**os.environ, **env})
+        cluster = self._clusters.setdefault(where, Cluster(where))
+        return RayEngine(cluster, {"hosts": hosts, "slices": slice_count, "wait": wait})
+
+    def close(self) -> None:
+        """Give back the hosts that are held for the next launch, and end what runs there."""
+        while self._clusters:
+            self._clusters.popitem()[1].close()
+
+
+class Cluster:
     """A cluster, and our process that is its client; restarted when it has ended.
 
     address: "ray://HOST:PORT", or any value of RAY_ADDRESS; empty for a cluster on this machine,
@@ -41,24 +69,7 @@ class ClusterHandle:
         self._lock = threading.RLock()
         self._requests = 0
 
-    def launch(
-        self, options: Mapping[str, Any], files: tuple[int, int], waiting: OnWait
-    ) -> ChildFeed:
-        """Start a run; returns its events. Raises LaunchError."""
-        ours, theirs = channel.pair()
-        try:
-            with theirs:
-                child = self._ask({"do": "launch", **options}, (theirs.fileno(), *files), waiting)
-        except BaseException:
-            ours.close()
-            raise
-        return ChildFeed(ours, child, functools.partial(_why_ended, child))
-
-    def look(self, options: Mapping[str, Any], into: int, waiting: OnWait) -> None:
-        """Place hosts, and write their seats into a file. Raises LaunchError."""
-        self._ask({"do": "look", **options}, (into,), waiting)
-
-    def _ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> Child:
+    def ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> Child:
         """Send a request and wait until it is done; one at a time. Gives our process. Raises
         LaunchError."""
         with self._lock:
@@ -68,11 +79,9 @@ class ClusterHandle:
             try:
                 child.send({**request, "id": number}, *files)
                 self._wait(child, number, waiting)
-            except LaunchError:
-                raise
             except OSError:  # it has ended just now
-                raise LaunchError(_why_ended(child)) from None
-            except BaseException:  # an interrupt
+                raise LaunchError(why_ended(child)) from None
+            except KeyboardInterrupt:
                 self.send({"do": "abandon", "id": number})
                 raise
             return child
@@ -90,7 +99,7 @@ class ClusterHandle:
         while True:
             reply = child.receive(lambda: waiting(time.monotonic() - since, what))  # noqa: B023
             if reply is None:
-                raise LaunchError(_why_ended(child))
+                raise LaunchError(why_ended(child))
             if reply["id"] != number:  # to an abandoned request
                 continue
             if "refused" in reply:
@@ -102,12 +111,12 @@ class ClusterHandle:
             if reply["waiting"] != what:
                 what, since = reply["waiting"], time.monotonic()
 
-    def send(self, request: Mapping[str, Any], *fds: int) -> None:
+    def send(self, request: Mapping[str, Any]) -> None:
         """Send our process a request without a reply; does nothing if it has ended."""
         child = self._child  # another thread may close it meanwhile
         if child is not None:
             with contextlib.suppress(OSError):
-                child.send(request, *fds)
+                child.send(request)
 
     def close(self) -> None:
         """End our process and everything it started in the cluster."""
@@ -117,53 +126,22 @@ class ClusterHandle:
                 self._child = None
 
 
-def _why_ended(child: Child) -> str:
+def why_ended(child: Child) -> str:
     """Why our process has ended; empty if it has not."""
     if not child.ended_within(1.0):
         return ""
     return faults.client_ended(child.process.returncode, child.last_output())
 
 
-class RayClusters:
-    """The Ray clusters that this process has used, by address."""
-
-    def __init__(self) -> None:
-        self._clusters: dict[str, ClusterHandle] = {}
-
-    def engine(self, where: Where) -> RayEngine:
-        """The cluster that --on means, for one launch. Raises UsageError for hosts that cannot form
-        so many slices."""
-        if where.hosts and where.slices:
-            slices.check_equal(where.hosts, where.slices)
-        cluster = address(where.on, {**os.environ, **where.env})
-        handle = self._clusters.setdefault(cluster, ClusterHandle(cluster))
-        return RayEngine(handle, where.hosts, where.slices, where.wait)
-
-    def close(self) -> None:
-        """Give back the hosts that are held for the next launch, and end what runs there."""
-        while self._clusters:
-            self._clusters.popitem()[1].close()
-
-
-def provider() -> RayClusters:
-    """The clusters of this process, none so far."""
-    return RayClusters()
-
-
 class RayEngine:
-    """A cluster with the options of one launch.
-
-    hosts, slices: how many of them; None for the cluster's own.
-    wait: how long the launch may wait for free hosts, in seconds.
-    """
+    """A cluster with the options of one launch: how many hosts and slices (None for the cluster's
+    own), and for how many seconds it may wait for free hosts."""
 
     here = False
 
-    def __init__(
-        self, cluster: ClusterHandle, hosts: int | None, slices: int | None, wait: float
-    ) -> None:
+    def __init__(self, cluster: Cluster, options: Mapping[str, Any]) -> None:
         self._cluster = cluster
-        self._options = {"hosts": hosts, "slices": slices, "wait": wait}
+        self._options = options
 
     def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
         """Only the variables set in this process: each host fits the launch to itself.
@@ -174,22 +152,25 @@ class RayEngine:
             raise UsageError(f"-n must be at least 1, not {n}.")
         return Fit("", n, changed(), ())
 
-    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> ChildFeed:
+    def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> Feed:
         """Start a run on all hosts; returns its events. Raises LaunchError."""
         folder = Path(request.program).parent
         program = {file.name: file.read_bytes() for file in folder.iterdir()}
-        with in_memory(pickle.dumps((request, fit.env, program))) as file:
-            return self._cluster.launch(self._options, (parcel, file), waiting)
-
-    def end(self, run: str) -> None:
-        """Tell the live ranks of this run, on all hosts, that there is nothing more to come."""
-        self._cluster.send({"do": "end", "run": run})
+        ours, theirs = channel.pair()
+        with theirs, in_memory(pickle.dumps((request, fit.env, program))) as file:
+            files = (theirs.fileno(), parcel, file)
+            try:
+                child = self._cluster.ask({"do": "launch", **self._options}, files, waiting)
+            except BaseException:
+                ours.close()
+                raise
+        return Feed(ours, child, functools.partial(why_ended, child))
 
     def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
         """Seat the hosts that a launch would get; they are held for it. Raises LaunchError."""
         fd = os.memfd_create("xla_nb-seats", os.MFD_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
-            self._cluster.look({**self._options, "cpu": simulated}, fd, waiting)
+            self._cluster.ask({"do": "look", **self._options, "cpu": simulated}, (fd,), waiting)
             file.seek(0)  # the other process has written to it
             seats: list[Seat] = pickle.load(file)
         return seats
@@ -199,6 +180,10 @@ class RayEngine:
         lists = {host: list(numbers) for host, numbers in pids.items()}
         self._cluster.send({"do": "signal", "run": run, "pids": lists, "number": number})
 
+    def end(self, run: str) -> None:
+        """Tell the live ranks of this run, on all hosts, that there is nothing more to come."""
+        self._cluster.send({"do": "end", "run": run})
+
     def kill(self, run: str) -> None:
         """Kill every process of the run, on all hosts."""
         self._cluster.send({"do": "kill", "run": run})
@@ -207,49 +192,24 @@ class RayEngine:
         """Ask the ranks on all hosts for their stacks."""
         self._cluster.send({"do": "ask", "run": run})
 
-    def fetch(self, run: str, host: str, file: str) -> bytes | None:
-        """The file as it is on its host; None if the host cannot be reached."""
-        reader, writer = os.pipe()
-        with open(reader, "rb", buffering=0) as pipe:  # noqa: PTH123 # a descriptor, not a path
-            self._cluster.send({"do": "fetch", "run": run, "host": host, "file": file}, writer)
-            os.close(writer)
-            return _whole(_until_the_end(pipe.fileno()))
 
-
-def _until_the_end(fd: int) -> bytes:
-    blocks: list[bytes] = []
-    while channel.ready(fd, faults.PATIENCE) and (block := os.read(fd, 1 << 20)):
-        blocks.append(block)
-    return b"".join(blocks)
-
-
-def _whole(sent: bytes) -> bytes | None:
-    """A file sent in blocks, each after its size; None if the empty block at its end is missing,
-    because the host was lost."""
-    blocks: list[bytes] = []
-    at = 0
-    while len(sent) >= at + 4:
-        size = int.from_bytes(sent[at : at + 4], "big")
-        if not size:
-            return b"".join(blocks)
-        blocks.append(sent[at + 4 : at + 4 + size])
-        at += 4 + size
-    return None
-
-
-#: Prefixes of variables that describe one machine; importing torch_xla sets some of them.
-_OF_MACHINE = ("PJRT_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "RAY_")
+#: Variables that describe a machine and its paths, by their beginnings and whole; importing
+#: torch_xla sets some of them. --env passes them to ranks.
+_OF_MACHINE = ("PJRT_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "RAY_", "CONDA_")
+_OF_PATHS = (
+    *("PATH", "HOME", "PWD", "TMPDIR", "USER", "LOGNAME", "HOSTNAME", "VIRTUAL_ENV"),
+    *("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+)
 
 
 def changed() -> dict[str, str]:
-    """The variables set in this process since it started (proc(5), environ), except those that
-    describe its machine."""
-    lines = Path("/proc/self/environ").read_bytes().split(b"\0")
-    initial = dict(os.fsdecode(line).partition("=")[::2] for line in lines if line)
+    """The variables set in this process since it started, except those that describe its
+    machine."""
+    initial = linux.first_environ()
     return {
         name: value
         for name, value in os.environ.items()
-        if initial.get(name) != value and not name.startswith(_OF_MACHINE)
+        if initial.get(name) != value and not name.startswith(_OF_MACHINE) and name not in _OF_PATHS
     }
 
 
@@ -265,13 +225,13 @@ def address(on: str, environ: Mapping[str, str]) -> str:
 def _connected_to() -> str:
     """The address to which the notebook's own `ray.init()` connected."""
     ray: Any = sys.modules.get("ray")
-    if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
-        return ""
-    client: Any = sys.modules.get("ray.util.client")
     try:
+        if ray is None or not ray.is_initialized():
+            return ""
+        client: Any = sys.modules.get("ray.util.client")
         if client is not None and client.ray.is_connected():  # perhaps only that port is reachable
             return f"ray://{client.ray.get_context().client_worker._conn_str}"
         gcs_address: str = ray.get_runtime_context().gcs_address
-    except Exception:  # such as another version of Ray
+    except Exception:  # such as a folder called ray, or another version of Ray
         return ""
     return gcs_address

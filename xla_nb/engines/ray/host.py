@@ -1,7 +1,7 @@
-"""One host of a run: what its actor does, without Ray.
+"""One host of a run: what the actor on it does.
 
-Ranks are started by the same engine as on one machine. The notebook polls for news, one numbered
-answer at a time; an answer that was lost on the way is sent again.
+Ranks are started by the same engine as on one machine. The notebook's side polls for news, one
+numbered answer at a time; an answer that was lost on the way is sent again.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ import importlib.metadata
 import os
 import platform
 import socket
+import sys
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from xla_nb.engines import base
-from xla_nb.engines.base import Feed
-from xla_nb.engines.child import in_memory
+from xla_nb.engines.child import Feed, in_memory
 from xla_nb.engines.local import LocalEngine
-from xla_nb.engines.ray.outbox import FileChunk, Outbox
-from xla_nb.engines.stopped import StoppedProcesses
+from xla_nb.engines.ray.files import LARGEST, FileChunk, NewBytes
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
 from xla_nb.protocol.order import HostGroup, Request
@@ -35,21 +33,14 @@ from xla_nb.topology import addresses
 from xla_nb.topology.chips import count_chips
 
 _LONGEST = 1.0  # seconds until an answer is sent without news
-_PAUSES = (0.005, 0.05)  # seconds between two checks of the files: at first, and later
-_LIVELY = 1.0  # seconds for which the first pause applies
+_PAUSE = 0.05  # seconds between two looks at the files
 
 _AWAY = (
     "Ranks of a cluster (--on ray) cannot ask in the notebook. Ask there before the launch, and "
     "give the answer as an argument."
 )
-_GIVEN_UP = 100  # abandoned runs to remember: one may still be starting
-#: Variables that describe a machine and its paths. They are not copied from the notebook's machine;
-#: --env passes them to ranks.
-_OF_MACHINE = (
-    *("PATH", "HOME", "PWD", "TMPDIR", "USER", "LOGNAME", "HOSTNAME", "VIRTUAL_ENV"),
-    *("CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD"),
-    *("TPU_LIBRARY_PATH", "PJRT_DEVICE"),
-)
+#: Variables that Ray sets for its workers and ranks must not have.
+_RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 
 @dataclass(frozen=True)
@@ -86,8 +77,8 @@ class Part:
 
 @dataclass(frozen=True)
 class HostNews:
-    """One answer. `number` counts from 1; `events` are encoded by `events.encode`; `over`: this is
-    the last one."""
+    """One answer. `number` counts from 1; `events` are encoded by `events.encode`, and come after
+    the bytes in `files`; `over`: this is the last one."""
 
     number: int
     events: list[bytes]
@@ -95,38 +86,42 @@ class HostNews:
     over: bool
 
 
-class HostAgent:
-    """The actor's methods; each may be called while another one waits.
+class HostActor:
+    """Started by Ray on the node that it represents. Its methods may be called while others wait.
 
     `environ` and `path` are this machine's own variables and sys.path for ranks.
     """
 
-    def __init__(
-        self,
-        address: str,
-        node: str,
-        environ: Mapping[str, str],
-        path: Sequence[str],
-        engine: LocalEngine | None = None,
-    ) -> None:
-        self._address, self._node = address, node
-        self._environ, self._path = environ, path
-        self._engine = engine or LocalEngine()
+    def __init__(self) -> None:
+        import ray
+
+        context: Any = ray.get_runtime_context()
+        self.address = ray.util.get_node_ip_address()
+        self.node = context.get_node_id()
+        self.environ = {
+            name: value for name, value in os.environ.items() if not name.startswith(_RAYS)
+        }
+        rays = Path(ray.__file__).parent
+        self.path = [entry for entry in sys.path if not Path(entry).is_relative_to(rays)]
+        self.begin(LocalEngine())
+
+    def begin(self, engine: LocalEngine) -> None:
+        self._engine = engine
         self._runs: dict[str, _Running] = {}
         self._held: dict[str, socket.socket] = {}  # a port for each run
-        self._forgotten: deque[str] = deque(maxlen=_GIVEN_UP)
+        self._starting = threading.Lock()
 
     def about(self) -> About:
         return About(
             hostname=socket.gethostname(),
-            address=self._address,
-            node=self._node,
+            address=self.address,
+            node=self.node,
             python=platform.python_version(),
             version=version(),
             chips=count_chips(),
             environ={
                 name: value
-                for name, value in self._environ.items()
+                for name, value in self.environ.items()
                 if name.startswith(("TPU_", "MEGASCALE_"))
             },
         )
@@ -134,22 +129,18 @@ class HostAgent:
     def hold_port(self, run: str) -> tuple[str, int]:
         """Reserve a port until the run is over; returns the address at which the run's other hosts
         reach this one."""
-        self._held[run] = addresses.hold_port(self._address)
+        self._held[run] = addresses.hold_port(self.address)
         port: int = self._held[run].getsockname()[1]
-        if run in self._forgotten:  # abandoned by now
-            self._release(run)
-        return self._address, port
+        return self.address, port
 
     def start(self, part: Part, parcel: bytes) -> str:
         """Start the ranks. Returns why they cannot be started, empty if they can."""
-        run = part.request.run
-        self._drop_tidied()
-        try:
-            self._runs[run] = self._start(part, parcel)
-        except (XlaNbError, OSError) as problem:
-            return str(problem)
-        if run in self._forgotten:  # abandoned while it was starting
-            self.forget(run)
+        with self._starting:
+            self._runs = {run: each for run, each in self._runs.items() if not each.over}
+            try:
+                self._runs[part.request.run] = self._start(part, parcel)
+            except (XlaNbError, OSError) as problem:
+                return str(problem)
         return ""
 
     def _start(self, part: Part, parcel: bytes) -> _Running:
@@ -165,7 +156,7 @@ class HostAgent:
             program=str(files.program_folder / Path(request.program).name),
             record=str(files.path),
             cwd=request.cwd if _may_enter(request.cwd) else str(Path.home()),
-            sys_path=_path(request.sys_path, self._path),
+            sys_path=_path(request.sys_path, self.path),
             why_mute=request.why_mute or _AWAY,
         )
         try:
@@ -175,9 +166,8 @@ class HostAgent:
             files.disown()
             files.close({"run": request.run, "ok": False, "headline": "not started"})
             raise
-        running = _Running(part.name, files, feed, several=group.hosts > 1)
-        running.queue(events.Notice(text=text, once=True) for text in fit.notices)
-        return running
+        notices = [events.Notice(text=text, once=True) for text in fit.notices]
+        return _Running(part.name, files, feed, notices, several=group.hosts > 1)
 
     def _fit(self, part: Part) -> Fit:
         request = part.request
@@ -185,7 +175,7 @@ class HostAgent:
             request.runtime,
             request.n,
             request.user_env,
-            _environ(self._environ, part.env),
+            {**self.environ, **part.env},
             hosts=part.host_group.hosts,
             sets=part.sets,
         )
@@ -205,27 +195,16 @@ class HostAgent:
         self._engine.signal(run, {"": pids}, number)
 
     def kill(self, run: str) -> None:
-        """End it; with every call by stronger means."""
-        running = self._runs.get(run)
-        if running is None:
-            self._engine.kill(run)
-        else:
-            running.kill(self._engine, run)
+        self._engine.kill(run)
 
     def forget(self, run: str) -> None:
         """End a run without a follower, even one still starting."""
-        self._forgotten.append(run)
-        self._engine.kill(run)
-        running = self._runs.pop(run, None)
+        with self._starting:
+            self._engine.kill(run)
+            running = self._runs.pop(run, None)
         if running is not None:
             running.give_up()
         self._release(run)
-
-    def _drop_tidied(self) -> None:
-        """Drop older runs whose records have been tidied away."""
-        for run, running in list(self._runs.items()):
-            if not running.files.path.exists():
-                self._runs.pop(run, None)
 
     def _release(self, run: str) -> None:
         held = self._held.pop(run, None)
@@ -240,35 +219,24 @@ class HostAgent:
         """The ranks of all other hosts have ended."""
         private.touch(self._runs[run].files.others_ended)
 
-    def read(self, run: str, file: str, offset: int, count: int) -> bytes:
-        """Bytes of a file of the run's record, empty past its end. Raises OSError or KeyError if it
-        does not exist."""
-        fd = private.reading(self._runs[run].files.path / Path(file).name)
-        try:
-            return os.pread(fd, count, offset)
-        finally:
-            os.close(fd)
-
 
 class _Running:
-    """A run on this host, and what has been sent of it."""
+    """A run on this host, and what has been sent of it: events, after all that the files had when
+    they came."""
 
-    def __init__(self, name: str, files: Record, feed: Feed, *, several: bool) -> None:
+    def __init__(
+        self, name: str, files: Record, feed: Feed, first: list[events.Notice], *, several: bool
+    ) -> None:
         self.files = files
+        self.over = False
         self._name = name
         self._feed = feed
-        self._kills = 0
-        self._outbox = Outbox(files.path, name if several else "")
+        self._new = NewBytes(files.path, name if several else "")
+        self._chunks: Iterator[FileChunk] = iter(())  # to be sent before the events
+        self._events: list[events.Event] = [*first]
+        self._ended = False
         self._answer = HostNews(0, [], [], False)
-        self._waiting: list[events.Event] = []  # until the files they refer to have been sent
-        self._ranks: dict[int, int] = {}  # by pid
-        self._processes = StoppedProcesses()
-        self._ended: events.JobEnded | None = None
-        self._began = time.monotonic()
         self._lock = threading.Lock()
-
-    def queue(self, new: Iterable[events.Event]) -> None:
-        self._waiting += new
 
     def news(self, seen: int) -> HostNews:
         with self._lock:
@@ -276,18 +244,13 @@ class _Running:
                 self._answer = self._gather(seen + 1)
             return self._answer
 
-    def kill(self, engine: LocalEngine, run: str) -> None:
-        with self._lock:
-            if self._ended is None:
-                base.kill(engine, run, self._feed, self._kills)
-                self._kills += 1
-
     def give_up(self) -> None:
         """Close the record of a run without a follower."""
         with self._lock:
             self._finish(ok=False, headline="abandoned")
 
     def _finish(self, *, ok: bool, headline: str) -> None:
+        self.over = True
         self._feed.close()
         self.files.disown()
         self.files.close({"run": self.files.path.name, "ok": ok, "headline": headline})
@@ -295,63 +258,34 @@ class _Running:
 
     def _gather(self, number: int) -> HostNews:
         deadline = time.monotonic() + _LONGEST
+        pieces: list[FileChunk] = []
         pause = 0.0
         while True:
-            # Events first: what was printed before them is then in the files.
-            self._take_events(pause)
-            self._look_for_stopped()
-            pieces = self._outbox.look(over=self._ended is not None)
-            due = self._due()
-            over = self._ended is not None and not self._waiting and not pieces
-            if over and self._ended:
-                due.append(events.encode(self._ended))
+            room = LARGEST
+            for chunk in self._chunks:
+                pieces.append(chunk)
+                room -= len(chunk.data)
+                if room <= 0:
+                    return HostNews(number, [], pieces, over=False)
+            due, self._events = list(map(events.encode, self._events)), []
+            if self._ended and due:
                 self._finish(ok=True, headline="")
-            if due or pieces or over or time.monotonic() >= deadline:
-                return HostNews(number, due, pieces, over)
-            pause = _PAUSES[time.monotonic() - self._began > _LIVELY]
+            if due or pieces or (pause and time.monotonic() >= deadline):
+                return HostNews(number, due, pieces, self.over)
+            self._take_events(pause)
+            self._chunks = self._new.look(over=self._ended)
+            pause = _PAUSE
 
     def _take_events(self, seconds: float) -> None:
         """The events of so many seconds, as soon as there are some."""
-        if self._ended is not None:
-            time.sleep(seconds)
-            return
         for event in self._feed.wait(seconds):
             new = event or events.JobEnded(status=None, why=self._feed.why_ended())
-            if isinstance(new, events.OfHost):
-                new = replace(new, host=self._name)
+            self._events.append(
+                replace(new, host=self._name) if isinstance(new, events.OfHost) else new
+            )
             if isinstance(new, events.JobEnded):
-                self._ended = new
-                self._feed.close()
+                self._ended = True
                 return
-            self._processes.take(new)
-            self._waiting.append(new)
-
-    def _look_for_stopped(self) -> None:
-        """Here, as the notebook's machine has other processes."""
-        stopped = None if self._ended else self._processes.look(time.monotonic())
-        if stopped is not None:
-            self._waiting.append(stopped)
-
-    def _due(self) -> list[bytes]:
-        """The events that can be sent now: a rank's return only after its value, if it has one (a
-        live rank's end has none), and the end of its process only after that."""
-        returned = [event for event in self._waiting if isinstance(event, events.RankFinished)]
-        unsent = {e.rank for e in returned if e.nbytes and not self._outbox.delivered(e.rank)}
-        held = [event for event in self._waiting if self._of(event) in unsent]
-        due = [events.encode(event) for event in self._waiting if event not in held]
-        self._waiting = held
-        return due
-
-    def _of(self, event: events.Event) -> int | None:
-        """The rank whose return or end this is, if any."""
-        match event:
-            case events.RankStarted():
-                self._ranks[event.pid] = event.rank
-            case events.RankFinished():
-                return event.rank
-            case events.ProcessDied():
-                return self._ranks.get(event.pid)
-        return None
 
 
 def version() -> str:
@@ -360,12 +294,6 @@ def version() -> str:
         return importlib.metadata.version("xla_nb")
     except importlib.metadata.PackageNotFoundError:
         return "from source"
-
-
-def _environ(own: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, str]:
-    """This host's environment with the variables set in the notebook, except those that describe a
-    machine."""
-    return {**own, **{name: value for name, value in changed.items() if name not in _OF_MACHINE}}
 
 
 def _path(notebooks: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:

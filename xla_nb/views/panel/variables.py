@@ -13,7 +13,7 @@ from typing import Any
 
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.run.group import Withdrawn
-from xla_nb.run.programs import Programs
+from xla_nb.run.state import Programs
 from xla_nb.views import variables as table
 from xla_nb.views.variables import Variables
 

@@ -1,0 +1,147 @@
+"""Values in a few words: results, and variables without reading what is on a device."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from xla_nb.rank import preview as module
+from xla_nb.rank.preview import short_repr
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.ones(2, 3), "Tensor (2, 3) float32"),
+        (np.ones((2, 3)), "ndarray (2, 3) float64"),
+        ([torch.ones(2), 1], "[Tensor (2,) float32, 1]"),
+        ({"x": torch.tensor(1.0)}, "{'x': Tensor () float32}"),
+        (1, "1"),
+        ("a\nb", "'a\\nb'"),
+        (None, "None"),
+    ],
+)
+def test_tensors_are_told_by_shape_and_dtype(value, text):
+    assert short_repr(value) == text
+
+
+def test_it_is_short_whatever_the_value_is():
+    for value in ("x" * 10**6, b"x" * 10**6, list(range(10**6)), 10**999, {"k" * 999: "v" * 999}):
+        assert len(short_repr(value)) <= 80
+
+
+def test_a_repr_that_ends_the_process_is_short_repr():
+    class Quits:
+        def __repr__(self):
+            sys.exit(1)
+
+    assert "SystemExit" in short_repr(Quits()) or short_repr(Quits()).startswith("<Quits instance")
+
+
+def test_a_repr_may_compute_with_tensors_on_the_cpu():
+    class Mean:
+        def __repr__(self):
+            return f"mean {torch.ones(2).mean().item()}"
+
+    assert short_repr(Mean()) == "mean 1.0"
+
+
+def test_a_repr_may_not_compute_with_tensors_on_a_device():
+    tensor = torch.ones(2, device="meta")
+    for look in (tensor.sum, tensor.tolist, lambda: torch.stack([tensor]), lambda: tensor + 1):
+        with pytest.raises(module.Unread):
+            module.unread(look)
+    assert module.unread(lambda: f"{tensor} {tensor!r} {tensor.shape} {len(tensor)}") == (
+        "Tensor (2,) float32 Tensor (2,) float32 torch.Size([2]) 2"
+    )
+
+
+# ---------------------------------------------------------------- the preview of a result
+
+
+@pytest.mark.parametrize(
+    ("value", "preview"),
+    [
+        (None, "None"),
+        (3, "3"),
+        ("a", "'a'"),
+        ([1, (2, 3)], "[1, (2, 3)]"),
+        ({"loss": 0.25}, "{'loss': 0.25}"),
+    ],
+)
+def test_a_short_repr_is_shown_unchanged(value, preview):
+    assert module.preview(value) == preview
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_of_many_bytes_the_first_are_shown_and_no_others_looked_at(kind):
+    assert module.preview(kind(b"ab" * 10_000)) == f"{kind(b'ab' * 30)!r}…"
+
+
+def test_an_array_is_shown_by_shape_and_dtype():
+    assert module.preview(np.zeros((2, 3), np.float32)) == "ndarray (2, 3) float32"
+
+
+def test_a_tensor_is_shown_by_shape_and_dtype():
+    assert module.preview(torch.ones(2, 3, dtype=torch.bfloat16)) == "Tensor (2, 3) bfloat16"
+
+
+def test_nested_arrays_are_shown_by_shape_and_dtype():
+    value = {"loss": 0.5, "grads": [np.zeros(4), torch.ones(2, 3, dtype=torch.bfloat16)]}
+    preview = "{'loss': 0.5, 'grads': [ndarray (4,) float64, Tensor (2, 3) bfloat16]}"
+    assert module.preview(value) == preview
+
+
+def test_a_scalar_array_is_shown_as_its_number():
+    assert module.preview(np.float32(0.5)) == "0.5"
+    assert module.preview(np.array(2)) == "array(2)"
+
+
+def test_a_long_string_keeps_both_ends():
+    preview = module.preview("a" * 1000 + "z" * 1000)
+    assert preview.startswith("'aaa")
+    assert preview.endswith("zzz'")
+    assert len(preview) <= 80
+
+
+def test_a_long_list_keeps_its_first_items():
+    assert module.preview(list(range(1000))) == "[0, 1, 2, 3, 4, 5, ...]"
+
+
+def test_a_preview_has_at_most_80_characters():
+    longest = ["x" * 36, "y" * 36]
+    assert module.preview(longest) == repr(longest)
+    assert len(repr(longest)) == 80
+    assert module.preview(["x" * 36, "y" * 37]) == repr(longest)[:77] + "yy…"
+
+
+@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: {"key": it}, lambda it: (it,) * 5])
+def test_a_long_repr_is_cut_at_any_depth(wrap):
+    class Long:
+        def __repr__(self):
+            return "r" * 500
+
+    assert len(module.preview(wrap(Long()))) <= 80
+
+
+def test_a_multiline_repr_is_shown_on_one_line():
+    class Lines:
+        def __repr__(self):
+            return "one\n  two\n"
+
+    assert module.preview(Lines()) == "one two"
+
+
+def test_a_value_whose_repr_raises_is_named():
+    class Odd:
+        def __repr__(self):
+            raise ValueError
+
+    assert "Odd instance" in module.preview(Odd())
+
+
+def test_a_recursive_value_is_shown():
+    value = []
+    value.append(value)
+    assert len(module.preview(value)) <= 80

@@ -1,0 +1,128 @@
+"""The files of a host's record, copied to the notebook's as they grow.
+
+The notebook writes them as ranks on its machine would, so a reader of records sees no difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from xla_nb.record import private
+from xla_nb.record.files import GROWING, SAMPLE, partial
+
+LARGEST = 8 << 20  # bytes of a chunk
+
+
+@dataclass(frozen=True)
+class FileChunk:
+    """Bytes of the file `name` in a record, after those that it has; `anew`: in place of them."""
+
+    name: str
+    data: bytes
+    anew: bool = False
+
+
+class NewBytes:
+    """What the files at `record` have got since the last look.
+
+    `host`, if given, is put before each line of the job's own output, since no rank's name says
+    where it comes from, and several hosts write to the notebook's file.
+    """
+
+    def __init__(self, record: Path, host: str = "") -> None:
+        self._record = record
+        self._mark = f"[{host}] ".encode() if host else b""
+        self._sent: dict[str, tuple[int, int]] = {}  # by name: inode and bytes
+        self._samples: dict[str, bytes] = {}
+
+    def look(self, *, over: bool = False) -> Iterator[FileChunk]:
+        """The chunks up to the files' sizes at this moment. `over`: nothing more will be written,
+        so unfinished lines are sent too."""
+        found = []
+        for name in sorted(os.listdir(self._record)):  # noqa: PTH208 # 20 times a second
+            if _ending(name) in (*GROWING, SAMPLE):
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                    found.append((name, (self._record / name).stat()))
+        return self._chunks(found, over)
+
+    def _chunks(self, found: list[tuple[str, os.stat_result]], over: bool) -> Iterator[FileChunk]:
+        for name, status in found:
+            if _ending(name) == SAMPLE:
+                content = private.read(self._record / name)
+                if content != self._samples.get(name):
+                    self._samples[name] = content
+                    yield FileChunk(name, content, anew=True)
+                continue
+            inode, sent = self._sent.get(name, (status.st_ino, 0))
+            anew = inode != status.st_ino or status.st_size < sent
+            sent = 0 if anew else sent
+            while sent < status.st_size:
+                data = self._read(name, sent, min(status.st_size - sent, LARGEST))
+                marked = self._mark and name.startswith("job.")
+                if marked and not over:
+                    data = data[: data.rfind(b"\n") + 1]
+                if not data:
+                    break
+                sent += len(data)
+                self._sent[name] = status.st_ino, sent
+                yield FileChunk(name, self._marked(data) if marked else data, anew)
+                anew = False
+
+    def _marked(self, data: bytes) -> bytes:
+        lines = data.removesuffix(b"\n").split(b"\n")
+        return b"".join(self._mark + line + b"\n" for line in lines)
+
+    def _read(self, name: str, offset: int, count: int) -> bytes:
+        fd = private.reading(self._record / name)
+        try:
+            return os.pread(fd, count, offset)
+        finally:
+            os.close(fd)
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+class Copies:
+    """The notebook's copies of the files, in the record at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._given_up: set[str] = set()  # files that did not fit: a gap in one would mix up lines
+
+    def take(self, chunks: Iterable[FileChunk]) -> str:
+        """Write chunks to the record; gives a sentence once if something cannot be written that a
+        run can do without. Raises OSError where a result cannot."""
+        told = ""
+        for chunk in chunks:
+            try:
+                if chunk.name not in self._given_up:
+                    self._write(chunk)
+            except OSError as problem:
+                if _ending(chunk.name) == "result" or not self._path.is_dir():
+                    raise
+                if not self._given_up:
+                    told = (
+                        "Cannot write all that ranks of other hosts print and report: "
+                        f"{problem.strerror} ({self._path}). The run goes on."
+                    )
+                self._given_up.add(chunk.name)
+        return told
+
+    def _write(self, chunk: FileChunk) -> None:
+        path = self._path / Path(chunk.name).name
+        if chunk.anew:
+            private.write(partial(path), chunk.data)
+            partial(path).rename(path)
+            return
+        fd, data = private.writing(path, os.O_WRONLY | os.O_APPEND), chunk.data
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)

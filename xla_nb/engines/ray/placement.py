@@ -1,0 +1,469 @@
+"""A connection to a Ray cluster, and the hosts that are held there.
+
+Ray would wait for ever for what it cannot place, so resources are counted first and missing ones
+reported. Blocking calls of Ray run in threads, with a time limit, because the driver has one event
+loop. Hosts are held for later launches; idle and broken ones are released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from xla_nb.engines.ray import faults
+from xla_nb.engines.ray.host import About, HostActor, version
+from xla_nb.errors import LaunchError
+from xla_nb.topology.slices import WORKER, Host, Seat, seats
+from xla_nb.wording import several
+
+#: How long unused hosts are held, in seconds.
+IDLE = 600.0
+_FREED = 5.0  # seconds until released resources count as free
+_ROUND = 10.0  # seconds between two checks for unused hosts
+_LOOK = 0.5  # seconds between two checks for free resources
+_READY = 60.0  # seconds for a placement that is known to be possible
+_CALLS = 16  # concurrent calls to one host
+_ROWS = 40  # nodes listed in an error
+
+# Ray's names (ray/_private/accelerators/tpu.py): a TPU VM has `TPU` (its chips) and the name of its
+# slice, and worker 0 of a slice of several VMs has `TPU-<type>-head`; labels give the slice, its
+# shape and the worker number.
+_SLICE, _WORKER = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
+_TOPOLOGY, _POD_TYPE = "ray.io/tpu-topology", "ray.io/tpu-pod-type"
+_HEAD = re.compile(r"TPU-(.+)-head")
+
+T = TypeVar("T")
+#: The resources that one host of a run takes from its node.
+Bundle = dict[str, float]
+
+
+class Unreachable(LaunchError):
+    """The cluster does not answer, and Ray cannot connect again in this process."""
+
+
+# ---------------------------------------------------------------- what is free
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster: its total and free resources, and its labels."""
+
+    name: str
+    address: str
+    id: str = ""
+    total: Mapping[str, float] = field(default_factory=dict)
+    free: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def slice(self) -> str:
+        """The TPU slice that the node belongs to; without a label, one of its own."""
+        return self.labels.get(_SLICE, "") or f"{self.name} {self.address}"
+
+    @property
+    def chips_of_slice(self) -> int:
+        """The chips of its whole slice, from a label such as 2x2x2; 0 without one."""
+        sides = self.labels.get(_TOPOLOGY, "").split("x")
+        return math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
+
+    @property
+    def worker(self) -> int:
+        """Its number in its slice."""
+        label = self.labels.get(_WORKER, "")
+        return int(label) if label.isdecimal() else 0
+
+    @property
+    def chips(self) -> Bundle:
+        """All chips of a TPU VM, its one resource of the slice's name, and the slice's head."""
+        names = [self.labels.get(_SLICE, ""), *filter(_HEAD.fullmatch, self.total)]
+        return {"TPU": self.total["TPU"], **{name: 1.0 for name in names if name in self.total}}
+
+    def has(self, bundle: Bundle) -> bool:
+        """Whether the node has these resources free."""
+        return all(self.free.get(name, 0) > count - 1e-6 for name, count in bundle.items())
+
+
+class Lacking(LaunchError):
+    """What the cluster lacks at the moment; `short` in one line."""
+
+    def __init__(self, short: str, nodes: Sequence[Node], resource: str) -> None:
+        self.short = short
+        rows = [
+            f"  {node.name} ({node.address}): {node.free.get(resource, 0):g} of "
+            f"{node.total.get(resource, 0):g} {resource} free"
+            for node in nodes
+        ]
+        if len(rows) > _ROWS:
+            rows[_ROWS:] = [f"  and {several(len(rows) - _ROWS, 'node')} more"]
+        fix = (
+            "Use fewer (--hosts), add nodes (`ray start --address=...` on each), or wait for other "
+            "jobs to finish (`--wait 5m`)."
+        )
+        super().__init__("\n".join([f"{short}:", *rows, fix]))
+
+
+def choose(
+    nodes: Sequence[Node], hosts: int | None, slices: int | None, *, tpu: bool
+) -> list[Bundle]:
+    """The resources of each host of a run, in the order of slices and workers. Raises Lacking.
+
+    hosts: the total number; None for all free ones (on TPUs, those of `slices` slices).
+    """
+    return _whole_slices(nodes, hosts, slices or 1) if tpu else _any_nodes(nodes, hosts)
+
+
+def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle]:
+    bundle: Bundle = {"CPU": 1.0}
+    able = sum(node.has(bundle) for node in nodes)
+    wanted = hosts if hosts is not None else max(1, able)
+    if able >= wanted:
+        return [bundle] * wanted
+    short = f"Need {several(wanted, 'host')} with a free CPU, but {_are(able)} available"
+    raise Lacking(short, nodes, "CPU")
+
+
+def _whole_slices(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle]:
+    """All VMs of so many slices that are alike, the largest there are."""
+    each = None if hosts is None else hosts // slices  # the options have been checked
+    by_name: dict[str, list[Node]] = {}
+    for node in sorted(nodes, key=lambda node: node.worker):
+        if node.total.get("TPU"):
+            by_name.setdefault(node.slice, []).append(node)
+    alike: dict[tuple[int, str], list[list[Node]]] = {}
+    for members in by_name.values():
+        free = all(node.has(node.chips) for node in members)
+        if free and _is_whole(members) and each in (None, len(members)):
+            kind = len(members), members[0].labels.get(_POD_TYPE, "")
+            alike.setdefault(kind, []).append(members)
+    for _, fitting in sorted(alike.items(), key=lambda item: -item[0][0]):
+        if len(fitting) >= slices:
+            return [node.chips for members in fitting[:slices] for node in members]
+    size = "" if each is None else f" of {several(each, 'host')}"
+    like = " of the same type" if slices > 1 else ""
+    most = max(map(len, alike.values()), default=0)
+    short = f"Need {several(slices, 'whole TPU slice')}{size}{like}, but {_are(most)} free"
+    raise Lacking(short, nodes, "TPU")
+
+
+def _is_whole(members: Sequence[Node]) -> bool:
+    """Whether no VM of the slice is missing: all chips and worker 0 are there."""
+    if sum(node.total["TPU"] for node in members) < members[0].chips_of_slice:
+        return False
+    return len(members) == 1 or any(_HEAD.fullmatch(name) for one in members for name in one.total)
+
+
+def _are(number: int) -> str:
+    return "only 1 is" if number == 1 else f"only {number} are" if number else "none is"
+
+
+# ---------------------------------------------------------------- hosts
+
+
+@dataclass
+class Wish:
+    """The hosts that a launch needs; None for all. `tell` receives what it waits for; `cpu`: no
+    TPU is wanted."""
+
+    id: int
+    hosts: int | None
+    slices: int | None
+    wait: float
+    tell: Callable[[str], None]
+    cpu: bool
+
+
+@dataclass
+class ActorGroup:
+    """Placed hosts with an actor on each, held for launch after launch. `hosts` and `slices` are
+    those of the wish; `among_tpus`: the cluster has TPUs."""
+
+    hosts: int | None
+    slices: int | None
+    placement: Any
+    bundles: Sequence[Bundle]
+    actors: list[Any]
+    machines: list[Host]
+    among_tpus: bool = False
+    runs: set[str] = field(default_factory=set)
+    broken: bool = False
+    used: float = field(default_factory=time.monotonic)
+
+    def serves(self, wish: Wish) -> bool:
+        """Whether these hosts fit the wish; simulated ones fit any number of slices."""
+        if self.broken or self.hosts != wish.hosts or (self.tpu and wish.cpu):
+            return False
+        return self.slices == wish.slices if self.tpu else wish.cpu or not self.among_tpus
+
+    @property
+    def tpu(self) -> bool:
+        """Whether these are TPU VMs whose chips the run gets."""
+        return any("TPU" in bundle for bundle in self.bundles)
+
+    @property
+    def names(self) -> list[str]:
+        return [machine.name for machine in self.machines]
+
+    def seats(self, count: int | None) -> list[Seat]:
+        """Seat the hosts in so many slices. Raises UsageError."""
+        return seats(self.machines, count, pod=self.tpu)
+
+
+class Cluster:
+    """A connection to a Ray cluster, and the groups of hosts that are held there."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._connecting: asyncio.Future[None] | None = None
+        self._groups: list[ActorGroup] = []
+        self._released = 0.0
+
+    async def _connect(self) -> None:
+        """Connect once per process. Raises Unreachable."""
+        if self._connecting is None:  # shielded: an abandoned launch leaves it to the next one
+            call = asyncio.to_thread(_connect, self.address)
+            self._connecting = asyncio.ensure_future(call)
+        await self._answer(asyncio.shield(self._connecting))
+
+    async def _answer(self, call: asyncio.Future[T]) -> T:
+        try:
+            return await asyncio.wait_for(call, faults.PATIENCE)
+        except Exception as problem:
+            kind = type(problem).__name__
+            raise Unreachable(faults.unreachable(self.address, kind, str(problem))) from problem
+
+    async def close(self) -> None:
+        """Release everything and disconnect."""
+        future = self._connecting
+        if future is None or not future.done() or future.exception() is not None:
+            return
+        import ray
+
+        for group in list(self._groups):
+            await self.release(group)
+        with contextlib.suppress(Exception):
+            await within(5.0, ray.shutdown)
+
+    async def hosts(self, wish: Wish) -> ActorGroup:
+        """Hosts for a launch: held ones if they fit, else new ones. Raises LaunchError."""
+        wish.tell("connecting to the Ray cluster …")
+        await self._connect()
+        for group in self._groups:
+            if group.serves(wish):
+                group.used = time.monotonic()
+                return group
+        nodes, bundles = await self._bundles(wish)
+        wish.tell(f"starting xla_nb on {several(len(bundles), 'host')} of the cluster …")
+        group = await self._place(wish, nodes, bundles)
+        self._groups.append(group)
+        return group
+
+    async def _bundles(self, wish: Wish) -> tuple[list[Node], list[Bundle]]:
+        """The cluster's nodes and the resources of each host on them, once enough are free.
+
+        Idle held hosts are released where that may help. Raises Lacking after the wish's wait."""
+        deadline = time.monotonic() + wish.wait
+        while True:
+            nodes = await self._answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
+            tpu = not wish.cpu and _has_tpus(nodes)
+            try:
+                return nodes, choose(nodes, wish.hosts, wish.slices, tpu=tpu)
+            except Lacking as lacking:
+                idle = [group for group in self._groups if not group.runs]
+                if idle and _could_fit(nodes, wish, tpu):
+                    for group in idle:
+                        await self.release(group)
+                elif time.monotonic() >= max(deadline, self._released + _FREED):
+                    raise
+                elif wish.wait:
+                    most = f"up to {wish.wait:g} s"
+                    wish.tell(f"waiting for the cluster, {most}: {lacking.short}")
+            await asyncio.sleep(_LOOK)
+
+    async def _place(
+        self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]
+    ) -> ActorGroup:
+        placement = await within(faults.PATIENCE, _placement, bundles)
+        actors: list[Any] = []
+        try:
+            patience = wish.wait + _READY
+            if not await within(patience + 5, placement.wait, patience):
+                raise LaunchError(
+                    f"The cluster did not place {several(len(bundles), 'host')} within "
+                    f"{patience:g} s although it reported enough free resources: another job may "
+                    "have taken them. Run the cell again, or wait longer (`--wait 5m`)."
+                )
+            await within(faults.PATIENCE, _make_actors, placement, bundles, actors)
+            machines = await asyncio.wait_for(_introduced(actors, bundles, nodes), _READY)
+        except BaseException as problem:  # including an interrupted launch
+            await self._give_back(placement, actors)
+            if isinstance(problem, LaunchError) or not isinstance(problem, Exception):
+                raise
+            raise LaunchError(faults.unplaced(str(problem))) from problem
+        return ActorGroup(
+            wish.hosts, wish.slices, placement, bundles, actors, machines, _has_tpus(nodes)
+        )
+
+    async def release(self, group: ActorGroup) -> None:
+        """End everything that runs on these hosts, and give them back."""
+        if group in self._groups:
+            self._groups.remove(group)
+        await self._give_back(group.placement, group.actors)
+
+    async def _give_back(self, placement: Any, actors: Sequence[Any]) -> None:
+        with contextlib.suppress(TimeoutError):  # the cluster does not answer
+            await within(_FREED, _remove, placement, actors)
+        self._released = time.monotonic()
+
+    async def release_idle(self) -> None:
+        """Release unused hosts after IDLE seconds; runs until cancelled."""
+        while True:
+            await asyncio.sleep(_ROUND)
+            for group in list(self._groups):
+                if not group.runs and time.monotonic() - group.used > IDLE:
+                    await self.release(group)
+
+
+def _has_tpus(nodes: Iterable[Node]) -> bool:
+    return any(node.total.get("TPU") for node in nodes)
+
+
+def _could_fit(nodes: Sequence[Node], wish: Wish, tpu: bool) -> bool:
+    """Whether the nodes would do if nothing else ran on them."""
+    with contextlib.suppress(Lacking):
+        empty = [replace(node, free=node.total) for node in nodes]
+        return bool(choose(empty, wish.hosts, wish.slices, tpu=tpu))
+    return False
+
+
+# ---------------------------------------------------------------- calls of Ray
+
+
+def _connect(address: str) -> None:
+    """Connect to an address; without one to this machine's cluster, started if there is none."""
+    import ray
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address:
+        ray.init(address, **({} if address.startswith("ray://") else options))
+        return
+    try:
+        ray.init("auto", **options)
+    except ConnectionError:
+        ray.init(include_dashboard=False, **options)
+
+
+def _survey() -> list[Node]:
+    """The cluster's living nodes. Through Ray's client, only a task can read what is free."""
+    import ray
+    from ray.util import client
+
+    def free() -> dict[str, dict[str, float]]:
+        from ray._private.state import available_resources_per_node
+
+        resources: dict[str, dict[str, float]] = available_resources_per_node()
+        return resources
+
+    connected = client.ray.is_connected()
+    per_node = ray.get(ray.remote(num_cpus=0)(free).remote()) if connected else free()
+    return [
+        Node(
+            id=node["NodeID"],
+            name=node["NodeManagerHostname"],
+            address=node["NodeManagerAddress"],
+            total=node["Resources"],
+            free=per_node.get(node["NodeID"], {}),
+            labels=node.get("Labels") or {},
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _placement(bundles: Sequence[Bundle]) -> Any:
+    from ray.util import placement_group
+
+    return placement_group(list(bundles), strategy="STRICT_SPREAD")
+
+
+def _make_actors(placement: Any, bundles: Sequence[Bundle], actors: list[Any]) -> None:
+    """Append the actors to a list, so that an abandoned launch can release those made so far."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    for index, bundle in enumerate(bundles):
+        options = {
+            "num_cpus": bundle.get("CPU", 0),
+            "resources": {name: count for name, count in bundle.items() if name != "CPU"},
+            "max_concurrency": _CALLS,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement, placement_group_bundle_index=index
+            ),
+        }
+        actors.append(ray.remote(HostActor).options(**options).remote())
+
+
+def _remove(placement: Any, actors: Sequence[Any]) -> None:
+    import ray
+    from ray.util import remove_placement_group
+
+    for actor in actors:
+        with contextlib.suppress(Exception):
+            ray.kill(actor)  # its fork servers and their jobs end with it
+    with contextlib.suppress(Exception):
+        remove_placement_group(placement)
+
+
+async def _introduced(
+    actors: list[Any], bundles: Sequence[Bundle], nodes: Sequence[Node]
+) -> list[Host]:
+    """The hosts behind the actors. Raises LaunchError if one will not do.
+
+    One without a worker number in its environment has that of its node's label: on such a VM only
+    the metadata server knows it, and Ray places the bundles of a slice in any order."""
+    calls = [actor.about.remote() for actor in actors]
+    abouts: list[About] = [await call for call in calls]
+    names = [about.hostname for about in abouts]
+    if len(set(names)) < len(names):
+        names = [f"{each.hostname} {each.address}/{each.node[:6]}" for each in abouts]
+    for name, about, bundle in zip(names, abouts, bundles, strict=True):
+        _check_versions(name, about)
+        if "TPU" in bundle and not about.chips:
+            raise LaunchError(
+                f"Ray counts {bundle['TPU']:g} TPU chips on {name}, but none is visible there. "
+                "Give the container that runs Ray the host's devices (`docker run --privileged`), "
+                "or add `--env PJRT_DEVICE=CPU` to simulate hosts."
+            )
+    labels = {node.id: node.labels.get(_WORKER, "") for node in nodes}
+    return [
+        Host(
+            about.address,
+            name,
+            {WORKER: labels[about.node], **about.environ}
+            if about.chips and labels.get(about.node)
+            else about.environ,
+        )
+        for name, about in zip(names, abouts, strict=True)
+    ]
+
+
+def _check_versions(name: str, about: About) -> None:
+    """A program and its values need the same Python and xla_nb there. Raises LaunchError."""
+    here = About("", "", "", platform.python_version(), version(), 0, {})
+    theirs, ours = (f"Python {each.python} with xla_nb {each.version}" for each in (about, here))
+    if about.python.split(".")[:2] != here.python.split(".")[:2] or about.version != here.version:
+        raise LaunchError(
+            f"{name} has {theirs}, but the notebook has {ours}. Install the same on the cluster's "
+            "hosts, in the environment in which `ray start` was run."
+        )
+
+
+async def within(seconds: float, call: Callable[..., T], *arguments: Any) -> T:
+    """Run a blocking call in a thread. Raises TimeoutError."""
+    return await asyncio.wait_for(asyncio.to_thread(call, *arguments), seconds)

@@ -1,0 +1,176 @@
+"""Functions and modules of other libraries that are changed, now or once they are imported.
+
+A function gets other code and stays the same object: whoever holds it calls the other code too.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+# ---------------------------------------------------------------- modules
+
+
+def when_imported(name: str, then: Callable[[types.ModuleType], None]) -> None:
+    """Call `then` with that module, now or right after its import."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module through the other finders.
+
+    It stays in sys.meta_path, because another thread may be iterating over the list.
+    """
+
+    def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
+        self._name, self._then = name, then
+        self._searching = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            self._follow(spec.loader)
+        return spec
+
+    def _follow(self, loader: Any) -> None:
+        """Have a loader call `then` behind the import."""
+        execute = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            vars(loader).pop("exec_module", None)  # of several that follow it
+            execute(module)
+            self._then(module)
+
+        loader.exec_module = exec_module
+
+
+# ---------------------------------------------------------------- functions
+
+
+class Place(NamedTuple):
+    """A function of a module, or of a class of it (`Class.function`), and what it does instead.
+
+    `after`: the module whose import it waits for, where that is not the function's own: code that
+    runs during the import meets the original.
+    """
+
+    module: str
+    name: str
+    instead: Callable[..., Any]
+    after: str = ""
+
+
+#: Launchers of libraries, as programs know them, and where each is.
+LAUNCHERS = {
+    "xmp.spawn": ("torch_xla.distributed.xla_multiprocessing", "spawn"),
+    "torch_xla.launch": ("torch_xla.torch_xla", "launch"),
+    "pjrt.spawn": ("torch_xla._internal.pjrt", "spawn"),
+    "pjrt.run_multiprocess": ("torch_xla._internal.pjrt", "run_multiprocess"),
+    "notebook_launcher": ("accelerate.launchers", "notebook_launcher"),
+}
+#: What functions of this process do instead, by the numbers in their code.
+_instead: list[Callable[..., Any]] = []
+
+
+def launchers(*instead: Callable[..., Any]) -> InPlace:
+    """LAUNCHERS, each with what it does instead."""
+    pairs = zip(LAUNCHERS.values(), instead, strict=True)
+    return InPlace([Place(*where, each) for where, each in pairs])
+
+
+class InPlace:
+    """`is_on`: the functions at `places` have other code, or will have it once imported."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.is_on = False
+        self._places = places
+        self._originals: dict[Place, types.FunctionType] = {}
+
+    def turn_on(self) -> None:
+        self.is_on = True
+        for place in self._places:
+            if place not in self._originals:
+                when_imported(place.after or place.module, functools.partial(self._replace, place))
+
+    def turn_off(self) -> None:
+        self.is_on = False
+        for place, original in self._originals.items():
+            function = _at(place)
+            if function is not None:
+                _become(function, original)
+                vars(function).pop("__signature__", None)
+        self._originals.clear()
+
+    def original(self, name: str) -> Callable[..., Any]:
+        """What the function of this name, or `module.name`, does elsewhere. Raises StopIteration if
+        nothing is replaced."""
+        called = self._originals.items()
+        return next(own for at, own in called if f".{at.module}.{at.name}".endswith(f".{name}"))
+
+    def _replace(self, place: Place, _imported: types.ModuleType) -> None:
+        function = _at(place)
+        if not self.is_on or place in self._originals or function is None:
+            return
+        if function.__code__.co_freevars:  # a decorator's, which no release has
+            return
+        own = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__
+        )
+        own.__kwdefaults__ = function.__kwdefaults__
+        self._originals[place] = own
+        function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        _become(function, _calling(place.instead))
+
+
+def _at(place: Place) -> types.FunctionType | None:
+    function: Any = sys.modules.get(place.module)
+    for name in place.name.split("."):
+        function = getattr(function, name, None)
+    return function if isinstance(function, types.FunctionType) else None
+
+
+def _become(function: types.FunctionType, other: Any) -> None:
+    function.__code__ = other.__code__
+    function.__defaults__ = other.__defaults__
+    function.__kwdefaults__ = other.__kwdefaults__
+
+
+def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose code calls `instead`, whatever globals it has."""
+
+    def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+        from xla_nb.patching import instead_of
+
+        return instead_of("its number")(*args, **kwargs)
+
+    if instead not in _instead:
+        _instead.append(instead)
+    own = {"its number": _instead.index(instead)}
+    constants = tuple(own.get(each, each) for each in call.__code__.co_consts)
+    call.__code__ = call.__code__.replace(co_consts=constants)
+    return call
+
+
+def instead_of(number: Any) -> Callable[..., Any]:
+    """What functions with this number in their code call."""
+    found: Callable[..., Any] = _instead[number]
+    return found

@@ -1,0 +1,176 @@
+"""What Tab, `name?` and Shift-Tab know of a rank's objects: names that lead to them are followed
+without running anything, and IPython's inspector describes them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xla_nb.protocol import hidden, hostile
+from xla_nb.rank.preview import unread
+
+_KEY = r"""\d+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+#: `model.layers[0].`, `table["`: an expression, and what is there of an attribute or a key.
+_MEMBER = re.compile(
+    rf"(?<![\w.\])\"'])([^\W\d]\w*(?:\.[^\W\d]\w*|\[(?:{_KEY})\])*)"
+    r"\s*(?:\.\s*(?P<name>\w*)|\[\s*(?:(?P<quote>[\"'])(?P<key>[^\"']*))?)$"
+)
+_NAME = re.compile(r"(?<![\w.\])\"'])\w*$")
+_MOST = 2000  # completions
+_SECONDS = 2.0  # for what an object is
+#: What a class gives its instances without code of the user's.
+_BINDING = (
+    *(types.FunctionType, classmethod, staticmethod, types.MemberDescriptorType),
+    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
+)
+#: What `name?` shows, in IPython's words and order; those of two are shown without the source.
+_FIELDS = {
+    "Signature": "definition",
+    "Init signature": "init_definition",
+    "Docstring": "docstring",
+    "Init docstring": "init_docstring",
+    "Type": "type_name",
+    "String form": "string_form",
+    "Length": "length",
+    "File": "file",
+    "Source": "source",
+}
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What may stand in place of `fragment`, the end of the text before the cursor, and its kinds.
+
+    of_object  these are attributes or keys of an object; else names, beside the notebook's"""
+
+    fragment: str = ""
+    matches: dict[str, str] = field(default_factory=dict)
+    of_object: bool = False
+
+
+def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
+    """What may stand at the end of a cell up to the cursor, by the rank's names or these."""
+    namespace = _rank_names() if names is None else names
+    line = text.rpartition("\n")[2]
+    member, name = _MEMBER.search(line), _NAME.search(line)
+    if member is None:
+        return _offered(name[0], dict(namespace)) if name else Completions()
+    try:
+        value = find(namespace, member[1])
+        if member["name"] is not None:
+            held = {one: inspect.getattr_static(value, one, None) for one in dir(value)}
+            return _offered(member["name"], held, of_object=True)
+        keys = [key for key in dict.keys(value) if type(key) is str and key.isprintable()]
+    except Exception:  # it is not there, or known only by running something
+        return Completions()
+    quote, fragment = member["quote"], member["key"] or ""
+    fitting = [key if quote else repr(key) for key in keys if not quote or quote not in key]
+    keyed = {key: "key" for key in fitting[:_MOST] if key.startswith(fragment)}
+    return Completions(fragment, keyed, True)
+
+
+def _offered(fragment: str, held: dict[str, Any], *, of_object: bool = False) -> Completions:
+    """Names that begin so; those with an underscore only if it was typed, as IPython has it."""
+    hides = not fragment.startswith("_")
+    names = (name for name in held if type(name) is str and name.isidentifier())
+    fitting = (name for name in names if name.startswith(fragment))
+    shown = sorted(name for name in fitting if not (hides and name.startswith("_")))[:_MOST]
+    return Completions(fragment, {name: _kind(held[name]) for name in shown}, of_object)
+
+
+def _kind(value: object) -> str:
+    """As IPython calls it."""
+    if inspect.isroutine(value) or isinstance(value, classmethod | staticmethod):
+        return "function"
+    if isinstance(value, type):
+        return "class"
+    return "module" if isinstance(value, types.ModuleType) else "instance"
+
+
+# ---------------------------------------------------------------- what a name leads to
+
+
+def _rank_names() -> dict[str, Any]:
+    return vars(sys.modules["__main__"])
+
+
+def find(namespace: dict[str, Any], expression: str) -> Any:
+    """The object that `model.layers[0].weight` or `table["key"]` leads to. Raises an exception
+    where it is not there, or only a property or other code could tell."""
+    return _followed(namespace, ast.parse(expression.strip(), mode="eval").body)
+
+
+def _followed(namespace: dict[str, Any], node: ast.expr) -> Any:
+    match node:
+        case ast.Name(id=name):
+            return namespace[name] if name in namespace else vars(builtins)[name]
+        case ast.Attribute(value=inner, attr=name):
+            return _attribute(_followed(namespace, inner), name)
+        case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
+            return _item(_followed(namespace, inner), key)
+    raise LookupError
+
+
+def _attribute(value: Any, name: str) -> Any:
+    is_class = isinstance(value, type)
+    held = {} if is_class else hidden.attributes(value)
+    for kept in (held, *(held.get(one, {}) for one in ("_parameters", "_buffers", "_modules"))):
+        if name in kept:  # the latter of a torch module
+            return kept[name]
+    found = inspect.getattr_static(value, name)
+    if isinstance(found, _BINDING):
+        return found.__get__(None, value) if is_class else found.__get__(value, type(value))
+    if hasattr(type(found), "__get__"):
+        raise LookupError
+    return found
+
+
+def _item(value: Any, key: Any) -> Any:
+    modules = hidden.attributes(value).get("_modules")  # of a torch container
+    if isinstance(modules, dict):
+        return modules[str(key)]
+    kind: Any = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
+    return kind.__getitem__(value, key)
+
+
+# ---------------------------------------------------------------- what it is
+
+
+def about(expression: str, source: bool = False, names: dict[str, Any] | None = None) -> str:
+    """What IPython tells of an object for `name?`, and with its source for `name??`, by the rank's
+    names or these; "" where there is none. Nothing is computed on a device."""
+    from IPython.core.oinspect import Inspector
+
+    try:
+        value = find(_rank_names() if names is None else names, expression)
+    except Exception:
+        return ""
+
+    def look() -> dict[str, Any]:
+        kind: Any = Inspector  # which wants a theme since IPython 9, and took none before
+        named = "theme_name" in inspect.signature(kind).parameters
+        inspector = kind(theme_name="nocolor") if named else kind()
+        name, level = expression.strip(), int(source)
+        return dict(inspector.info(value, oname=name, detail_level=level))
+
+    try:
+        known = hostile.within(_SECONDS, lambda: unread(look))
+    except Exception:  # of an object of the user's
+        known = {"type_name": hostile.name_of(type(value))}
+    if known.get("file"):
+        file = Path(known["file"])
+        known["file"] = file if file.exists() else file.name  # a cell's label
+    lines = []
+    for title, key in _FIELDS.items():
+        text = str(known.get(key) or "").strip("\n")
+        if text and not (source and key.endswith("docstring")):
+            is_long = "\n" in text
+            lines += [f"{title}:", text] if is_long else [f"{title + ':':<16}{text}"]
+    return "\n".join(lines)

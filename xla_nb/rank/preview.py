@@ -1,0 +1,165 @@
+"""A value in a few words: what a rank returns, and what its variables hold.
+
+`repr` of an XLA tensor computes it, which only a result may. So in `short_repr` tensors on a device
+are told by shape and dtype, also in whatever a `__repr__` of the user's asks of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import reprlib
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from xla_nb.protocol import hostile, jax_values
+from xla_nb.wording import in_one_line
+
+T = TypeVar("T")
+
+_LONGEST = 80  # characters
+_SECONDS = 0.5  # for a repr of a variable
+_LOOK = 2.0  # for that of a result: less than processes have to exit (run/run.py)
+_ATOMS = {int, float, bool, type(None), complex, str}
+_ROWS, _NAME = 12, 40  # values of a dict that are shown one by one, and characters of a name
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
+
+
+class _Short(reprlib.Repr):
+    """Short reprs, also of what is long in bytes, with tensors and arrays as shape and dtype;
+    NumPy's numbers as Python's, dicts in their own order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxother = self.maxstring = 60
+
+    def repr1(self, x: Any, level: int) -> str:
+        if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
+            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
+        if is_numpy(x, "number", "bool_"):
+            return str(x)
+        if jax_values.is_torch(x):
+            return f"tensor({x.item()})" if not x.shape else of_tensor(x)
+        if (is_numpy(x, "ndarray") or jax_values.is_jax(x)) and x.shape:
+            return f"{type(x).__name__} {x.shape} {x.dtype}"
+        return super().repr1(x, level)
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        shown = list(itertools.islice(x.items(), self.maxdict if level > 0 else 0))
+        parts = [
+            f"{self.repr1(key, level - 1)}: {self.repr1(one, level - 1)}" for key, one in shown
+        ]
+        return f"{{{', '.join([*parts, *(['...'] if len(x) > len(shown) else [])])}}}"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return _ADDRESS.sub("", super().repr_instance(x, level))
+
+
+class _Unread(_Short):
+    """The same where no tensor may be read."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        return of_tensor(x) if jax_values.is_torch(x) else super().repr1(x, level)
+
+
+def is_numpy(value: object, *kinds: str) -> bool:
+    """Whether it is of one of these classes of NumPy's, if that is imported."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, tuple(getattr(numpy, kind) for kind in kinds))
+
+
+def of_tensor(tensor: Any) -> str:
+    """`Tensor (4, 3) float32`."""
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype)
+    return f"{hostile.name_of(type(tensor))} {shape} {dtype.removeprefix('torch.')}"
+
+
+# ---------------------------------------------------------------- results
+
+
+def preview(value: object) -> str:
+    """A result in at most 80 characters."""
+    return _words(value, _Short(), _LOOK)
+
+
+def numbers(value: object) -> dict[str, str]:
+    """The values of a small dict in words, where one is a number; empty for any other value."""
+    if type(value) is not dict or not 0 < len(value) <= _ROWS:
+        return {}
+    short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
+
+    def words() -> dict[str, str]:
+        each = value.values()
+        if not any(type(one) in (int, float) or getattr(one, "shape", None) == () for one in each):
+            return {}
+        return {key: in_one_line(_Short().repr(one), _NAME) for key, one in value.items()}
+
+    with contextlib.suppress(BaseException):  # of a repr of the user's
+        return hostile.within(_LOOK, words) if short else {}
+    return {}
+
+
+# ---------------------------------------------------------------- variables
+
+
+def short_repr(value: object) -> str:
+    """In at most 80 characters; `<Net: its repr() raised ValueError>` where it has none."""
+    if type(value) in _ATOMS:
+        return in_one_line(_Unread().repr(value), _LONGEST)
+    return _words(value, _Unread(), _SECONDS, unread)
+
+
+def _words(
+    value: object,
+    short: reprlib.Repr,
+    seconds: float,
+    look: Callable[[Callable[[], str]], str] = lambda words: words(),
+) -> str:
+    """A short repr in a thread of its own; of a value whose repr fails, its class."""
+    text = hostile.words(
+        lambda: look(lambda: in_one_line(short.repr(value), _LONGEST)), "repr()", seconds
+    )
+    if not text.startswith("<its repr()"):
+        return text
+    return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
+
+
+class Unread(Exception):
+    """What a `__repr__` wanted of a tensor on a device would have computed it."""
+
+
+def unread(look: Callable[[], T]) -> T:
+    """What `look` returns; in this thread it computes nothing with tensors on a device."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return look()
+    tensor: Any = torch.Tensor
+    texts = {tensor.__repr__, tensor.__str__, tensor.__format__}
+    harmless = {tensor.dim, tensor.size, tensor.numel, tensor.__len__, tensor.is_floating_point}
+
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, call: Any, kinds: Any, given: tuple[Any, ...] = (), named: Any = None
+        ) -> Any:
+            if call in texts:
+                return of_tensor(given[0])
+            name = getattr(call, "__name__", "")
+            inputs = (*given, *(named or {}).values())
+            if name != "__get__" and call not in harmless and any(map(_is_on_device, inputs)):
+                raise Unread(f"{name} of a tensor on a device")
+            return call(*given, **(named or {}))
+
+    with Mode():
+        return look()
+
+
+def _is_on_device(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return any(map(_is_on_device, value))
+    if not jax_values.is_torch(value):
+        return False
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        return bool(value.device.type != "cpu")

@@ -1,0 +1,202 @@
+"""How ranks are ended that do not end by themselves: asked, then told, then killed; and what is
+said of those that stay, and of what they leave running.
+
+Every rung has its time, so that nothing a rank does keeps a cell from ending; whoever stops the run
+again skips what is left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from xla_nb import linux
+from xla_nb.engines import Engine
+from xla_nb.engines.child import Feed
+from xla_nb.protocol import events
+from xla_nb.record.sample import Sample
+from xla_nb.run import stacks
+from xla_nb.run.stacks import Followed, alike
+from xla_nb.run.state import RankState, RunState
+from xla_nb.wording import listed, ranks
+
+#: Seconds that a process has to end after SIGTERM.
+TERM_PATIENCE = 1.0
+#: Seconds until what is left of a run is killed once more.
+KILL_PATIENCE = 5.0
+_IN_VAIN = 6  # from this rung on, the process that should have ended them is ended itself
+
+
+class Ladder:
+    """KeyboardInterrupt in the ranks, `grace` seconds later SIGTERM, then SIGKILL to every process
+    of the run. `due` is when the next rung comes, None before the first."""
+
+    def __init__(self, run: str, engine: Engine, grace: float) -> None:
+        self._run, self._engine, self._grace = run, engine, grace
+        self._rung = 0
+        self._told: set[tuple[str, int]] = set()  # of the last rung
+        self.due: float | None = None
+
+    @property
+    def is_killing(self) -> bool:
+        return self._rung > 2
+
+    def next_signal(self, some_run: bool) -> signal.Signals:
+        """The signal of the next rung. Where no rank runs, the rest is killed."""
+        rung = min(self._rung, 2) if some_run else 2
+        return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]
+
+    def climb(
+        self,
+        now: float,
+        feed: Feed,
+        pids: Mapping[str, Sequence[int]] | None,
+        waiting: Collection[int] = (),
+    ) -> None:
+        """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host;
+        None: none runs. Those that are `waiting` have not begun yet, and take no notice of an
+        interrupt."""
+        self._rung = max(3, self._rung + 1) if pids is None else self._rung + 1
+        pids = pids or {}
+        told = ((host, pid) for host, numbers in pids.items() for pid in numbers)
+        self._told = {one for one in told if one[1] not in waiting}
+        if self._rung == 1:
+            self._engine.signal(self._run, pids, signal.SIGINT)
+            self.due = now + self._grace
+        elif self._rung == 2:
+            self._engine.signal(self._run, pids, signal.SIGTERM)
+            self.due = now + TERM_PATIENCE
+        else:
+            if self._rung < _IN_VAIN:
+                self._engine.kill(self._run)
+            else:
+                feed.kill()
+            self.due = now + KILL_PATIENCE
+
+    def meet(self, host: str, pid: int) -> None:
+        """A rank that has begun only now is told what the others were."""
+        if self._rung in (1, 2) and (host, pid) not in self._told:
+            self._told.add((host, pid))
+            number = signal.SIGINT if self._rung == 1 else signal.SIGTERM
+            self._engine.signal(self._run, {host: [pid]}, number)
+
+
+# ---------------------------------------------------------------- ranks that stay
+
+_ASK = 0.3  # seconds from the interrupt until they are asked for the first time
+_LEAD = stacks.PATIENCE + 0.1  # seconds before they are ended, when they are asked again
+_STACK = 8  # lines of a stack
+_LATELY = 2.0  # seconds for which a rank is said to be where it was seen
+_MOST = 4  # places in one sentence
+
+
+class Staying:
+    """Where ranks are that do not stop: they are asked soon after the interrupt, and again in time
+    before they are ended by force, which waits for nobody. The run was stopped at `stopped`, of
+    `time.monotonic()`, as is `now`; that is `at` on the clock of events."""
+
+    def __init__(self, run: Followed, stopped: float, at: float) -> None:
+        self._run, self._stopped = run, stopped
+        self._asked: float | None = None
+        self._asked_at = at  # on the clock of events
+
+    def ask_if_due(self, now: float, due: float | None) -> None:
+        """Ask them where they are. They get the next signal at `due`, if there is to be one."""
+        if self._asked is None:
+            is_due = now >= self._stopped + _ASK
+        else:
+            is_due = due is not None and self._asked < due - _LEAD <= now
+        if is_due:
+            self._asked, self._asked_at = now, time.time()
+            self._run.ask_stacks()
+
+    def note(self, numbers: Iterable[int]) -> None:
+        """Note where these are, by samples that are newer than what they have said."""
+        for number in numbers:
+            rank, seen = self._run.state.ranks[number], self._sample(number)
+            if seen is None or rank.phase == "starting":
+                continue
+            if seen.at > (rank.located or 0.0) and rank.is_news(seen.at, seen.place):
+                stack = rank.stack if rank.place == seen.place else ""
+                at = events.RankAt(rank=number, place=seen.place, stack=stack, at=seen.at)
+                self._run.take(at)
+
+    def _sample(self, number: int) -> Sample | None:
+        with contextlib.suppress(OSError):  # no reason not to end them
+            return self._run.sample(number)
+        return None
+
+    def with_stacks(self, numbers: Iterable[int], now: float) -> str:
+        """Where these are, with the innermost frames of their stacks, in lines: if all are at one
+        place, that is the stack alone."""
+        in_time = self._asked is not None and now >= self._asked + stacks.PATIENCE
+        if in_time:
+            found = stacks.known(self._run, numbers, self._asked_at)
+        else:
+            self.note(numbers)
+            found = stacks.grouped({n: stacks.told(self._run.state.ranks[n]) for n in numbers})
+        groups = [stacks.short(group, _STACK) for group in found]
+        if len(groups) == 1 and groups[0].stack and not groups[0].note:
+            return groups[0].stack
+        return stacks.text(groups)
+
+
+def in_words(state: RunState, numbers: Iterable[int], now: float) -> str:
+    """Where ranks are by what has been noted until `now`, on the clock of events:
+    `at Cell In[3], line 7`. Empty if nothing is known of any."""
+    found = alike({number: _last_seen(state.ranks[number], now) for number in numbers})
+    if len(found) == 1:
+        return next(iter(found))
+    return listed([f"{ranks(each)} {where}" for where, each in found.items() if where], most=_MOST)
+
+
+def _last_seen(rank: RankState, now: float) -> str:
+    if not rank.place:
+        return ""
+    if rank.only_interrupted:
+        return f"interrupted at {rank.place}"
+    age = now - (rank.located or now)
+    return f"at {rank.place}" if age < _LATELY else f"last seen at {rank.place}, {age:.0f} s ago"
+
+
+def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
+    """That these may take as long as that, and what comes of another stop; lives: they are live."""
+    who, then = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
+    if lives:
+        then = "Then, or if you stop again, all live ranks are ended, with what they hold."
+    text = f"{who} may take up to {grace:g} s to clean up (grace). {then}"
+    return events.Notice(text=text, passing=True)
+
+
+# ---------------------------------------------------------------- what they leave running
+
+_LINGERING = (
+    "Threads, processes or `atexit` handlers of {ranks} were still running {seconds:g} s after the "
+    "ranks had ended, and were ended. Wait for them in the function (`thread.join()`)."
+)
+_LEFT = (
+    "Processes that ranks had started ({names}) had not ended {seconds:g} s after the ranks, and "
+    "were ended. Wait for them in the function (`process.wait()`)."
+)
+_NOT_READY = (
+    "{ranks} had run the cell, and were not ready for the next one {seconds:g} s later; the live "
+    "ranks were ended."
+)
+
+
+def left_running(state: RunState, seconds: float, *, here: bool, lives: bool) -> list[str]:
+    """Sentences on what has not ended `seconds` after the ranks. here: their processes are on this
+    machine. lives: they are live ranks, and should have been ready for another program."""
+    every = state.ranks.values()
+    if lives:
+        who = ranks([rank.rank for rank in every]).capitalize()
+        return [_NOT_READY.format(ranks=who, seconds=seconds)]
+    alive = [rank.rank for rank in every if here and rank.pid and linux.is_alive(rank.pid)]
+    sentences = [_LINGERING.format(ranks=ranks(alive), seconds=seconds)] if alive else []
+    left = {name for host in state.hosts.values() for name in host.left}
+    if left and all(rank.death is None for rank in every):  # else nobody could wait for them
+        names = listed(sorted(left), most=5)
+        sentences.append(_LEFT.format(names=names, seconds=seconds))
+    return sentences

@@ -1,0 +1,224 @@
+"""Where tensors are on the devices: laid out by placements, read back from what XLA holds.
+
+The only module that uses torch_xla's private names for it. Tensors stay ordinary tensors on the XLA
+device: nn.Parameter and autograd refuse torch_xla's XLAShardedTensor, so it never leaves this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch_xla
+import torch_xla.runtime as xr
+from torch import Tensor, nn
+from torch.distributed.tensor import Placement, Replicate, Shard
+
+from xla_nb.errors import UsageError
+from xla_nb.spmd.meshes import Mesh, of
+from xla_nb.spmd.placed import Picture, Placed
+from xla_nb.wording import several
+
+XLAC: Any = torch_xla._XLAC
+
+#: For each dimension of a tensor, the axes of the whole mesh that split it, outermost first.
+Layout = tuple[tuple[int, ...], ...]
+
+#: What each sharding, in XLA's own notation, was last given as: a mesh, or a part of one, and a
+#: placement for each of its axes.
+_given: dict[str, tuple[Mesh, tuple[Placement, ...]]] = {}
+
+
+def device() -> Any:
+    return torch_xla.device()
+
+
+# --- placements and layouts -------------------------------------------------------------------
+
+
+def layout(mesh: Mesh, placements: Sequence[Placement], ndim: int, where: str) -> Layout:
+    """The layout of placements, one per axis of the mesh. Raises UsageError."""
+    if len(placements) != len(mesh.names):
+        raise UsageError(
+            f"{where}: {several(len(placements), 'placement')} for a mesh with the axes "
+            f"{', '.join(map(repr, mesh.names))}. Give one placement for each axis, or use a part "
+            f"of the mesh, mesh[{mesh.names[-1]!r}]."
+        )
+    splits: list[list[int]] = [[] for _ in range(ndim)]
+    for name, placement in zip(mesh.names, placements, strict=True):
+        check_placement(placement, where)
+        if type(placement) is Shard:
+            if not -ndim <= placement.dim < ndim:
+                raise UsageError(
+                    f"{where}: the tensor has {several(ndim, 'dimension')}, but {placement!r} on "
+                    f"axis {name!r} needs a dimension {placement.dim}."
+                )
+            splits[placement.dim].append(mesh.axis(name))
+    return tuple(tuple(sorted(axes)) for axes in splits)
+
+
+def check_placement(placement: object, where: str) -> None:
+    """Raise UsageError unless XLA can express the placement."""
+    if type(placement) not in (Shard, Replicate):
+        raise UsageError(
+            f"{where}: XLA cannot express {placement!r}. Use Replicate() or Shard(dim): under SPMD "
+            "every value is whole, and XLA sums partial ones itself."
+        )
+
+
+def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
+    """Lay a tensor out over the devices, in place."""
+    mark_like(tensor, _sharding(mesh, layout))
+    axes = {mesh.whole.names[axis] for split in layout for axis in split}
+    named = mesh if axes <= set(mesh.names) else mesh.whole
+    given: list[Placement] = [Replicate()] * len(named.names)
+    for dim, split in enumerate(layout):
+        for axis in split:
+            given[named.names.index(mesh.whole.names[axis])] = Shard(dim)
+    _given[_described(tensor)] = named, tuple(given)
+
+
+def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
+    """The mesh and the placements of a tensor, as this sharding was last given.
+
+    Raises AttributeError where XLA has not chosen one yet, or chose another.
+    """
+    described = _described(tensor)
+    if described not in _given:
+        raise AttributeError(
+            f"This tensor has no placements {'that were given' if described else 'yet'}: XLA "
+            "chooses them when it computes the value. Call torch_xla.sync() before, place it with "
+            "distribute_tensor, or use xla_nb.spmd.show(tensor)."
+        )
+    return _given[described]
+
+
+def mark_like(tensor: Tensor, sharding: Any) -> None:
+    if XLAC._get_xla_sharding_spec(tensor):
+        XLAC._xla_clear_sharding(tensor)
+    XLAC._xla_mark_sharding(tensor, sharding)
+
+
+def sharding(tensor: Tensor) -> Any:
+    """The sharding that XLA holds for a tensor on the device; None if it was never marked."""
+    return XLAC._get_xla_op_sharding(tensor) if _described(tensor) else None
+
+
+def _described(tensor: Tensor) -> str:
+    """The sharding in XLA's own notation."""
+    return str(XLAC._get_xla_sharding_spec(tensor)) if tensor.device.type == "xla" else ""
+
+
+def _sharding(mesh: Mesh, layout: Layout) -> Any:
+    spec = tuple(axes[0] if len(axes) == 1 else axes or None for axes in layout)
+    return mesh.whole.xla.get_op_sharding(spec)
+
+
+# --- constraints in the graph -----------------------------------------------------------------
+
+
+def _annotated(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
+    # A new value in the graph: marking the tensor itself would move the user's.
+    annotated = tensor.clone()
+    XLAC._xla_annotate_custom_sharding(annotated, _sharding(mesh, layout))
+    return annotated
+
+
+class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not read by mypy
+    """The tensor laid out as `forward` from here on, and its gradient as `backward`."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout) -> Tensor:
+        ctx.mesh, ctx.backward_layout = mesh, backward
+        return _annotated(tensor, mesh, forward)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _annotated(gradient, ctx.mesh, ctx.backward_layout), None, None, None
+
+
+# --- what XLA holds ---------------------------------------------------------------------------
+
+
+def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
+    """Where each parameter and buffer is; with a mesh, over which of its axes it is split."""
+    whole = None if mesh is None else of(mesh).whole
+    return {name: placement_of(tensor, whole) for name, tensor in _tensors(model)}
+
+
+def show(model: Any) -> Picture:
+    """A picture of which device holds which part of a model or a tensor.
+
+    Return it from the cell's function; the notebook displays it.
+    """
+    tensors = {id(tensor): tensor for _, tensor in _tensors(model)}
+    names: dict[int, list[str]] = {}
+    for name, tensor in _tensors(model):
+        names.setdefault(id(tensor), []).append(name)
+    return Picture({" = ".join(names[key]): placement_of(each) for key, each in tensors.items()})
+
+
+def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
+    """Where one tensor is."""
+    holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for number, region in enumerate(_regions(tensor)):
+        holders.setdefault(tuple((each.start, each.stop) for each in region), []).append(number)
+    axes = None
+    if mesh is not None:
+        split = layout_of(tensor, mesh)
+        axes = tuple(tuple(mesh.names[axis] for axis in each) for each in split)
+    return Placed(
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        axes=axes,
+        itemsize=tensor.element_size(),
+        parts=tuple((tuple(devices), region) for region, devices in holders.items()),
+    )
+
+
+def layout_of(tensor: Tensor, mesh: Mesh) -> Layout:
+    """Which axes of the whole mesh split each dimension: those along which the parts differ."""
+    regions = _regions(tensor)
+    devices = mesh.mesh.numpy()
+    here = regions[int(devices.flat[0])]
+    split: list[list[int]] = [[] for _ in range(tensor.ndim)]
+    for axis in range(devices.ndim):
+        far = [0] * devices.ndim
+        far[axis] = -1
+        there = regions[int(devices[tuple(far)])]
+        for dim in range(tensor.ndim):
+            if here[dim] != there[dim]:
+                split[dim].append(axis)
+    return tuple(map(tuple, split))
+
+
+def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(model, Tensor):
+        yield "tensor", model
+    elif isinstance(model, nn.Module):
+        yield from model.named_parameters(remove_duplicate=False)
+        yield from model.named_buffers(remove_duplicate=False)
+    else:
+        raise UsageError(
+            f"Expected a model or a tensor, not a {type(model).__name__}. Pass an nn.Module."
+        )
+
+
+def _regions(tensor: Tensor) -> list[tuple[slice, ...]]:
+    """The part that each device holds, in device order."""
+    if tensor.device.type != "xla":
+        raise UsageError(
+            f"The tensor is on device {tensor.device.type}, not on the XLA devices. Place the "
+            "model with xla_nb.spmd.parallelize first."
+        )
+    whole = tuple(slice(0, size, 1) for size in tensor.shape)
+    if sharding(tensor) is None:
+        return [whole] * int(xr.global_runtime_device_count())
+    try:
+        ((*shards,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    except RuntimeError:  # the tensor is pending
+        XLAC._xla_sync_multi([tensor], [], True)
+        XLAC._xla_wait_device_ops([])
+        ((*shards,),) = XLAC._get_local_shard_replica_and_indices([tensor])
+    return [whole if indices is Ellipsis else tuple(indices) for _, indices in shards]

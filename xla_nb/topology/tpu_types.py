@@ -1,0 +1,291 @@
+"""What follows from a TPU's type: the hosts of a slice, the variables of each process, and what a
+simulated host of that type answers as.
+
+Pure functions. The variables of a process are exactly those that torch_xla would set
+(_internal/tpu.py, configure_topology); a shape that torch_xla asks the metadata server for is left
+out, not guessed. Those of a simulated host are what GKE sets on the host of a TPU; `metadata` gives
+the same as the metadata server of a TPU VM does, which is what torch_xla asks first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xla_nb.errors import UsageError
+from xla_nb.topology.chips import (
+    COUNTED_BY_CHIP,
+    PROCESS_BOUNDS,
+    SIMULATE,
+    SIMULATED,
+    devices_per_chip,
+    generation,
+    process_bounds,
+    slice_chips,
+)
+from xla_nb.topology.slices import WORKER, WORKERS
+from xla_nb.wording import several
+
+#: Generations whose chips lie in a plane. A slice is as square as a power of two can be, according
+#: to torch_xla for v2 and v3 (_ACCELERATOR_TYPE_TO_HOST_BOUNDS), Google's tables for v5e and v6e.
+_FLAT = ("v2", "v3", *COUNTED_BY_CHIP)
+#: Generations whose slices, beyond one host, are blocks whose shape is chosen at creation.
+_BLOCKS = ("v4", "v5p")
+
+_PORT = 8476  # configure_topology's base_port
+
+#: Answer as torch_xla's CPU client does.
+CPU = "cpu"
+
+#: What libtpu calls a chip (jax/_src/mesh_utils.py has the same names).
+_KINDS = {"v4": "TPU v4", "v5p": "TPU v5", "v5litepod": "TPU v5 lite", "v6e": "TPU v6 lite"}
+_CHOICES = "v4-8, v5p-8, v5litepod-8, v6e-8 or cpu"
+_TYPE = "TPU_ACCELERATOR_TYPE"
+_CHIPS = "TPU_CHIPS_PER_HOST_BOUNDS"
+_HOSTS = "TPU_HOST_BOUNDS"
+
+Bounds = tuple[int, int, int]
+
+
+# --- a slice from its type alone --------------------------------------------------------------
+
+
+def hosts(accelerator: str) -> int:
+    """The hosts of a slice: 4 chips each, but a v5e or v6e of up to 8 chips is one host."""
+    chips = _chips(accelerator)
+    one_host = 8 if generation(accelerator) in COUNTED_BY_CHIP else 4
+    return 1 if chips <= one_host else chips // 4
+
+
+def chips_per_host(accelerator: str, count: int) -> int:
+    """The chips of each of `count` hosts; raises UsageError if the slice has another number."""
+    chips, expected = _chips(accelerator), hosts(accelerator)
+    small = expected == 1 and count == chips // 4  # 8 chips as two machines of 4, as GKE offers
+    if count != expected and not small:
+        raise UsageError(
+            f"A {accelerator} has {chips} chips on {several(expected, 'host')}, not {count}. Use "
+            f"{several(expected, 'host')} per slice, or another type."
+        )
+    return chips // count
+
+
+def processes(
+    accelerator: str, addresses: Sequence[str], worker: int, n: int | None = None
+) -> list[dict[str, str]]:
+    """The variables of each process on host `worker` of a slice whose hosts have these addresses.
+
+    n: ranks, on a slice that is one host; None for all chips, as always on several hosts. Raises
+    UsageError otherwise. TPU_PROCESS_BOUNDS is left out if it is `unknown`.
+    """
+    chips = chips_per_host(accelerator, len(addresses))
+    devices = devices_per_chip(accelerator)
+    if n is None or n == chips * devices:
+        bounds = _grid(accelerator)
+    else:  # part of one host; process_bounds refuses part of several
+        bounds = process_bounds(accelerator, chips, n)["TPU_PROCESS_BOUNDS"]
+        chips = n // devices
+    return configured(bounds, addresses, worker, chips)
+
+
+def configured(
+    bounds: str | None, addresses: Sequence[str], worker: int, processes: int
+) -> list[dict[str, str]]:
+    """What torch_xla's configure_topology and initialize_multiprocess set in each process of host
+    `worker`, whose slice has these TPU_PROCESS_BOUNDS."""
+    if len(addresses) == 1:
+        addresses = ["localhost"]  # as get_worker_ips does
+    ports = [str(_PORT + local) for local in range(processes)]
+    shape = {"TPU_PROCESS_BOUNDS": bounds} if bounds else {}
+    return [
+        {
+            "PJRT_DEVICE": "TPU",
+            **shape,
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+            "TPU_PROCESS_ADDRESSES": ",".join(
+                f"{address}:{port}" for address in addresses for port in ports
+            ),
+            "CLOUD_TPU_TASK_ID": str(worker * processes + local),
+            "TPU_VISIBLE_CHIPS": str(local),
+            "TPU_PROCESS_PORT": ports[local],
+            "PJRT_LOCAL_PROCESS_RANK": str(local),
+            "PJRT_LOCAL_PROCESS_COUNT": str(processes),
+        }
+        for local in range(processes)
+    ]
+
+
+def unknown(accelerator: str) -> str:
+    """What a slice's type does not determine, in a sentence; empty if it determines everything."""
+    if generation(accelerator) not in _BLOCKS or hosts(accelerator) == 1:
+        return ""
+    return (
+        f"The {_chips(accelerator)} chips of a {accelerator} form a block whose shape is chosen "
+        "when the slice is created. torch_xla asks the metadata server for it and sets "
+        "TPU_PROCESS_BOUNDS, which is not shown here."
+    )
+
+
+def _chips(accelerator: str) -> int:
+    chips = slice_chips(accelerator)
+    known = generation(accelerator) in (*_FLAT, *_BLOCKS)
+    if not chips or not known or chips & (chips - 1):
+        raise UsageError(
+            f"Unknown TPU type {accelerator}. Use a type such as v2-8, v3-32, v4-8, v5litepod-16 "
+            "or v6e-64, or omit it on the TPU itself, where torch_xla asks the metadata server."
+        )
+    return chips
+
+
+def _grid(accelerator: str) -> str | None:
+    """The chips of a slice along x, y and z; None if the shape is `unknown`."""
+    return None if unknown(accelerator) else _text(_square(_chips(accelerator)))
+
+
+def _square(count: int) -> Bounds:
+    """A power of two in a plane, as square as can be."""
+    x = 2 ** (int(math.log2(count)) // 2)
+    return (x, count // x, 1)
+
+
+# --- a simulated host -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SimulatedTpu:
+    """What one of the simulated hosts of a slice answers as: `ranks` use some of its `chips`."""
+
+    accelerator: str
+    chips: int
+    ranks: int
+    hosts: int = 1
+
+    def variables(self) -> dict[str, str]:
+        """What describes it in the environment of its ranks; a host's number in its slice is its
+        seat's (slices.seats)."""
+        # Slices of v4 and v5p are stacks of hosts here.
+        is_flat = generation(self.accelerator) in _FLAT and not self.hosts & (self.hosts - 1)
+        hosts = _square(self.hosts) if is_flat else (1, 1, self.hosts)
+        x, y, z = (a * b for a, b in zip(_shape(self.ranks), hosts, strict=True))
+        return {
+            SIMULATE: self.accelerator,
+            _TYPE: self.accelerator,
+            _CHIPS: _text(_shape(self.chips)),
+            _HOSTS: _text(hosts),
+            "TPU_PROCESS_BOUNDS": _text((x, y, z)),
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+            WORKER: "0",
+            WORKERS: "localhost",
+        }
+
+
+def simulatable(label: str, wish: str) -> str:
+    """A type that can be simulated, as torch_xla spells it, or CPU; `label` is what its user set.
+
+    Raises UsageError."""
+    kind = re.sub(r"^v5e-", "v5litepod-", wish.strip().lower())
+    if kind == CPU:
+        return kind
+    if devices_per_chip(kind) == 2:
+        raise UsageError(
+            f"{label}: a process of a {kind} has two devices, and a simulated one has one. Choose "
+            f"{_CHOICES}."
+        )
+    if generation(kind) not in _KINDS:
+        raise UsageError(f"{label}: {wish!r} cannot be simulated. Choose {_CHOICES}.")
+    hosts(kind)  # refuses sizes that no TPU has
+    return kind
+
+
+def simulated(wish: str, n: int | None, hosts: int = 1) -> SimulatedTpu | None:
+    """The TPU that answers a wish, on one of `hosts` of a slice; None to answer as a CPU.
+
+    wish: a type, CPU, or empty for the smallest that has n chips: 4 of a v4, 8 of a v5e. More than
+        these on one host are said to be a v5e's too, which has no such host.
+    n: its ranks; None for all its chips, of which a v4 has SIMULATED.
+
+    Raises UsageError if the type has not that many hosts or chips.
+    """
+    wish = simulatable(SIMULATE, wish) if wish else ""
+    if wish == CPU:
+        return None
+    if wish:
+        chips = chips_per_host(wish, hosts)
+        process_bounds(wish, chips, n, hosts)
+        return SimulatedTpu(wish, chips, n or chips, hosts)
+    ranks = n or SIMULATED
+    least = 1 if hosts > 1 else 4 if ranks <= 4 else 8
+    chips = max(ranks, least)
+    kind = f"v4-{2 * chips * hosts}" if ranks <= 4 else f"v5litepod-{chips * hosts}"
+    return SimulatedTpu(kind, chips, ranks, hosts)
+
+
+def simulated_ranks(wish: str, n: int | None) -> int:
+    """How many ranks a simulated host has; n None: as many as its chips."""
+    answering = simulated(wish, n)
+    return answering.ranks if answering else n or SIMULATED
+
+
+# --- in a simulated rank, from its variables --------------------------------------------------
+
+
+def type_answered(environ: Mapping[str, str]) -> str:
+    """The type that ranks with these variables answer as; empty for a CPU."""
+    kind = environ.get(SIMULATE, "")
+    return "" if kind == CPU else kind
+
+
+def host_chips(environ: Mapping[str, str]) -> int:
+    """The chips of the rank's host."""
+    return math.prod(_bounds(environ[_CHIPS]))
+
+
+def metadata(environ: Mapping[str, str], key: str) -> str | None:
+    """An attribute of a TPU VM that torch_xla asks the metadata server for (_internal/tpu.py,
+    get_tpu_env and get_worker_ips); None for any other one."""
+    if key == "tpu-env":
+        own = {
+            "ACCELERATOR_TYPE": environ[_TYPE],
+            "TPU_PROCESS_BOUNDS": environ[_HOSTS],
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": environ[_CHIPS],
+            "WORKER_ID": environ[WORKER],
+        }
+        return "".join(f"{name}: '{value}'\n" for name, value in own.items())
+    if key == "worker-network-endpoints":
+        return ",".join(f"{name}:0:{name}" for name in environ[WORKERS].split(","))
+    return None
+
+
+def device_kind(accelerator: str) -> str:
+    """What libtpu calls the devices of a TPU of this type."""
+    return _KINDS[generation(accelerator)]
+
+
+def coordinates(environ: Mapping[str, str], rank: int, ranks_here: int) -> Bounds:
+    """Where a rank's chip is in its slice: chips are numbered along x first, hosts too."""
+    own, hosts = _shape(ranks_here), _bounds(environ[_HOSTS])
+    host, local = divmod(rank % (ranks_here * math.prod(hosts)), ranks_here)
+    x, y, z = (
+        origin * size + chip
+        for origin, size, chip in zip(_at(host, hosts), own, _at(local, own), strict=True)
+    )
+    return (x, y, z)
+
+
+def _at(number: int, bounds: Bounds) -> Bounds:
+    x, y, _ = bounds
+    return (number % x, number // x % y, number // (x * y))
+
+
+def _shape(count: int) -> Bounds:
+    return _bounds(PROCESS_BOUNDS.get(count, f"1,{count},1"))
+
+
+def _bounds(text: str) -> Bounds:
+    x, y, z = map(int, text.split(","))
+    return (x, y, z)
+
+
+def _text(bounds: Bounds) -> str:
+    return ",".join(map(str, bounds))
