@@ -87,8 +87,12 @@ LAUNCHERS = {
     "pjrt.run_multiprocess": ("torch_xla._internal.pjrt", "run_multiprocess"),
     "notebook_launcher": ("accelerate.launchers", "notebook_launcher"),
 }
-#: What functions of this process do instead, by the numbers in their code.
-_instead: list[Callable[..., Any]] = []
+
+
+@functools.cache
+def _instead() -> list[Callable[..., Any]]:
+    """What functions of this process do instead, by the numbers in their code."""
+    return []
 
 
 def launchers(*instead: Callable[..., Any]) -> InPlace:
@@ -162,9 +166,9 @@ def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
 
         return instead_of("its number")(*args, **kwargs)
 
-    if instead not in _instead:
-        _instead.append(instead)
-    own = {"its number": _instead.index(instead)}
+    if instead not in (known := _instead()):
+        known.append(instead)
+    own = {"its number": known.index(instead)}
     constants = tuple(own.get(each, each) for each in call.__code__.co_consts)
     call.__code__ = call.__code__.replace(co_consts=constants)
     return call
@@ -172,5 +176,5 @@ def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
 
 def instead_of(number: Any) -> Callable[..., Any]:
     """What functions with this number in their code call."""
-    found: Callable[..., Any] = _instead[number]
+    found: Callable[..., Any] = _instead()[number]
     return found
