@@ -710,9 +710,7 @@ def test_a_call_without_arguments_gets_none_of_the_former_call(live):
 
 
 def test_statements_in_code_may_be_indented_as_a_whole(live):
-    indented = (
-        'lines = xla_nb.ranks().run("""\n    if True:\n        fives = 5\n    fives\n""")'
-    )
+    indented = 'lines = xla_nb.ranks().run("""\n    if True:\n        fives = 5\n    fives\n""")'
     live.ok(f"if True:\n    {indented}")
     assert live.value("lines.results[0]") == "5"
 
