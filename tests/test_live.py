@@ -749,3 +749,26 @@ def test_two_groups_live_side_by_side(live):
 def test_a_traceback_has_the_line_of_the_cell_also_below_another_magic(live, above):
     live.run(f"{above}%%xla 0 -o failed_\n1 / 0")
     assert "\n    1 / 0\n" in live.value("print(failed_.errors[0].traceback)")
+
+
+def test_stopping_all_runs_leaves_live_ranks_alone(kernel):
+    kernel.ok("%xla_start -n 1 --name lasting")
+    kernel.ok("%%xla --group lasting\nkept_by_it = 5")
+    assert "No runs are in progress." in kernel.ok("%xla_stop").stdout
+    assert kernel.ok("%%xla --group lasting -o lasted\nkept_by_it").status == "ok"
+    kernel.ok("%xla_shutdown lasting")
+
+
+def test_a_second_interrupt_while_live_ranks_start_leaves_none_of_them(kernel):
+    kernel.ok("import xla_nb.live, unittest.mock as doubles, xla_nb.run.group as of_group")
+    twice = (
+        "again = {'side_effect': KeyboardInterrupt}\n"
+        "with doubles.patch.object(of_group.Group, 'wait_until_ready', **again), "
+        "doubles.patch.object(of_group.Group, '_finish', **again):\n"
+        "    xla_nb.ranks('hasty', n=1)"
+    )
+    assert "Interrupted before all ranks were there; they are ended." in kernel.run(twice).error
+    kernel.ok(
+        "import time\nfor run in [one for one in xla_nb.api.living() if one.state.group]:\n"
+        "    if run.state.group.name == 'hasty': assert run.join_end(60)"
+    )

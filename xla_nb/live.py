@@ -100,7 +100,8 @@ def start(
         group.wait_until_ready()
     except BaseException as problem:
         if group is not None:
-            _end(group, "before all were there")
+            with contextlib.suppress(KeyboardInterrupt):  # they are killed then
+                _end(group, "before all were there")
         if isinstance(problem, KeyboardInterrupt):
             told = "Interrupted before all ranks were there; they are ended."
             raise LaunchError(told) from None

@@ -588,12 +588,15 @@ class XlaMagics(Magics):
         print(table(entries))
 
     def _named_runs(self, line: str) -> list[Run]:
-        """The runs that a line names, by a variable or by their own name; none named: all."""
+        """The runs that a line names, by a variable or by their own name; none named: all, but for
+        live ranks themselves."""
         living = api.living()
-        names = list(dict.fromkeys(line.split()))
-        if not names and not living:
+        if names := list(dict.fromkeys(line.split())):
+            return [self._named_run(name, living) for name in names]
+        found = [run for run in living if run.state.group is None]
+        if not found:
             print("No runs are in progress.")
-        return [self._named_run(name, living) for name in names] if names else living
+        return found
 
     def _named_run(self, name: str, living: list[Run]) -> Run:
         value = self.shell.user_ns.get(name)
@@ -757,6 +760,9 @@ class LiveMagics(Magics):
             return found
         for drift in group.watch.after("%xla_vars", list(found.values())):
             print(*in_lines(drift.sentence), sep="\n")
+        parts = [f"`{one.name}`" for one in found.values() if one.verdict == "not compared"]
+        if parts:
+            print(f"Not compared in full: {listed(parts)}. %xla_vars says why.")
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:
@@ -765,6 +771,10 @@ class LiveMagics(Magics):
         if first not in group.alive:
             group.check(group.world)
         about = live_questions.about(group, expression, source=marks == "??")
+        if about == "" and expression.partition(".")[0] in self.shell.user_ns:
+            print(f"Rank {first} does not have it yet. The notebook's:")
+            self.shell.run_line_magic("pinfo2" if marks == "??" else "pinfo", expression)
+            return
         missing = f"Object `{expression}` not found on rank {first}."
         print(f"Rank {first} is busy." if about is None else about or missing)
 

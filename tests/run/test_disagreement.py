@@ -28,7 +28,7 @@ def linear(weight, rate=0.1):
         ([1, 1, 2, 2], "no majority"),
         ([torch.tensor(math.nan)] * 2, "equal but for NaN"),
         ([(x for x in ""), (x for x in "")], "not compared"),
-        ([[torch.ones(1), (x for x in "")]] * 2, "equal where compared"),
+        ([[torch.ones(1), (x for x in "")]] * 2, "not compared in full"),
     ],
 )
 def test_the_verdict_is_short(values, told):

@@ -217,10 +217,11 @@ class Sent:
             if ARGUMENTS in fresh:
                 start = "the arguments were sent"
             elif fresh:
-                verb = "is" if len(fresh) == 1 else "are"
-                start = f"{_listed(fresh)} {verb} new on ranks and was sent"
+                verbs = ("is", "was") if len(fresh) == 1 else ("are", "were")
+                start = "{} {} new on ranks and {} sent".format(_listed(fresh), *verbs)
             elif causes:
-                start = f"{_listed(causes)} changed in the notebook and was sent again"
+                were = "was" if len(causes) == 1 else "were"
+                start = f"{_listed(causes)} changed in the notebook and {were} sent again"
             else:
                 start = "what a function holds changed in the notebook and was sent again"
             self.notes.append(f"{start}, with {with_it}, which shares what it holds")

@@ -166,11 +166,12 @@ def about(expression: str, source: bool = False, names: dict[str, Any] | None = 
         known = {"type_name": hostile.name_of(type(value))}
     if known.get("file"):
         file = Path(known["file"])
-        known["file"] = file if file.exists() else file.name  # a cell's label
+        label = file.name if file.name.startswith("Cell ") else ""  # else the ranks' own module
+        known["file"] = file if file.exists() else label
     lines = []
     for title, key in _FIELDS.items():
         text = str(known.get(key) or "").strip("\n")
-        if text and not (source and key.endswith("docstring")):
+        if text and not (known.get("source") and key.endswith("docstring")):
             is_long = "\n" in text
             lines += [f"{title}:", text] if is_long else [f"{title + ':':<16}{text}"]
     return "\n".join(lines)

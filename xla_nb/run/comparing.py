@@ -252,13 +252,15 @@ def difference(one: Values, other: Values) -> Difference:
     """How the elements of a leaf differ between two ranks."""
     if one.data is None or other.data is None:
         return Difference(why=f"not counted: {one.why or other.why}")
-    if one.dtype != other.dtype or len(one.data) != len(other.data):
-        return Difference(why="not counted: the value has changed meanwhile")
+    if one.dtype != other.dtype:
+        return Difference(why=f"{one.dtype} and {other.dtype}")
     try:
         numpy: Any = importlib.import_module("numpy")
     except ImportError:
         return Difference(why="not counted: the notebook has no NumPy")
     a, b = numpy.frombuffer(one.data, one.dtype), numpy.frombuffer(other.data, other.dtype)
+    if a.size != b.size:
+        return Difference(why=f"{a.size:,} and {b.size:,} items")
     differ = a != b
     if a.dtype.kind in "fc":
         differ &= ~(numpy.isnan(a) & numpy.isnan(b))
@@ -287,7 +289,7 @@ def verdict(one: Compared) -> str:
         return f"pending on {ranks({rank for leaf in one.leaves for rank in leaf.unknown})}"
     if one.verdict == "not compared":
         compared = any(leaf.verdict != "not compared" for leaf in one.leaves if leaf.path)
-        return "equal where compared" if compared else "not compared"
+        return "not compared in full" if compared else "not compared"
     return "" if one.verdict == "alone" else one.verdict
 
 

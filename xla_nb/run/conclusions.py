@@ -188,10 +188,7 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
 
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
-    """Who had waited longest for whom when the run was stopped, and where that one was; after a
-    hang the report of it has that."""
-    if state.hang is not None and not state.hang.over:
-        return
+    """Who had waited longest for whom when the run was stopped, and where that one was."""
     groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for number, sample in samples.items():
         if sample.activity == "waiting" and (sample.missing or sample.operation == INPUT):

@@ -403,10 +403,14 @@ class Group:
     def end(self, why: str) -> None:
         """End all ranks, and what they run. `why` goes on from "ended": `by %xla_shutdown`."""
         self._is_ended = True
-        with self._turn:
-            if not self.run.state.ending:
-                self.run.take(events.GroupEnding(why=why))
-        self._finish()
+        try:
+            with self._turn:
+                if not self.run.state.ending:
+                    self.run.take(events.GroupEnding(why=why))
+            self._finish()
+        except KeyboardInterrupt:  # nobody waits for them
+            self._engine.kill(self.run.name)
+            raise
 
     def _finish(self) -> None:
         self._cancel()

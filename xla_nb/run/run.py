@@ -183,7 +183,8 @@ class Run(RecordedRun):
                 return  # impatience is no reason to use stronger means
             now, again = time.monotonic(), bool(self.state.stopping)
             if not settled and not again:  # else there are only processes left
-                conclusions.conclude(self, self.label, conclusions.at_stop)
+                if not (self._options.hang_stop and self.state.hang):  # its report has that
+                    conclusions.conclude(self, self.label, conclusions.at_stop)
                 request = events.StopRequested(why=str(why))
                 self._stopped = now
                 self._staying = Staying(weakref.proxy(self), now, request.at)

@@ -5,6 +5,10 @@ import math
 from xla_nb.views.saved.figures import over_ranks
 
 
+def drawn(points):
+    return [(x, y) for x, y in points if not math.isnan(y)]
+
+
 def test_the_mean_and_the_band_of_ranks_that_report_at_the_same_steps():
     one = over_ranks({0: [(0.0, 1.0), (1.0, 3.0)], 1: [(0.0, 3.0), (1.0, 7.0)]})
     assert one.mean == [(0.0, 2.0), (1.0, 5.0)]
@@ -13,18 +17,37 @@ def test_the_mean_and_the_band_of_ranks_that_report_at_the_same_steps():
 
 def test_a_rank_counts_between_its_points_where_others_report():
     one = over_ranks({0: [(0.0, 0.0), (2.0, 4.0)], 1: [(1.0, 4.0)]})
-    assert one.mean == [(0.0, 0.0), (1.0, 3.0), (2.0, 4.0)]
-    assert one.band[1] == (1.0, 2.0, 4.0)
+    assert drawn(one.mean) == [(0.0, 0.0), (1.0, 3.0), (2.0, 4.0)]
+    assert (1.0, 2.0, 4.0) in one.band
 
 
 def test_what_is_not_finite_does_not_count():
     one = over_ranks({0: [(0.0, math.nan), (1.0, 2.0)], 1: [(0.0, 1.0), (1.0, math.inf)]})
-    assert one.mean == [(0.0, 1.0), (1.0, 2.0)]
+    assert drawn(one.mean) == [(0.0, 1.0), (1.0, 2.0)]
     assert over_ranks({0: [(0.0, math.nan)]}).mean == []
+
+
+def test_a_rank_does_not_count_between_points_that_are_not_finite():
+    steps = [float(n) for n in range(5)]
+    whole = {rank: [(x, 1.0 + rank) for x in steps] for rank in range(2)}
+    one = over_ranks({**whole, 1: [(x, math.nan if x == 2 else 2.0) for x in steps]})
+    assert drawn(one.mean) == [(0.0, 1.5), (1.0, 1.5), (2.0, 1.0), (3.0, 1.5), (4.0, 1.5)]
+    assert (2.0, 1.0, 1.0) in one.band
+    none = over_ranks(
+        {rank: [(x, math.nan if x == 2 else 1.0) for x in steps] for rank in range(2)}
+    )
+    assert [x for x, _ in drawn(none.mean)] == [0.0, 1.0, 3.0, 4.0]
+    assert [x for x, y in none.mean if math.isnan(y)] == [3.0]  # no line leads across
+
+
+def test_the_mean_of_fewer_ranks_is_apart():
+    one = over_ranks({0: [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0)], 1: [(0.0, 3.0), (1.0, 3.0)]})
+    assert drawn(one.mean) == [(0.0, 2.0), (1.0, 2.0), (2.0, 1.0)]
+    assert [x for x, y in one.mean if math.isnan(y)] == [2.0]
 
 
 def test_the_points_of_a_mean_are_bounded_and_the_last_is_among_them():
     lines = {rank: [(float(x), 1.0) for x in range(rank, 5000, 7)] for rank in range(7)}
     one = over_ranks(lines)
-    assert len(one.mean) <= 401
+    assert len(drawn(one.mean)) <= 401
     assert one.mean[-1][0] == 4999.0

@@ -165,17 +165,27 @@ class Spread:
 
 def over_ranks(lines: Mapping[int, Sequence[Point]]) -> Spread:
     """Of all finite values. A rank counts between its first point and its last one, on straight
-    lines between its points: ranks need not report at the same steps."""
-    sorted_lines = [sorted(filter(_is_finite, line)) for line in lines.values()]
-    each = [([x for x, _ in line], [y for _, y in line]) for line in sorted_lines if line]
-    every = sorted({x for xs, _ in each for x in xs})
+    lines between its points: ranks need not report at the same steps. Where others count than
+    before, the mean of fewer is no fall of it: it has a gap there."""
+    placed = {
+        rank: [one for one in line if _is_finite((one[0], 0.0))] for rank, line in lines.items()
+    }
+    each = {rank: ([*zip(*sorted(line), strict=True)]) for rank, line in placed.items() if line}
+    every = sorted({x for xs, _ in each.values() for x in xs})
     stride = math.ceil(len(every) / _MOST) or 1
-    at = sorted({*every[::stride], *every[-1:]})
-    mean, band = [], []
-    for x in at:
-        values = [y for xs, ys in each if (y := _value(xs, ys, x)) is not None]
-        mean.append((x, math.fsum(values) / len(values)))
-        band.append((x, min(values), max(values)))
+    mean: list[Point] = []
+    band: list[tuple[float, float, float]] = []
+    before: set[int] = set()
+    for x in sorted({*every[::stride], *every[-1:]}):
+        found = {rank: _value(xs, ys, x) for rank, (xs, ys) in each.items()}
+        values = {rank: y for rank, y in found.items() if y is not None and _is_finite((x, y))}
+        if values and mean and values.keys() != before:
+            mean.append((x, math.nan))
+            band.append((x, math.nan, math.nan))
+        if values:
+            mean.append((x, math.fsum(values.values()) / len(values)))
+            band.append((x, min(values.values()), max(values.values())))
+        before = set(values)
     ends = [line[-1] for line in lines.values() if line]
     return Spread(mean, band, sum(not _is_finite(end) for end in ends), len(ends))
 
