@@ -59,7 +59,7 @@ def test_ranks_in_a_collective_name_the_rank_that_is_elsewhere_and_where(helped)
         helped.ok("ended(deadlock)")
     assert verdict.startswith("Ranks 0, 2, 3 have waited ")
     assert verdict.endswith(
-        f" in all_reduce at {cell}, line {at['others']} for rank 1, which is in `queue.get` at "
+        f" in all_reduce at {cell}, line {at['others']} for rank 1, which is in `Queue.get` at "
         f"line {at['rank 1']}"
     )
     groups = "[(group.ranks, group.place) for group in report.groups]"
