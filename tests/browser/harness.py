@@ -111,13 +111,26 @@ class Panel:
         self.seq = 0
         self.problems: list[str] = []
         self._css = css
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("dialog", lambda dialog: (self.problems.append("dialog"), dialog.dismiss()))
+        self._listeners: dict[str, Any] = {
+            "pageerror": lambda error: self.problems.append(str(error)),
+            "dialog": lambda dialog: (self.problems.append("dialog"), dialog.dismiss()),
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)
         page.route("**/*", self._serve)
         chosen = {"kernel": kernel, "unseen": not seen, "modules": not joined}
         options = [name for name, on in chosen.items() if on]
         page.goto("http://localhost/?" + "&".join(options))
         page.wait_for_function("window.ready")
+
+    def leave(self) -> None:
+        """Leave the page to another panel: opening one costs four times as much as loading it."""
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        self.page.unroute_all()
+        self.page.goto("about:blank")
+        self.page.set_viewport_size({"width": 1000, "height": 1400})
+        self.page.mouse.move(0, 0)
 
     def _serve(self, route: Any) -> None:
         path = urlsplit(route.request.url).path

@@ -23,18 +23,26 @@ ANOTHER_VIEW = "void mount(document.body.appendChild(document.createElement('div
 ACKNOWLEDGE = "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
 
 
+@pytest.fixture(scope="module")
+def page(context: BrowserContext) -> Iterator[Page]:
+    """The page of each test's first panel."""
+    page = context.new_page()
+    yield page
+    page.close()
+
+
 @pytest.fixture
-def opened(context: BrowserContext) -> Iterator[Opener]:
+def opened(context: BrowserContext, page: Page) -> Iterator[Opener]:
     """Opens panels; none of them may raise an error or request a file."""
     panels: list[Panel] = []
 
     def opener(**options: Any) -> Panel:
-        panels.append(Panel(context.new_page(), **options))
+        panels.append(Panel(context.new_page() if panels else page, **options))
         return panels[-1]
 
     yield opener
     for panel in panels:
-        panel.page.close()
+        panel.leave() if panel.page is page else panel.page.close()
     assert [problem for panel in panels for problem in panel.problems] == []
 
 
