@@ -46,4 +46,8 @@ def test_texts_are_counted():
 def test_what_was_not_sent_is_said():
     gone = Values("x", "", why="it is not there any more")
     assert difference(sent([1]), gone).why == "not counted: it is not there any more"
-    assert "changed meanwhile" in difference(sent([1]), sent([1, 2])).why
+
+
+def test_of_other_lengths_or_types_these_are_said():
+    assert difference(sent([1]), sent([1, 2])).why == "1 and 2 items"
+    assert difference(sent([1]), sent([1], "<i8")).why == "float32 and int64"

@@ -252,13 +252,13 @@ def difference(one: Values, other: Values) -> Difference:
     """How the elements of a leaf differ between two ranks."""
     if one.data is None or other.data is None:
         return Difference(why=f"not counted: {one.why or other.why}")
-    if one.dtype != other.dtype:
-        return Difference(why=f"{one.dtype} and {other.dtype}")
     try:
         numpy: Any = importlib.import_module("numpy")
     except ImportError:
         return Difference(why="not counted: the notebook has no NumPy")
     a, b = numpy.frombuffer(one.data, one.dtype), numpy.frombuffer(other.data, other.dtype)
+    if a.dtype != b.dtype:
+        return Difference(why=f"{a.dtype} and {b.dtype}")
     if a.size != b.size:
         return Difference(why=f"{a.size:,} and {b.size:,} items")
     differ = a != b
