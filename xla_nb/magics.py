@@ -303,15 +303,19 @@ def _only_on_ranks(cell: Cell, name: str, line: int) -> str:
 # ---------------------------------------------------------------- magics for runs
 
 
-@magics_class
-class XlaMagics(Magics):
-    """The magics of xla_nb."""
+class _NotebookMagics(Magics):
+    """Magics that know their notebook."""
 
     shell: InteractiveShell
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.notebook = notebook.of(shell)
+
+
+@magics_class
+class XlaMagics(_NotebookMagics):
+    """The magics of xla_nb."""
 
     @no_var_expand
     @cell_magic
@@ -640,14 +644,8 @@ class XlaMagics(Magics):
 
 
 @magics_class
-class LiveMagics(Magics):
+class LiveMagics(_NotebookMagics):
     """The magics for live ranks."""
-
-    shell: InteractiveShell
-
-    def __init__(self, shell: InteractiveShell) -> None:
-        super().__init__(shell)
-        self.notebook = notebook.of(shell)
 
     @no_var_expand
     @cell_magic

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
+from xla_nb.protocol.events import Concluded
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
@@ -79,8 +80,7 @@ def gap(snapshot: Snapshot) -> str:
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in {}", False: "after {}", None: "{} so far"}[snapshot.ok]
-    found = snapshot.conclusion  # the title has the time with it
-    told = found is not None and (bool(snapshot.ok) or (snapshot.ok is False and found.calm))
+    told = tells_time(snapshot.conclusion, snapshot.ok)
     parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
@@ -93,6 +93,11 @@ def about(snapshot: Snapshot) -> list[str]:
     elif snapshot.started is not None:
         parts += [minute(snapshot.started)]
     return list(filter(None, parts))
+
+
+def tells_time(found: Concluded | None, ok: bool | None) -> bool:
+    """Whether the title has how long a run took, with what it suffered from."""
+    return found is not None and (bool(ok) or (ok is False and found.calm))
 
 
 def took(seconds: float) -> str:

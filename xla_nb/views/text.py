@@ -134,8 +134,7 @@ class TextView:
         state, path = run.state, paths.short(str(run.record.path))
         headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
         told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
-        found = state.conclusion
-        told_when = found is not None and (state.ok or found.calm)
+        told_when = facts.tells_time(state.conclusion, state.ok)
         took = "" if told_when else f" · {facts.took(run.elapsed)}"
         return f"{told}{took} · files in {path}"
 
