@@ -131,11 +131,16 @@ def bars(rank):
         print("after 0", flush=True)
         told("after 0")
         print("\\rbar 1:  50%", end="", file=sys.stderr, flush=True)
-        time.sleep(0.3)  # a look at least
+        Path({folder!r}, "half").touch()
+        told("again")
         print("\\rbar 1: 100%", file=sys.stderr, flush=True)
         print("after 1", flush=True)
         told("bar 1: 100%")
     else:
+        told("half")
+        print("looked", flush=True)
+        told("looked")
+        print("again", flush=True)  # by now the half bar has been seen
         told("bar 1: 100%")
 """
 
@@ -146,11 +151,13 @@ def test_lines_that_begin_with_a_carriage_return_are_shown_soon_and_in_their_ord
 ):
     """A rank waits until its bar is shown before it prints anything else."""
     cell = BARS.format(view=view, run=f"bars_{view}", folder=str(tmp_path))
-    relayed(notebook, cell, tmp_path, ["bar 0: 100%", "after 0", "bar 1: 100%"])
+    relayed(notebook, cell, tmp_path, ["bar 0: 100%", "after 0", "looked", "again", "bar 1: 100%"])
     lines = output(notebook.ok(f"bars_{view}").data["text/plain"])
     assert lines == [
         "[0] (stderr) bar 0: 100%",
         "[0] after 0",
+        "[1] looked",
+        "[1] again",
         "[0] (stderr) bar 1: 100%",
         "[0] after 1",
     ]

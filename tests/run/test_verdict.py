@@ -1,5 +1,7 @@
 """The sentence of a hang report: true in each case, and no more than is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from xla_nb.record.sample import INPUT, LOCK
@@ -352,6 +354,11 @@ def test_ranks_with_other_times_are_one_group_with_the_shortest():
     standings = [reduces(0, 2, lasting=400.0), reduces(1, 2)]
     (group,) = groups(standings, answers(standings))
     assert group.note == "waiting 5 min in all_reduce sum f32[2] for rank 2"
+
+
+def test_ranks_that_wait_alike_are_one_group_however_little_is_known_of_one():
+    known = [replace(locks(0, 1), cpu=0.01), ended(1), replace(locks(2, 1), unheard=True)]
+    assert "ranks 0, 2 wait for it" in verdict(known, AFTER)
 
 
 def test_a_rank_that_did_not_answer_says_so():

@@ -263,8 +263,16 @@ def _grouped(standings: Iterable[Standing]) -> list[list[Standing]]:
 def _kind(one: Standing) -> Standing:
     """The same for all that are said to do the same, whatever their times are."""
     stopped = one.pid if one.pid is None else 0
-    share = float(one.computes) if one.cpu is not None else None
-    own = replace(one, rank=0, quiet=0.0, lasting=0.0, pid=stopped, cpu=share)
+    unheard = one.unheard and one.activity == "running"  # of those that wait nothing is said of it
+    own = replace(
+        one,
+        rank=0,
+        quiet=0.0,
+        lasting=0.0,
+        pid=stopped,
+        cpu=float(one.computes),
+        unheard=unheard,
+    )
     if stopped is None:
         return replace(own, host="")
     return replace(own, place="", call="", operation="", missing=(), activity="running")
