@@ -21,13 +21,13 @@ def measure(rank):
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
     from xla_nb.simulation import host
-    agreement, everyone = host._agreement(), range(xr.world_size())
+    programs, everyone = host._programs(), range(xr.world_size())
     value = torch.ones(16, device=torch_xla.device())
     chain = [value]
 
     def meet():
-        with agreement.lock:
-            agreement.meet("a benchmark's", everyone)
+        with programs.lock:
+            programs.agreement.meet("a benchmark's", everyone)
 
     def reduce():
         chain[0] = xm.all_reduce("sum", chain[0], scale=1 / len(everyone))
@@ -49,11 +49,11 @@ def measure(rank):
 """
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     with Notebook() as notebook:
         notebook.run("%load_ext xla_nb")
-        few = [_played(notebook, 4, 1000) for _ in range(ROUNDS)]
-        many = [_played(notebook, 64, 200) for _ in range(3)]
+        few = [_played(notebook, 4, 1000) for _ in range(rounds)]
+        many = [_played(notebook, 64, 200) for _ in range(-(-rounds // 2))]
     yield Row("agreement of 4 ranks / 0.1 ms", _median(few, "meet", 0), 0.1, "ms", aim=1)
     yield Row("all_reduce of 64 B in a chain / 0.5 ms", _median(few, "reduce", 0), 0.5, "ms", aim=1)
     yield Row("agreement of 64 ranks, CPU time a rank / 1 ms", _median(many, "meet", 1), 1, "ms", 1)

@@ -71,20 +71,20 @@ debug_launcher(measure, num_processes={RANKS})
 """
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     with Notebook() as mine:
         mine.run("%load_ext xla_nb")
-        yield from compared(mine, f"-n {RANKS}", f"{RANKS} ranks", 1.3)
+        yield from compared(mine, f"-n {RANKS}", f"{RANKS} ranks", 1.3, rounds)
 
 
-def compared(mine: Notebook, options: str, where: str, aim: float) -> Iterator[Row]:
+def compared(mine: Notebook, options: str, where: str, aim: float, rounds: int) -> Iterator[Row]:
     """Launches with these options in turn with gloo's; `aim` is a factor of gloo's time."""
     ours: list[dict[str, tuple[float, float]]] = []
     gloo: list[dict[str, tuple[float, float]]] = []
     mine.run(TIMED)
     with Notebook() as theirs:
         theirs.run(f"import torch\nfrom accelerate import debug_launcher\n{TIMED}")
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             ours.append(figures(mine, f"%%xla_spawn {options}\n{OURS}"))
             gloo.append(figures(theirs, GLOO))
     for name in SIZES:

@@ -36,7 +36,7 @@ print("counted", wrote, here, there, wrote / took, flood.elapsed)
 """
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     """Three warm hosts against one, and the arrival of three hosts' lines against their writing."""
     with cluster(HOSTS) as address, Notebook() as three, Notebook() as one:
         for notebook in (three, one):
@@ -50,7 +50,7 @@ def rows() -> Iterator[Row]:
         for way in ways.values():
             once(*way)
         taken: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, way in ways.items():
                 taken[name].append(once(*way))
         medians = {name: statistics.median(seconds) * 1000 for name, seconds in taken.items()}
@@ -65,7 +65,9 @@ def rows() -> Iterator[Row]:
         )
         yield from flood(three)
         two = "--on ray --hosts 2 -n 2"
-        yield from collectives.compared(one, two, "2 hosts x 2 ranks", aim=1.5)
+        yield from collectives.compared(
+            one, two, "2 hosts x 2 ranks", 1.5, min(rounds, collectives.ROUNDS)
+        )
 
 
 def once(notebook: Notebook, where: str, ranks: int) -> float:

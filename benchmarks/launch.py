@@ -55,19 +55,19 @@ ACCELERATE = Way(
 )
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     """xla_nb against bare `xmp.spawn` and accelerate, and those two against each other."""
-    seconds = measure([OURS, BARE, ACCELERATE, FULL, ALL])
+    seconds = measure([OURS, BARE, ACCELERATE, FULL, ALL], rounds)
     ours, bare, accelerate, full, used = (statistics.median(taken) * 1000 for taken in seconds)
-    yield Row(f"{OURS.name} / {BARE.name}", ours, bare, "ms", aim=1.3)
+    yield Row(f"{OURS.name} / {BARE.name}", ours, bare, "ms", aim=1.2)
     yield Row(f"{OURS.name} / {ACCELERATE.name}", ours, accelerate, "ms")
     yield Row(f"{BARE.name} / {ACCELERATE.name}", bare, accelerate, "ms")
     yield Row(f"a launch {FULL.name} / with none", full, ours, "ms", aim=1.1)
     yield Row(f"a launch {ALL.name} / with none", used, ours, "ms")
-    yield Row("%load_ext xla_nb / 300 ms", loading() * 1000, 300, "ms", aim=1)
+    yield Row("%load_ext xla_nb / 300 ms", loading(-(-rounds // 7)) * 1000, 300, "ms", aim=1)
 
 
-def loading(kernels: int = 3) -> float:
+def loading(kernels: int) -> float:
     """Seconds to load the extension, median over fresh kernels."""
     seconds = []
     for _ in range(kernels):
@@ -79,7 +79,7 @@ def loading(kernels: int = 3) -> float:
     return statistics.median(seconds)
 
 
-def measure(ways: list[Way], rounds: int = ROUNDS) -> list[list[float]]:
+def measure(ways: list[Way], rounds: int) -> list[list[float]]:
     """The seconds of every round for each way, after one warm-up round."""
     taken: list[list[float]] = [[] for _ in ways]
     with contextlib.ExitStack() as stack:

@@ -37,9 +37,9 @@ for rank in ranks: rank.join()
 """
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     ours, lines, blocks = [], [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             lines.append(plain(folder, 1))
             ours.append(printed(folder))

@@ -20,9 +20,7 @@ from benchmarks.client import ROOT, CellFailed, Notebook
 RANKS = 4
 MANY = 16
 ROUNDS = 41
-FLOODS = 5
 LINES = 5_000
-CELLS = 500
 #: A notebook's cells before the ranks are started, of 1.2 kB each, as some that people write.
 WRITTEN = [
     f"def function{number}(x):\n    # What it does, in a few words.\n"
@@ -95,11 +93,12 @@ def peers() -> list[Way]:
     ]
 
 
-def rows() -> Iterator[Row]:
-    yield from cells()
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
+    """Of cells some 500 are run, of floods and values seven."""
+    yield from cells(rounds)
     yield from compiled()
-    yield from pushed()
-    yield from many()
+    yield from pushed(-(-rounds // 6))
+    yield from many(12 * rounds)
 
 
 # ---------------------------------------------------------------- cells
@@ -117,19 +116,19 @@ def opened(ways: list[Way]) -> Iterator[list[Notebook]]:
         yield notebooks
 
 
-def cells() -> Iterator[Row]:
+def cells(rounds: int) -> Iterator[Row]:
     """A cell until its last rank has spoken, and a flood of lines.
 
     Beside others, in turn, for the ratios; and alone, as a user has it: in turn the processes of
     six other notebooks take the caches between two of its cells.
     """
     with opened([ours(RANKS)]) as notebooks:
-        (alone,) = in_turn([ours(RANKS)], notebooks, speak, ROUNDS)
+        (alone,) = in_turn([ours(RANKS)], notebooks, speak, rounds)
     ways = [ours(RANKS), ours(MANY), among_others(RANKS), bare(RANKS), *peers()]
     with opened(ways) as notebooks:
-        spoken = in_turn(ways, notebooks, speak, ROUNDS)
+        spoken = in_turn(ways, notebooks, speak, rounds)
         del ways[1:4], notebooks[1:4]
-        flooded = in_turn(ways, notebooks, flood, FLOODS)
+        flooded = in_turn(ways, notebooks, flood, -(-rounds // 8))
     four, sixteen, among, least, *others = (statistics.median(taken) * 1000 for taken in spoken)
     what = f"a %%xla cell until the last of {RANKS} ranks has spoken"
     yield Row(f"{what} / 10 ms", statistics.median(alone) * 1000, 10, "ms", aim=1)
@@ -240,16 +239,15 @@ PUSH = (
     "began = time.perf_counter(); ranks.push({0}={0}); print('took', time.perf_counter() - began)"
 )
 READ = "%%xla\n{0}[0]"
-VALUES = 7
 
 
-def pushed() -> Iterator[Row]:
+def pushed(rounds: int) -> Iterator[Row]:
     """1 GiB handed to the ranks of a host, and used again unchanged."""
     with opened([ours(RANKS)]) as (notebook,):
         notebook.run(BIG)
         notebook.run("import xla_nb; ranks = xla_nb.ranks()")
         copies, pushes, unchanged = [], [], []
-        for _ in range(VALUES):
+        for _ in range(rounds):
             copies.append(last_number(notebook.run(COPY).shown, "copied"))
             pushes.append(
                 last_number(notebook.run(PUSH.format("big")).shown, "took")
@@ -258,7 +256,7 @@ def pushed() -> Iterator[Row]:
         notebook.run("%xla_restart")
         for _ in range(2):  # sent, and seen to be unchanged
             notebook.run(READ.format("big")), notebook.run(READ.format("small"))
-        for _ in range(VALUES):
+        for _ in range(rounds):
             unchanged.append(
                 notebook.send(READ.format("big")).end() - notebook.send(READ.format("small")).end()
             )
@@ -294,20 +292,20 @@ def report():
 """
 
 
-def many() -> Iterator[Row]:
-    """What the kernel and its ranks hold after many cells, against after the first hundred."""
+def many(cells: int) -> Iterator[Row]:
+    """What the kernel and its ranks hold after many cells, against after the first fifth."""
     with tempfile.TemporaryDirectory() as folder:
         way = ours(RANKS)
         home = replace(way, environment={"XLA_NB_HOME": folder})
         with opened([home]) as (notebook,):
             notebook.run(f"import xla_nb.live\n{LOOK}")
             early = late = {}
-            for number in range(CELLS + 1):
+            for number in range(cells + 1):
                 notebook.run(f"%%xla\nlast = {number}\nprint(last)\nlast * rank")
-                if number in (CELLS // 5, CELLS):
+                if number in (cells // 5, cells):
                     early, late = late, summed(notebook)
     for name, unit in UNITS.items():
-        what = f"{name} of the kernel and {RANKS} ranks after {CELLS} cells / after {CELLS // 5}"
+        what = f"{name} of the kernel and {RANKS} ranks after {cells} cells / after {cells // 5}"
         yield Row(what, late[name], early[name], unit, aim=1.02)
 
 

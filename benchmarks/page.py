@@ -22,8 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from browser.conftest import FLAGS, NAMES
 from browser.lab import Lab, LabNotebook
 
-OPENINGS = 7
-SECONDS = 20
+ROUNDS = 7
 WARM = 4000  # ms until the page has reached its size
 FLOODS = {  # streams: (lines per second, minimum frames per second)
     8: (30_000, 55),
@@ -69,19 +68,20 @@ FRAMES = """async (milliseconds) => {
 }"""
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     """Opening, then each flood: frames, lag, the kernel's share, messages, the page's memory."""
+    seconds = max(10, 3 * rounds)  # of a flood
     with _notebook() as notebook:
-        opened = statistics.median(_openings(notebook))
+        opened = statistics.median(_openings(notebook, rounds))
         yield Row("panel in the page / 150 ms", opened, 150, "ms", aim=1)
         for streams, (rate, least) in FLOODS.items():
-            figures = watched(notebook, f"flood.watch({streams}, {rate}, {SECONDS})", SECONDS)
+            figures = watched(notebook, f"flood.watch({streams}, {rate}, {seconds})", seconds)
             yield from _aims(
                 f"{streams} streams, {figures['lines']:,.0f} lines/s", figures, least, 0.2
             )
     hosts, each, least, most = CROWD
     with _notebook() as notebook:  # a new one: a panel is drawn only while visible
-        figures = watched(notebook, f"crowd.watch({hosts}, {each}, {SECONDS})", SECONDS)
+        figures = watched(notebook, f"crowd.watch({hosts}, {each}, {seconds})", seconds)
     yield from _aims(f"{hosts} hosts, {hosts * each:,} ranks", figures, least, most)
 
 
@@ -113,9 +113,9 @@ def _notebook() -> Iterator[LabNotebook]:
             browser.close()
 
 
-def _openings(notebook: LabNotebook) -> Iterator[float]:
+def _openings(notebook: LabNotebook, rounds: int) -> Iterator[float]:
     """Milliseconds from running a cell until its panel is in the page."""
-    for _ in range(OPENINGS):
+    for _ in range(rounds):
         cell = notebook.add(LAUNCH)
         notebook.js(LOOK)
         notebook.run(cell)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from benchmarks import Row
 from benchmarks.client import Notebook
 
-RANKS, LINES, ROUNDS = 4, 5000, 7
+RANKS, LINES, ROUNDS = 4, 5000, 6
 
 TALK = f"""%%xla_spawn -n {RANKS}
 def talk(rank):
@@ -29,33 +29,33 @@ def show(rank):
 """
 
 
-def rows() -> Iterator[Row]:
-    last = statistics.median(talking()) * 1000
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
+    last = statistics.median(talking(rounds)) * 1000
     what = f"{RANKS} ranks, {LINES:,} lines each: last one seen / 200 ms"
     yield Row(what, last, 200, "ms", aim=1)
-    figures = statistics.median(showing()) * 1000
+    figures = statistics.median(showing(rounds)) * 1000
     what = f"{RANKS} ranks, a figure of 100 kB each: all seen / 300 ms"
     yield Row(what, figures, 300, "ms", aim=1)
 
 
-def talking() -> list[float]:
+def talking(rounds: int) -> list[float]:
     """Seconds from sending the cell until each rank's last line has been shown."""
     with Notebook() as notebook:
         notebook.run("%load_ext xla_nb")
         taken = []
-        for _ in range(ROUNDS):
+        for _ in range(rounds + 1):
             cell = notebook.send(TALK)
             taken.append(cell.until(r"spoken \d", RANKS))
             cell.end()
         return taken[1:]
 
 
-def showing() -> list[float]:
+def showing(rounds: int) -> list[float]:
     """Seconds from the first rank's `display` until the figures of all have come."""
     with Notebook() as notebook:
         notebook.run("%load_ext xla_nb")
         taken = []
-        for _ in range(ROUNDS):
+        for _ in range(rounds + 1):
             cell = notebook.send(SHOW)
             cell.until(r"shown by \d at", RANKS)
             began = min(map(float, re.findall(r"shown by \d at (\d+\.\d+)", cell.shown)))

@@ -38,13 +38,13 @@ def use(rank):
 """
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     with Notebook() as notebook, tempfile.TemporaryDirectory() as folder:
         notebook.run("%load_ext xla_nb")
         notebook.run("import numpy as np; big, small = np.ones(2**27), np.ones(8)")
         use(notebook, "small", Path(folder) / "warm")
         copies, seconds, memory = [], [], []
-        for number in range(ROUNDS):
+        for number in range(rounds):
             shown = notebook.run(COPY).shown
             copies.append(float(shown.split()[-1]))
             little = use(notebook, "small", Path(folder) / f"small{number}")

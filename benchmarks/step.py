@@ -46,13 +46,13 @@ OURS = f"%%xla_spawn -n {RANKS}\n{TRAIN}"
 BARE = f"{TRAIN}\nbare.spawn(train, n={RANKS})"
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     ours: list[float] = []
     bare: list[float] = []
     with Notebook() as mine, Notebook() as theirs:
         mine.run("%load_ext xla_nb")
         theirs.run("import os\nos.environ['PJRT_DEVICE'] = 'CPU'\nfrom benchmarks import bare")
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             ours.append(step(mine, OURS))
             bare.append(step(theirs, BARE))
     figures = (statistics.median(taken) * 1000 for taken in (ours, bare))

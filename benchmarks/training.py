@@ -87,13 +87,13 @@ debug_launcher(measure, num_processes={RANKS})
 """
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     ours: list[dict[str, float]] = []
     ddp: list[dict[str, float]] = []
     with Notebook() as mine, Notebook() as theirs:
         mine.run(f"%load_ext xla_nb\n{MODEL}")
         theirs.run(f"from accelerate import debug_launcher\n{MODEL}")
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             ours.append(figures(mine, f"%%xla_spawn -n {RANKS}\n{OURS}"))
             ddp.append(figures(theirs, DDP))
     cnn, raw = (statistics.median(each["cnn"] for each in taken) for taken in (ours, ddp))

@@ -22,9 +22,9 @@ COUNTS = [4_250_000] * 2
 TIMES = 8
 
 
-def rows() -> Iterator[Row]:
+def rows(rounds: int = ROUNDS) -> Iterator[Row]:
     ours, copies, gloo = [], [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         ended = subprocess.run(
             [sys.executable, "-m", __spec__.name], capture_output=True, text=True, check=True
         )
