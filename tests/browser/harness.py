@@ -31,6 +31,7 @@ def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
         "line": "",
         "used": None,
         "step": None,
+        "pace": "step",
         "waits": None,
         "memory": None,
         "from": f"pid {4000 + rank}",

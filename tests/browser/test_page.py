@@ -443,7 +443,7 @@ def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> N
     expect(names).to_contain_text("stepwaitslossmemory")
     label = row.get_attribute("aria-label") or ""
     assert label.startswith("rank 1 · waiting · Cell In[3], line 7 · in all_reduce sum")
-    assert label.endswith("83 ms a step · waits 29 %")
+    assert label.endswith("step 83 ms · waits 29 %")
 
 
 @pytest.mark.parametrize(

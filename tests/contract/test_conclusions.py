@@ -116,7 +116,7 @@ def test_the_slowest_rank_stays(ended):
         y = xm.all_reduce("sum", x)
 """
     title, _ = ended("slowest", body, "sample.waited > 2.3 and sample.steps > 12")
-    told = r"; rank 1 was the slowest, by [\d.]+ ms a step: the other waited [\d.]+ s of it · "
+    told = r"; rank 1 was the slowest, by [\d.]+ ms a sync: the other waited [\d.]+ s of it · "
     assert re.search(told, title), title
 
 

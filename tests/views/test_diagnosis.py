@@ -249,18 +249,18 @@ def crowd(*waits, **more):
 
 def test_the_slowest_rank_is_told_with_what_it_costs():
     found = crowd(14.0, 13.5, 0.5, 14.5)
-    told = "Rank 2 was the slowest, by 130 ms a step: the others waited 13 s of the last 50 s"
+    told = "Rank 2 was the slowest, by 130 ms a sync: the others waited 13 s of the last 50 s"
     assert found == Diagnosis(told, "warning", (2,))
 
 
 def test_of_two_ranks_the_other_waits():
-    told = "Rank 1 was the slowest, by 250 ms a step: the other waited 25 s of the last 50 s"
+    told = "Rank 1 was the slowest, by 250 ms a sync: the other waited 25 s of the last 50 s"
     assert crowd(25.0, 0.0).sentence == told
 
 
 def test_several_slow_ranks_are_told_together():
     found = crowd(*[15.0] * 5, 0.0, 0.5)
-    assert found.sentence.startswith("Ranks 5, 6 were the slowest, by 145 ms a step: ")
+    assert found.sentence.startswith("Ranks 5, 6 were the slowest, by 145 ms a sync: ")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb.record.sample import Sample
+from xla_nb.record.sample import DATA, Sample
 from xla_nb.views.lanes import Track
 from xla_nb.views.snapshot import Slot
 
@@ -175,6 +175,20 @@ def test_the_call_that_a_rank_is_said_to_be_in_is_at_its_own_line():
     assert (told.operation, told.place) == ("all_reduce", "Cell In[1], line 7")
 
 
+def test_a_rank_is_said_to_run_and_to_load_where_it_was_seen_to():
+    made = track(
+        (100.0, {"place": "Cell In[1], line 6"}),
+        (101.0, {"place": "Cell In[1], line 6"}),
+        (101.9, {"place": "Cell In[1], line 8", "operation": "time.sleep", "blocked": 0.1}),
+    )
+    sleeps = Sample(at=101.9, since=101.8, place="Cell In[1], line 8", operation="time.sleep")
+    assert made.steady(sleeps).place == "Cell In[1], line 6"
+    loads = {"operation": DATA, "place": "Cell In[1], line 5"}
+    made = track((100.0, {}), (101.0, loads | {"data_waited": 1.0}), (101.5, {"data_waited": 1.5}))
+    told = made.steady(Sample(at=101.5, since=101.0, place="Cell In[1], line 9"))
+    assert (told.activity, told.operation, told.place) == ("waiting", DATA, "Cell In[1], line 5")
+
+
 def test_slow_steps_are_timed_from_step_to_step():
     assert track(*stepping(17, 3.0)).step == pytest.approx(3.0, rel=0.05)
 
@@ -183,13 +197,32 @@ def test_no_step_is_known_before_two_were_seen():
     assert track((100.0, {"steps": 5}), (101.0, {"steps": 5}), (102.0, {"steps": 6})).pace is None
 
 
-def test_a_step_takes_its_compiling_and_waiting_too():
+def test_a_step_takes_its_waiting_too_and_its_compiling_where_each_does():
     made = track(
         (100.0, {"steps": 1, "waited": 0.0}),
         (101.0, {"steps": 2, "waited": 0.0}),
-        (111.0, {"steps": 12, "waited": 4.0, "compile_seconds": 5.0}),
+        (111.0, {"steps": 12, "waited": 4.0, "compiles": 10, "compile_seconds": 5.0}),
     )
     assert made.step == pytest.approx(1.0)
+
+
+def test_a_step_that_compiles_is_left_out_with_the_quick_ones_seen_with_it():
+    before, after = {"compiles": 0}, {"compiles": 2, "compile_seconds": 5.5}
+    first = [(at, told | before) for at, told in stepping(2, 0.02)]
+    second = [(at + 6.0, told | after) for at, told in stepping(4, 0.02, start=102.0)]
+    counted = [(at, told | {"steps": told["steps"] + 130}) for at, told in second]
+    assert track(*first, *counted).step == pytest.approx(0.02, rel=0.15)
+
+
+def test_one_long_last_step_is_not_said_of_the_others():
+    made = [*stepping(5, 0.3), (118.5, {"steps": 17})]
+    assert track(*made).step == pytest.approx(0.3, rel=0.15)
+
+
+def test_steps_that_take_now_little_and_now_much_are_all_counted():
+    times = [100.0 + n // 2 * 4.0 + n % 2 for n in range(20)]  # 1 s, 3 s, 1 s, …
+    made = track(*((at, {"steps": n}) for n, at in enumerate(times)))
+    assert made.step == pytest.approx(2.0, rel=0.2)
 
 
 @pytest.mark.parametrize("graphs", [0, 5])
@@ -229,4 +262,4 @@ def test_time_between_cells_is_no_part_of_a_step():
         (127.0, {"steps": 9, "idle": 20.0}),
     )
     assert made.pace.seconds == 6.0
-    assert made.step == 1.0  # of the last ten seconds
+    assert made.step == pytest.approx(6 / 7)  # of all: there are few

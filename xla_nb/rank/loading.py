@@ -41,6 +41,10 @@ class _Waits(Stopwatch):
         self._known: set[object] = set()
 
     @property
+    def since(self) -> float | None:
+        return super().since or self.first.since
+
+    @property
     def seconds(self) -> float:
         return super().seconds + max(0.0, self.first.seconds - _START)
 

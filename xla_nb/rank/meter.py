@@ -27,7 +27,7 @@ from xla_nb.rank.reporting import Book, Progress
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
 from xla_nb.record.files import Losses, is_of_disk
-from xla_nb.record.sample import INPUT, Activity, Loop, Sample
+from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
 
 #: Seconds between samples on average, and between checks for a request for stacks.
@@ -294,13 +294,15 @@ class Meter:
         if changes is not None:
             changes.watch(counts)
         self._stand(waiting)
+        place = tracebacks.innermost(self._entry, self._labels)  # at once: it is of that call
+        call = DATA if self._book.loading.since is not None else self._standstill.call
         used, limit = self._device_memory()
         return Sample(
             at=now,
             activity=self._doing(waiting, compiling, now),
             since=self._activity[1],
-            place=tracebacks.innermost(self._entry, self._labels),
-            operation=waiting.operation[:_LONGEST] if waiting else self._standstill.call,
+            place=place,
+            operation=waiting.operation[:_LONGEST] if waiting else call,
             missing=waiting.missing if waiting else (),
             memory=self._memory,
             free=memory.own.free,

@@ -18,7 +18,7 @@ _MARKERS = 4  # at most in a step
 LOCK = "lock"
 #: The operation of one that waits for an answer in the notebook.
 INPUT = "input()"
-#: What views call waiting for a loader's next batch, of which no sample tells but by its seconds.
+#: That of one that waits for a loader's next batch, which is running.
 DATA = "data"
 
 
@@ -41,7 +41,7 @@ class Sample:
     place           the innermost line of the notebook, `Cell In[3], line 7`
     operation       the collective that the rank waits in, or LOCK or INPUT, for the ranks
                     `missing`; of LOCK that is the rank that holds it, none if that is not known.
-                    The blocking call that it is in, however short
+                    DATA, or the blocking call that it is in, however short
     memory          bytes of its host's memory, of pages that others have too only its share
     free            bytes of that memory that can still be taken, by any process
     device_*        bytes; None if the backend does not report them

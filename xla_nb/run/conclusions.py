@@ -154,7 +154,8 @@ class _Time:
         again = in_step and at_once <= cost / 2
         if again:
             slowest = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest"
-            told = f"{slowest}, by {1000 * cost / min(steps):.3g} ms a step: {told}"
+            unit = "step" if self.windows[slow[0]].newest.loops_step else "sync"
+            told = f"{slowest}, by {1000 * cost / min(steps):.3g} ms a {unit}: {told}"
         else:
             told = f"{told} for {ranks(slow)}"
         kind = "slowest" if again else WAITED

@@ -129,8 +129,10 @@ class RecordedRun(Mapping[int, Any]):
 
     @property
     def elapsed(self) -> float:
-        if self._elapsed is not None:
-            return self._elapsed
+        return self._lasted() if self._elapsed is None else self._elapsed
+
+    def _lasted(self) -> float:
+        """The same by what its processes have told."""
         started = self.state.started
         if started is None:
             return 0.0

@@ -108,7 +108,9 @@ class Run(RecordedRun):
     def elapsed(self) -> float:
         if self._settled is None:
             return time.monotonic() - self._began
-        return round(self._settled - self._began, 3)  # as the record has it
+        # Live ranks may have begun before the notebook came to follow them.
+        least = self._lasted() if self._engine.here else 0.0
+        return max(least, round(self._settled - self._began, 3))  # as the record has it
 
     @property
     def _patience(self) -> float:

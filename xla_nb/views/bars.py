@@ -10,6 +10,7 @@ from dataclasses import replace
 from xla_nb.record.sample import Loop
 from xla_nb.views.snapshot import Bar
 
+_KNOWN = 20  # items, from which on tqdm's rate is told
 _NUMBER = r"([\d.]+)([kMGTP]?)"
 _TQDM = re.compile(
     rf"^(?:(?P<label>.*?): )? *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})"
@@ -18,7 +19,9 @@ _TQDM = re.compile(
 
 
 def tqdm(line: str) -> Bar | None:
-    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines."""
+    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines.
+
+    tqdm's rate is a moving average, in which a first item that compiles counts for long."""
     match = _TQDM.match(line)
     if match is None:
         return None
@@ -26,7 +29,10 @@ def tqdm(line: str) -> Bar | None:
     if rate and match["unit"].startswith("s/"):
         rate = 1 / rate
     eta = None if match["eta"] == "?" else _seconds(match["eta"])
-    return Bar(match["label"] or "", _si(match["done"]), _si(match["total"]), rate, eta)
+    done, total = _si(match["done"]), _si(match["total"])
+    if done < min(total, _KNOWN):
+        rate = eta = None
+    return Bar(match["label"] or "", done, total, rate, eta)
 
 
 def _si(text: str) -> float:

@@ -269,11 +269,16 @@ def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
     """What the table of ranks tells of a rank beside its state: the most telling first."""
     step = "" if card.step is None else in_short(card.step)
     waits = "" if card.waits is None else f"{100 * card.waits:.0f} %"
-    own = [Fact("step", "step", step), Fact("waits", "waits", waits)]
+    own = [Fact("step", pace(card), step), Fact("waits", "waits", waits)]
     own += sorted(of_card(card), key=lambda fact: fact.id == "pid")
     own += [Fact("xla", "device", card.device)]
     own += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
     return [fact for fact in own if fact.value]
+
+
+def pace(card: Card) -> str:
+    """What its `step` is the time of."""
+    return "step" if card.sample.loops_step else "per sync"
 
 
 def in_short(seconds: float) -> str:

@@ -22,10 +22,15 @@ from xla_nb.views.snapshot import Slot
 
 _LANE = 60  # seconds of a lane
 _GAP = 20.0  # seconds between two samples, from which on what was between them is not known
+#: Kinds of waiting, as they are counted.
+_WAITS = ("others", "data", "blocked")
 #: What may be counted when it is over, or by looks: it is taken from earlier running.
 _LATE = ("compiling", "data", "blocked")
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
 _PACE = 10.0  # seconds of steps, or one step, of which their time is told
+_LEAST_SPANS = 4  # between marks, however long: one slow step says little of the others
+_ALIKE = 0.75  # of the spans, at least, have steps as long as half of them do, or all count
+_COMPILING = 0.1  # of a span, from which it says nothing of steps that do not compile
 _APART = 0.9  # seconds between two marks that are kept
 _LATELY = 2.0  # seconds, in most of which a rank did what it is said to do
 _SURE = 2.5  # seconds of steps, from which their time is told: samples are 0.25 s apart
@@ -49,8 +54,8 @@ class Track:
         """started: when nothing was counted yet."""
         nothing = [] if started is None else [_Totals(started, 0, 0, 0, 0, 0)]
         self._recent: deque[_Totals] = deque(nothing)
-        #: The last ones it waited in, and their lines: blocking or not.
-        self._calls: dict[bool, tuple[str, str]] = {}
+        #: The operation and the line at which it was last seen to do each of these.
+        self._seen: dict[str, tuple[str, str]] = {}
         self._was_idle = False
         self._slots: dict[int, Slot] = {}
         self._newest: Sample | None = None
@@ -64,8 +69,7 @@ class Track:
         if self._newest is None and self._recent and now.at > self._recent[0].at + _LATELY:
             self._recent.clear()  # it was looked at late: nobody knows when that was counted
         before = self._recent[-1] if self._recent else None
-        if sample.operation:
-            self._calls[sample.activity != "waiting"] = sample.operation, sample.place
+        self._seen[_kind(sample)] = sample.operation, sample.place
         self._sees_others = sample.waited is not None
         was_idle, self._was_idle = self._was_idle, sample.activity == "idle"
         if before is not None and now.at < before.at:  # the clock was set back
@@ -97,13 +101,8 @@ class Track:
         running = span - compiling - waiting - idle
         names: tuple[Activity, ...] = ("running", "compiling", "waiting")
         most = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
-        nowhere = "", sample.place
-        calls = (
-            self._calls.get(False, nowhere),
-            (DATA, sample.place),
-            self._calls.get(True, nowhere),
-        )
-        call, place = calls[waits.index(max(waits))] if most == "waiting" else nowhere
+        kind = _WAITS[waits.index(max(waits))] if most == "waiting" else most
+        call, place = self._seen.get(kind, (DATA if kind == "data" else "", ""))
         same = sample.activity == most and sample.operation in (call, "")
         missing = sample.missing if same else ()
         return replace(sample, activity=most, operation=call, place=place, missing=missing)
@@ -134,17 +133,25 @@ class Track:
 
     @property
     def step(self) -> float | None:
-        """Seconds from one of its last steps to the next; None until some of them were seen. What
-        takes more than twice as long as half of them do, as what lies between epochs, is none."""
+        """Seconds from one of its last steps to the next; None until some of them were seen. A few
+        that compile are left out, and what takes more than twice as long as half of them do, as
+        what lies between epochs."""
         if self.pace is None:
             return None
         late = self._marks[-1].at - _PACE
-        spans = [Window.between(*both) for both in pairwise(self._marks) if both[1].at > late]
-        if sum(span.seconds for span in spans) < _SURE:
-            return None
+        pairs = list(pairwise(self._marks))
+        few = len(pairs) - _LEAST_SPANS
+        spans = [
+            Window.between(*both) for n, both in enumerate(pairs) if both[1].at > late or n >= few
+        ]
+        if 2 * sum(span.compiles for span in spans) < sum(span.steps for span in spans):
+            spans = [span for span in spans if span.compiling <= _COMPILING * span.seconds]
         each = [span.seconds / span.steps for span in spans for _ in range(span.steps)]
-        most = 2 * statistics.median_low(each)
+        most = 2 * statistics.median_low(each) if each else 0.0
         like = [span for span in spans if span.seconds <= most * span.steps]
+        like = spans if len(like) < _ALIKE * len(spans) else like
+        if sum(span.seconds for span in like) < _SURE:
+            return None
         return sum(span.seconds for span in like) / sum(span.steps for span in like)
 
     # ---------------------------------------------------------- the lane
@@ -191,6 +198,15 @@ class Track:
         marks.append(mark)
         while len(marks) > 2 and marks[0].at < mark.at - _LANE:
             marks.popleft()
+
+
+def _kind(sample: Sample) -> str:
+    """What it does, by the name of what is counted."""
+    if sample.activity == "waiting":
+        return "others"
+    if sample.activity == "running" and sample.operation:
+        return "data" if sample.operation == DATA else "blocked"
+    return sample.activity
 
 
 def _totals(sample: Sample) -> _Totals:

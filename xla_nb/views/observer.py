@@ -305,7 +305,7 @@ class Observer:
         detail = ansi.plain(_detail(self.run.state, rank, steady))
         if steady and sample and steady.operation:
             sample = replace(sample, operation=steady.operation)
-        place = rank.place if ended or sample is None else sample.place
+        place = rank.place if ended or steady is None else steady.place
         if phase == "died" and not place and sample and sample.place:  # it could not say where
             place, detail = sample.place, f"{detail}, last seen there"
         if phase == "finished" and rank.rank in sentences.left_early(self.run.state):
@@ -328,7 +328,7 @@ class Observer:
                 replace(one, eta=None) if ended or self.run.state.stopping else one
                 for one in (
                     *(map(bar, sample.loops) if sample else ()),
-                    *(drawn for _, drawn in open_lines if drawn is not None),
+                    *(drawn for _, drawn in open_lines if drawn is not None and not ended),
                 )
             ),
             sample=sample or NO_SAMPLE,

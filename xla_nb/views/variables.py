@@ -87,7 +87,8 @@ def _lines(row: Row, shown: Sequence[int]) -> Iterator[Sequence[str]]:
 
 def _cell(text: str, *, whole: bool, before: str = "") -> str:
     drawn = before + escaped(text)
-    return bit("white-space:nowrap", drawn) if whole and len(text) <= _SHORT else drawn
+    whole = whole and len(text) <= _SHORT
+    return bit(f"white-space:{'nowrap' if whole else 'normal;overflow-wrap:anywhere'}", drawn)
 
 
 @dataclass(frozen=True)

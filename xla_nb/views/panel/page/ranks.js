@@ -125,7 +125,7 @@ export class Ranks {
 		const has = (name) => !shared && cards.some((card) => card[name] !== null);
 		const words = {
 			lane: store.lanes.size ? `last ${Math.round(store.window[2]) || 1} s` : "",
-			step: has("step") ? "step" : "",
+			step: has("step") ? cards[0].pace : "",
 			waits: has("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
 			metric: metric === undefined || shared ? "" : plain(metric),
 			memory: has("memory") ? "memory" : "",
@@ -166,7 +166,7 @@ export class Ranks {
 		box.node ??= h(`div.rank.${this.size}`, { role: "option", tabindex: -1, "data-rank": rank }, ...box.children);
 		box.card = card;
 		const warning = facts.find(({ id }) => id === "fallbacks")?.label;
-		const numbers = this.size === "rows" ? [card.step !== null && `${stepTime(card.step)} a step`, card.waits !== null && `waits ${percent(card.waits)}`] : [];
+		const numbers = this.size === "rows" ? [card.step !== null && `${card.pace} ${stepTime(card.step)}`, card.waits !== null && `waits ${percent(card.waits)}`] : [];
 		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, ...numbers, warning, host);
 		mark(box.node, "data-phase", phase);
 		mark(box.node, "aria-label", box.label);
