@@ -107,7 +107,7 @@ class Dependencies:
         named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
         name = named[0] if named else ENTRY
         self._roots[name] = fn
-        self._missing.called.add(name)
+        self._missing.entry = fn
         return name
 
     @property
@@ -162,7 +162,7 @@ class Dependencies:
         if self._sent is None:
             return pickling.pack({**self._roots, ARGUMENTS: args}, live)
         assert isinstance(live, LiveUnits)
-        roots = {**self._roots, ARGUMENTS: args} if self._missing.called else self._roots
+        roots = {**self._roots, ARGUMENTS: args} if self._missing.entry is not None else self._roots
         return self._sent.pack(roots, live, self._remote, executed)
 
     def sections(self) -> Iterator[Section]:
