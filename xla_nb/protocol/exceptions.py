@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copyreg
 import types
 from collections.abc import Callable
 from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-#: What pickle leaves out of an exception, and notes, which a class's own way may leave out.
+#: What pickle leaves out of an exception; its `__setstate__` sets any attribute.
 _LINKS = ("__cause__", "__context__", "__notes__", "__suppress_context__")
-#: Those whose `name` Python before 3.12, or any Python, leaves out.
-_NAMED: tuple[Any, ...] = (AttributeError, NameError)
 
 
 def reduce(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
@@ -23,18 +20,26 @@ def reduce(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
     kind = type(obj)
     if not issubclass(kind, BaseException):
         return NotImplemented
-    reduced = _made_again(obj) if _wants_other_arguments(kind) else reduce_otherwise(obj)
-    links = [_link(getattr(obj, name, None)) for name in _LINKS]
-    names = [each.name.__get__(obj) if isinstance(obj, each) else None for each in _NAMED]
-    if all(link is None or link is False for link in (*links, *names)):
-        return reduced
-    if reduced is NotImplemented:
-        by_copyreg = copyreg.dispatch_table.get(kind)
-        reduced = by_copyreg(obj) if by_copyreg else obj.__reduce_ex__(5)
-    if isinstance(reduced, str):  # what a module holds
-        return reduced
-    make, arguments, state, items, pairs, fill = (*reduced, *[None] * 4)[:6]
-    return make, arguments, (state, fill, links, names), items, pairs, _fill
+    links = {n: link for n in _LINKS if (link := _link(getattr(obj, n, None))) is not None}
+    left_out = links if any(links.values()) else {}
+    if isinstance(obj, AttributeError | NameError):  # of some Pythons
+        left_out["name"] = obj.name
+    made: Any
+    if isinstance(kind.__init__, types.FunctionType) and kind.__reduce__ is _REDUCE:
+        # It may take other arguments than `args`, with which pickle would call it.
+        made = _new, (kind, obj.args), object.__getstate__(obj)
+    elif left_out:
+        made = obj.__reduce_ex__(5)
+    else:
+        return reduce_otherwise(obj)
+    if not isinstance(made, tuple) or made[0] not in (kind, _new) or kind.__setstate__ is not _SET:
+        return made  # it says itself how, maybe as something else
+    state = made[2] if len(made) > 2 else None
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    return *made[:2], {**(attributes or {}), **(slots or {}), **left_out}
+
+
+_REDUCE, _SET = BaseException.__reduce__, BaseException.__setstate__
 
 
 def _link(link: Any) -> Any:
@@ -47,47 +52,7 @@ def _link(link: Any) -> Any:
     return link
 
 
-def _wants_other_arguments(kind: type[BaseException]) -> bool:
-    """Whether its `__init__` may take other arguments than `args`: pickle would call it with these,
-    and fail where it is opened. False where the class says itself how it is pickled."""
-    own = isinstance(kind.__init__, types.FunctionType)
-    return own and kind.__reduce__ is BaseException.__reduce__
-
-
-def _made_again(obj: BaseException) -> tuple[Any, ...]:
-    state = object.__getstate__(obj)
-    if not isinstance(state, tuple):
-        return _new, (type(obj), obj.args), state
-    return _new, (type(obj), obj.args), state, None, None, _hold
-
-
-def _hold(made: BaseException, state: tuple[dict[str, object] | None, dict[str, object]]) -> None:
-    """What `BaseException.__setstate__` does, and the slots, which it does not know."""
-    content, slots = state
-    made.__setstate__(content)
-    for name, value in slots.items():
-        setattr(made, name, value)
-
-
 def _new(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
     made = kind.__new__(kind, *arguments)
     made.args = arguments
     return made
-
-
-def _fill(
-    made: Any, content: tuple[Any, Callable[..., None] | None, list[object], list[object]]
-) -> None:
-    """What pickle does with a state, then the links, which may lead to this exception again."""
-    state, fill, links, names = content
-    if fill is not None:
-        fill(made, state)
-    elif state is not None:
-        made.__setstate__(state)
-    if isinstance(made, BaseException):  # a class may say that it is pickled as something else
-        for name, link in zip(_LINKS, links, strict=True):
-            if link is not None:  # the last is also set, with the first
-                BaseException.__setattr__(made, name, link)
-    for each, missing in zip(_NAMED, names, strict=True):
-        if missing is not None and isinstance(made, each):
-            each.name.__set__(made, missing)

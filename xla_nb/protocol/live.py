@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import enum
 import functools
 import gc
+import numbers
+import os
 import sys
 import types
 import weakref
 from collections.abc import Callable, Container, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import (
-    abstract,
     by_type,
-    descriptors,
-    hidden,
     inherited,
     names,
     own_modules,
@@ -65,7 +65,6 @@ class Live:
     kin       subclasses of what is sent, which the notebook has under their names, if
               `asks_for_more`
     seen      labels of the cells that code is from
-    weak      weak references, and what they refer to
     owned     what modules hold
     uses      what code names in the user's own modules
     """
@@ -81,7 +80,6 @@ class Live:
         joins: bool = True,
         source: Callable[[own_modules.Uses], None] = lambda uses: None,
     ) -> None:
-        self.weak = weak.WeakReferences()
         self.owned = OwnedByModules() if owned is None else owned
         self.asks_for_more = True
         self._held = held
@@ -93,7 +91,7 @@ class Live:
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
         self._other: dict[int, Any] = {}
-        self._bases: dict[type, tuple[type | None, object, type | None, bool]] = {}
+        self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
         self._source = source
@@ -114,7 +112,6 @@ class Live:
         self.seen: set[str] = set()
         self.uses = own_modules.Uses()
         self._source(self.uses)
-        self.weak.targets.clear()
 
     def anew(self) -> Live:
         """For another pickle of the same notebook's."""
@@ -151,8 +148,8 @@ class Live:
                 return by_name
         if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
             return NotImplemented
-        if issubclass(kind, descriptors.KINDS):
-            return descriptors.reduced(obj)
+        if issubclass(kind, tuple(by_type.DESCRIPTORS)):
+            return by_type.descriptor(self, obj)
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
         return self._instance(obj) if self._made_here[kind] else self.reduce_plain(obj)
@@ -293,7 +290,7 @@ class Live:
         registered = None
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
-            registered = abstract.registered(cls)
+            registered = _registered(cls)
         given["__qualname__"] = cls.__qualname__
         hinted = (n for n in parts.in_hints(cls) if n in self._held and n not in self._newer)
         soft = {name: self._held[name] for name in hinted}
@@ -315,8 +312,12 @@ class Live:
     @functools.cached_property
     def _registrations(self) -> dict[type, list[type]]:
         """The abstract classes of modules with which classes are registered."""
-        named = [value for value in self._held.values() if abstract.is_abstract(value)]
-        return abstract.registrations(one for one in named if not parts.is_made_here(one))
+        named = [one for one in self._held.values() if _is_abstract(one)]
+        found = collections.defaultdict[type, list[type]](list)
+        for one in dict.fromkeys([*_ABSTRACT, *named]):
+            for cls in () if parts.is_made_here(one) else _registered(one):
+                found[cls].append(one)
+        return found
 
     def _is_current(self, cls: type) -> bool:
         """Whether the notebook has the class under its name, not only a former cell's."""
@@ -338,16 +339,18 @@ class Live:
         kind = type(obj)
         if kind not in self._bases:
             refusals.refuse_instances(kind)
-            about = parts.container(kind), hidden.hides_its_dict(kind)
-            self._bases[kind] = (*parts.built_in_base(kind), *about)
-        base, setter, container, hides_its_dict = self._bases[kind]
+            if parts.hides_its_dict(kind) and parts.is_plain(kind):
+                raise refusals.Unshippable(
+                    f"a `{kind.__qualname__}`, whose class says itself what its `__dict__` is",
+                    "Make it inside the function",
+                )
+            self._bases[kind] = *parts.built_in_base(kind), parts.container(kind)
+        base, setter, container = self._bases[kind]
         if container is not None:
             return parts.reduced_container(obj, container)
         if base is None:
             says_itself = inherited.says_itself(kind)
             return obj.__reduce_ex__(5) if says_itself else inherited.reduced(obj)
-        if hides_its_dict and setter is None:
-            return self._hidden(obj, base)
         shares = parts.shares_its_dict(obj)
         made: Any = object.__reduce_ex__(obj, 2)
         state, items, pairs = made[2:]
@@ -368,14 +371,6 @@ class Live:
         make, arguments, state, items, pairs = obj.__reduce_ex__(5)
         state = parts.state_with_dict(obj, state)
         return make, arguments, state, items, pairs, remake.fill_sharing
-
-    def _hidden(self, obj: Any, base: type) -> Any:
-        """An instance whose class says itself what its `__dict__` is."""
-        made = object.__reduce_ex__(obj, 2)[2]
-        slots = made[1] if isinstance(made, tuple) else None
-        arguments = base, type(obj), () if base is object else parts.new_arguments(base, obj)
-        state = hidden.attributes(obj), slots
-        return remake.new_instance, arguments, state, None, None, remake.fill_hidden
 
     # What is made of functions
 
@@ -403,8 +398,27 @@ class Live:
 # ---------------------------------------------------------------- reducers by exact type
 
 
-def _weak(live: Live, ref: Any) -> Any:
-    return live.weak.reduce(ref)
+def _weak(_: Live, ref: Any) -> Any:
+    return weak.reduced(ref)
+
+
+def _is_abstract(value: object) -> TypeGuard[type]:
+    return issubclass(type(value), abc.ABCMeta)
+
+
+def _registered(cls: type) -> list[type]:
+    """The classes registered with an abstract one, in no order."""
+    refs = abc._get_dump(cls)[0]  # type: ignore[attr-defined]
+    return [found for ref in refs if (found := ref()) is not None]
+
+
+#: Python's own abstract classes that the user's are registered with: these do not name them.
+_ABSTRACT = [
+    one
+    for module in (collections.abc, numbers, contextlib, os)
+    for one in vars(module).values()
+    if _is_abstract(one)
+]
 
 
 def _dict_view(_: Live, view: Any) -> Any:
@@ -425,9 +439,7 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.BuiltinFunctionType: _builtin,
     types.MethodType: lambda _, method: refusals.reduce_method(method),
     functools._lru_cache_wrapper: Live._cache,
-    abc.abstractproperty: lambda _, obj: descriptors.reduced(obj),  # cloudpickle: a plain one
-    **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
+    **dict.fromkeys([weakref.ref, *weakref.ProxyTypes, weakref.WeakSet], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
-    **dict.fromkeys([weakref.WeakSet, weakref.WeakMethod], _weak),
     **by_type.REDUCERS,
 }

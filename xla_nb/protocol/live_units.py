@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import enum
 import io
-import logging
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -68,8 +67,7 @@ class LiveUnits(Live):
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as
     are `sends`, by their tokens, whether or not anything refers to them. `gone` are names and
     tokens to be forgotten, `back` names of modules that have again what their files give.
-    `is_whole`: what no value refers to goes along, as loggers and what the cell's source reads of
-    the user's modules. A pickle collects also
+    A pickle collects also
 
     refers   the definitions that it names or has, by token
     written  the tokens of those that it has whole
@@ -89,7 +87,6 @@ class LiveUnits(Live):
         self.tokens = tokens or Tokens()
         self.on_ranks: Container[int] = frozenset()
         self.sends: Mapping[int, object] = {}
-        self.is_whole = False
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.back: Iterable[tuple[str, str]] = ()
         super().__init__(held, labelled, newer, known, executed, source=source)
@@ -103,7 +100,7 @@ class LiveUnits(Live):
 
     def anew(self) -> LiveUnits:
         made = self.part_of(self.sends, self.on_ranks, self._source)
-        made.gone, made.owned, made.is_whole = self.gone, self.owned, self.is_whole
+        made.gone, made.owned = self.gone, self.owned
         made.back = self.back
         return made
 
@@ -121,9 +118,7 @@ class LiveUnits(Live):
 
     def rest(self) -> LiveUnits:
         """For a pickle of what is neither a definition nor a value with a name."""
-        made = self.part_of({}, EVERYTHING, self._source)
-        made.is_whole = True
-        return made
+        return self.part_of({}, EVERYTHING, self._source)
 
     def take(self, other: LiveUnits) -> None:
         """Collect what another has collected."""
@@ -273,14 +268,8 @@ class UnitPickler(LivePickler):
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
         return UnitPickler(file, keep, live, whole)
 
-    def loggers(self) -> list[logging.Logger]:
-        return super().loggers() if self._live.is_whole else []
-
-    def _tell_of(self, obj: object, name: str, loss: str) -> None:
-        if isinstance(obj, type):  # a unit of its own
-            self._live.names.add(name)
-        else:
-            super()._tell_of(obj, name, loss)
+    def write_subclass(self, cls: type) -> None:
+        self._live.names.add(cls.__name__)  # a unit of its own
 
 
 class _Everything:

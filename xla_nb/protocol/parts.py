@@ -15,7 +15,6 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import escapes
 from xla_nb.protocol.remake import (
     EMPTY,
     Switch,
@@ -70,7 +69,7 @@ def softly_named(function: types.FunctionType) -> Iterator[str]:
     annotations that are text and in commands."""
     yield from in_bodies(function.__code__)
     yield from in_hints(function)
-    yield from escapes.in_code(function.__code__)
+    yield from in_commands(function.__code__)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -81,6 +80,21 @@ def in_bodies(code: types.CodeType) -> tuple[str, ...]:
             found += in_bodies(inner)
             if not inner.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
                 found += inner.co_names
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def in_commands(code: types.CodeType) -> tuple[str, ...]:
+    """The words that commands of IPython's take from variables (`!cp {source} $target`, `%time
+    f(x)`). Which of its texts are commands, code does not tell."""
+    found: list[str] = []
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += in_commands(inner)
+    if "get_ipython" in code.co_names:
+        texts = [part for part in code.co_consts if isinstance(part, str)]
+        pieces = texts if "time" in texts else re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
+        found += (word for piece in pieces for word in re.findall(r"[^\W\d]\w*", piece))
     return tuple(found)
 
 
@@ -110,6 +124,14 @@ def is_pickled_by_its_dict(kind: Any) -> bool:
     """Whether pickle takes the `__dict__` of instances and puts it into new ones."""
     names = "__reduce_ex__", "__reduce__", "__getstate__"
     return all(getattr(kind, name) is getattr(object, name) for name in names)
+
+
+def hides_its_dict(kind: Any) -> bool:
+    """Whether the `__dict__` of its instances is not what holds their attributes."""
+    return type(in_class(kind, "__dict__")) not in _DICTS and not hasattr(kind, "__setstate__")
+
+
+_DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
 
 
 def shares_its_dict(obj: object) -> bool:

@@ -24,7 +24,6 @@ from xla_nb.protocol import (
     loggers,
     mapped,
     modules,
-    nans,
     parts,
     refusals,
     remake,
@@ -37,7 +36,7 @@ from xla_nb.protocol import (
 from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.owned import Owned
-from xla_nb.protocol.parcel import Packed, bounds_of
+from xla_nb.protocol.parcel import Packed, bounds_of, module_of_nan
 from xla_nb.protocol.refusals import OnDevice
 from xla_nb.protocol.remake import Call
 
@@ -45,7 +44,6 @@ T = TypeVar("T")
 _MOVE = ", and use `.to({})` inside the function"
 
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
-_FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them"
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
@@ -214,7 +212,6 @@ class LivePickler(Pickler):
         self._primitives = shared.ToRanks(live.notes.add)
         self._met: dict[int, object] = {}  # what may be a module's
         self._ids = live.owned.ids
-        self._nans = nans.Written()
 
     def dump(self, obj: Any) -> None:
         self._live.owned.settle()
@@ -229,9 +226,6 @@ class LivePickler(Pickler):
         super().write(code)
         self._write_all({})
         self._write_all({n: value for n, value in values.items() if n not in code})
-        for logger in self.loggers():
-            self._tell_of(logger, logger.name, _FILTERS.format(logger.name))
-        self._write_all({})
         for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
         self.have_keys_checked()
@@ -248,19 +242,15 @@ class LivePickler(Pickler):
             for name, call in late:
                 self.part(name, call, late=True)
             for cls in kin:
-                self._tell_of(cls, cls.__name__, _SUBCLASS.format(cls.__name__))
+                self.write_subclass(cls)
             found = self._live.uses.take()
             if self._live.asks_for_more:
                 for name, used in self._live.owned.used(found, self._can_be_sent):
                     self.part(name, used, late=True)
 
-    def loggers(self) -> list[logging.Logger]:
-        """Those that are sent even where nothing refers to them."""
-        return list(loggers.with_filters_made_here()) if self._live.asks_for_more else []
-
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is float:  # of which there may be millions
-            return self._nans.token(obj) if math.isnan(obj) else None
+            return module_of_nan(obj) if math.isnan(obj) else None
         if id(obj) in self._ids:
             self._met[id(obj)] = obj
         return None
@@ -279,12 +269,12 @@ class LivePickler(Pickler):
         if owned.refill is not None:
             self._live.later.append((str(owned.place), owned.refill))
 
-    def _tell_of(self, obj: object, name: str, loss: str) -> None:
-        """Send what nothing refers to: a class but for the one that it extends, a logger."""
-        if self._can_be_sent(obj):
-            self.part(name, Call(remake.known, (obj,)), late=True)
+    def write_subclass(self, cls: type) -> None:
+        """Send one of a class that is sent, although nothing refers to it."""
+        if self._can_be_sent(cls):
+            self.part(cls.__name__, Call(remake.known, (cls,)), late=True)
         else:
-            self._live.notes.add(loss)
+            self._live.notes.add(_SUBCLASS.format(cls.__name__))
 
     def _can_be_sent(self, value: object) -> bool:
         live = self._live.anew()
@@ -297,7 +287,8 @@ class LivePickler(Pickler):
 
     def reduce_code(self, obj: Any) -> Any:
         if issubclass(type(obj), logging.Logger):
-            return self.reduce_logger(obj)
+            self._live.notes.update(loggers.losses(obj))
+            return loggers.reduced(obj)
         owned = self._live.owned.of(obj, self._can_be_sent)
         if owned is not None and owned.make is not None:
             if owned.refill is not None:
@@ -305,11 +296,6 @@ class LivePickler(Pickler):
             return owned.make.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
-
-    def reduce_logger(self, logger: logging.Logger) -> Any:
-        if loss := loggers.loss(logger):
-            self._live.notes.add(loss)
-        return loggers.reduced(logger)
 
     def reduce_shared(self, obj: Any) -> Any:
         refusals.refuse_of_ray(obj)
@@ -344,18 +330,10 @@ def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = Liv
     """The notebook's values as one graph of objects. Raises what pickling raises."""
     modules.of_this_process().look()
 
-    def packed(live: Live, whole: bool = False) -> Packed:
-        return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
-
     made = with_modules_objects(dict(values), live, kind)
     if made.overlaps(made.writer.gaps):
-        made = packed(live, whole=True)
-    if live.weak.targets:
-        cut = live.anew()
-        with cut.weak.without_targets():
-            held = packed(cut).writer.memo.copy()
-        live.notes |= live.weak.notes(held, live.named)
-    live.notes |= live.owned.notes
+        made = pickled(dict(values), lambda file, keep: kind(file, keep, live, whole=True))
+    live.notes |= live.owned.notes | loggers.losses_of_all()
     return made
 
 
