@@ -58,15 +58,6 @@ def test_so_it_is_with_a_function_that_comes_as_an_argument(notebook):
     ) == [1]
 
 
-def test_so_it_is_with_a_definition_that_is_executed_again(notebook):
-    notebook.run(
-        "import threading\ndef locked(f):\n    lock = threading.Lock()\n"
-        "    def g():\n        with lock: return f()\n    return g"
-    )
-    notebook.run("@locked\n" + INIT)
-    assert notebook.launch("def f(i):\n    init()\n    return model") == [1]
-
-
 def test_a_name_that_a_function_binds_which_is_not_sent_is_refused(notebook):
     notebook.run(INIT)
     with pytest.raises(ProgramError, match=r"Cell In\[2\], line 1: name 'model' is not defined"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import get_args
 
@@ -83,14 +83,13 @@ class MissingNames:
             if name not in starred and not self.has(name) and not self._is_guarded(name):
                 self._noted.setdefault(name, (label, line))
 
-    def check(self, live: Live, sets: Set[str]) -> Iterator[str]:
+    def check(self, live: Live) -> Iterator[str]:
         """What to tell of names that were noted, and of those that functions of the notebook read,
-        if no function binds them: neither what `live` has pickled nor source, which binds `sets`.
+        if no function that `live` has pickled binds them.
         Raises ProgramError for those that the cell or the entry surely reads."""
-        bound = live.assigned | sets
-        missing = {n: (*place, "") for n, place in self._noted.items() if n not in bound}
+        missing = {n: (*place, "") for n, place in self._noted.items() if n not in live.assigned}
         for name, code in live.absent.items():
-            if name in bound or name in missing or self.has(name) or self._is_guarded(name):
+            if name in live.assigned or name in missing or self.has(name) or self._is_guarded(name):
                 continue
             found = self._cells.holding(code)
             line = names_in([found.node]).required().get(name) if found else None

@@ -36,7 +36,7 @@ from xla_nb.protocol import (
     weak,
 )
 from xla_nb.protocol.owned import OwnedByModules
-from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
+from xla_nb.protocol.remake import EMPTY, NOT_YET, Call
 
 #: What a namespace that is no module's says of itself; relative imports need it.
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
@@ -46,8 +46,8 @@ class Live:
     """Reduces functions and classes of the notebook, and what is made of them.
 
     `held` are the notebook's names, `labelled` gives a cell's code under the label of the cell,
-    `newer` the names whose definition travels as source, `known` those that every module has, and
-    `executed` the definitions that are executed again, by id; `source` follows what else is sent.
+    `newer` the names whose definition travels as source, and `known` those that every module has;
+    `source` follows what else is sent.
     Unless it `joins` the module that it is opened in, functions have globals of their own, which
     they share. A pickle collects
 
@@ -75,7 +75,6 @@ class Live:
         labelled: Callable[[types.CodeType], types.CodeType | None],
         newer: Container[str] = (),
         known: Container[str] = (),
-        executed: Mapping[int, Source] | None = None,
         owned: OwnedByModules | None = None,
         joins: bool = True,
         source: Callable[[own_modules.Uses], None] = lambda uses: None,
@@ -86,7 +85,6 @@ class Live:
         self._labelled = labelled
         self._newer = newer
         self._known = known
-        self._executed = executed or {}
         self._main = vars(sys.modules["__main__"]) if joins else None
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
@@ -115,14 +113,10 @@ class Live:
 
     def anew(self) -> Live:
         """For another pickle of the same notebook's."""
-        return Live(
-            self._held, self._labelled, self._newer, self._known, self._executed, self.owned
-        )
+        return Live(self._held, self._labelled, self._newer, self._known, self.owned)
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
-        if id(obj) in self._executed:
-            return self._as_source(obj)
         kind = type(obj)
         if kind is types.FunctionType or issubclass(kind, type):
             by_name = names.reduced(obj, self.notes)
@@ -326,8 +320,6 @@ class Live:
 
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)
-        if id(cls) in self._executed:
-            return getattr, (cls, member.name)
         kind: type = cls._member_type_  # type: ignore[attr-defined]
         args = parts.new_arguments(kind, member)
         state = dict(vars(member))
@@ -389,10 +381,6 @@ class Live:
             self._fill(cache, remake.fill_results, results)
         made = about["maxsize"], about["typed"]
         return remake.new_cache, made, state, None, None, remake.fill_cache
-
-    def _as_source(self, definition: Any) -> Any:
-        source = self._executed[id(definition)]
-        return remake.run_source, (self._own, *vars(source).values())
 
 
 # ---------------------------------------------------------------- reducers by exact type

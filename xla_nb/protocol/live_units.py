@@ -15,7 +15,7 @@ from xla_nb.protocol import definitions, parts, remake
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.own_modules import Uses
 from xla_nb.protocol.pickling import LivePickler
-from xla_nb.protocol.remake import EMPTY, Call, Source
+from xla_nb.protocol.remake import EMPTY, Call
 
 _REFILL = {
     remake.fill_function: definitions.refill_function,
@@ -80,7 +80,6 @@ class LiveUnits(Live):
         labelled: Callable[[types.CodeType], types.CodeType | None],
         newer: Container[str] = (),
         known: Container[str] = (),
-        executed: Mapping[int, Source] | None = None,
         source: Callable[[Uses], None] = lambda uses: None,
         tokens: Tokens | None = None,
     ) -> None:
@@ -89,7 +88,7 @@ class LiveUnits(Live):
         self.sends: Mapping[int, object] = {}
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.back: Iterable[tuple[str, str]] = ()
-        super().__init__(held, labelled, newer, known, executed, source=source)
+        super().__init__(held, labelled, newer, known, source=source)
 
     def begin(self) -> None:
         super().begin()
@@ -112,7 +111,7 @@ class LiveUnits(Live):
     ) -> LiveUnits:
         """For another pickle of the same notebook's, of these definitions."""
         held, labelled, newer = self._held, self._labelled, self._newer
-        made = LiveUnits(held, labelled, newer, self._known, self._executed, source, self.tokens)
+        made = LiveUnits(held, labelled, newer, self._known, source, self.tokens)
         made.sends, made.on_ranks = sends, on_ranks
         return made
 
@@ -182,12 +181,9 @@ class LiveUnits(Live):
     def _cell(self, cell: types.CellType) -> Any:
         return self._by_token(cell, super()._cell)
 
-    def _as_source(self, definition: Any) -> Any:
-        return self._by_token(definition, super()._as_source)
-
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)
-        if id(cls) not in self._executed and self._is_whole(self.tokens.of(cls)):
+        if self._is_whole(self.tokens.of(cls)):
             own = self.tokens.of(member)  # the ranks have it once, also where its class is refilled
             self.refers[own] = member
             make, args, *rest = super()._member(member)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import collections
 import ctypes
-import dataclasses
 import functools
 import gc
 import importlib
@@ -244,36 +243,6 @@ def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any]
         switch.function = lambda *_, _result=result, **__: _result
         cache(*args, **kwargs)
     switch.function = function
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A definition that cannot be pickled: the statement that binds `name`, of the cell `label`,
-    the compiler's flags for it, and the values that it needs while it is executed."""
-
-    name: str
-    label: str
-    first_line: int
-    text: str
-    flags: int
-    needs: Mapping[str, object]
-
-
-def run_source(
-    globals_: dict[str, Any],
-    name: str,
-    label: str,
-    first_line: int,
-    text: str,
-    flags: int,
-    needs: Mapping[str, object],
-) -> Any:
-    """Execute the definition of a Source; gives what it binds."""
-    for needed, value in needs.items():
-        globals_.setdefault(needed, value)
-    source = "\n" * (first_line - 1) + text
-    exec(compile(source, label, "exec", flags, dont_inherit=True), globals_)
-    return globals_[name]
 
 
 def unnamed_type(base: type, name: str) -> type:
