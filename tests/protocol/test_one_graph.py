@@ -428,9 +428,7 @@ def test_a_definition_that_cannot_be_sent_is_refused_by_its_name(notebook):
         "    def inner(*a):\n        with lock: return fn(*a)\n    return inner"
     )
     notebook.run("k = 2\n@guarded\ndef g(x): return h(x) + k\ndef h(x): return 10 * x")
-    with pytest.raises(
-        ShippingError, match=r"Cannot send `g` .* defined in Cell In\[2\], line 2"
-    ):
+    with pytest.raises(ShippingError, match=r"Cannot send `g` .* defined in Cell In\[2\], line 2"):
         notebook.build("def f(rank): return g(1)")
 
 

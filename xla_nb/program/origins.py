@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType
-
-
-def module_of(value: object) -> str:
-    """The object's `__module__`, or an empty string."""
-    source = vars(value) if isinstance(value, type) else None
-    found = source.get("__module__") if source is not None else _static(value, "__module__")
-    return found if isinstance(found, str) else ""
 
 
 def _static(value: object, name: str) -> object:
@@ -25,13 +17,6 @@ def _static(value: object, name: str) -> object:
     return inspect.getattr_static(value, name, None)
 
 
-def own_name(value: object) -> tuple[str, str]:
-    """The object's `__module__` and `__qualname__`; empty strings if it lacks one."""
-    module, attribute = _static(value, "__module__"), _static(value, "__qualname__")
-    named = isinstance(module, str) and isinstance(attribute, str)
-    return (str(module), str(attribute)) if named else ("", "")
-
-
 def names_of(value: object, values: Mapping[str, object]) -> list[str]:
     """The global names of this very object in the notebook."""
     return [
@@ -39,9 +24,9 @@ def names_of(value: object, values: Mapping[str, object]) -> list[str]:
     ]
 
 
-def name_of(value: object) -> str:
+def name_of(value: object, attribute: str = "__name__") -> str:
     """The `__name__` of a function or class; an empty string for other objects."""
-    name = _static(value, "__name__")
+    name = _static(value, attribute)
     return name if isinstance(name, str) else ""
 
 
@@ -77,20 +62,6 @@ def star_names(module: str) -> set[str] | None:
     content = vars(loaded)
     public = content.get("__all__") or [name for name in content if not name.startswith("_")]
     return {str(name) for name in public}
-
-
-def imported(node: ast.Import | ast.ImportFrom) -> dict[str, object]:
-    """What an import binds, by name, as far as that is loaded already."""
-    found: dict[str, object] = {}
-    for alias in node.names:
-        if isinstance(node, ast.ImportFrom):
-            module = sys.modules.get(node.module or "") if node.level == 0 else None
-            if module is not None and alias.name in vars(module):
-                found[alias.asname or alias.name] = vars(module)[alias.name]
-        elif alias.name in sys.modules:
-            name = alias.asname or alias.name.partition(".")[0]
-            found[name] = sys.modules[alias.name if alias.asname else name]
-    return found
 
 
 def script(values: Mapping[str, object]) -> tuple[str, ...]:

@@ -5,20 +5,23 @@ Nothing here imports torch, which takes seconds; where a value is a tensor it is
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import io
 import logging
 import math
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import (
-    exceptions,
+    by_type,
     jax_values,
     keys,
     loggers,
@@ -28,12 +31,9 @@ from xla_nb.protocol import (
     refusals,
     remake,
     shared,
-    storages,
     tables,
-    tensors,
-    torch_objects,
+    torch_values,
 )
-from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.owned import Owned
 from xla_nb.protocol.parcel import Packed, bounds_of, module_of_nan
@@ -41,6 +41,8 @@ from xla_nb.protocol.refusals import OnDevice
 from xla_nb.protocol.remake import Call
 
 T = TypeVar("T")
+_STACK = 512 << 20  # bytes, of which as much is used as a chain is long
+_DEPTH = 100_000
 _MOVE = ", and use `.to({})` inside the function"
 
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
@@ -112,7 +114,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return super().reducer_override(obj)
 
     def _reduce_exception(self, obj: Any) -> Any:
-        return exceptions.reduce(obj, self.reduce_code)
+        return by_type.exception(obj, self.reduce_code)
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
@@ -135,8 +137,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
             return self._reduce_optimizer(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
-            return torch_objects.reduced_loader(obj)
-        named = torch_objects.reduced(torch, obj)
+            return torch_values.reduced_loader(obj)
+        named = torch_values.reduced_by_name(torch, obj)
         return self._reduce_storage(torch, obj) if named is NotImplemented else named
 
     def _reduce_storage(self, torch: Any, obj: Any) -> Any:
@@ -146,9 +148,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
                 return NotImplemented
             # Tensors that share a storage have a wrapper each: use one, so that it stays shared.
             raw = self._storages.setdefault((raw.data_ptr(), raw.nbytes()), raw)
-            return storages.typed_storage, (raw, obj.dtype)
+            return torch_values.typed_storage, (raw, obj.dtype)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
-            return storages.raw_storage, (self._memory(obj), obj.is_shared())
+            return torch_values.raw_storage, (self._memory(obj), obj.is_shared())
         return NotImplemented
 
     def _reduce_jax(self, obj: Any) -> Any:
@@ -169,11 +171,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return pickle.PickleBuffer(memory)
 
     def reduce_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced(tensor, self._held(tensor))
+        return torch_values.reduced_tensor(tensor, self._held(tensor))
 
     def _held(self, tensor: Any) -> dict[str, object]:
         """What is sent of what torch leaves out of a tensor."""
-        return tensors.held(tensor)
+        return torch_values.held(tensor)
 
     def _reduce_parametrized(self, module: Any) -> Any:
         """torch refuses, since the class of such a module is one of its own: it is sent too."""
@@ -369,6 +371,18 @@ def _as_deep_as_needed(work: Callable[[], T]) -> T:
         if "deep" not in str(problem) and not isinstance(problem, RecursionError):
             raise
     return with_a_large_stack(work)
+
+
+def with_a_large_stack(work: Callable[[], T]) -> T:
+    """Long chains (of functions that call each other, of linked nodes) are pickled recursively."""
+    before, limit = threading.stack_size(_STACK), sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEPTH))
+    try:
+        with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
+            return pool.submit(contextvars.copy_context().run, work).result()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(before)
 
 
 def _packed(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
-from xla_nb.protocol import inherited, jax_values, parts, tensors
+from xla_nb.protocol import inherited, jax_values, parts, torch_values
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed
@@ -117,7 +117,7 @@ class HomePickler(Pickler):
         return super()._reduce_optimizer(optimizer) if self._hooks else NotImplemented
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced_home(tensor, tensors.home(tensor), self._held(tensor))
+        return torch_values.reduced_home(tensor, torch_values.home(tensor), self._held(tensor))
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
         home = _whole(jax_values.home, tensor)
