@@ -54,6 +54,9 @@ def test_a_weak_reference_that_is_dead_on_ranks_is_told(notebook):
     )
     told = "a weak reference is sent without the `HereNode` that it refers to"
     assert told in shown.stdout + shown.stderr + str(shown.data)
+    shown = notebook.ok("%%xla\nhere_ref()")
+    assert told in shown.stdout + shown.stderr + str(shown.data)
+    notebook.ok("%xla_shutdown")
 
 
 def test_tab_offers_what_the_cell_binds(notebook):
