@@ -119,6 +119,11 @@ MAY_NOT_RUN = {
         "def f(i):\n    match i:\n        case 1: print(gone)\n    return 'ok'",
         r"Cell In\[\d\], line 3 of `f`",
     ),
+    "one that is local where it is surely read": (
+        "def g(x=0):\n    if x: gone\ndef gone_too(): return absent",
+        "def f(i):\n    gone, gone_too = 'ok', g\n    gone_too()\n    return gone",
+        r"Cell In\[1\], line 2 of `g`",
+    ),
     "a method of the launched cell": (
         "",
         "class M:\n    def run(self): return 'ok'\n    def debug(self): return gone\n"

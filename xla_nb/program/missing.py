@@ -11,7 +11,7 @@ import ast
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from xla_nb.errors import ProgramError
 from xla_nb.program.bindings import Comprehension
@@ -25,6 +25,8 @@ from xla_nb.wording import meant
 
 #: What code uses that binds names, or looks for them, which its text does not show.
 _NAMESPACES = {"globals", "locals", "vars", "exec"}
+#: Statements, the label of their cell, and the names that are local to them.
+_Source: TypeAlias = tuple[Sequence[ast.stmt], str, set[str]]
 _MAY_NOT_RUN = (ast.Try, ast.TryStar, ast.Match, ast.Lambda, *DEFINITION, *get_args(Comprehension))
 
 
@@ -63,7 +65,7 @@ class MissingNames:
         self._value = value
         self._lost = lost
         self._noted: dict[str, tuple[str, int]] = {}
-        self._sources: list[tuple[Sequence[ast.stmt], str]] = []
+        self._sources: list[_Source] = []
         self._binds_any = False
         self.entry: object = None
 
@@ -74,7 +76,7 @@ class MissingNames:
     def note(self, names: Names, nodes: Sequence[ast.stmt], label: str) -> None:
         """Note what statements of the cell `label` read and is not there."""
         self._binds_any |= not _NAMESPACES.isdisjoint({*names.now, *names.later})
-        self._sources.append((nodes, label))
+        self._sources.append((nodes, label, set()))
         known = [star_names(module) for module in names.stars]
         if None in known:
             return
@@ -111,23 +113,27 @@ class MissingNames:
         found: dict[str, tuple[str, int]] = {}
         todo, seen = [*self._sources, *self._body(self.entry)], set[str]()
         while todo:
-            nodes, label = todo.pop()
+            nodes, label, local = todo.pop()
             for part in _surely_run(nodes):
-                if isinstance(part, ast.Name):
-                    found.setdefault(part.id, (label, part.lineno))
                 called = part.func if isinstance(part, ast.Call) else None
-                if isinstance(called, ast.Name) and called.id not in seen:
+                if isinstance(part, ast.Name) and part.id not in local:
+                    found.setdefault(part.id, (label, part.lineno))
+                elif isinstance(called, ast.Name) and called.id not in seen | local:
                     seen.add(called.id)
                     todo += self._body(self._value(called.id))
         return found
 
-    def _body(self, function: object) -> list[tuple[Sequence[ast.stmt], str]]:
-        """That of a function of the notebook, and its cell's label."""
-        own = [one.__code__ for one in unwrapped(function) if isinstance(one, FunctionType)]
-        found = self._cells.holding(own[-1]) if own else None
+    def _body(self, function: object) -> list[_Source]:
+        """That of a function of the notebook."""
+        codes = [one.__code__ for one in unwrapped(function) if isinstance(one, FunctionType)]
+        found = self._cells.holding(codes[-1]) if codes else None
         if found is None or not isinstance(found.node, FUNCTION):
             return []
-        return [(found.node.body, found.cell.label)]
+        own = codes[-1]
+        if own.co_qualname != found.node.name:  # it was made inside
+            return []
+        local = {*own.co_varnames, *own.co_cellvars, *own.co_freevars}
+        return [(found.node.body, found.cell.label, local)]
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""
