@@ -32,3 +32,16 @@ def test_a_modules_context_variable_is_that_modules_without_the_notebooks_value(
     program = notebook.build("def f(rank): return at is steps.at, at.get()")
     assert "`steps.at` is on ranks as `import steps` makes it" in program.notes[0]
     assert contextvars.Context().run(notebook.rank, program) == (True, 1)
+
+
+def test_a_function_decorated_with_a_context_manager_is_sent_with_it(notebook):
+    notebook.run(
+        "import contextlib\nseen = []\n@contextlib.contextmanager\ndef noted(what):\n"
+        "    seen.append(what)\n    yield\n    seen.append('end')\n"
+        "@noted('begin')\ndef g(x): return x + 1\ng.tag = seen\nentered = noted(1)"
+    )
+    cell = "def f(rank): return g(1), g(2), g.tag is seen, seen"
+    assert notebook.launch(cell) == (2, 3, True, ["begin", "end"] * 2)
+    notebook.run("entered.__enter__()")
+    with pytest.raises(ShippingError, match=r"Cannot send `entered` .* a generator"):
+        notebook.build("def f(rank): return entered")

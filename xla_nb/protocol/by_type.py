@@ -7,6 +7,7 @@ Each takes whoever asks, and the object. Exceptions are beside them: made again 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import decimal
 import functools
@@ -57,6 +58,14 @@ def _field_kind(_: object, kind: Any) -> Any:
 
 def _context(_: object, context: decimal.Context) -> Any:
     return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
+
+
+def _manager(_: object, manager: Any) -> Any:
+    """What a function decorated with `contextlib.contextmanager` gives, while nobody has entered
+    it: `@torch_xla.compile` decorates with one, which is made anew at each call."""
+    if not hasattr(manager, "func"):
+        return NotImplemented
+    return type(manager), (manager.func, manager.args, manager.kwds)
 
 
 def descriptor(_: object, obj: Any) -> Any:
@@ -159,6 +168,7 @@ def fill_alias(alias: Any, value: object) -> None:
 
 REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     types.MappingProxyType: _proxy,
+    contextlib._GeneratorContextManager: _manager,
     functools.cached_property: _cached_property,
     abc.abstractproperty: descriptor,  # cloudpickle: a plain one
     decimal.Context: _context,
