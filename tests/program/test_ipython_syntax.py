@@ -68,9 +68,9 @@ def test_ipythons_own_translation_is_recognized():
     ("text", "names"),
     [
         ("cp {source} $target", ["source", "target"]),
-        ("echo {first + second.part} {size:>8}", ["first", "second", "size"]),
+        ("echo {first + second.part} {size:>8}", ["first", "second", "part", "size"]),
         ("echo $$ $1 costs", []),
-        ("awk '{print $1}' $file", []),
+        ("awk '{print $1}' $file", ["print", "file"]),
         ("echo {", []),
         ("echo {}", []),
         ("echo $größe", ["größe"]),

@@ -8,16 +8,14 @@ sees the plain calls that IPython translates its syntax to.
 from __future__ import annotations
 
 import ast
-import re
-import string
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
+from xla_nb.protocol.parts import words_in_command
 from xla_nb.wording import listed
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})
 SUPPORTED = frozenset({"env", "set_env", "cd", "time", "pwd"})
-_VARIABLE = re.compile(r"\$(?:\$|([^\W\d]\w*))")
 _SHELL_CALLS = {"system": "!", "getoutput": "!"}
 _MAGIC_CALLS = {"run_line_magic": "%", "run_cell_magic": "%%", "magic": "%"}
 _INSTEAD = {
@@ -60,24 +58,10 @@ def timed(call: ast.Call) -> ast.Module | None:
 
 
 def expanded(call: ast.Call) -> list[str]:
-    """The names that a command or magic takes from variables (`{name}`, `$name`)."""
+    """What may be names that a command or magic takes from variables (`{name}`, `$name`)."""
     if _escape(call) is None or timed(call) is not None:
         return []
-    return [name for text in _texts(call) for name in _names_in_command(text)]
-
-
-def _names_in_command(text: str) -> list[str]:
-    """The names in `{expression}` and `$name` of a command; none where the braces hold something
-    else, as in `awk '{print $1}'`."""
-    found: list[str] = []
-    try:
-        for literal, expression, _, _ in string.Formatter().parse(text):
-            found += filter(None, _VARIABLE.findall(literal))
-            tree = ast.parse((expression or "").strip())
-            found += (node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return found
+    return [name for text in _texts(call) for name in words_in_command(text)]
 
 
 def _texts(call: ast.Call) -> list[str]:

@@ -27,6 +27,7 @@ from xla_nb.protocol.replaced import is_the_notebooks
 
 BUILTIN_NEW = type(object.__new__)
 _LONG = 10_000  # items
+_WORD = r"[^\W\d]\w*"
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 ATTRIBUTES = [
@@ -93,9 +94,14 @@ def in_commands(code: types.CodeType) -> tuple[str, ...]:
             found += in_commands(inner)
     if "get_ipython" in code.co_names:
         texts = [part for part in code.co_consts if isinstance(part, str)]
-        pieces = texts if "time" in texts else re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
-        found += (word for piece in pieces for word in re.findall(r"[^\W\d]\w*", piece))
+        read = re.compile(_WORD).findall if "time" in texts else words_in_command
+        found += (word for text in texts for word in read(text))
     return tuple(found)
+
+
+def words_in_command(text: str) -> list[str]:
+    """What may be names in `{expression}` and `$name` of a command."""
+    return re.findall(_WORD, " ".join(re.findall(r"\{.*?\}|\$\w+", text)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -109,7 +115,7 @@ def in_hints(definition: Any) -> Iterator[str]:
     hints = vars(definition).get("__annotations__", {}) if isinstance(definition, type) else None
     for hint in (definition.__annotations__ if hints is None else hints).values():
         if isinstance(hint, str):
-            yield from re.findall(r"[^\W\d]\w*", hint)
+            yield from re.findall(_WORD, hint)
 
 
 def built_in_base(kind: type) -> tuple[type | None, object]:
