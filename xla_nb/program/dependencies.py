@@ -1,7 +1,6 @@
 """Collect what a program needs from the notebook: name by name, and what each name needs in turn.
 
-What the notebook holds is packed as it is. Source are only the few definitions that cannot be
-packed.
+What the notebook holds is packed as it is; source is only the cell itself, if it has no function.
 """
 
 from __future__ import annotations
@@ -10,24 +9,17 @@ import builtins
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import TypeAlias
 
 from xla_nb.errors import ShippingError
 from xla_nb.program import ipython_syntax, origins
-from xla_nb.program.cells import (
-    GENERATED,
-    Cells,
-    Section,
-    futures,
-    parsed,
-    span,
-)
+from xla_nb.program.cells import GENERATED, Cell, Cells, Section, futures, parsed, span
 from xla_nb.program.imports import Imports, imported_as
 from xla_nb.program.missing import MissingNames
 from xla_nb.program.origins import star_names
-from xla_nb.program.scope import Scope
 from xla_nb.program.split import RANK_NAMES, CellSplit
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
@@ -35,6 +27,7 @@ from xla_nb.protocol.live_units import LiveUnits
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
 from xla_nb.protocol.parts import is_ready
+from xla_nb.protocol.units import Sent
 
 #: The name of a function that the notebook has under none.
 ENTRY = "_xla_nb_entry"
@@ -47,6 +40,23 @@ _MODULE_NAMES = frozenset(
         *("get_ipython", "display"),
     }
 )
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the notebook (or script) contains at this moment.
+
+    `values` are its live globals; `cells` ran before, oldest first. `executed` are the cells that a
+    magic has executed. For live ranks, `sent` is what they have been sent, `remote` are the names
+    that are theirs, and `lost` those of ranks that have ended, each with a clause on that.
+    """
+
+    values: Mapping[str, object]
+    cells: Sequence[Cell]
+    executed: Sequence[Cell] = ()
+    sent: Sent | None = None
+    remote: Set[str] = frozenset()
+    lost: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dependencies:

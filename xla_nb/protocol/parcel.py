@@ -285,7 +285,7 @@ class Parcel:
                 if table is not None and namespace is not None and name not in but:
                     namespace[name] = value
         if namespace is not None:
-            namespace.update(own)  # also where source was executed
+            namespace.update(own)  # also those that it unbinds
         reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
         return values
 
