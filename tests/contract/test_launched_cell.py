@@ -45,6 +45,20 @@ def test_what_the_cell_binds_is_there_afterwards(notebook):
     assert notebook.value("type(again) is HereNet") == "True"
 
 
+def test_a_weak_reference_that_is_dead_on_ranks_is_told(notebook):
+    shown = notebook.ok(
+        spawn(
+            "import weakref\nclass HereNode: ...\nhere_node = HereNode()\n"
+            "here_ref = weakref.ref(here_node)\ndef here_f(rank): return here_ref()"
+        )
+    )
+    told = "a weak reference is sent without the `HereNode` that it refers to"
+    assert told in shown.stdout + shown.stderr + str(shown.data)
+    shown = notebook.ok("%%xla\nhere_ref()")
+    assert told in shown.stdout + shown.stderr + str(shown.data)
+    notebook.ok("%xla_shutdown")
+
+
 def test_tab_offers_what_the_cell_binds(notebook):
     notebook.ok(spawn("here_offered = 1\ndef here_f(rank): return here_offered"))
     notebook.client.complete("here_off", 8)

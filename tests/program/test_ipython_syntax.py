@@ -7,7 +7,8 @@ import ast
 import pytest
 
 from xla_nb.errors import ProgramError
-from xla_nb.program.ipython_syntax import check, find
+from xla_nb.program.ipython_syntax import check, expanded, find
+from xla_nb.protocol.parts import in_commands
 
 
 def line_magic(name: str, line: str = "") -> str:
@@ -61,3 +62,33 @@ def test_ipythons_own_translation_is_recognized():
     manager = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager()
     source = manager.transform_cell("!ls\nx = !ls\n%env A=1\n%pip list\n")
     assert [str(escape) for escape in find(ast.parse(source))] == ["!", "!", "%env", "%pip"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("cp {source} $target", ["source", "target"]),
+        ("echo {first + second.part} {size:>8}", ["first", "second", "part", "size"]),
+        ("echo $$ $1 costs", []),
+        ("awk '{print $1}' $file", ["print", "file"]),
+        ("echo {", []),
+        ("echo {}", []),
+        ("echo $größe", ["größe"]),
+    ],
+)
+def test_names_that_a_command_is_given(text, names):
+    call = ast.parse(f"get_ipython().system({text!r})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    assert expanded(call) == names
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("system('ls --all $folder {names[0]}')", ["folder", "names"]),
+        ("run_line_magic('time', 'train(model)')", ["time", "train", "model"]),
+    ],
+)
+def test_the_words_in_the_commands_of_a_function(call, words):
+    code = compile(f"def f():\n    get_ipython().{call}", "", "exec").co_consts[0]
+    assert sorted({*in_commands(code)} - {"run_line_magic", "system"}) == sorted(words)

@@ -118,20 +118,6 @@ def test_a_name_of_the_ranks_that_functions_of_the_notebook_read_is_one_of_both(
     assert not notebook.program("1").both
 
 
-def test_a_definition_that_is_executed_again_is_told_once(notebook: LiveNotebook) -> None:
-    notebook.run(
-        """
-        import threading
-        def g(lock=threading.RLock()): return 1
-        g.__kwdefaults__, g.held = None, (n for n in ())
-        """
-    )
-    assert notebook.cell("g()") == 1
-    assert any("cannot be sent as it is" in note for note in notebook.notes)
-    assert notebook.cell("g()") == 1
-    assert notebook.notes == ()
-
-
 def test_modules_are_imported(notebook: LiveNotebook) -> None:
     notebook.run("import math as m\nimport os.path\ndef f(): return m.floor(2.5)")
     assert notebook.cell("f() + m.ceil(1.5), os.path.basename('a/b')") == (4, "b")

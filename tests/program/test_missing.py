@@ -58,15 +58,6 @@ def test_so_it_is_with_a_function_that_comes_as_an_argument(notebook):
     ) == [1]
 
 
-def test_so_it_is_with_a_definition_that_is_executed_again(notebook):
-    notebook.run(
-        "import threading\ndef locked(f):\n    lock = threading.Lock()\n"
-        "    def g():\n        with lock: return f()\n    return g"
-    )
-    notebook.run("@locked\n" + INIT)
-    assert notebook.launch("def f(i):\n    init()\n    return model") == [1]
-
-
 def test_a_name_that_a_function_binds_which_is_not_sent_is_refused(notebook):
     notebook.run(INIT)
     with pytest.raises(ProgramError, match=r"Cell In\[2\], line 1: name 'model' is not defined"):
@@ -128,6 +119,11 @@ MAY_NOT_RUN = {
         "def f(i):\n    match i:\n        case 1: print(gone)\n    return 'ok'",
         r"Cell In\[\d\], line 3 of `f`",
     ),
+    "one that is local where it is surely read": (
+        "def g(x=0):\n    if x: gone\ndef gone_too(): return absent",
+        "def f(i):\n    gone, gone_too = 'ok', g\n    gone_too()\n    return gone",
+        r"Cell In\[1\], line 2 of `g`",
+    ),
     "a method of the launched cell": (
         "",
         "class M:\n    def run(self): return 'ok'\n    def debug(self): return gone\n"
@@ -180,58 +176,52 @@ def test_names_that_the_text_does_not_bind_may_be_bound_when_it_runs(notebook, l
     assert notebook.rank(program) == "ok"
 
 
-#: What ranks surely get to, each with the cell and the line of the refusal.
+#: What the launched function surely gets to, with the line of the refusal.
 SURELY = {
-    "the launched function": ("", "def f(i): return gone", r"In\[2\], line 1"),
-    "a loop": ("", "def f(i):\n    for n in [1]:\n        gone(n)", r"In\[2\], line 3"),
-    "a function inside": (
-        "",
-        "def f(i):\n    def inner(): return gone\n    return inner()",
-        r"In\[2\], line 2",
-    ),
-    "a function that is called": (
-        "",
-        "def g(): return gone\ndef f(i): return [g()]",
-        r"In\[2\], line 1",
-    ),
-    "one of the notebook's": ("def g():\n    return gone", "def f(i): g()", r"In\[1\], line 2"),
-    "one that calls it": (
-        "def g():\n    return gone\ndef h(): return g()",
-        "def f(i): h()",
-        r"In\[1\], line 2",
-    ),
+    "the launched function": ("def f(i): return gone", 1),
+    "a loop": ("def f(i):\n    for n in [1]:\n        gone(n)", 3),
+    "the condition itself": ("def f(i):\n    if gone: pass", 2),
+    "a function that it calls": ("def g(): return gone\ndef f(i): return [g()]", 1),
+    "elsewhere, too": ("def g():\n    if not g: gone\ndef f(i):\n    g()\n    gone", 5),
     "a wrapped one": (
         "import functools\ndef deco(f):\n    @functools.wraps(f)\n"
-        "    def inner(): return f()\n    return inner\n@deco\ndef g():\n    return gone",
-        "def f(i): g()",
-        r"In\[1\], line 8",
-    ),
-    "a lambda": ("g = lambda: gone", "def f(i): return g()", r"In\[1\], line 1"),
-    "an object that is made": (
-        "class A:\n    def __init__(self): gone",
-        "def f(i): A()",
-        r"In\[1\], line 2",
-    ),
-    "the condition itself": ("", "def f(i):\n    if gone: pass", r"In\[2\], line 2"),
-    "elsewhere, too": (
-        "def g():\n    if not g: gone",
-        "def f(i):\n    g()\n    gone",
-        r"In\[2\], line 3",
+        "    def inner(*args): return f(*args)\n    return inner\n@deco\ndef f(i): return gone",
+        7,
     ),
 }
 
 
-@pytest.mark.parametrize(("cell", "launched", "where"), SURELY.values(), ids=SURELY)
-def test_a_name_that_ranks_surely_get_to_is_refused(notebook, cell, launched, where):
-    notebook.run(cell)
-    with pytest.raises(ProgramError, match=rf"Cell {where}: name 'gone' is not defined"):
+@pytest.mark.parametrize(("launched", "line"), SURELY.values(), ids=SURELY)
+def test_a_name_that_the_launched_function_surely_reads_is_refused(notebook, launched, line):
+    with pytest.raises(ProgramError, match=rf"In\[1\], line {line}: name 'gone' is not defined"):
         notebook.build(launched, entry="f")
 
 
-def test_a_call_of_a_function_of_the_notebook_is_surely_a_call(notebook):
-    notebook.run("def g(i):\n    return gone")
-    with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: name 'gone' is not defined"):
-        notebook.call(notebook.values["g"])
+#: What the launched function calls in another way, with the line of the note.
+CALLED = {
+    "a function inside": ("def f(i):\n    def inner(): return gone\n    return inner()", 2),
+    "an object that is made": ("class A:\n    def __init__(self): gone\ndef f(i): A()", 2),
+}
+
+
+@pytest.mark.parametrize(("launched", "line"), CALLED.values(), ids=CALLED)
+def test_a_name_that_only_what_it_calls_reads_is_told_and_raises_there(notebook, launched, line):
+    program = notebook.build(launched, entry="f")
+    (note,) = program.notes
+    assert re.match(rf"Cell In\[1\], line {line} of `[\w.<>]+`: name 'gone' is not defined", note)
+    with pytest.raises(NameError):
+        notebook.rank(program)
+
+
+def test_what_a_function_of_the_notebook_surely_reads_is_refused(notebook):
+    notebook.run("def g(i):\n    return gone\ndef h(): return g(1)")
+    for launch in (
+        lambda: notebook.call(notebook.values["g"]),
+        lambda: notebook.build("def f(i): return h()"),
+        lambda: notebook.build("h()"),
+    ):
+        with pytest.raises(ProgramError, match=r"In\[1\], line 2: name 'gone' is not defined"):
+            launch()
 
 
 def test_the_cell_that_deleted_a_name_is_named_as_that(notebook):

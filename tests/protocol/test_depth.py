@@ -2,7 +2,7 @@
 
 import contextvars
 
-from xla_nb.protocol.depth import with_a_large_stack
+from xla_nb.protocol.pickling import with_a_large_stack
 
 at = contextvars.ContextVar("at", default=0)
 

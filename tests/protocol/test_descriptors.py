@@ -21,8 +21,6 @@ class Bare(property): pass
 class Static(staticmethod):
     def __call__(self, *args): return "static"
 class Of(classmethod): pass
-class Cached(functools.cached_property):
-    tag = "of ours"
 def of_whom(self):
     "Says it."
     return self.n
@@ -35,7 +33,7 @@ class Thing:
     make = Static(lambda: 5)
     @Of
     def who(cls): return cls
-    @Cached
+    @functools.cached_property
     def once(self):
         self.live.append(1)
         return __class__
@@ -52,7 +50,7 @@ def f(rank):
         thing.length, thing.bare is Thing, thing.make(), thing.who() is Thing, thing.once is Thing,
         thing.once is Thing, thing.live, thing.old, Thing.length is shared, shared.unit,
         shared.__doc__, setattr(thing, "size", 4), thing.length, held["who"].mine[0] is shared,
-        held["once"].tag, held["once"].attrname, Thing.who.__func__.of,
+        held["once"].attrname, Thing.who.__func__.of,
         [type(held[n]).__name__ for n in ("length", "size", "bare", "make", "who", "once", "old")],
     )
 """

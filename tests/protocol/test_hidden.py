@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.notebook_double import opened
-from xla_nb.protocol import hidden
+from xla_nb.errors import ShippingError
+from xla_nb.protocol import hostile
 
 notebook = pytest.fixture(opened)
 
@@ -15,30 +16,22 @@ class Proxy:
     def __init__(self, held): self.held = held
     @property
     def __class__(self): return type(self.held)
-class Told:
-    __slots__ = ("slot", "__weakref__", "n")
-    __dict__ = property(lambda self: {"n": self.n, "told": True})
 class Named:
     live = []
     def __init__(self, n): self.n, self.me = n, self
-    @property
-    def __dict__(self): return {"told": __class__.live}
     __name__ = property(lambda self: f"named {self.n}")
     def whose(self): return __class__
 class Under(Named): pass
 Named.live.append(1)
 one, other, table, tensor = Proxy(1), Proxy([2]), Proxy({}), Proxy(torch.ones(1))
-told = Told()
-told.n, told.slot = 3, [told]
 named, under = Named(5), Under(6)
 keep = {named: under}
 def f(rank):
     return (
         isinstance(one, int), isinstance(other, list), isinstance(table, dict), other.held,
         isinstance(tensor, torch.Tensor), tensor.held.item(), type(tensor) is Proxy,
-        vars(told), told.slot[0] is told, told.n,
-        vars(named), named.n, named.me is named, named.__name__, named.whose() is Named,
-        under.n, under.__name__, Under.__name__, Named.__name__, vars(under)["told"] is Named.live,
+        named.n, named.me is named, named.__name__, named.whose() is Named,
+        under.n, under.__name__, Under.__name__, Named.__name__,
         keep[named] is under, Named.__mro__[1] is object, Named.__dict__["live"],
     )
 """
@@ -52,6 +45,17 @@ def test_they_are_on_a_rank_what_they_are_in_the_notebook(notebook):
     assert not program.notes
 
 
+def test_one_whose_dict_is_something_else_is_refused_by_name(notebook):
+    notebook.run(
+        "class Told:\n    def __init__(self): self.n = 1\n"
+        "    __dict__ = property(lambda self: {})\ntold = Told()"
+    )
+    with pytest.raises(
+        ShippingError, match=r"`told` .* a `Told`, whose class says itself what its"
+    ):
+        notebook.build("def f(rank): return told")
+
+
 def test_an_object_is_not_asked_for_its_class():
     class Asked:
         @property
@@ -60,4 +64,4 @@ def test_an_object_is_not_asked_for_its_class():
 
     made = Asked()
     made.held = 1
-    assert hidden.attributes(made) == {"held": 1}
+    assert hostile.attributes(made) == {"held": 1}

@@ -225,10 +225,6 @@ def test_a_key_that_is_not_found_where_it_is_opened_is_refused(notebook):
 
 #: What else a result keeps as on the way out.
 KEPT = {
-    "attributes of a date's subclass": (
-        "import datetime\nclass D(datetime.date): pass\nbox = D(2020, 1, 2)\nbox.tag = 'mine'",
-        "type(box) is D and box.tag == 'mine' and box.year == 2020",
-    ),
     "a dict that is its own attributes": (
         "class A(dict):\n"
         "    def __init__(self, **kw): super().__init__(**kw); self.__dict__ = self\n"

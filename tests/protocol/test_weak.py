@@ -1,4 +1,4 @@
-"""Weak references that call somebody, and those of methods."""
+"""Weak references that call somebody."""
 
 import pytest
 
@@ -8,8 +8,7 @@ notebook = pytest.fixture(opened)
 
 THINGS = """
 import weakref
-class Thing:
-    def name(self): return "thing"
+class Thing: ...
 box, log = [Thing()], []
 """
 
@@ -33,23 +32,6 @@ def test_its_owner_may_be_what_it_calls(notebook):
     assert notebook.launch(cell) == (None, [True])
 
 
-def test_a_weak_method_is_that_of_the_object(notebook):
-    notebook.run(
-        THINGS + "one = weakref.WeakMethod(box[0].name)\n"
-        "other = weakref.WeakMethod(box[0].name, log.append)"
-    )
-    cell = (
-        "def f(rank):\n"
-        "    lives = one()(), other().__self__ is box[0]\n"
-        "    box.clear()\n"
-        "    return lives, one(), other(), log == [other]"
-    )
-    assert notebook.launch(cell) == (("thing", True), None, None, True)
-
-
 def test_a_reference_that_is_dead_is_dead_on_ranks_and_calls_nobody(notebook):
-    notebook.run(
-        THINGS + "dead = weakref.ref(Thing(), log.append), weakref.WeakMethod(Thing().name)\n"
-        "log.clear()"
-    )
-    assert notebook.launch("def f(rank): return [ref() for ref in dead], log") == ([None, None], [])
+    notebook.run(THINGS + "dead = [weakref.ref(Thing(), log.append)]\nlog.clear()")
+    assert notebook.launch("def f(rank): return [ref() for ref in dead], log") == ([None], [])

@@ -46,7 +46,7 @@ class LiveRank:
         known = self.remote | set(__builtins__) | _ALWAYS  # type: ignore[arg-type]
         live = LiveUnits(mine, lambda code: None, (), known, tokens=self.sent.tokens)
         roots = {name: mine[name] for name in names if name in mine}
-        return self.sent.pack(roots, live, self.remote, {})
+        return self.sent.pack(roots, live, self.remote)
 
     def open(self, packed: Packed) -> set[str]:
         """Open what was packed; returns the names that it had values of."""

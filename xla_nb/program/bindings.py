@@ -27,93 +27,63 @@ def room() -> Iterator[None]:
 
 def bindings(nodes: Iterable[ast.AST]) -> set[str]:
     """The names that these statements bind in their own scope, conditionally or not."""
-    binder = Binder()
-    with room():
-        for node in nodes:
-            binder.visit(node)
-    return binder.names | binder.beyond
+    block = Block(nodes)
+    return block.names | block.beyond
 
 
-class Binder(ast.NodeVisitor):
-    """Collects the names that a block binds, without entering nested scopes. Those that are only
-    `declared` (`x: int`) are a function's own, and at the top level nothing happens to them; those
-    `beyond` are bound in bodies of classes that say `global`."""
+class Block:
+    """What a block binds, without what nested scopes do. Names that are only `declared` (`x: int`)
+    are a function's own, and at the top level nothing happens to them; those `beyond` are bound in
+    bodies of classes that say `global`."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Iterable[ast.AST]) -> None:
         self.names: set[str] = set()
         self.declared: set[str] = set()
         self.beyond: set[str] = set()
         self.globals: set[str] = set()
-        self.nonlocals: set[str] = set()
+        self.outer: set[str] = set()  # with nonlocal ones
+        todo = list(nodes)
+        while todo:
+            node = todo.pop()
+            self._take(node)
+            todo += _parts(node)
 
-    @property
-    def outer(self) -> set[str]:
-        return self.globals | self.nonlocals
+    def _take(self, node: ast.AST) -> None:
+        match node:
+            case ast.Name(id=str(name), ctx=ast.Store() | ast.Del()):
+                self.names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self.names.add(name)
+            case ast.ClassDef(name=name, body=body):
+                self.names.add(name)
+                inner = Block(body)
+                self.beyond |= (inner.names & inner.globals) | inner.beyond
+            case ast.alias(name=name, asname=asname) if name != "*":
+                self.names.add(asname or name.partition(".")[0])
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                self.names.add(name)
+            case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                self.names.add(name)
+            case ast.AnnAssign(value=None, target=ast.Name(id=name)):
+                self.declared.add(name)
+            case ast.Global(names=names):
+                self.globals.update(names)
+                self.outer.update(names)
+            case ast.Nonlocal(names=names):
+                self.outer.update(names)
 
-    def _definition(self, node: Function | ast.ClassDef) -> None:
-        self.names.add(node.name)
-        outside: list[ast.expr] = list(node.decorator_list)
-        if isinstance(node, ast.ClassDef):
-            outside += [*node.bases, *(keyword.value for keyword in node.keywords)]
-            body = Binder()
-            for statement in node.body:
-                body.visit(statement)
-            self.beyond |= (body.names & body.globals) | body.beyond
-        else:
-            outside += [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-        for expression in outside:
-            self.visit(expression)
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
-            self.visit(default)
-
-    def _comprehension(self, node: Comprehension) -> None:
-        # Its targets are local to it; a walrus inside binds here.
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.NamedExpr) and isinstance(inner.target, ast.Name):
-                self.names.add(inner.target.id)
-
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if not isinstance(node.ctx, ast.Load):
-            self.names.add(node.id)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is None and isinstance(node.target, ast.Name):
-            self.declared.add(node.target.id)
-            self.visit(node.annotation)
-        else:
-            self.generic_visit(node)
-
-    def visit_alias(self, node: ast.alias) -> None:
-        if node.name != "*":
-            self.names.add(node.asname or node.name.partition(".")[0])
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        self._maybe(node.name)
-        self.generic_visit(node)
-
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:
-        self._maybe(node.name)
-        self.generic_visit(node)
-
-    def visit_MatchStar(self, node: ast.MatchStar) -> None:
-        self._maybe(node.name)
-
-    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
-        self._maybe(node.rest)
-        self.generic_visit(node)
-
-    def visit_Global(self, node: ast.Global) -> None:
-        self.globals.update(node.names)
-
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
-        self.nonlocals.update(node.names)
-
-    def _maybe(self, name: str | None) -> None:
-        if name is not None:
-            self.names.add(name)
+def _parts(node: ast.AST) -> Iterable[ast.AST]:
+    """The parts of a node that are of its scope."""
+    match node:
+        case ast.FunctionDef(args=args) | ast.AsyncFunctionDef(args=args) | ast.Lambda(args=args):
+            outside = [*args.defaults, *filter(None, args.kw_defaults)]
+            return [*getattr(node, "decorator_list", []), *outside]
+        case ast.ClassDef():
+            return [*node.decorator_list, *node.bases, *node.keywords]
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            # Its targets are local to it; a walrus inside binds here.
+            return [part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr)]
+        case ast.AnnAssign(value=None, target=ast.Name()):
+            return [node.annotation]
+    return ast.iter_child_nodes(node)

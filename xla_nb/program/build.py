@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xla_nb.program.cells import Cell, Section, future_flags, parsed, unreadable
-from xla_nb.program.dependencies import ENTRY, Dependencies
+from xla_nb.program.dependencies import ENTRY, Dependencies, Scope
 from xla_nb.program.entry import check_entry, check_live
 from xla_nb.program.origins import name_of
-from xla_nb.program.scope import Scope
 from xla_nb.program.split import RANK_NAMES, functions, live_cell, split_cell
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.order import ARGUMENTS
@@ -158,7 +157,7 @@ def build_group(scope: Scope, *, name: str, label: str) -> Program:
 def _assembled(
     needs: Dependencies, args: tuple[object, ...], module: Section | None = None, **fields: Any
 ) -> Program:
-    parcel = needs.pack(args)  # which decides what else travels as source
+    parcel = needs.pack(args)  # which decides what else is imported
     return Program(
         parcel=parcel,
         imports=tuple(needs.imports()),

@@ -1,7 +1,6 @@
 """Collect what a program needs from the notebook: name by name, and what each name needs in turn.
 
-What the notebook holds is packed as it is. Source are only the few definitions that cannot be
-packed.
+What the notebook holds is packed as it is; source is only the cell itself, if it has no function.
 """
 
 from __future__ import annotations
@@ -10,28 +9,17 @@ import builtins
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import TypeAlias
 
 from xla_nb.errors import ShippingError
 from xla_nb.program import ipython_syntax, origins
-from xla_nb.program.cells import (
-    DEFINITION,
-    GENERATED,
-    Cells,
-    Section,
-    Statement,
-    future_flags,
-    futures,
-    parsed,
-    span,
-)
+from xla_nb.program.cells import GENERATED, Cell, Cells, Section, futures, parsed, span
 from xla_nb.program.imports import Imports, imported_as
 from xla_nb.program.missing import MissingNames
-from xla_nb.program.names import names_in
 from xla_nb.program.origins import star_names
-from xla_nb.program.scope import Scope
 from xla_nb.program.split import RANK_NAMES, CellSplit
 from xla_nb.protocol import pickling, refusals
 from xla_nb.protocol.live import Live
@@ -39,7 +27,7 @@ from xla_nb.protocol.live_units import LiveUnits
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
 from xla_nb.protocol.parts import is_ready
-from xla_nb.protocol.remake import Source
+from xla_nb.protocol.units import Sent
 
 #: The name of a function that the notebook has under none.
 ENTRY = "_xla_nb_entry"
@@ -52,6 +40,23 @@ _MODULE_NAMES = frozenset(
         *("get_ipython", "display"),
     }
 )
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the notebook (or script) contains at this moment.
+
+    `values` are its live globals; `cells` ran before, oldest first. `executed` are the cells that a
+    magic has executed. For live ranks, `sent` is what they have been sent, `remote` are the names
+    that are theirs, and `lost` those of ranks that have ended, each with a clause on that.
+    """
+
+    values: Mapping[str, object]
+    cells: Sequence[Cell]
+    executed: Sequence[Cell] = ()
+    sent: Sent | None = None
+    remote: Set[str] = frozenset()
+    lost: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dependencies:
@@ -67,7 +72,6 @@ class Dependencies:
         self.script = origins.script(scope.values)
         self._values = scope.values
         self._cells = Cells(scope.cells, scope.executed)
-        self._mains = {"__main__", str(scope.values.get("__name__", "__main__"))}
         self._sent = scope.sent
         self._remote = scope.remote
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
@@ -83,7 +87,6 @@ class Dependencies:
             functools.partial(Dependencies._value, own),
             scope.lost,
         )
-        self._set_by_source: set[str] = set()
 
     def cell(self, plan: CellSplit) -> None:
         """Take the text of a cell that ranks run, and what it needs."""
@@ -107,7 +110,7 @@ class Dependencies:
         named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
         name = named[0] if named else ENTRY
         self._roots[name] = fn
-        self._missing.called.add(name)
+        self._missing.entry = fn
         return name
 
     @property
@@ -123,31 +126,22 @@ class Dependencies:
 
         Raises ProgramError and ShippingError.
         """
-        executed: dict[int, Source] = dict(self._sent.executed) if self._sent else {}
         asked: set[str] = set()
         while True:
-            live = self._units(executed) if self._sent else self._live(executed)
+            live = self._units() if self._sent else self._live()
             try:
-                parcel = self._packed(args, live, executed)
+                parcel = self._packed(args, live)
             except KeyboardInterrupt:
                 raise
             except BaseException:  # `__reduce__` may even exit
-                definition, source, problem = self._unpacked(live, args, executed)
-                if id(definition) in executed:  # and even so it cannot be pickled
-                    origin = f"{source.label}, line {source.first_line}"
-                    details = refusals.described(definition, origin)
-                    told = refusals.refusal(source.name, details, problem)
-                    raise ShippingError(f"{told} Nothing was run on ranks.") from None
-                executed[id(definition)] = source
-                self.notes.append(_executed_again(source, problem))
-                continue
+                raise ShippingError(self._refusal(live, args)) from None
             fresh = live.wanted - asked
             asked |= fresh
             theirs = (cell for cell in self._cells.texts() if cell.label in live.seen)
             if not self._imports.inside(theirs) and not fresh:
                 break
             self._need(fresh)
-        self.notes += self._missing.check(live, self._set_by_source)
+        self.notes += self._missing.check(live)
         self._vet(live)
         sent = {*self._roots, *live.used, *live.named} - {ARGUMENTS}
         if self._sent is not None:
@@ -156,14 +150,12 @@ class Dependencies:
         self._remember(live, args, sent)
         return parcel
 
-    def _packed(
-        self, args: tuple[object, ...], live: Live, executed: Mapping[int, Source]
-    ) -> Packed:
+    def _packed(self, args: tuple[object, ...], live: Live) -> Packed:
         if self._sent is None:
             return pickling.pack({**self._roots, ARGUMENTS: args}, live)
         assert isinstance(live, LiveUnits)
-        roots = {**self._roots, ARGUMENTS: args} if self._missing.called else self._roots
-        return self._sent.pack(roots, live, self._remote, executed)
+        roots = {**self._roots, ARGUMENTS: args} if self._missing.entry is not None else self._roots
+        return self._sent.pack(roots, live, self._remote)
 
     def sections(self) -> Iterator[Section]:
         """The source before the cell itself: imports."""
@@ -211,13 +203,13 @@ class Dependencies:
 
     # Packing
 
-    def _live(self, executed: Mapping[int, Source]) -> Live:
-        return Live(*self._about(), executed, source=self._imports.follow)
+    def _live(self) -> Live:
+        return Live(*self._about(), source=self._imports.follow)
 
-    def _units(self, executed: Mapping[int, Source]) -> LiveUnits:
+    def _units(self) -> LiveUnits:
         assert self._sent is not None
         follow = self._imports.follow
-        return LiveUnits(*self._about(), executed, source=follow, tokens=self._sent.tokens)
+        return LiveUnits(*self._about(), source=follow, tokens=self._sent.tokens)
 
     def _about(self) -> tuple[dict[str, object], Labelled, set[str], Set[str]]:
         """What the notebook holds, how its code is labelled, which names' definitions travel as
@@ -231,13 +223,8 @@ class Dependencies:
         newer = self._bound - self._roots.keys()
         return held, self._cells.labelled, newer, self._known
 
-    def _unpacked(
-        self, live: Live, args: tuple[object, ...], executed: Mapping[int, Source]
-    ) -> tuple[object, Source, BaseException]:
-        """The innermost definition that cannot be packed as it is, its source, and why not.
-
-        Raises ShippingError for a value, and where there is no source.
-        """
+    def _refusal(self, live: Live, args: tuple[object, ...]) -> str:
+        """What cannot be packed, the innermost that has a name, and why not."""
         arguments = {f"args[{n}]": value for n, value in enumerate(args)}
         tried = {**self._roots, **live.used, **live.named, **arguments}
         tried.pop(ARGUMENTS, None)
@@ -249,7 +236,7 @@ class Dependencies:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            inner = self._live(executed)
+            inner = self._live()
             try:
                 pickling.pack({name: value}, inner)
             except KeyboardInterrupt:
@@ -258,41 +245,22 @@ class Dependencies:
                 culprit = name, value, fault
                 tried = {**inner.used, **inner.named}
         if culprit is None:
-            raise ShippingError("Cannot send the notebook's values to ranks together.") from None
+            return "Cannot send the notebook's values to ranks together."
         name, value, problem = culprit
-        found = origins.definition(name, value, self._cells, self._mains)
-        if found is None or not isinstance(found.node, DEFINITION):
-            shown, code, held = origins.in_code(name, value, self._values)
-            origin = self._origin(code) if self._values.get(code) is held else ""
-            way = refusals.culprit(held, lambda part: self._can_be_sent(part, executed))
-            told = refusals.refusal(shown, refusals.described(held, origin), problem, way, code)
-            raise ShippingError(f"{told} Nothing was run on ranks.") from None
-        return value, self._source(found), problem
+        shown, code, held = origins.in_code(name, value, self._values)
+        origin = self._origin(code) if self._values.get(code) is held else ""
+        way = refusals.culprit(held, self._can_be_sent)
+        told = refusals.refusal(shown, refusals.described(held, origin), problem, way, code)
+        return f"{told} Nothing was run on ranks."
 
-    def _can_be_sent(self, value: object, executed: Mapping[int, Source]) -> bool:
+    def _can_be_sent(self, value: object) -> bool:
         try:
-            pickling.pack({"": value}, self._live(executed))
+            pickling.pack({"": value}, self._live())
         except KeyboardInterrupt:
             raise
         except BaseException:
             return False
         return True
-
-    def _source(self, found: Statement) -> Source:
-        """A definition of the notebook to be executed again, with what it needs."""
-        assert isinstance(found.node, DEFINITION)
-        names = names_in([found.node], lazy_annotations="annotations" in self.futures)
-        self.sources[found.cell.label] = found.cell.source
-        self._set_by_source |= names.sets
-        self._need(name for name in names.wanted() if name in self._values)
-        return Source(
-            name=found.node.name,
-            label=found.cell.label,
-            first_line=found.section.first_line,
-            text=found.section.text,
-            flags=future_flags(self.futures),
-            needs={name: self._values[name] for name in names.now if name in self._values},
-        )
 
     def _origin(self, name: str) -> str:
         """The line of the last statement that binds the name."""
@@ -321,13 +289,6 @@ class Dependencies:
             found = self._cells.holding(code)
             if found is not None:
                 self.notes += ipython_syntax.check(found.node, found.cell.label)
-
-
-def _executed_again(source: Source, problem: BaseException) -> str:
-    return (
-        f"{source.label}, line {source.first_line}: `{source.name}` cannot be sent as it is "
-        f"({problem}); ranks execute its definition again, without what was changed since"
-    )
 
 
 def _unknown(module: str) -> str:

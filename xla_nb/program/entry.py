@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 
 from xla_nb.errors import ProgramError
 from xla_nb.program.cells import Cell, parsed
-from xla_nb.program.origins import own_name
+from xla_nb.program.origins import name_of
 from xla_nb.program.split import functions
 from xla_nb.wording import meant, several, shortened
 
@@ -42,59 +41,43 @@ def check_live(
     """Check an entry; True if it takes the lock. `fix` shows how arguments are passed."""
     if not callable(fn):
         raise ProgramError(f"{fn!r} is not callable. Pass the function that ranks call.")
-    call = _Call(own_name(fn)[1] or type(fn).__name__, args, fix, where)
-    call.refuse_kind(inspect.iscoroutinefunction(fn), inspect.isgeneratorfunction(fn))
+    name = name_of(fn, "__qualname__") or type(fn).__name__
+    if inspect.iscoroutinefunction(fn):
+        raise ProgramError(
+            f"{where}{name} is an async function, which ranks cannot call. Make it a plain "
+            "function and use asyncio.run(...) inside."
+        )
+    if inspect.isgeneratorfunction(fn):
+        raise ProgramError(
+            f"{where}{name} is a generator (it has `yield`), so calling it would run nothing. "
+            "Return a list, or launch a function that loops over it."
+        )
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some C functions have none
         return False
-    return call.check(signature)
+    takes_lock = _takes_lock(signature, 1 + len(args))
+    try:
+        signature.bind(0, *args, **({"lock": None} if takes_lock else {}))
+    except TypeError as error:
+        extra = f"and {several(len(args), 'argument')}" if args else "alone"
+        told = f"{where}Cannot call {name}{signature} with the rank {extra}: {error}. "
+        raise ProgramError(told + _remedy(signature, fix)) from None
+    return takes_lock
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A rank's call: the entry's name, the arguments after the rank, and how to pass them."""
-
-    name: str
-    args: Sequence[object]
-    fix: str
-    where: str = ""
-
-    def refuse_kind(self, is_async: bool, is_generator: bool) -> None:
-        if is_async:
-            raise ProgramError(
-                f"{self.where}{self.name} is an async function, which ranks cannot call. Make it "
-                "a plain function and use asyncio.run(...) inside."
-            )
-        if is_generator:
-            raise ProgramError(
-                f"{self.where}{self.name} is a generator (it has `yield`), so calling it would "
-                "run nothing. Return a list, or launch a function that loops over it."
-            )
-
-    def check(self, signature: inspect.Signature) -> bool:
-        """Refuse arguments that do not match; True if it takes the lock."""
-        takes_lock = _takes_lock(signature, 1 + len(self.args))
-        try:
-            signature.bind(0, *self.args, **({"lock": None} if takes_lock else {}))
-        except TypeError as error:
-            raise ProgramError(self._misfit(signature, error)) from None
-        return takes_lock
-
-    def _misfit(self, signature: inspect.Signature, error: TypeError) -> str:
-        extra = f"and {several(len(self.args), 'argument')}" if self.args else "alone"
-        message = f"{self.where}Cannot call {self.name}{signature} with the rank {extra}: {error}. "
-        parameters = list(signature.parameters.values())
-        if not parameters:
-            return f"{message}Add a first parameter for the rank's index."
-        wanted = [
-            p.name for p in parameters[1:]
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-            and p.name != "lock"
-        ]  # fmt: skip
-        if not wanted:
-            return f"{message}Pass no arguments, or add parameters for them."
-        return f"{message}Pass them as {self.fix.format(', '.join(wanted))}."
+def _remedy(signature: inspect.Signature, fix: str) -> str:
+    parameters = list(signature.parameters.values())
+    if not parameters:
+        return "Add a first parameter for the rank's index."
+    wanted = [
+        p.name for p in parameters[1:]
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        and p.name != "lock"
+    ]  # fmt: skip
+    if not wanted:
+        return "Pass no arguments, or add parameters for them."
+    return f"Pass them as {fix.format(', '.join(wanted))}."
 
 
 def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
@@ -104,9 +87,6 @@ def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
             open_ = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and position >= passed
             return open_ or parameter.kind is parameter.KEYWORD_ONLY
     return False
-
-
-# --- messages ---------------------------------------------------------------------------------
 
 
 def _no_entry(entry: str, cell: Cell, own: Sequence[str], values: Mapping[str, object]) -> str:

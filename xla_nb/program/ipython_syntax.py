@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
-from xla_nb.protocol import escapes
+from xla_nb.protocol.parts import words_in_command
 from xla_nb.wording import listed
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})
@@ -50,16 +50,18 @@ def timed(call: ast.Call) -> ast.Module | None:
     escape = _escape(call)
     if escape is None or str(escape) != "%time":
         return None
-    trees = [escapes.timed(text) for text in _texts(call)[1:]]
-    tree = trees[0] if trees else None
-    return ast.increment_lineno(tree, call.lineno - 1) if tree else None
+    try:
+        trees = [ast.parse(text.strip()) for text in _texts(call)[1:2]]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return ast.increment_lineno(trees[0], call.lineno - 1) if trees else None
 
 
 def expanded(call: ast.Call) -> list[str]:
-    """The names that a command or magic takes from variables (`{name}`, `$name`)."""
+    """What may be names that a command or magic takes from variables (`{name}`, `$name`)."""
     if _escape(call) is None or timed(call) is not None:
         return []
-    return [name for text in _texts(call) for name in escapes.in_command(text)]
+    return [name for text in _texts(call) for name in words_in_command(text)]
 
 
 def _texts(call: ast.Call) -> list[str]:

@@ -1,25 +1,33 @@
 """Names that a program reads and nothing binds.
 
-They are noted while source is taken, and refused once it is known what travels: a function among it
-may bind one with `global` when it runs. One that the program may never get to is told, no more.
+They are noted while source is taken, and told once it is known what travels: a function among it
+may bind one with `global` when it runs. One that the launched cell or function surely reads,
+behind no `if` or such, is refused.
 """
 
 from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import TypeAlias, get_args
 
 from xla_nb.errors import ProgramError
-from xla_nb.program import surely
-from xla_nb.program.cells import Cells
+from xla_nb.program.bindings import Comprehension
+from xla_nb.program.cells import DEFINITION, FUNCTION, Cells
 from xla_nb.program.names import Names, names_in
-from xla_nb.program.origins import star_names
+from xla_nb.program.origins import star_names, unwrapped
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol.live import Live
+from xla_nb.protocol.parts import names_in as names_in_code
 from xla_nb.wording import meant
+
+#: What code uses that binds names, or looks for them, which its text does not show.
+_NAMESPACES = {"globals", "locals", "vars", "exec"}
+#: Statements, the label of their cell, and the names that are local to them.
+_Source: TypeAlias = tuple[Sequence[ast.stmt], str, set[str]]
+_MAY_NOT_RUN = (ast.Try, ast.TryStar, ast.Match, ast.Lambda, *DEFINITION, *get_args(Comprehension))
 
 
 def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str, str]]:
@@ -42,7 +50,7 @@ class MissingNames:
     held    all names that there are
     value   what the notebook has under a name; None if nothing
     lost    the names of ranks that have ended, each with a clause on that
-    called  the names that the ranks' processes call, to begin with: the entry's
+    entry   the function that ranks call, if they call one
     """
 
     def __init__(
@@ -57,8 +65,9 @@ class MissingNames:
         self._value = value
         self._lost = lost
         self._noted: dict[str, tuple[str, int]] = {}
-        self._sources: list[tuple[Sequence[ast.stmt], str]] = []
-        self.called: set[str] = set()
+        self._sources: list[_Source] = []
+        self._binds_any = False
+        self.entry: object = None
 
     def has(self, name: str) -> bool:
         """Whether there is such a name to take, or every module has it."""
@@ -66,7 +75,8 @@ class MissingNames:
 
     def note(self, names: Names, nodes: Sequence[ast.stmt], label: str) -> None:
         """Note what statements of the cell `label` read and is not there."""
-        self._sources.append((nodes, label))
+        self._binds_any |= not _NAMESPACES.isdisjoint({*names.now, *names.later})
+        self._sources.append((nodes, label, set()))
         known = [star_names(module) for module in names.stars]
         if None in known:
             return
@@ -75,62 +85,55 @@ class MissingNames:
             if name not in starred and not self.has(name) and not self._is_guarded(name):
                 self._noted.setdefault(name, (label, line))
 
-    def check(self, live: Live, sets: Set[str]) -> Iterator[str]:
+    def check(self, live: Live) -> Iterator[str]:
         """What to tell of names that were noted, and of those that functions of the notebook read,
-        if no function binds them: neither what `live` has pickled nor source, which binds `sets`.
-        Raises ProgramError for those that the program surely reads."""
-        bound = live.assigned | sets
-        missing = {name: place for name, place in self._noted.items() if name not in bound}
-        read = list(self._sources)
+        if no function that `live` has pickled binds them.
+        Raises ProgramError for those that the cell or the entry surely reads."""
+        missing = {n: (*place, "") for n, place in self._noted.items() if n not in live.assigned}
         for name, code in live.absent.items():
-            if name in bound or name in missing or self.has(name) or self._is_guarded(name):
+            if name in live.assigned or name in missing or self.has(name) or self._is_guarded(name):
                 continue
             found = self._cells.holding(code)
             line = names_in([found.node]).required().get(name) if found else None
             if found is not None and line is not None:
-                missing[name] = found.cell.label, line
-                read.append(([found.node], found.cell.label))
-        nodes = [node for each, _ in read for node in each]
-        if not missing or surely.binds_any_name(nodes):
+                missing[name] = found.cell.label, line, f" of `{code.co_qualname}`"
+                self._binds_any |= not {"globals", "exec"}.isdisjoint(names_in_code(code))
+        if self._binds_any:
             return
-        needed = dict(self._needed())
+        read = self._surely_read() if missing else {}
         for name in missing:
-            if name in needed:
-                raise ProgramError(self._message(name, *needed[name]))
-        asked = surely.asked_for(nodes)
-        for name, (label, line) in missing.items():
-            if name not in asked:
-                own = (node for each, cell in read if cell == label for node in each)
-                yield self._told(name, label, line, surely.place(own, line))
+            if name in read:
+                raise ProgramError(self._message(name, *read[name]))
+        for name, (label, line, where) in missing.items():
+            yield self._told(name, label, line, where)
 
-    def _needed(self) -> Iterator[tuple[str, tuple[str, int]]]:
-        """The names that the program surely reads, each with where: the last one counts."""
-        own: dict[str, tuple[surely.Definition, str]] = {}
-        todo, seen = set(self.called), set[str]()
-        found: list[tuple[surely.Surely, str]] = []
-        for nodes, label in self._sources:
-            own |= {name: (node, label) for name, node in surely.definitions(nodes)}
-            found.append((surely.by_statements(nodes), label))
-        while found or todo:
-            for one, label in found:
-                yield from ((name, (label, line)) for name, line in one.reads.items())
-                todo |= one.calls
-            called = [own.get(name) or self._defined(name) for name in sorted(todo - seen)]
-            seen |= todo
-            todo.clear()
-            found = [(surely.by_calling(node), label) for node, label in filter(None, called)]
+    def _surely_read(self) -> dict[str, tuple[str, int]]:
+        """The names that the cell or the entry surely reads, or a function of the notebook that
+        these call by its name, each with where."""
+        found: dict[str, tuple[str, int]] = {}
+        todo, seen = [*self._sources, *self._body(self.entry)], set[str]()
+        while todo:
+            nodes, label, local = todo.pop()
+            for part in _surely_run(nodes):
+                called = part.func if isinstance(part, ast.Call) else None
+                if isinstance(part, ast.Name) and part.id not in local:
+                    found.setdefault(part.id, (label, part.lineno))
+                elif isinstance(called, ast.Name) and called.id not in seen | local:
+                    seen.add(called.id)
+                    todo += self._body(self._value(called.id))
+        return found
 
-    def _defined(self, name: str) -> tuple[surely.Definition, str] | None:
-        """The definition of a function or class of the notebook, and its cell."""
-        value: Any = self._value(name)
-        if isinstance(value, type):
-            value = vars(value).get("__init__")
-        while hasattr(value, "__wrapped__"):
-            value = value.__wrapped__
-        found = self._cells.holding(value.__code__) if isinstance(value, FunctionType) else None
-        if found is None or not isinstance(found.node, surely.Definition):
-            return None
-        return found.node, found.cell.label
+    def _body(self, function: object) -> list[_Source]:
+        """That of a function of the notebook."""
+        codes = [one.__code__ for one in unwrapped(function) if isinstance(one, FunctionType)]
+        found = self._cells.holding(codes[-1]) if codes else None
+        if found is None or not isinstance(found.node, FUNCTION):
+            return []
+        own = codes[-1]
+        if own.co_qualname != found.node.name:  # it was made inside
+            return []
+        local = {*own.co_varnames, *own.co_cellvars, *own.co_freevars}
+        return [(found.node.body, found.cell.label, local)]
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""
@@ -160,9 +163,22 @@ class MissingNames:
             f"{hint} {advice}. Nothing was run on ranks."
         )
 
-    def _told(self, name: str, label: str, line: int, function: str) -> str:
-        inside = f" of `{function}`" if function else ""
+    def _told(self, name: str, label: str, line: int, where: str) -> str:
         why = f"name '{name}' is not defined in this cell or in the notebook;"
         if name in self._lost:
             why = f"{self._lost[name]}, or"
-        return f"{label}, line {line}{inside}: {why} a rank that gets to that line raises NameError"
+        return f"{label}, line {line}{where}: {why} a rank that gets to that line raises NameError"
+
+
+def _surely_run(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The parts of statements that are behind no `if`, `try` and such."""
+    todo = [*nodes][::-1]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If | ast.IfExp):
+            todo.append(node.test)
+        elif isinstance(node, ast.BoolOp):
+            todo.append(node.values[0])
+        elif not isinstance(node, _MAY_NOT_RUN):
+            todo += [*ast.iter_child_nodes(node)][::-1]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from xla_nb.program import ipython_syntax
-from xla_nb.program.bindings import Binder, Comprehension, Function, bindings, room
+from xla_nb.program.bindings import Block, Comprehension, Function, bindings, room
 
 _MANGLED_BY_CLASS = "__"
 _LONGEST = 5_000  # characters of an annotation: the parser has no room as the visitor has
@@ -236,13 +236,9 @@ class _Reader(ast.NodeVisitor):
     visit_FunctionDef = visit_AsyncFunctionDef = _function
 
     def _function_scope(self, node: Function) -> _Scope:
-        binder = Binder()
-        for statement in node.body:
-            binder.visit(statement)
-        own = (
-            (binder.names | binder.declared) - binder.outer | _parameters(node.args) | {"__class__"}
-        )
-        return _Scope("function", {self._mangled(name) for name in own}, binder.globals)
+        block = Block(node.body)
+        own = (block.names | block.declared) - block.outer | _parameters(node.args) | {"__class__"}
+        return _Scope("function", {self._mangled(name) for name in own}, block.globals)
 
     def _defaults(self, arguments: ast.arguments) -> None:
         self._all([*arguments.defaults, *arguments.kw_defaults])
@@ -268,11 +264,8 @@ class _Reader(ast.NodeVisitor):
         self._all(node.decorator_list)
         with self._type_parameters(node):
             self._all([*node.bases, *(keyword.value for keyword in node.keywords)])
-            binder = Binder()
-            for statement in node.body:
-                binder.visit(statement)
             own = {"__module__", "__qualname__", "__annotations__"}
-            scope = _Scope("class", own, binder.globals, node.name.lstrip("_"))
+            scope = _Scope("class", own, Block(node.body).globals, node.name.lstrip("_"))
             with self._inside(scope):
                 self.block(node.body)
         self._bind(node.name)

@@ -1,24 +1,26 @@
 """Reducers by exact type, of Python's objects that pickle refuses or makes others of.
 
-Each takes whoever asks, and the object. What makes the objects again on the ranks is beside them.
+Each takes whoever asks, and the object. Exceptions are beside them: made again without their
+`__init__`, with what they were raised from; and so is what makes the objects again on the ranks.
 """
 
 from __future__ import annotations
 
-import contextvars
+import abc
+import contextlib
 import dataclasses
 import decimal
 import functools
 import gc
-import struct
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import remake
+from xla_nb.protocol import parts, remake
+from xla_nb.protocol.refusals import Unshippable
 
 
 def _proxy(_: object, proxy: Any) -> Any:
@@ -37,24 +39,16 @@ def _parameters(_: object, made: Any) -> Any:
     return type_parameters, (type(made), made.__name__)
 
 
-def _type_var(_: object, made: Any) -> Any:
-    """Without cloudpickle's loss of what Python 3.12 and 3.13 have added."""
-    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
-        return NotImplemented
-    names = "bound", "covariant", "contravariant", "infer_variance"
-    given = {name: value for name in names if (value := getattr(made, f"__{name}__", None))}
-    if getattr(made, "has_default", bool)():
-        given["default"] = made.__default__
-    return type_variable, (made.__name__, made.__constraints__, given, made.__module__)
-
-
 def _alias(_: object, made: Any) -> Any:
     """What a `type` statement makes. Its value is computed here, since it may use any name."""
     if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
         return NotImplemented
-    about = made.__name__, made.__module__
     if made.__type_params__:
-        return generic_alias, (*about, made.__value__, made.__type_params__)
+        raise Unshippable(
+            f"the type alias `{made.__name__}`, which has parameters",
+            "Put it into a file that the notebook imports",
+        )
+    about = made.__name__, made.__module__
     return new_alias, about, made.__value__, None, None, fill_alias
 
 
@@ -66,31 +60,88 @@ def _context(_: object, context: decimal.Context) -> Any:
     return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
 
 
-def _context_variable(_: object, variable: contextvars.ContextVar[Any]) -> Any:
-    """With its default, and with the value that it has in this thread."""
-    default = contextvars.Context().run(_value, variable)
-    state = held_by(variable)
-    made = variable.name, default
-    return new_context_variable, made, state, None, None, fill_context_variable
+def _manager(_: object, manager: Any) -> Any:
+    """What a function decorated with `contextlib.contextmanager` gives, while nobody has entered
+    it: `@torch_xla.compile` decorates with one, which is made anew at each call."""
+    if not hasattr(manager, "func"):
+        return NotImplemented
+    return type(manager), (manager.func, manager.args, manager.kwds)
 
 
-def held_by(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...] | None:
-    """The value that was set in this thread, in a tuple."""
-    return _value(variable) if variable in contextvars.copy_context() else None
+def descriptor(_: object, obj: Any) -> Any:
+    """A property, static or class method of a class that extends Python's own."""
+    kind = type(obj)
+    if not parts.is_plain(kind):  # it says itself how
+        return NotImplemented
+    base: Any = next(one for one in DESCRIPTORS if issubclass(kind, one))
+    arguments = tuple(getattr(obj, name) for name in DESCRIPTORS[base])
+    content = base, arguments, object.__getstate__(obj)
+    return remake.new_instance, (base, kind, ()), content, None, None, remake.fill_descriptor
 
 
-def _value(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
-    try:
-        return (variable.get(),)
-    except LookupError:
-        return ()
+#: What each kind keeps of what it was made of, beside attributes.
+DESCRIPTORS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+}
 
 
-def _struct(_: object, made: struct.Struct) -> Any:
-    return struct.Struct, (made.format,)
+#: What pickle leaves out of an exception; its `__setstate__` sets any attribute.
+_LINKS = ("__cause__", "__context__", "__notes__", "__suppress_context__")
+
+
+def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
+    """An exception as a reducer's value; NotImplemented for what pickle does as well.
+
+    `reduce_otherwise` reduces instances of any class.
+    """
+    kind = type(obj)
+    if not issubclass(kind, BaseException):
+        return NotImplemented
+    links = {n: link for n in _LINKS if (link := _link(getattr(obj, n, None))) is not None}
+    left_out = links if any(links.values()) else {}
+    if isinstance(obj, AttributeError | NameError):  # of some Pythons
+        left_out["name"] = obj.name
+    made: Any
+    if isinstance(kind.__init__, types.FunctionType) and kind.__reduce__ is _REDUCE:
+        # It may take other arguments than `args`, with which pickle would call it.
+        made = new_exception, (kind, obj.args), object.__getstate__(obj)
+    elif left_out:
+        made = obj.__reduce_ex__(5)
+    else:
+        return reduce_otherwise(obj)
+    if (
+        not isinstance(made, tuple)
+        or made[0] not in (kind, new_exception)
+        or kind.__setstate__ is not _SET
+    ):
+        return made  # it says itself how, maybe as something else
+    state = made[2] if len(made) > 2 else None
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    return *made[:2], {**(attributes or {}), **(slots or {}), **left_out}
+
+
+_REDUCE, _SET = BaseException.__reduce__, BaseException.__setstate__
+
+
+def _link(link: Any) -> Any:
+    """None for an exception that cannot be pickled itself: that is no reason to lose this one."""
+    if isinstance(link, BaseException):
+        try:
+            cloudpickle.dumps(link)
+        except Exception:
+            return None
+    return link
 
 
 # What a pickle calls
+
+
+def new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    made = kind.__new__(kind, *arguments)
+    made.args = arguments
+    return made
 
 
 def new_type(name: str, supertype: Any, module: str) -> Any:
@@ -101,14 +152,6 @@ def new_type(name: str, supertype: Any, module: str) -> Any:
 
 def type_parameters(kind: Any, name: str) -> Any:
     return kind(name)
-
-
-def type_variable(
-    name: str, constraints: tuple[Any, ...], given: Mapping[str, Any], module: str
-) -> Any:
-    made: Any = typing.TypeVar(name, *constraints, **given)  # type: ignore[misc]
-    made.__module__ = module
-    return made
 
 
 def new_alias(name: str, module: str) -> Any:
@@ -123,34 +166,14 @@ def fill_alias(alias: Any, value: object) -> None:
     compute.__globals__["value"] = value
 
 
-def generic_alias(name: str, module: str, value: object, parameters: tuple[Any, ...]) -> Any:
-    """An alias with these very parameters, of the module whose name the caller's globals have."""
-    place: dict[str, Any] = {"__name__": module, "given": (name, value, parameters)}
-    exec("import typing; made = typing.TypeAliasType(*given[:2], type_params=given[2])", place)
-    return place["made"]
-
-
-def new_context_variable(name: str, default: tuple[Any, ...]) -> Any:
-    if default:
-        return contextvars.ContextVar(name, default=default[0])
-    return contextvars.ContextVar(name)
-
-
-def fill_context_variable(made: Any, value: tuple[Any, ...] | None) -> None:
-    """Let a context variable hold a value here."""
-    if value is not None:
-        made.set(value[0])
-
-
 REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     types.MappingProxyType: _proxy,
+    contextlib._GeneratorContextManager: _manager,
     functools.cached_property: _cached_property,
-    contextvars.ContextVar: _context_variable,
+    abc.abstractproperty: descriptor,  # cloudpickle: a plain one
     decimal.Context: _context,
-    struct.Struct: _struct,
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
-    typing.TypeVar: _type_var,
     typing.ParamSpec: _parameters,
     typing.TypeVarTuple: _parameters,
     dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]

@@ -6,10 +6,11 @@ process, or never return. None of it may cost a rank's outcome.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -72,6 +73,18 @@ def module_of(kind: type) -> str:
     """The name of a class's module, whatever its metaclass says."""
     name = type.__dict__["__module__"].__get__(kind)
     return name if type(name) is str else ""
+
+
+def attributes(obj: object) -> dict[str, Any]:
+    """What holds the attributes of an instance, if it can have any, whatever its class says that
+    `__dict__` is."""
+    if type.__dict__["__dictoffset__"].__get__(type(obj)) == 0:
+        return {}
+    get = ctypes.pythonapi.PyObject_GenericGetDict
+    get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_void_p)
+    # ctypes would ask the object itself whether it is a py_object.
+    held: dict[str, Any] = get(ctypes.py_object(obj), None)
+    return held
 
 
 def trace_of(error: BaseException) -> TracebackType | None:

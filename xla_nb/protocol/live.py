@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import enum
 import functools
 import gc
+import numbers
+import os
 import sys
 import types
 import weakref
 from collections.abc import Callable, Container, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import (
-    abstract,
     by_type,
-    descriptors,
-    hidden,
     inherited,
     names,
     own_modules,
@@ -36,7 +36,7 @@ from xla_nb.protocol import (
     weak,
 )
 from xla_nb.protocol.owned import OwnedByModules
-from xla_nb.protocol.remake import EMPTY, NOT_YET, Call, Source
+from xla_nb.protocol.remake import EMPTY, NOT_YET, Call
 
 #: What a namespace that is no module's says of itself; relative imports need it.
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
@@ -46,8 +46,8 @@ class Live:
     """Reduces functions and classes of the notebook, and what is made of them.
 
     `held` are the notebook's names, `labelled` gives a cell's code under the label of the cell,
-    `newer` the names whose definition travels as source, `known` those that every module has, and
-    `executed` the definitions that are executed again, by id; `source` follows what else is sent.
+    `newer` the names whose definition travels as source, and `known` those that every module has;
+    `source` follows what else is sent.
     Unless it `joins` the module that it is opened in, functions have globals of their own, which
     they share. A pickle collects
 
@@ -65,7 +65,6 @@ class Live:
     kin       subclasses of what is sent, which the notebook has under their names, if
               `asks_for_more`
     seen      labels of the cells that code is from
-    weak      weak references, and what they refer to
     owned     what modules hold
     uses      what code names in the user's own modules
     """
@@ -76,24 +75,21 @@ class Live:
         labelled: Callable[[types.CodeType], types.CodeType | None],
         newer: Container[str] = (),
         known: Container[str] = (),
-        executed: Mapping[int, Source] | None = None,
         owned: OwnedByModules | None = None,
         joins: bool = True,
         source: Callable[[own_modules.Uses], None] = lambda uses: None,
     ) -> None:
-        self.weak = weak.WeakReferences()
         self.owned = OwnedByModules() if owned is None else owned
         self.asks_for_more = True
         self._held = held
         self._labelled = labelled
         self._newer = newer
         self._known = known
-        self._executed = executed or {}
         self._main = vars(sys.modules["__main__"]) if joins else None
         self._own = Call(remake.namespace, ())
         self._modules: dict[str, Call] = {}
         self._other: dict[int, Any] = {}
-        self._bases: dict[type, tuple[type | None, object, type | None, bool]] = {}
+        self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
         self._source = source
@@ -114,18 +110,13 @@ class Live:
         self.seen: set[str] = set()
         self.uses = own_modules.Uses()
         self._source(self.uses)
-        self.weak.targets.clear()
 
     def anew(self) -> Live:
         """For another pickle of the same notebook's."""
-        return Live(
-            self._held, self._labelled, self._newer, self._known, self._executed, self.owned
-        )
+        return Live(self._held, self._labelled, self._newer, self._known, self.owned)
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
-        if id(obj) in self._executed:
-            return self._as_source(obj)
         kind = type(obj)
         if kind is types.FunctionType or issubclass(kind, type):
             by_name = names.reduced(obj, self.notes)
@@ -151,8 +142,8 @@ class Live:
                 return by_name
         if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
             return NotImplemented
-        if issubclass(kind, descriptors.KINDS):
-            return descriptors.reduced(obj)
+        if issubclass(kind, tuple(by_type.DESCRIPTORS)):
+            return by_type.descriptor(self, obj)
         if kind not in self._made_here:
             self._made_here[kind] = parts.is_made_here(kind)
         return self._instance(obj) if self._made_here[kind] else self.reduce_plain(obj)
@@ -293,7 +284,7 @@ class Live:
         registered = None
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
-            registered = abstract.registered(cls)
+            registered = _registered(cls)
         given["__qualname__"] = cls.__qualname__
         hinted = (n for n in parts.in_hints(cls) if n in self._held and n not in self._newer)
         soft = {name: self._held[name] for name in hinted}
@@ -315,8 +306,12 @@ class Live:
     @functools.cached_property
     def _registrations(self) -> dict[type, list[type]]:
         """The abstract classes of modules with which classes are registered."""
-        named = [value for value in self._held.values() if abstract.is_abstract(value)]
-        return abstract.registrations(one for one in named if not parts.is_made_here(one))
+        named = [one for one in self._held.values() if _is_abstract(one)]
+        found = collections.defaultdict[type, list[type]](list)
+        for one in dict.fromkeys([*_ABSTRACT, *named]):
+            for cls in () if parts.is_made_here(one) else _registered(one):
+                found[cls].append(one)
+        return found
 
     def _is_current(self, cls: type) -> bool:
         """Whether the notebook has the class under its name, not only a former cell's."""
@@ -325,8 +320,6 @@ class Live:
 
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)
-        if id(cls) in self._executed:
-            return getattr, (cls, member.name)
         kind: type = cls._member_type_  # type: ignore[attr-defined]
         args = parts.new_arguments(kind, member)
         state = dict(vars(member))
@@ -338,16 +331,18 @@ class Live:
         kind = type(obj)
         if kind not in self._bases:
             refusals.refuse_instances(kind)
-            about = parts.container(kind), hidden.hides_its_dict(kind)
-            self._bases[kind] = (*parts.built_in_base(kind), *about)
-        base, setter, container, hides_its_dict = self._bases[kind]
+            if parts.hides_its_dict(kind) and parts.is_plain(kind):
+                raise refusals.Unshippable(
+                    f"a `{kind.__qualname__}`, whose class says itself what its `__dict__` is",
+                    "Make it inside the function",
+                )
+            self._bases[kind] = *parts.built_in_base(kind), parts.container(kind)
+        base, setter, container = self._bases[kind]
         if container is not None:
             return parts.reduced_container(obj, container)
         if base is None:
             says_itself = inherited.says_itself(kind)
             return obj.__reduce_ex__(5) if says_itself else inherited.reduced(obj)
-        if hides_its_dict and setter is None:
-            return self._hidden(obj, base)
         shares = parts.shares_its_dict(obj)
         made: Any = object.__reduce_ex__(obj, 2)
         state, items, pairs = made[2:]
@@ -369,14 +364,6 @@ class Live:
         state = parts.state_with_dict(obj, state)
         return make, arguments, state, items, pairs, remake.fill_sharing
 
-    def _hidden(self, obj: Any, base: type) -> Any:
-        """An instance whose class says itself what its `__dict__` is."""
-        made = object.__reduce_ex__(obj, 2)[2]
-        slots = made[1] if isinstance(made, tuple) else None
-        arguments = base, type(obj), () if base is object else parts.new_arguments(base, obj)
-        state = hidden.attributes(obj), slots
-        return remake.new_instance, arguments, state, None, None, remake.fill_hidden
-
     # What is made of functions
 
     def _cache(self, cache: Any) -> Any:
@@ -395,16 +382,31 @@ class Live:
         made = about["maxsize"], about["typed"]
         return remake.new_cache, made, state, None, None, remake.fill_cache
 
-    def _as_source(self, definition: Any) -> Any:
-        source = self._executed[id(definition)]
-        return remake.run_source, (self._own, *vars(source).values())
-
 
 # ---------------------------------------------------------------- reducers by exact type
 
 
-def _weak(live: Live, ref: Any) -> Any:
-    return live.weak.reduce(ref)
+def _weak(_: Live, ref: Any) -> Any:
+    return weak.reduced(ref)
+
+
+def _is_abstract(value: object) -> TypeGuard[type]:
+    return issubclass(type(value), abc.ABCMeta)
+
+
+def _registered(cls: type) -> list[type]:
+    """The classes registered with an abstract one, in no order."""
+    refs = abc._get_dump(cls)[0]  # type: ignore[attr-defined]
+    return [found for ref in refs if (found := ref()) is not None]
+
+
+#: Python's own abstract classes that the user's are registered with: these do not name them.
+_ABSTRACT = [
+    one
+    for module in (collections.abc, numbers, contextlib, os)
+    for one in vars(module).values()
+    if _is_abstract(one)
+]
 
 
 def _dict_view(_: Live, view: Any) -> Any:
@@ -425,9 +427,7 @@ _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.BuiltinFunctionType: _builtin,
     types.MethodType: lambda _, method: refusals.reduce_method(method),
     functools._lru_cache_wrapper: Live._cache,
-    abc.abstractproperty: lambda _, obj: descriptors.reduced(obj),  # cloudpickle: a plain one
-    **dict.fromkeys([weakref.ref, *weakref.ProxyTypes], _weak),
+    **dict.fromkeys([weakref.ref, *weakref.ProxyTypes, weakref.WeakSet], _weak),
     **dict.fromkeys([weakref.WeakKeyDictionary, weakref.WeakValueDictionary], _weak),
-    **dict.fromkeys([weakref.WeakSet, weakref.WeakMethod], _weak),
     **by_type.REDUCERS,
 }

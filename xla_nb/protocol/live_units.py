@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import enum
 import io
-import logging
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from xla_nb.protocol import definitions, parts, remake
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.own_modules import Uses
 from xla_nb.protocol.pickling import LivePickler
-from xla_nb.protocol.remake import EMPTY, Call, Source
+from xla_nb.protocol.remake import EMPTY, Call
 
 _REFILL = {
     remake.fill_function: definitions.refill_function,
@@ -68,8 +67,7 @@ class LiveUnits(Live):
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as
     are `sends`, by their tokens, whether or not anything refers to them. `gone` are names and
     tokens to be forgotten, `back` names of modules that have again what their files give.
-    `is_whole`: what no value refers to goes along, as loggers and what the cell's source reads of
-    the user's modules. A pickle collects also
+    A pickle collects also
 
     refers   the definitions that it names or has, by token
     written  the tokens of those that it has whole
@@ -82,17 +80,15 @@ class LiveUnits(Live):
         labelled: Callable[[types.CodeType], types.CodeType | None],
         newer: Container[str] = (),
         known: Container[str] = (),
-        executed: Mapping[int, Source] | None = None,
         source: Callable[[Uses], None] = lambda uses: None,
         tokens: Tokens | None = None,
     ) -> None:
         self.tokens = tokens or Tokens()
         self.on_ranks: Container[int] = frozenset()
         self.sends: Mapping[int, object] = {}
-        self.is_whole = False
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.back: Iterable[tuple[str, str]] = ()
-        super().__init__(held, labelled, newer, known, executed, source=source)
+        super().__init__(held, labelled, newer, known, source=source)
 
     def begin(self) -> None:
         super().begin()
@@ -103,7 +99,7 @@ class LiveUnits(Live):
 
     def anew(self) -> LiveUnits:
         made = self.part_of(self.sends, self.on_ranks, self._source)
-        made.gone, made.owned, made.is_whole = self.gone, self.owned, self.is_whole
+        made.gone, made.owned = self.gone, self.owned
         made.back = self.back
         return made
 
@@ -115,15 +111,13 @@ class LiveUnits(Live):
     ) -> LiveUnits:
         """For another pickle of the same notebook's, of these definitions."""
         held, labelled, newer = self._held, self._labelled, self._newer
-        made = LiveUnits(held, labelled, newer, self._known, self._executed, source, self.tokens)
+        made = LiveUnits(held, labelled, newer, self._known, source, self.tokens)
         made.sends, made.on_ranks = sends, on_ranks
         return made
 
     def rest(self) -> LiveUnits:
         """For a pickle of what is neither a definition nor a value with a name."""
-        made = self.part_of({}, EVERYTHING, self._source)
-        made.is_whole = True
-        return made
+        return self.part_of({}, EVERYTHING, self._source)
 
     def take(self, other: LiveUnits) -> None:
         """Collect what another has collected."""
@@ -187,12 +181,9 @@ class LiveUnits(Live):
     def _cell(self, cell: types.CellType) -> Any:
         return self._by_token(cell, super()._cell)
 
-    def _as_source(self, definition: Any) -> Any:
-        return self._by_token(definition, super()._as_source)
-
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)
-        if id(cls) not in self._executed and self._is_whole(self.tokens.of(cls)):
+        if self._is_whole(self.tokens.of(cls)):
             own = self.tokens.of(member)  # the ranks have it once, also where its class is refilled
             self.refers[own] = member
             make, args, *rest = super()._member(member)
@@ -273,14 +264,8 @@ class UnitPickler(LivePickler):
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
         return UnitPickler(file, keep, live, whole)
 
-    def loggers(self) -> list[logging.Logger]:
-        return super().loggers() if self._live.is_whole else []
-
-    def _tell_of(self, obj: object, name: str, loss: str) -> None:
-        if isinstance(obj, type):  # a unit of its own
-            self._live.names.add(name)
-        else:
-            super()._tell_of(obj, name, loss)
+    def write_subclass(self, cls: type) -> None:
+        self._live.names.add(cls.__name__)  # a unit of its own
 
 
 class _Everything:

@@ -17,13 +17,11 @@ from typing import Any
 
 from xla_nb.protocol import parts, remake
 
-#: What is each process's own: a logger's name, its place among the others, handlers, a cache.
-_OWN = {"name", "parent", "manager", "handlers", "_cache"}
-_NOTE = (
+_UNHEARD = (
     "the logger `{}` is without its handlers on ranks, and does not propagate: give it a handler "
     "there"
 )
-
+_FILTERS = "the filters of the logger `{}` are not sent: ranks do without them"
 
 _STREAMS = "stdout", "stderr"
 
@@ -83,32 +81,32 @@ def of_this_process() -> dict[str, logging.Logger]:
     return {name: one for name, one in known.items() if isinstance(one, logging.Logger)}
 
 
-def with_filters_made_here() -> Iterator[logging.Logger]:
-    """Loggers with a filter of the notebook's. Ranks may ask for them by their names alone."""
-    for one in (logging.root, *logging.root.manager.loggerDict.values()):
-        if any(map(_is_made_here, getattr(one, "filters", ()))):  # a place holder has none
-            yield one  # type: ignore[misc]  # which is therefore a logger
+def reduced(logger: logging.Logger) -> Any:
+    """As a reducer's value: this process's logger of its name. One that `getLogger` does not find
+    logging itself refuses."""
+    state = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
+    made: Any = logger.__reduce__()
+    return *made, state, None, None, remake.fill_logger
+
+
+def losses(logger: logging.Logger) -> Iterator[str]:
+    """What to say of what ranks' logger of this name does without."""
+    if logger.handlers and not logger.propagate and not handlers(logger):
+        yield _UNHEARD.format(logger.name)
+    yield from _without_filters(logger)
+
+
+def losses_of_all() -> set[str]:
+    """The same of all loggers that have filters of the notebook's: ranks may ask for any."""
+    return {told for one in of_this_process().values() for told in _without_filters(one)}
+
+
+def _without_filters(logger: logging.Logger) -> Iterator[str]:
+    if any(map(_is_made_here, logger.filters)):
+        yield _FILTERS.format(logger.name)
 
 
 def _is_made_here(part: Any) -> bool:
     if isinstance(part, types.FunctionType):
         return not parts.importable(part)
     return parts.is_made_here(type(part))
-
-
-def reduced(logger: logging.Logger) -> Any:
-    """As a reducer's value."""
-    known = logger is logging.root or logger.manager.loggerDict.get(logger.name) is logger
-    make = remake.logger if known else remake.logger_beside
-    return make, (type(logger), logger.name), state(logger), None, None, remake.fill_logger
-
-
-def state(logger: logging.Logger) -> dict[str, object]:
-    """Level, filters, whether it propagates and is disabled, and the user's attributes, by name."""
-    return {name: part for name, part in sorted(vars(logger).items()) if name not in _OWN}
-
-
-def loss(logger: logging.Logger) -> str | None:
-    """What to say where nobody hears the logger on ranks, since its handlers stay here."""
-    is_lost = logger.handlers and not logger.propagate and not handlers(logger)
-    return _NOTE.format(logger.name) if is_lost else None

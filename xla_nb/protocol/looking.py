@@ -23,7 +23,7 @@ from xla_nb.protocol.pickling import with_modules_objects
 
 #: A name, or the token of a definition; and what belongs to neither.
 Key: TypeAlias = str | int | None
-REST: Key = None  # what the cell's source reads of modules, and loggers
+REST: Key = None  # what the cell's source reads of modules
 
 
 @dataclass

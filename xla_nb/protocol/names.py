@@ -9,14 +9,14 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import optimizers, parts, replaced
+from xla_nb.protocol import parts, replaced, torch_values
 
 
 def reduced(definition: Any, notes: set[str]) -> Any:
     """A function or a class by its name, as a reducer's value, with what is to be said of it;
     NotImplemented where pickle finds it by that, None where it is to be sent as it is."""
     if isinstance(definition, types.FunctionType):
-        step = optimizers.reduced_step(definition)
+        step = torch_values.reduced_step(definition)
         if step is not NotImplemented:
             return step
     return _reduced(definition, parts.is_found_by_name(definition), notes)

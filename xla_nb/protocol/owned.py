@@ -6,13 +6,12 @@ itself how it is pickled is put into the module in its place.
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from xla_nb.protocol import by_type, own_modules, parts, remake, replaced
+from xla_nb.protocol import own_modules, parts, remake, replaced
 from xla_nb.protocol.modules import Place, of_this_process
 from xla_nb.protocol.remake import Call
 
@@ -143,7 +142,4 @@ def _filled(obj: Any, place: Place) -> Owned:
         state = object.__reduce_ex__(obj, 2)[2]
         made = Call(remake.module_object, (*where, object, kind))
         return Owned(obj, place, made, Call(remake.refill_instance, (obj, state)))
-    if kind is contextvars.ContextVar:
-        refill = Call(by_type.fill_context_variable, (obj, by_type.held_by(obj)))
-        return Owned(obj, place, Call(remake.held_by_module, (*where, kind.__name__)), refill)
     return Owned(obj, place, None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import importlib
 import io
 import itertools
 import json
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xla_nb.protocol import definitions, hostile, nans, remake
+from xla_nb.protocol import definitions, hostile, remake
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.mapped import Mapping as SharedMapping
 from xla_nb.protocol.mapped import holding, open_part, shared_mappings
@@ -268,7 +269,7 @@ class Parcel:
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
         reader.namespace, reader.resolve = namespace, resolve
-        reader.opened_nans, reader.table = nans.Opened(), table
+        reader.table = table
         own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
         while stream.tell() < self._stream.nbytes:  # many pickles with one memory
@@ -284,7 +285,7 @@ class Parcel:
                 if table is not None and namespace is not None and name not in but:
                     namespace[name] = value
         if namespace is not None:
-            namespace.update(own)  # also where source was executed
+            namespace.update(own)  # also those that it unbinds
         reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
         return values
 
@@ -322,14 +323,22 @@ def _header(reader: pickle.Unpickler) -> tuple[str, bool]:
     return name, late
 
 
+def module_of_nan(nan: float) -> str | None:
+    """The module whose `nan` it is: `nan in rows` finds it by being the same object. Pickle writes
+    others by value."""
+    return next((m for m in _WITH_NAN if getattr(sys.modules.get(m), "nan", None) is nan), None)
+
+
+_WITH_NAN = "math", "numpy"
+
+
 class _Unpickler(pickle.Unpickler):
     namespace: dict[str, Any] | None = None
     resolve: Callable[[str], object] | None = None
     table: Definitions | None = None
-    opened_nans: nans.Opened
 
-    def persistent_load(self, token: nans.Token) -> object:
-        return self.opened_nans.find(token)
+    def persistent_load(self, module: str) -> object:
+        return importlib.import_module(module).nan
 
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:

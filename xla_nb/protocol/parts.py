@@ -15,7 +15,6 @@ from typing import Any
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import escapes
 from xla_nb.protocol.remake import (
     EMPTY,
     Switch,
@@ -28,6 +27,7 @@ from xla_nb.protocol.replaced import is_the_notebooks
 
 BUILTIN_NEW = type(object.__new__)
 _LONG = 10_000  # items
+_WORD = r"[^\W\d]\w*"
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 ATTRIBUTES = [
@@ -70,7 +70,7 @@ def softly_named(function: types.FunctionType) -> Iterator[str]:
     annotations that are text and in commands."""
     yield from in_bodies(function.__code__)
     yield from in_hints(function)
-    yield from escapes.in_code(function.__code__)
+    yield from in_commands(function.__code__)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -85,6 +85,26 @@ def in_bodies(code: types.CodeType) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
+def in_commands(code: types.CodeType) -> tuple[str, ...]:
+    """The words that commands of IPython's take from variables (`!cp {source} $target`, `%time
+    f(x)`). Which of its texts are commands, code does not tell."""
+    found: list[str] = []
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += in_commands(inner)
+    if "get_ipython" in code.co_names:
+        texts = [part for part in code.co_consts if isinstance(part, str)]
+        read = re.compile(_WORD).findall if "time" in texts else words_in_command
+        found += (word for text in texts for word in read(text))
+    return tuple(found)
+
+
+def words_in_command(text: str) -> list[str]:
+    """What may be names in `{expression}` and `$name` of a command."""
+    return re.findall(_WORD, " ".join(re.findall(r"\{.*?\}|\$\w+", text)))
+
+
+@functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> frozenset[str]:
     """All names of globals and attributes in code, and in what is defined in it."""
     inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
@@ -95,7 +115,7 @@ def in_hints(definition: Any) -> Iterator[str]:
     hints = vars(definition).get("__annotations__", {}) if isinstance(definition, type) else None
     for hint in (definition.__annotations__ if hints is None else hints).values():
         if isinstance(hint, str):
-            yield from re.findall(r"[^\W\d]\w*", hint)
+            yield from re.findall(_WORD, hint)
 
 
 def built_in_base(kind: type) -> tuple[type | None, object]:
@@ -110,6 +130,14 @@ def is_pickled_by_its_dict(kind: Any) -> bool:
     """Whether pickle takes the `__dict__` of instances and puts it into new ones."""
     names = "__reduce_ex__", "__reduce__", "__getstate__"
     return all(getattr(kind, name) is getattr(object, name) for name in names)
+
+
+def hides_its_dict(kind: Any) -> bool:
+    """Whether the `__dict__` of its instances is not what holds their attributes."""
+    return type(in_class(kind, "__dict__")) not in _DICTS and not hasattr(kind, "__setstate__")
+
+
+_DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
 
 
 def shares_its_dict(obj: object) -> bool:

@@ -5,47 +5,47 @@ Nothing here imports torch, which takes seconds; where a value is a tensor it is
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import io
 import logging
 import math
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import (
-    exceptions,
+    by_type,
     jax_values,
     keys,
     loggers,
     mapped,
     modules,
-    nans,
     parts,
     refusals,
     remake,
     shared,
-    storages,
     tables,
-    tensors,
-    torch_objects,
+    torch_values,
 )
-from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.owned import Owned
-from xla_nb.protocol.parcel import Packed, bounds_of
+from xla_nb.protocol.parcel import Packed, bounds_of, module_of_nan
 from xla_nb.protocol.refusals import OnDevice
 from xla_nb.protocol.remake import Call
 
 T = TypeVar("T")
+_STACK = 512 << 20  # bytes, of which as much is used as a chain is long
+_DEPTH = 100_000
 _MOVE = ", and use `.to({})` inside the function"
 
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
-_FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them"
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
@@ -114,7 +114,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return super().reducer_override(obj)
 
     def _reduce_exception(self, obj: Any) -> Any:
-        return exceptions.reduce(obj, self.reduce_code)
+        return by_type.exception(obj, self.reduce_code)
 
     def reduce_array(self, obj: Any) -> Any:
         return NotImplemented
@@ -137,8 +137,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
             return self._reduce_optimizer(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
-            return torch_objects.reduced_loader(obj)
-        named = torch_objects.reduced(torch, obj)
+            return torch_values.reduced_loader(obj)
+        named = torch_values.reduced_by_name(torch, obj)
         return self._reduce_storage(torch, obj) if named is NotImplemented else named
 
     def _reduce_storage(self, torch: Any, obj: Any) -> Any:
@@ -148,9 +148,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
                 return NotImplemented
             # Tensors that share a storage have a wrapper each: use one, so that it stays shared.
             raw = self._storages.setdefault((raw.data_ptr(), raw.nbytes()), raw)
-            return storages.typed_storage, (raw, obj.dtype)
+            return torch_values.typed_storage, (raw, obj.dtype)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
-            return storages.raw_storage, (self._memory(obj), obj.is_shared())
+            return torch_values.raw_storage, (self._memory(obj), obj.is_shared())
         return NotImplemented
 
     def _reduce_jax(self, obj: Any) -> Any:
@@ -171,11 +171,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return pickle.PickleBuffer(memory)
 
     def reduce_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced(tensor, self._held(tensor))
+        return torch_values.reduced_tensor(tensor, self._held(tensor))
 
     def _held(self, tensor: Any) -> dict[str, object]:
         """What is sent of what torch leaves out of a tensor."""
-        return tensors.held(tensor)
+        return torch_values.held(tensor)
 
     def _reduce_parametrized(self, module: Any) -> Any:
         """torch refuses, since the class of such a module is one of its own: it is sent too."""
@@ -214,7 +214,6 @@ class LivePickler(Pickler):
         self._primitives = shared.ToRanks(live.notes.add)
         self._met: dict[int, object] = {}  # what may be a module's
         self._ids = live.owned.ids
-        self._nans = nans.Written()
 
     def dump(self, obj: Any) -> None:
         self._live.owned.settle()
@@ -229,9 +228,6 @@ class LivePickler(Pickler):
         super().write(code)
         self._write_all({})
         self._write_all({n: value for n, value in values.items() if n not in code})
-        for logger in self.loggers():
-            self._tell_of(logger, logger.name, _FILTERS.format(logger.name))
-        self._write_all({})
         for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
             self.part(name, call, late=True)
         self.have_keys_checked()
@@ -248,19 +244,15 @@ class LivePickler(Pickler):
             for name, call in late:
                 self.part(name, call, late=True)
             for cls in kin:
-                self._tell_of(cls, cls.__name__, _SUBCLASS.format(cls.__name__))
+                self.write_subclass(cls)
             found = self._live.uses.take()
             if self._live.asks_for_more:
                 for name, used in self._live.owned.used(found, self._can_be_sent):
                     self.part(name, used, late=True)
 
-    def loggers(self) -> list[logging.Logger]:
-        """Those that are sent even where nothing refers to them."""
-        return list(loggers.with_filters_made_here()) if self._live.asks_for_more else []
-
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is float:  # of which there may be millions
-            return self._nans.token(obj) if math.isnan(obj) else None
+            return module_of_nan(obj) if math.isnan(obj) else None
         if id(obj) in self._ids:
             self._met[id(obj)] = obj
         return None
@@ -279,12 +271,12 @@ class LivePickler(Pickler):
         if owned.refill is not None:
             self._live.later.append((str(owned.place), owned.refill))
 
-    def _tell_of(self, obj: object, name: str, loss: str) -> None:
-        """Send what nothing refers to: a class but for the one that it extends, a logger."""
-        if self._can_be_sent(obj):
-            self.part(name, Call(remake.known, (obj,)), late=True)
+    def write_subclass(self, cls: type) -> None:
+        """Send one of a class that is sent, although nothing refers to it."""
+        if self._can_be_sent(cls):
+            self.part(cls.__name__, Call(remake.known, (cls,)), late=True)
         else:
-            self._live.notes.add(loss)
+            self._live.notes.add(_SUBCLASS.format(cls.__name__))
 
     def _can_be_sent(self, value: object) -> bool:
         live = self._live.anew()
@@ -297,7 +289,8 @@ class LivePickler(Pickler):
 
     def reduce_code(self, obj: Any) -> Any:
         if issubclass(type(obj), logging.Logger):
-            return self.reduce_logger(obj)
+            self._live.notes.update(loggers.losses(obj))
+            return loggers.reduced(obj)
         owned = self._live.owned.of(obj, self._can_be_sent)
         if owned is not None and owned.make is not None:
             if owned.refill is not None:
@@ -305,11 +298,6 @@ class LivePickler(Pickler):
             return owned.make.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
-
-    def reduce_logger(self, logger: logging.Logger) -> Any:
-        if loss := loggers.loss(logger):
-            self._live.notes.add(loss)
-        return loggers.reduced(logger)
 
     def reduce_shared(self, obj: Any) -> Any:
         refusals.refuse_of_ray(obj)
@@ -344,18 +332,10 @@ def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = Liv
     """The notebook's values as one graph of objects. Raises what pickling raises."""
     modules.of_this_process().look()
 
-    def packed(live: Live, whole: bool = False) -> Packed:
-        return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
-
     made = with_modules_objects(dict(values), live, kind)
     if made.overlaps(made.writer.gaps):
-        made = packed(live, whole=True)
-    if live.weak.targets:
-        cut = live.anew()
-        with cut.weak.without_targets():
-            held = packed(cut).writer.memo.copy()
-        live.notes |= live.weak.notes(held, live.named)
-    live.notes |= live.owned.notes
+        made = pickled(dict(values), lambda file, keep: kind(file, keep, live, whole=True))
+    live.notes |= live.owned.notes | loggers.losses_of_all()
     return made
 
 
@@ -391,6 +371,18 @@ def _as_deep_as_needed(work: Callable[[], T]) -> T:
         if "deep" not in str(problem) and not isinstance(problem, RecursionError):
             raise
     return with_a_large_stack(work)
+
+
+def with_a_large_stack(work: Callable[[], T]) -> T:
+    """Long chains (of functions that call each other, of linked nodes) are pickled recursively."""
+    before, limit = threading.stack_size(_STACK), sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEPTH))
+    try:
+        with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
+            return pool.submit(contextvars.copy_context().run, work).result()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(before)
 
 
 def _packed(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import abc
 import collections
-import dataclasses
+import ctypes
 import functools
+import gc
 import importlib
 import inspect
 import logging
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-
-from xla_nb.protocol import hidden
 
 #: Stands for the value of a closure's variable that has none yet.
 EMPTY = inspect.Parameter.empty
@@ -109,8 +107,7 @@ def fill_class(cls: type, state: Mapping[str, Any]) -> None:
 
 
 def known(obj: object) -> None:
-    """It is there although nobody asks for it: a class is found by `__subclasses__`, a logger by
-    its name."""
+    """It is there although nobody asks for it: a class is found by `__subclasses__`."""
 
 
 def _bind(value: Any, state: Mapping[str, Any]) -> None:
@@ -158,22 +155,6 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def fill_hidden(instance: Any, state: tuple[dict[str, Any], Any]) -> None:
-    """The same where the class says itself what the `__dict__` of its instances is."""
-    attributes, slots = state
-    hidden.attributes(instance).update(attributes)
-    fill_instance(instance, (None, slots))
-
-
-def fill_extended(instance: Any, state: tuple[Any, Any]) -> None:
-    """Give a new instance its base's state, and the attributes that the base leaves out."""
-    own, attributes = state
-    if own is not None:
-        setter = getattr(instance, "__setstate__", functools.partial(fill_instance, instance))
-        setter(own)
-    fill_instance(instance, attributes)
-
-
 def fill_sharing(instance: Any, state: Any) -> None:
     """As pickle gives a new instance its state, where others have the dict of its attributes too:
     `vars(instance)`."""
@@ -213,8 +194,16 @@ def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(owner, type):
             setattr(owner, name, value)
-        elif not hidden.give(owner, name, value):
+        elif name not in _OF_CLASSES:
             type.__setattr__(owner, name, value)
+        else:
+            (content,) = gc.get_referents(vars(owner))
+            content[name] = value
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # for lookups remembered
+
+
+#: What a class may define for its instances, and setting it on the class means something else.
+_OF_CLASSES = {"__class__", "__dict__", "__name__", "__bases__", "__base__", "__mro__"}
 
 
 def fill_cell(cell: types.CellType, value: object) -> None:
@@ -256,36 +245,6 @@ def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any]
     switch.function = function
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A definition that cannot be pickled: the statement that binds `name`, of the cell `label`,
-    the compiler's flags for it, and the values that it needs while it is executed."""
-
-    name: str
-    label: str
-    first_line: int
-    text: str
-    flags: int
-    needs: Mapping[str, object]
-
-
-def run_source(
-    globals_: dict[str, Any],
-    name: str,
-    label: str,
-    first_line: int,
-    text: str,
-    flags: int,
-    needs: Mapping[str, object],
-) -> Any:
-    """Execute the definition of a Source; gives what it binds."""
-    for needed, value in needs.items():
-        globals_.setdefault(needed, value)
-    source = "\n" * (first_line - 1) + text
-    exec(compile(source, label, "exec", flags, dont_inherit=True), globals_)
-    return globals_[name]
-
-
 def unnamed_type(base: type, name: str) -> type:
     """A type of Python's own that no module has a name for, such as that of `{}.keys()`."""
     kinds: list[type] = type.__subclasses__(base)
@@ -313,30 +272,6 @@ def cached_property(function: Any, name: str | None) -> Any:
     return made
 
 
-def weak(target: object, callback: Callable[[Any], Any] | None = None) -> Any:
-    """A weak reference; to an object that is gone already where there is no target."""
-    return weakref.ref(_Gone()) if target is None else weakref.ref(target, callback)
-
-
-def weak_method(
-    target: object, function: Callable[..., Any], callback: Callable[[Any], Any] | None
-) -> Any:
-    """As `weak`, of an object's method."""
-    if target is None:
-        return weakref.WeakMethod(_Gone().method)
-    return weakref.WeakMethod(types.MethodType(function, target), callback)
-
-
-def weak_proxy(target: object) -> Any:
-    return weakref.proxy(_Gone() if target is None else target)
-
-
-class _Gone:
-    """What nothing holds."""
-
-    def method(self) -> None: ...
-
-
 def held_by_module(module: str, name: str, kind: str) -> object:
     """What a module holds as importing it makes it."""
     found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
@@ -353,21 +288,6 @@ def module_object(module: str, name: str, base: type, kind: type, *args: object)
     if type(vars(found).get(last)) is not kind:
         fill_attributes(found, {last: new_of_base(base, kind, *args)})
     return vars(found)[last]
-
-
-def logger(kind: type[logging.Logger], name: str) -> logging.Logger:
-    """This process's logger of this name, of the class that the notebook's is of."""
-    found = logging.getLogger(name)
-    if type(found) is not kind:
-        found.__class__ = kind
-    return found
-
-
-def logger_beside(kind: type[logging.Logger], name: str) -> logging.Logger:
-    """One that `getLogger` does not find."""
-    made = kind.__new__(kind)
-    logging.Logger.__init__(made, name)  # of this base, on purpose
-    return made
 
 
 def fill_logger(made: logging.Logger, state: Mapping[str, object]) -> None:

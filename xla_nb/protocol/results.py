@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
-from xla_nb.protocol import hidden, inherited, jax_values, parts, tensors
+from xla_nb.protocol import inherited, jax_values, parts, torch_values
 from xla_nb.protocol.likeness import fingerprint
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Packed
@@ -86,7 +86,7 @@ class HomePickler(Pickler):
             return self._method
         if not parts.is_made_here(kind):
             return self._as_on_the_way_out
-        if parts.is_made_by_pickle_alone(kind) and not hidden.hides_its_dict(kind):
+        if parts.is_made_by_pickle_alone(kind) and not parts.hides_its_dict(kind):
             return self._live.reduce_plain  # twice as fast
         return super().reduce_code if inherited.says_itself(kind) else self._as_on_the_way_out
 
@@ -117,7 +117,7 @@ class HomePickler(Pickler):
         return super()._reduce_optimizer(optimizer) if self._hooks else NotImplemented
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        return tensors.reduced_home(tensor, tensors.home(tensor), self._held(tensor))
+        return torch_values.reduced_home(tensor, torch_values.home(tensor), self._held(tensor))
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
         home = _whole(jax_values.home, tensor)

@@ -32,7 +32,7 @@ from typing import Any
 
 from xla_nb.linux import descendants, forked_children, forking_parent, shared_mappings
 from xla_nb.protocol import outbox
-from xla_nb.protocol.opened import GONE, Descriptor, File
+from xla_nb.protocol.mapped import GONE, Descriptor, File
 from xla_nb.protocol.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'

@@ -19,7 +19,6 @@ from xla_nb.protocol.memory_sent import SentMemory
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
 from xla_nb.protocol.pickling import pack, with_modules_objects
-from xla_nb.protocol.remake import Source
 from xla_nb.wording import listed
 
 
@@ -36,7 +35,6 @@ class _Staged:
     gone: set[str]
     back: set[tuple[str, str]]
     put: set[tuple[str, str]]
-    executed: dict[int, Source]
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,9 @@ class Sent:
     """What one group of live ranks has been sent: `pack` gives what it lacks, and once ranks have
     that, `confirm`. After the ranks were started anew, `forget`.
 
-    notes     sentences for the user about what `pack` has packed
-    names     those whose values it has packed
-    reads     the names that the functions which the cell needs read
-    executed  the definitions that ranks have executed again, by id
+    notes  sentences for the user about what `pack` has packed
+    names  those whose values it has packed
+    reads  the names that the functions which the cell needs read
     """
 
     def __init__(self) -> None:
@@ -85,7 +82,6 @@ class Sent:
         self._units: dict[Key, Unit] = {}
         self._on_ranks: set[int] = set()
         self._dropped: set[int] = set()
-        self.executed: dict[int, Source] = {}
         self.names: Set[str] = frozenset()
         self.reads: Set[str] = frozenset()
         self._staged: _Staged | None = None
@@ -105,12 +101,10 @@ class Sent:
         roots: Mapping[str, object],
         live: LiveUnits,
         remote: Collection[str],
-        executed: Mapping[int, Source],
     ) -> Packed:
         """What ranks lack of these names and of those sent before, but for the `remote` ones.
 
-        `live` collects as it does where all is sent; `executed` are the definitions that are
-        executed again. Raises what pickling raises.
+        `live` collects as it does where all is sent. Raises what pickling raises.
         """
         modules.of_this_process().look()
         self._staged, self.notes = None, []
@@ -149,7 +143,6 @@ class Sent:
             gone,
             set(final.back),
             final.owned.put,
-            {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
         )
         return parcel
 
@@ -161,7 +154,7 @@ class Sent:
         memory = _memory(staged.parcel)
         for key in staged.sent:
             staged.units[key].memory.keep(memory)
-        self._units, self.executed = staged.units, staged.executed
+        self._units = staged.units
         lost = self.tokens.only(staged.used)
         self._awaited |= staged.gone
         self._awaited.difference_update(key for key in staged.units if type(key) is str)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xla_nb.protocol import hidden, hostile
+from xla_nb.protocol import hostile
 from xla_nb.rank.preview import unread
 
 _KEY = r"""\d+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
@@ -120,7 +120,7 @@ def _followed(namespace: dict[str, Any], node: ast.expr) -> Any:
 
 def _attribute(value: Any, name: str) -> Any:
     is_class = isinstance(value, type)
-    held = {} if is_class else hidden.attributes(value)
+    held = {} if is_class else hostile.attributes(value)
     for kept in (held, *(held.get(one, {}) for one in ("_parameters", "_buffers", "_modules"))):
         if name in kept:  # the latter of a torch module
             return kept[name]
@@ -133,7 +133,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _item(value: Any, key: Any) -> Any:
-    modules = hidden.attributes(value).get("_modules")  # of a torch container
+    modules = hostile.attributes(value).get("_modules")  # of a torch container
     if isinstance(modules, dict):
         return modules[str(key)]
     kind: Any = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import hidden, hostile, jax_values
+from xla_nb.protocol import hostile, jax_values
 from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
 
@@ -386,7 +386,7 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
     all."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
-        held = hidden.attributes(value)
+        held = hostile.attributes(value)
         kept = [held.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
         own = {name: one for name, one in sorted(held.items()) if not name.startswith("_")}
         parts = {name: one for each in (*kept, own) for name, one in each.items()}
@@ -402,7 +402,7 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
         items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
         return [(f"[{number}]", item) for number, item in enumerate(items)]
     if type(value).__basicsize__ == _Plain.__basicsize__:  # it has nothing but attributes
-        return [(f".{name}", held) for name, held in sorted(hidden.attributes(value).items())]
+        return [(f".{name}", held) for name, held in sorted(hostile.attributes(value).items())]
     return None
 
 
