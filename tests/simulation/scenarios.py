@@ -43,11 +43,11 @@ from xla_nb.simulation import agreement, host, refusals, torch_names
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
     CollectiveTimeout,
+    CollectiveWait,
     RankLost,
 )
 from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
-from xla_nb.simulation.waits import CollectiveWait
 
 # torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
 # a subgroup's root for the world's.
@@ -1370,7 +1370,7 @@ def interrupted_in_a_large_one(rank: int) -> list[str]:
     takes several or at the next one, and begins it anew. Gives how each of the two has ended."""
     xm.rendezvous("all there")
     waited = int(os.environ["WAITED"])
-    barrier = _Meeting._barrier
+    barrier = _Meeting._meet_again
     ends = []
 
     def interrupt() -> None:
@@ -1379,14 +1379,14 @@ def interrupted_in_a_large_one(rank: int) -> list[str]:
         if rank == 0:
             until(lambda: files("interrupted") == 1)
 
-    def interrupted(meeting: _Meeting) -> None:
+    def interrupted(*arguments: Any) -> Any:
         interrupt()
-        barrier(meeting)
+        return barrier(*arguments)
 
     value = mine(*LARGE)
     torch_xla.sync()
     if waited:
-        _Meeting._barrier = interrupted  # type: ignore[method-assign]
+        _Meeting._meet_again = interrupted  # type: ignore[method-assign]
     else:
         interrupt()
     for _ in range(2):
@@ -1486,16 +1486,16 @@ def killed(rank: int) -> str:
 def killed_inside(rank: int) -> list[str]:
     """Ranks 1 and 3 come to the next step once rank 0, which lives on, has left the collective;
     none is in step with the others after it."""
-    barrier = _Meeting._barrier
+    barrier = _Meeting._meet_again
 
-    def late(meeting: _Meeting) -> None:
+    def late(*arguments: Any) -> Any:
         if rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         until(lambda: rank == 0 or files("0.out") == 1)
-        barrier(meeting)
+        return barrier(*arguments)
 
     xm.rendezvous("all there")
-    _Meeting._barrier = late  # type: ignore[method-assign]
+    _Meeting._meet_again = late  # type: ignore[method-assign]
     found = []
     for _ in range(2):
         try:

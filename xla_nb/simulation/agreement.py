@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from select import POLLIN
 from typing import NoReturn
+from weakref import WeakSet
 
 from xla_nb.simulation.board import Board, Buffer, step_of
 from xla_nb.simulation.frames import (
@@ -31,8 +32,7 @@ from xla_nb.simulation.frames import (
 )
 from xla_nb.simulation.mesh import Mesh, StreamClosed
 from xla_nb.simulation.places import calling_line
-from xla_nb.simulation.swaps import Swap
-from xla_nb.simulation.waits import Waits
+from xla_nb.stopwatch import Stopwatch
 from xla_nb.wording import ranks
 
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
@@ -59,6 +59,43 @@ class CollectiveTimeout(RuntimeError):
 
 class RankLost(RuntimeError):
     """Another rank's process ended in the middle of the program."""
+
+
+@dataclass(frozen=True)
+class CollectiveWait:
+    """A collective that this rank waits in."""
+
+    operation: str
+    since: float  # of time.monotonic()
+    missing: tuple[int, ...]
+
+
+class Waits:
+    """The collective that this rank waits in, and how long it has waited in all; for any thread."""
+
+    def __init__(self) -> None:
+        self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
+        self._watch = Stopwatch()
+
+    def start(self, operation: str, missing: Callable[[], Iterable[int]]) -> None:
+        self._wait = operation, time.monotonic(), missing
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._wait = None
+        self._watch.stop()
+
+    @property
+    def current(self) -> CollectiveWait | None:
+        current = self._wait
+        if current is None:
+            return None
+        operation, since, missing = current
+        return CollectiveWait(operation, since, tuple(sorted(missing())))
+
+    @property
+    def seconds(self) -> float:
+        return self._watch.seconds
 
 
 @dataclass
@@ -114,10 +151,16 @@ class Agreement:
                 self._look(rank, come=False)
 
     def meet(
-        self, what: str, members: Sequence[int], payload: Sequence[Buffer] = ()
+        self,
+        what: str,
+        members: Sequence[int],
+        payload: Sequence[Buffer] = (),
+        out: Mapping[int, Buffer] | None = None,
     ) -> dict[int, Buffer]:
         """Meet `members` for the operation `what`, which says how long payloads are or that they
         say so; returns each rank's payload, valid until the next meeting.
+
+        out: what each is given in place of `payload`, over the streams.
 
         Raises CollectiveMismatch, CollectiveTimeout or RankLost.
         """
@@ -134,10 +177,12 @@ class Agreement:
         self._check_members(mine, others)
         self._check_gone(mine, {}, others)
         try:
-            if self._board is not None and self._are_all(members):
+            if out is None and self._board is not None and self._are_all(members):
                 self._meet_at_board(self._board, mine, payload)
                 return {**self._board.payloads(self._visits[-1].step)}
-            return self._meet_over_streams(mine, others, payload)
+            if out is None:
+                out = dict.fromkeys(members, b"".join(payload))
+            return self._meet_over_streams(mine, others, out)
         finally:
             self._waits.stop()
 
@@ -169,14 +214,15 @@ class Agreement:
         return rank in self._gone and bool(self._gone[rank].payload)
 
     def _meet_over_streams(
-        self, mine: Frame, others: Sequence[int], payload: Sequence[Buffer]
+        self, mine: Frame, others: Sequence[int], out: Mapping[int, Buffer]
     ) -> dict[int, Buffer]:
-        mine = replace(mine, payload=bytearray().join(payload))
-        self._send(mine, others)
+        for rank in others:
+            self._send(replace(mine, payload=out.get(rank, b"")), [rank])
+        mine = replace(mine, payload=out.get(self.mesh.rank, b""))
         frames = self._collect(mine, set(others)) | {self.mesh.rank: mine}
         if any(frame.what != mine.what for frame in frames.values()):
             raise CollectiveMismatch(disagreement(frames, ()))
-        return {rank: memoryview(frame.payload) for rank, frame in frames.items()}
+        return {rank: frame.payload for rank, frame in frames.items()}
 
     def _meet_at_board(self, board: Board, mine: Frame, payload: Sequence[Buffer]) -> None:
         step = self._visits[-1].step + 1 if self._visits else step_of(self.number, 0)
@@ -346,7 +392,7 @@ class Agreement:
         gone = {rank: self._gone[rank] for rank in others if rank in self._gone}
         for frame in gone.values():
             if frame.payload:
-                raise _again(frame.payload.decode(), frame.what)
+                raise _again(bytes(frame.payload).decode(), frame.what)
         if gone:
             present = frames | {self.mesh.rank: mine} | gone
             failures = "raised", "was stopped"
@@ -365,38 +411,6 @@ class Agreement:
         closed = {rank, *self.mesh.closed()} - (self._gone.keys() - {rank})
         return " or ".join(f"rank {each}'s" for each in sorted(closed)) + " process ended"
 
-    def swap(
-        self, what: str, out: Mapping[int, memoryview], into: Mapping[int, memoryview]
-    ) -> None:
-        """Move bytes between ranks that have met for it, of sizes that both know: the rank shows as
-        waiting, and errors of streams become ours. After any of them `break_off`."""
-        self._waits.start(shorten(what), tuple)
-        try:
-            self._swap(what, Swap(self.mesh, self.number, out, into))
-        except StreamClosed as error:
-            lost = f"{self._ended(error.rank)} during {shorten(what)}"
-            raise RankLost(lost) from error
-        finally:
-            self._waits.stop()
-
-    def _swap(self, what: str, swap: Swap) -> None:
-        mine = Frame(self.number, shorten(what), calling_line())
-        moved, limit = time.monotonic(), self.timeout()
-        while swap.wanted:
-            if swap.move():
-                moved = time.monotonic()
-                continue
-            # Of a rank that has all by now nothing is wanted: it may have gone on, and returned.
-            if not (wanted := swap.wanted):
-                return
-            for rank in wanted:
-                self._look(rank)
-            self._check_gone(mine, {}, wanted)
-            self.check(what)
-            if time.monotonic() - moved > limit:
-                raise CollectiveTimeout(f"{ranks(wanted)} stopped during {shorten(what)}")
-            swap.hear(self.mesh.poll(wanted, _GLANCE))
-
     def break_off(self, what: str, error: BaseException) -> None:
         """Tell the others, who may wait for this rank in the middle of a collective, that an error
         has ended it here."""
@@ -413,8 +427,56 @@ class Agreement:
         """Leave the step that others are at, so that none of them takes this rank for the one that
         has ended; no collective of this process is in step with theirs any more."""
         self._failure = failure
-        name = bytearray(type(failure).__name__.encode())
+        name = type(failure).__name__.encode()
         self._tell(Frame(self.number, str(failure), "", name, farewell=True))
+
+
+class Programs:
+    """A rank's. The first one, 0, has begun; each ends with `leave` or as the next one begins.
+
+    What a thread is in the middle of stays with the agreement that it has begun with, and ends
+    at its next step.
+    """
+
+    def __init__(self, mesh: Mesh, board: Board | None = None) -> None:
+        self.rank = mesh.rank
+        self.size = mesh.size
+        #: Held while meeting and moving data: one collective at a time.
+        self.lock = threading.RLock()
+        self.waits = Waits()
+        self._mesh = mesh
+        self._board = board
+        self._agreement = Agreement(mesh, board, self.waits)
+        self._older: WeakSet[threading.Thread] = WeakSet()  # threads of earlier programs
+
+    @property
+    def agreement(self) -> Agreement:
+        """The running program's. Raises CollectiveMismatch in a thread of an earlier one."""
+        thread = threading.current_thread()
+        if thread in self._older:
+            raise CollectiveMismatch(
+                f"Thread {thread.name!r} of rank {self.rank}, started in an earlier cell, "
+                "called a collective. Join threads that call collectives before their cell ends."
+            )
+        return self._agreement
+
+    def begin(self, number: int, members: Iterable[int] | None = None) -> None:
+        """Begin the program of that number, higher than the last one's and the same on its ranks,
+        which are `members` (default: all). Called in the thread that runs it."""
+        last = self._agreement
+        if number <= last.number:
+            raise ValueError(f"Program {number} cannot follow program {last.number}.")
+        last.leave("ended")
+        here = threading.current_thread()
+        # Not those that Python did not start, as autograd's: they work for any program.
+        threads = (thread for thread in threading.enumerate() if thread is not here)
+        self._older = WeakSet(t for t in threads if not isinstance(t, threading._DummyThread))
+        self._agreement = Agreement(self._mesh, self._board, self.waits, number, members)
+        self._agreement.begin()
+
+    def leave(self, reason: str) -> None:
+        """End the running program; see `Agreement.leave`."""
+        self._agreement.leave(reason)
 
 
 def _frames_at(board: Board, step: int, of: Iterable[int]) -> dict[int, Frame]:

@@ -1,7 +1,7 @@
 """The operations between ranks, on CPU tensors: reduce, gather, scatter, exchange, permute.
 
 Small values travel with the meeting: a few kilobytes, or more at the board of a host. Of larger
-ones each rank reduces its share, in memory that ranks of a host share, else swapped over the mesh.
+ones each rank reduces its share, in memory that ranks of a host share, else in many meetings.
 Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only: XLA and torch_xla's
 names are in `torch_names`.
 """
@@ -9,22 +9,21 @@ names are in `torch_names`.
 from __future__ import annotations
 
 import functools
+import operator
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from xla_nb.simulation import groups as grouping
-from xla_nb.simulation import levels
+from xla_nb.simulation.agreement import Programs
 from xla_nb.simulation.board import Buffer
-from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.memory import SharedMemory, Walk
-from xla_nb.simulation.packs import Pack, packed, unpacked, view
-from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
 _LENGTH = 8  # bytes for the length of a rendezvous's payload
+_PIECE = 1 << 22  # bytes that a rank of another host gets at a meeting
 
 _SHORT = {
     torch.float64: "f64",
@@ -96,10 +95,74 @@ def _factor(scale: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor(scale).to(dtype)
 
 
+class Pack:
+    """All tensors of one dtype as one flat tensor of one or more rows, and their results."""
+
+    def __init__(self, indices: Sequence[int], tensors: Sequence[Tensor], rows: int) -> None:
+        self.indices = indices
+        self._rows = rows
+        self._shapes = [tensor.shape for tensor in tensors]
+        self.dtype = tensors[0].dtype
+        self.parts = [tensor.reshape(-1) for tensor in tensors]
+        self.nbytes = sum(shape.numel() for shape in self._shapes) * self.dtype.itemsize
+        self.results: list[Tensor] = []
+
+    @functools.cached_property
+    def flat(self) -> Tensor:
+        """Row after row, each with its share of every tensor."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
+        return torch.cat(rows, 1).reshape(-1)
+
+    def put_whole(self, flat: Tensor) -> None:
+        """Set results of the tensors' own shapes."""
+        if len(self._shapes) == 1:
+            self.results = [flat.view(self._shapes[0])]
+            return
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(flat.split(counts), self._shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+    def put_gathered(self, rows: Tensor, dim: int) -> None:
+        """Set results that concatenate all ranks' tensors along `dim`."""
+        counts = [shape.numel() for shape in self._shapes]
+        parts = zip(rows.split(counts, 1), self._shapes, strict=True)
+        self.results = [
+            torch.cat([row.reshape(shape) for row in part], dim) for part, shape in parts
+        ]
+
+    def put_share(self, flat: Tensor) -> None:
+        """Set results that are one of `rows` shares of each tensor along its first dimension."""
+        shapes = [(shape[0] // self._rows, *shape[1:]) for shape in self._shapes]
+        counts = [shape.numel() // self._rows for shape in self._shapes]
+        parts = zip(flat.split(counts), shapes, strict=True)
+        self.results = [part.reshape(shape) for part, shape in parts]
+
+
+def packed(tensors: Sequence[Tensor], rows: int) -> list[Pack]:
+    by_dtype: dict[torch.dtype, list[int]] = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        by_dtype[tensor.dtype].append(index)
+    return [Pack(indices, [tensors[i] for i in indices], rows) for indices in by_dtype.values()]
+
+
+def unpacked(packs: Sequence[Pack]) -> list[Tensor]:
+    placed = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
+    return [placed[index] for index in range(len(placed))]
+
+
+def view(flat: Tensor) -> memoryview:
+    """A contiguous tensor's bytes, not copied."""
+    if not flat.numel():
+        return memoryview(b"")
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
 class Carrier:
     """Performs the collectives of one rank."""
 
-    def __init__(self, programs: Programs, memory: SharedMemory | None = None) -> None:
+    def __init__(self, programs: Programs, memory: SharedMemory) -> None:
         self.programs = programs
         self.memory = memory
         self.rank = programs.rank
@@ -166,10 +229,10 @@ class Carrier:
 
     def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
         """Each pair's target gets its source's tensor; a rank that is not a target gets zeros."""
-        grouping.check_pairs(pairs, self.size)
+        _check_pairs(pairs, self.size)
         sources = [int(source) for source, _ in pairs]
         targets = [int(target) for _, target in pairs]
-        detail = f"pairs {grouping.plain(pairs)}"
+        detail = f"pairs {_plain(pairs)}"
         packs = packed([tensor], rows=1)
         with (
             self.programs.lock,
@@ -182,8 +245,8 @@ class Carrier:
 
     def send_receive(self, tensor: Tensor, source: int, target: int) -> Tensor:
         """Point to point: only these two ranks meet. Returns the tensor this rank then holds."""
-        grouping.check_rank("send/recv", source, self.size)
-        grouping.check_rank("send/recv", target, self.size)
+        _check_rank("send/recv", source, self.size)
+        _check_rank("send/recv", target, self.size)
         if source == target:
             return tensor.clone()
         packs = packed([tensor], rows=1)
@@ -230,12 +293,12 @@ class Carrier:
         if detail:
             what.append(detail)
         if groups:
-            what.append(f"groups {grouping.plain(groups)}")
-        members = grouping.meeting(groups, group, self.size)
+            what.append(f"groups {_plain(groups)}")
+        members = _who_meets(groups, group, self.size)
         return _Meeting(self, " ".join(what), group, members, packs)
 
     def _group(self, groups: Groups) -> list[int]:
-        return grouping.own(groups, self.rank, self.size)
+        return _own_group(groups, self.rank, self.size)
 
 
 class _Meeting:
@@ -258,8 +321,6 @@ class _Meeting:
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
         self._rows: list[Tensor] | None = None  # of every pack, if they travel with the frames
         self._walk: Walk | None = None  # the way of larger ones, on one host
-        self._here = list(group)  # those of this host
-        self._peers: list[int] = []  # on other hosts, for all_reduce
         self._part = 0  # how often some of the ranks have met since
 
     def __enter__(self) -> _Meeting:
@@ -278,30 +339,23 @@ class _Meeting:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
-            self._agreement.confirm(self._what, self._here if self._walk or self._peers else ())
+            self._agreement.confirm(self._what, self._group if self._walk else ())
         elif self._rows is None:  # others are in the middle of it
             self._agreement.break_off(self._what, error)
 
     def _find_way(self) -> None:
         """How large values go: through memory where all ranks of the group are on this host."""
         memory, rank = self._carrier.memory, self._carrier.rank
-        if memory is None:
-            return
-        self._here = [other for other in self._group if other in memory.members]
-        if len(self._here) == len(self._group):
-            self._walk = Walk(memory, self._group, rank, self._barrier)
-        else:
-            self._peers = levels.same_share(self._group, rank, len(memory.members))
+        if all(other in memory.members for other in self._group):
+            self._walk = Walk(memory, self._group, rank, lambda: self._meet_again(self._group))
 
-    def _barrier(self) -> None:
-        """Wait until every rank of the group that is on this host is here."""
-        self._meet_again(self._here)
-
-    def _meet_again(self, ranks: Sequence[int]) -> None:
+    def _meet_again(
+        self, ranks: Sequence[int], out: Mapping[int, Buffer] | None = None
+    ) -> Mapping[int, Buffer]:
         """Meet some of the ranks within the collective. Not for what it began with: one that was
         interrupted may begin it anew."""
         self._part += 1
-        self._agreement.meet(f"{self._what}, part {self._part}", ranks)
+        return self._agreement.meet(f"{self._what}, part {self._part}", ranks, out=out)
 
     def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
@@ -331,28 +385,21 @@ class _Meeting:
             return reduction.fold(self._rows[index])
         if self._walk is not None:
             return self._walk.all_reduce(self._packs[index].parts, reduction.fold)
-        if self._peers:
-            return self._over_hosts(self._packs[index].parts, reduction)
         flat, ranks = self._packs[index].flat, len(self._group)
         ragged = -flat.numel() % ranks
         rows = torch.nn.functional.pad(flat, (0, ragged)) if ragged else flat
         share = reduction.fold(self._deal(rows.view(ranks, -1)))
         return self._share(share).view(-1)[: flat.numel()]
 
-    def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
-        memory, rank = self._carrier.memory, self._carrier.rank
-        assert memory is not None
-        peers, on_host = levels.Peers(self._peers, rank, self._swap), Reduction(reduction.kind)
-
-        def fold(rows: Tensor) -> Tensor:
-            return peers.finish(on_host.fold(rows), reduction.fold)
-
-        return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
-
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        self._meet_again(sorted({self._carrier.rank, *out, *into}))
+        """Send tensors to ranks, and fill others with what they send, all of one size."""
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
-        self._agreement.swap(self._what, sent, received)
+        ranks = sorted({self._carrier.rank, *out, *into})
+        size = max(map(len, (*sent.values(), *received.values())), default=0)
+        for piece in (slice(start, start + _PIECE) for start in range(0, size, _PIECE)):
+            met = self._meet_again(ranks, {rank: each[piece] for rank, each in sent.items()})
+            for rank, each in received.items():
+                each[piece] = met[rank]
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""
@@ -407,4 +454,69 @@ def _check_split(name: str, tensor: Tensor, dim: int, shards: int, ranks: int) -
     if tensor.shape[dim] % shards:
         raise ValueError(
             f"{name}: dimension {dim} of {show(tensor)} does not divide into {shards} equal parts."
+        )
+
+
+# ---------------------------------------------------------------- groups, refused where XLA does
+
+
+Groups = Sequence[Sequence[int]]
+
+
+def _own_group(groups: Groups, rank: int, size: int) -> list[int]:
+    """The ranks of this rank's group."""
+    if not groups:
+        return list(range(size))
+    _check_groups(groups, size)
+    for group in groups:
+        if rank in group:
+            return [int(other) for other in group]
+    raise ValueError(f"Rank {rank} is in none of the groups {_plain(groups)}.")
+
+
+def _who_meets(groups: Groups, group: Sequence[int], size: int) -> Sequence[int]:
+    """The ranks that must meet: all that the groups name, but those that are alone in theirs."""
+    if len(group) == 1:
+        return group
+    together = {int(rank) for each in groups if len(each) > 1 for rank in each}
+    return sorted(together) or range(size)
+
+
+def _check_groups(groups: Groups, size: int) -> None:
+    _check_list("groups", groups)
+    counts = Counter(operator.index(rank) for group in groups for rank in group)
+    for rank, count in counts.items():
+        _check_rank("groups", rank, size)
+        if count > 1:
+            raise ValueError(f"groups: rank {rank} is named {count} times in {_plain(groups)}.")
+    if not all(len(group) for group in groups):
+        raise ValueError(f"groups: there is an empty one in {_plain(groups)}.")
+
+
+def _check_pairs(pairs: Groups, size: int) -> None:
+    """The pairs of source and target of a collective_permute."""
+    _check_list("pairs", pairs)
+    for ends in zip(*pairs, strict=True):
+        for rank in ends:
+            _check_rank("collective_permute", operator.index(rank), size)
+        if len(set(ends)) < len(pairs):
+            raise ValueError(
+                f"collective_permute: {list(pairs)} names a source or a target twice. "
+                "Name each at most once."
+            )
+
+
+def _check_rank(name: str, rank: int, size: int) -> None:
+    if not 0 <= rank < size:
+        raise ValueError(f"{name}: rank {rank} is not one of the {size} ranks.")
+
+
+def _plain(groups: Groups) -> str:
+    return str([[int(rank) for rank in group] for group in groups]).replace(" ", "")
+
+
+def _check_list(name: str, ranks: object) -> None:
+    if not isinstance(ranks, list):
+        raise TypeError(
+            f"{name} must be a list, as torch_xla takes no other, not {type(ranks).__name__}."
         )

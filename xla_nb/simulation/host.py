@@ -20,16 +20,14 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch_xla.experimental import plugins
 
 from xla_nb.simulation import answers
+from xla_nb.simulation.agreement import CollectiveWait, Programs
 from xla_nb.simulation.board import Board
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
-from xla_nb.simulation.dumps import name_dumps
 from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
-from xla_nb.simulation.programs import Programs
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
-from xla_nb.simulation.waits import CollectiveWait
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
@@ -119,7 +117,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         rank = share.first_rank + local_rank
         answers.say_position(local_rank, share.ranks_here)
         answers.say_identity(rank, share.size, share.ranks_here)
-        name_dumps(rank)
+        answers.name_dumps(rank)
         limit_threads(share.ranks_here)
         streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
         if self._board is not None:

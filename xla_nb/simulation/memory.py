@@ -62,7 +62,7 @@ class Walk:
         memory: SharedMemory,
         group: Sequence[int],
         rank: int,
-        barrier: Callable[[], None],
+        barrier: Callable[[], object],
     ) -> None:
         self._memory = memory
         self._rows = [other - memory.members.start for other in group]
