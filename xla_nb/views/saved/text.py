@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.views import facts, paths
+from xla_nb.views import facts
 from xla_nb.views.saved import bounds, cells, figures, hang, hosts, log, returned, style
 from xla_nb.views.snapshot import Card, Series, Snapshot
 
@@ -29,7 +29,7 @@ def render_text(snapshot: Snapshot) -> str:
     lines += _figures(snapshot.series)
     lines += hosts.as_text(snapshot)
     lines += _ranks(snapshot)
-    lines += ["", f"files: {facts.cut(paths.short(snapshot.record), 400)}"]
+    lines += ["", f"files: {facts.cut(facts.short_path(snapshot.record), 400)}"]
     return "\n".join(lines)
 
 
