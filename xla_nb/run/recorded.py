@@ -392,30 +392,10 @@ def entries() -> list[Entry]:
     return [_entry(record) for record in records()]
 
 
-def _with_hang(headline: str, hang: str) -> str:
-    """What a list says of a run; a hang that stopped it is its headline already."""
-    if not hang or hang in headline:
-        return headline
-    return f"hang: {hang}" if not headline else f"{headline}; hang: {hang}"
-
-
-def _hang(record: Record) -> str:
-    """The hang of a run in progress."""
-    state = RunState()
-    _fold_events(record, state)
-    return sentences.hang(state)
-
-
 def _entry(record: Record) -> Entry:
     summary, name = _summary(record), record.path.name
     if summary is not None:
-        return Entry(
-            name,
-            summary.cell,
-            summary.outcome or ("finished" if summary.ok else "failed"),
-            _with_hang(summary.headline, summary.hang),
-            summary.elapsed,
-        )
+        return Entry(name, summary.cell, summary.outcome, summary.headline, summary.elapsed)
     if record.summary.exists():  # the disk was full
         try:
             run = RecordedRun.open(record, lambda name: None)
@@ -426,7 +406,7 @@ def _entry(record: Record) -> Entry:
             return Entry(name, "", run.state.outcome, headline, run.elapsed)
         return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
     if record.is_owned:
-        return Entry(name, "", "running", _with_hang("", _hang(record)), None)
+        return Entry(name, "", "running", "", None)
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
 
 
@@ -435,15 +415,12 @@ def _entry(record: Record) -> Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Summary:
-    """What is read of the summary of a run that has ended; what older versions did not write is
-    None."""
+    """What is read of the summary of a run that has ended."""
 
-    ok: bool
     headline: str
-    cell: str = ""
-    outcome: Outcome | None = None
-    hang: str = ""
-    elapsed: float | None = None
+    cell: str
+    outcome: Outcome
+    elapsed: float
 
 
 def _summary(record: Record) -> _Summary | None:
