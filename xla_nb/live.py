@@ -191,7 +191,7 @@ def restart(
 
 
 def _replay(group: Group, history: Sequence[Played]) -> None:
-    """Run again what had succeeded, and say of what returns something else now."""
+    """Run again what had succeeded."""
     for number, each in enumerate(history):
         rest = [one.label for one in history[number + 1 :]]
         left = f" Not run again: {listed(rest, most=5)}." if rest else ""
@@ -203,19 +203,10 @@ def _replay(group: Group, history: Sequence[Played]) -> None:
         print(f"{each.label} again …", flush=True)
         options = replace(each.options, bg=False, keep_going=False)
         try:
-            run = run_cell(group, each.cell, options, each.members)
+            run_cell(group, each.cell, options, each.members)
         except BaseException:
             print(f"The replay stopped at {each.label}.{left}")
             raise
-        now = run.state.ranks
-        changed = [
-            rank
-            for rank, before in each.returned.items()
-            if (now[rank].digest or now[rank].preview) != before
-        ]
-        if changed:
-            where = numbered(changed)
-            print(f"{each.label} returned something else on {where} than before.")
 
 
 def run_cell(

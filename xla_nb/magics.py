@@ -710,8 +710,7 @@ class LiveMagics(_NotebookMagics):
         """End live ranks and start as many again, which have nothing yet: `%xla_restart [NAME]`.
 
         --replay runs the cells that had succeeded once more, in order, with their text of then and
-        what the notebook holds now; it stops at the first that fails, and says which returned
-        something else.
+        what the notebook holds now; it stops at the first that fails.
         """
         words = _parsed(_restart_parser(), line)
         self._tell("Restarted", live.restart(words["name"], replay=words["replay"], shown=True))
