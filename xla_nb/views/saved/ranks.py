@@ -1,4 +1,8 @@
-"""The ranks in saved HTML: a table with a row for each; of many, tiles and those in trouble."""
+"""The ranks in saved HTML: a table with a row for each; of many, tiles and those in trouble.
+
+Above them the hosts, of a run that has several, in text too: those that are lost or have failed
+ranks come first, so that the bound on lines never hides them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, chart, hosts
+from xla_nb.views.saved import bounds, chart
 from xla_nb.views.saved.style import FAINT, MONO, PHASES, TROUBLED
 from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, swatch, table, unbroken
 from xla_nb.views.snapshot import KINDS, Card, Phase, Slot, Snapshot
@@ -22,7 +27,7 @@ def as_html(snapshot: Snapshot) -> str:
     if len(snapshot.cards) > bounds.CARDS:
         return _crowd(snapshot)
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
-    return hosts.as_html(snapshot) + _same(snapshot) + _table(cards, snapshot)
+    return _hosts(snapshot) + _same(snapshot) + _table(cards, snapshot)
 
 
 def _same(snapshot: Snapshot) -> str:
@@ -167,7 +172,7 @@ def _crowd(snapshot: Snapshot) -> str:
     return "".join(
         [
             _facts(facts.of_cards(snapshot.cards)),
-            hosts.as_html(snapshot),
+            _hosts(snapshot),
             *tiles,
             troubles,
             div(f"font-size:12px;{FAINT}", more) if more else "",
@@ -252,3 +257,61 @@ def _key(slots: Sequence[Slot]) -> str:
         if part >= _SEEN
     )
     return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)
+
+
+# ---------------------------------------------------------------- hosts, where there are several
+
+
+_LOST = PHASES["died"]
+
+
+def _by_host(snapshot: Snapshot) -> dict[str, list[Card]]:
+    """The ranks of each host, hosts that need attention first; empty if there is only one host."""
+    if len(snapshot.hosts) < 2:
+        return {}
+    groups: dict[str, list[Card]] = {name: [] for name in snapshot.hosts}
+    for card in sorted(snapshot.cards, key=lambda card: card.rank):
+        groups.setdefault(card.host, []).append(card)
+
+    def calm(name: str) -> int:
+        if name in snapshot.lost:
+            return 0
+        return 1 if any(card.phase in ("early", "failed", "died") for card in groups[name]) else 2
+
+    return {name: groups[name] for name in sorted(groups, key=calm)}
+
+
+def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
+    """A host's name, why it was lost, and how many of its ranks are in each phase, as HTML."""
+    lost = snapshot.lost.get(name)
+    parts = [mark(_LOST.glyph, "lost", _LOST.colour), escaped(lost, 100)] if lost else []
+    for phase, group in facts.by_phase(cards).items():
+        sign = PHASES[phase]
+        parts.append(mark(sign.glyph, f"{len(group)} {phase}", sign.colour))
+    return div(
+        "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px",
+        bit("min-width:0", f"<b>{escaped(name, 60)}</b>"),
+        *parts,
+    )
+
+
+def _hosts(snapshot: Snapshot) -> str:
+    """The list of hosts for many ranks."""
+    hosts, more = bounds.limited(list(_by_host(snapshot).items()), bounds.HOSTS, "host")
+    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
+    lines = [_host(name, cards, snapshot) for name, cards in hosts]
+    return div(f"margin:2px 0 6px;{columns};gap:2px 20px", *lines, more) if hosts else ""
+
+
+def hosts_as_text(snapshot: Snapshot) -> list[str]:
+    hosts, more = bounds.limited(list(_by_host(snapshot).items()), bounds.HOSTS, "host")
+    lines = [_host_line(name, cards, snapshot) for name, cards in hosts]
+    return ["", *lines, *([more] if more else [])] if hosts else []
+
+
+def _host_line(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
+    lost = snapshot.lost.get(name)
+    why = f" ({_LOST.glyph} lost: {facts.cut(lost, 100)})" if lost else ""
+    phases = [f"{len(group)} {phase}" for phase, group in facts.by_phase(cards).items()]
+    ranks = f": {wording.ranks(card.rank for card in cards)}: {', '.join(phases)}"
+    return f"{facts.cut(name, 60)}{why}{ranks if cards else ''}"
