@@ -803,19 +803,6 @@ def test_shortened_output_keeps_both_ends_and_counts_the_rest() -> None:
         assert len(numbers) + int(left_out.replace(",", "")) == 4010
 
 
-def test_streams_of_failed_ranks_are_kept_when_there_are_too_many() -> None:
-    many = tuple(
-        replace(card, phase="failed" if card.rank == 899 else "finished") for card in cards(900)
-    )
-    whole = snapshot(
-        cards=many, excerpts=tuple(printed(f"words-{rank}.", rank=rank) for rank in range(900))
-    )
-    for shown in both(whole):
-        assert "words-899." in shown
-        assert "words-800." not in shown
-        assert "388 more streams" in shown
-
-
 # --- bounds ------------------------------------------------------------------------------------
 
 
