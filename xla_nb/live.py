@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -235,7 +234,7 @@ def _run(
     replayed: bool = True,
 ) -> Run:
     refuse_launch("xla_nb.ranks")
-    here, there = notebook.current(), group if isinstance(group, Group) else None
+    there = group if isinstance(group, Group) else None
     if there is not None:
         there.check(there.world if members is None else members)
     sent, remote = (there.sent, frozenset(there.remote)) if there else (Sent(), frozenset[str]())
@@ -245,11 +244,7 @@ def _run(
     def made(scope: Scope) -> Program:
         return build(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
-    resolve: Callable[[str], object] = vars(sys.modules["__main__"]).__getitem__
-    if here and not here.runs_a_script:
-        program, resolve = here.program(made), here.resolve
-    else:
-        program = made(api.script())
+    program, resolve = api.built(made)
     if not isinstance(group, Group):
         group = group()
         group.sent = sent

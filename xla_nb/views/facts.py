@@ -263,7 +263,7 @@ def everybody(snapshot: Snapshot) -> str:
     ranks = len(snapshot.cards)
     if ranks == 1:
         return name(snapshot.cards[0], snapshot)
-    return "both ranks" if ranks == 2 else f"all {ranks:,} ranks"
+    return wording.everybody(ranks)
 
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
