@@ -450,18 +450,6 @@ def test_the_lock_of_a_rank_that_has_died_is_free_for_the_others(kernel, group):
 # ---------------------------------------------------------------- replay
 
 
-def test_a_replay_says_which_cells_return_something_else(kernel, group):
-    kernel.ok(f"%%xla --group {group}\nimport torch\nmodel = torch.nn.Linear(2, 2)")
-    kernel.ok(f"%%xla --group {group}\ntorch.manual_seed(1)\n[torch.rand(3), {{'a'}}]")
-    kernel.ok(f"%%xla --group {group}\nfirst = 1")
-    differs = kernel.ok(f"%%xla --group {group}\nos.getpid()").number
-    kernel.ok(f"%%xla --group {group}\nsecond = 2")
-    shown = kernel.ok(f"%xla_restart {group} --replay")
-    assert f"Cell In[{differs}] returned something else on ranks 0, 1 than before" in shown.stdout
-    assert shown.stdout.count("something else") == 1
-    assert results(kernel, group, "second") == "{0: 2, 1: 2}"
-
-
 DIES = """
 import os, signal
 from xla_nb.run.group import Group
@@ -533,7 +521,7 @@ def test_a_script_keeps_ranks_and_leaves_none(tmp_path):
 
 
 INTERRUPTED = """
-from xla_nb.simulation.programs import Programs
+from xla_nb.simulation.agreement import Programs
 begin = Programs.begin
 def interrupted(self, *given):
     Programs.begin = begin

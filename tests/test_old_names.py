@@ -27,14 +27,8 @@ def rows(heading):
 
 
 def test_the_page_has_what_is_answered():
-    answered = [(old.spelling, old.gone, old.today) for old in old_names.OLD if old.answer]
+    answered = [(old.spelling, old.gone, old.today) for old in old_names.OLD]
     assert [tuple(row[:3]) for row in rows("Answered")] == answered
-
-
-def test_the_page_has_what_is_gone_for_good():
-    gone = [(old.spelling, old.gone, old.today) for old in old_names.OLD if not old.answer]
-    plain = [(name, since, today.replace("`", "")) for name, since, today in gone]
-    assert [tuple(row[:3]) for row in rows("Gone for good")] == plain
 
 
 def test_the_page_marks_those_that_are_still_there_and_deprecated():
@@ -196,29 +190,21 @@ def test_what_torch_warns_of_on_every_rank_is_told_once(published):
 
 
 FORMER = """
-loader = torch.utils.data.DataLoader([1.0, 2.0])
 def f(index):
     device = xm.xla_device()
     both = xm.get_xla_supported_devices("TPU"), xm.get_xla_supported_devices(devkind=["TPU"])
     of_today = xm.get_xla_supported_devices(1), xm.get_xla_supported_devices(max_devices=1)
-    loaded = pl.ParallelLoader(loader=loader, devices=[device]).per_device_loader(device)
-    step = torch_xla.compile(lambda x: x + 1, num_different_graphs_allowed=2)
-    out = step(torch.ones(1, device=device)).item()
-    return *both, *of_today, xm.get_local_ordinal(0), [x.item() for x in loaded], out
+    return *both, *of_today, xm.get_local_ordinal(0)
 run = xmp.spawn(f, nprocs=2)
 """
 
 
 def test_functions_take_the_parameters_that_they_had_and_each_is_told_once(published):
     told = published.ok(FORMER).stderr.splitlines()
-    assert published.value("run[1]") == f"{(*[['xla:0']] * 4, 1, [1.0, 2.0], 2.0)}"
+    assert published.value("run[1]") == f"{(*[['xla:0']] * 4, 1)}"
     gone = "{} is gone since torch_xla {}: {}".format
     assert [line for line in told if " of " in line] == [
         gone("devkind of xm.get_xla_supported_devices", "2.8", "leave it out"),
-        gone("loader of pl.ParallelLoader", "2.5", "write cpu_loader"),
-        gone(
-            "num_different_graphs_allowed of torch_xla.compile", "2.8", "write max_different_graphs"
-        ),
         gone("defval of xm.get_local_ordinal", "2.5", "leave it out"),
     ]
 
@@ -262,18 +248,6 @@ def test_in_the_notebook_the_first_use_is_told(published):
     assert shown.stderr == NOTICE["torch_xla.experimental.compile"] + "\n"
     shown = published.ok("from torch_xla.experimental import tpu\ntpu.num_available_chips()")
     assert shown.stderr == NOTICE["torch_xla.experimental.tpu"] + "\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("import torch_xla.utils.gcsfs as gcsfs", "torch_xla.utils.gcsfs"),
-        ("from torch_xla.distributed import xla_dist", "torch_xla.distributed.xla_dist"),
-        ("import torch_xla.core.functions as xf\nxf.nms", "torch_xla.core.functions.nms"),
-    ],
-)
-def test_what_is_gone_for_good_says_what_to_do(published, code, name):
-    assert NOTICE[name] in published.run(code).error
 
 
 def test_what_the_page_says_is_still_there_is_there(published):

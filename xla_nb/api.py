@@ -141,9 +141,16 @@ def call(
         program = build_call(fn, scope, args=values, name="xla_nb_call")
         return replace(program, drops=drops)
 
+    program, resolve = built(made)
+    return run(program, options, resolve)
+
+
+def built(make: Callable[[Scope], Program]) -> tuple[Program, Callable[[str], object]]:
+    """What is built of what the notebook, or a script, holds; and what finds names there."""
+    here = notebook.current()
     if here and not here.runs_a_script:
-        return run(here.program(made), options, here.resolve)
-    return run(made(script()), options, vars(sys.modules["__main__"]).__getitem__)
+        return here.program(make), here.resolve
+    return make(script()), vars(sys.modules["__main__"]).__getitem__
 
 
 def run(

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -191,7 +190,7 @@ def restart(
 
 
 def _replay(group: Group, history: Sequence[Played]) -> None:
-    """Run again what had succeeded, and say of what returns something else now."""
+    """Run again what had succeeded."""
     for number, each in enumerate(history):
         rest = [one.label for one in history[number + 1 :]]
         left = f" Not run again: {listed(rest, most=5)}." if rest else ""
@@ -203,19 +202,10 @@ def _replay(group: Group, history: Sequence[Played]) -> None:
         print(f"{each.label} again …", flush=True)
         options = replace(each.options, bg=False, keep_going=False)
         try:
-            run = run_cell(group, each.cell, options, each.members)
+            run_cell(group, each.cell, options, each.members)
         except BaseException:
             print(f"The replay stopped at {each.label}.{left}")
             raise
-        now = run.state.ranks
-        changed = [
-            rank
-            for rank, before in each.returned.items()
-            if (now[rank].digest or now[rank].preview) != before
-        ]
-        if changed:
-            where = numbered(changed)
-            print(f"{each.label} returned something else on {where} than before.")
 
 
 def run_cell(
@@ -244,7 +234,7 @@ def _run(
     replayed: bool = True,
 ) -> Run:
     refuse_launch("xla_nb.ranks")
-    here, there = notebook.current(), group if isinstance(group, Group) else None
+    there = group if isinstance(group, Group) else None
     if there is not None:
         there.check(there.world if members is None else members)
     sent, remote = (there.sent, frozenset(there.remote)) if there else (Sent(), frozenset[str]())
@@ -254,11 +244,7 @@ def _run(
     def made(scope: Scope) -> Program:
         return build(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
-    resolve: Callable[[str], object] = vars(sys.modules["__main__"]).__getitem__
-    if here and not here.runs_a_script:
-        program, resolve = here.program(made), here.resolve
-    else:
-        program = made(api.script())
+    program, resolve = api.built(made)
     if not isinstance(group, Group):
         group = group()
         group.sent = sent

@@ -312,6 +312,11 @@ class _NotebookMagics(Magics):
         super().__init__(shell)
         self.notebook = notebook.of(shell)
 
+    def _options(self, words: dict[str, Any]) -> Options:
+        """What a line and the settings say, all checked."""
+        asked = {**dict.fromkeys(OPTIONS), **words}
+        return run_options.options(run_options.completed(asked, self.notebook.settings), flags=True)
+
 
 @magics_class
 class XlaMagics(_NotebookMagics):
@@ -410,7 +415,7 @@ class XlaMagics(_NotebookMagics):
         words = _parsed(_spawn_parser(), filled)
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
         out = None if out is None else run_options.variable("-o", out or "")
-        options = run_options.options(self._completed(words), flags=True)
+        options = self._options(words)
         arguments = self._arguments(expression or "")
         shown = _without_values(filled if "--env" in filled else line)
 
@@ -437,8 +442,7 @@ class XlaMagics(_NotebookMagics):
         try:
             words = _parsed(_spawn_parser(), re.sub(r"{[^{}]*}", "…", line))
             if not re.search(r"[{$]", line):  # else they are known once these are filled in
-                given = {name: words[name] for name in OPTIONS}
-                run_options.options(self._completed(given), flags=True)
+                self._options({name: words[name] for name in OPTIONS})
             f"{line}{body}".encode()  # as Python does
             source = self.shell.transform_cell(plain_line_ends(body))  # type: ignore[no-untyped-call]
             tree = ast.parse(source)
@@ -541,7 +545,7 @@ class XlaMagics(_NotebookMagics):
         words = _parsed(_topology_parser(), line)
         accelerator, dry_run = words.pop("accelerator"), words.pop("dry_run")
         given = run_options.options(words, flags=True)
-        options = run_options.options(self._completed(words), flags=True)
+        options = self._options(words)
         count = given.n if accelerator else options.n
         if dry_run:
             shown = diagram.on_paper(given.hosts, given.slices, count, accelerator)
@@ -612,10 +616,6 @@ class XlaMagics(_NotebookMagics):
         running = listed(run.name for run in living)
         rest = f"In progress: {running}." if living else "Nothing is running."
         raise UsageError(f"No run named {name!r} is in progress. {rest}")
-
-    def _completed(self, words: dict[str, Any]) -> dict[str, Any]:
-        """The words of a line, and the settings for those it does not have."""
-        return run_options.completed(words, self.notebook.settings)
 
     def _arguments(self, expression: str) -> tuple[object, ...]:
         shown = shortened(expression, 200)
@@ -710,8 +710,7 @@ class LiveMagics(_NotebookMagics):
         """End live ranks and start as many again, which have nothing yet: `%xla_restart [NAME]`.
 
         --replay runs the cells that had succeeded once more, in order, with their text of then and
-        what the notebook holds now; it stops at the first that fails, and says which returned
-        something else.
+        what the notebook holds now; it stops at the first that fails.
         """
         words = _parsed(_restart_parser(), line)
         self._tell("Restarted", live.restart(words["name"], replay=words["replay"], shown=True))
@@ -775,10 +774,6 @@ class LiveMagics(_NotebookMagics):
             return
         missing = f"Object `{expression}` not found on rank {first}."
         print(f"Rank {first} is busy." if about is None else about or missing)
-
-    def _options(self, words: dict[str, Any]) -> Options:
-        asked = {**dict.fromkeys(run_options.OPTIONS), **words}
-        return run_options.options(run_options.completed(asked, self.notebook.settings), flags=True)
 
     @staticmethod
     def _tell(what: str, group: Group) -> None:

@@ -29,14 +29,13 @@ SHORT = {_XM: "xm", _XR: "xr"}
 class Old(NamedTuple):
     """A name of a module, or a module, as programs spell it, gone since that release.
 
-    `answer` is what it is there: a function, or of a module the modules whose public names it has;
-    None, or no modules: nothing, so that using it raises.
+    `answer` is what it is there: a function, or of a module the modules whose public names it has.
     """
 
     spelling: str
     gone: str
     today: str
-    answer: Callable[..., Any] | tuple[str, ...] | None
+    answer: Callable[..., Any] | tuple[str, ...]
 
     @property
     def notice(self) -> str:
@@ -88,7 +87,7 @@ _BFLOAT16 = "leave it out, bfloat16 needs no loss scaling"
 _PARSE = "torch_xla._internal.utils.parse_xla_device"
 _TPU = "torch_xla._internal.tpu"
 _SPMD, _AS_SPMD = "torch_xla.distributed.spmd", "import torch_xla.distributed.spmd as xs"
-_OLD, _UTILS = "torch_xla.experimental", "torch_xla.utils"
+_OLD = "torch_xla.experimental"
 
 OLD = (
     Old("xm.xrt_world_size", "2.7", "write xr.world_size()", _count(f"{_XR}.world_size")),
@@ -104,20 +103,6 @@ OLD = (
     Old(f"{_OLD}.xla_sharding", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharding",)),
     Old(f"{_OLD}.xla_sharded_tensor", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharded_tensor",)),
     Old("torch_xla.amp.grad_scaler", "2.9", _BFLOAT16, ("torch_xla.amp",)),
-    Old("torch_xla.core.functions.nms", "2.4", "use torchvision.ops.nms on CPU tensors", None),
-    Old(
-        "torch_xla.distributed.xla_dist",
-        "2.1",
-        "run the program on every host, or use `%%xla_spawn --on ray`",
-        (),
-    ),
-    Old(f"{_UTILS}.gcsfs", "2.1", "leave it out, or use the package gcsfs", ()),
-    Old(
-        f"{_UTILS}.tf_record_reader",
-        "2.1",
-        "read TFRecord files with tensorflow-cpu or the package tfrecord",
-        (),
-    ),
 )
 _MODULES = {old.spelling: old for old in OLD if isinstance(old.answer, tuple)}
 _NAMES = {old.place: old for old in OLD if old.spelling not in _MODULES}
@@ -168,19 +153,8 @@ def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
 
 
 def _parallel_loader(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
-    if "loader" in settings:
-        _tell("pl.ParallelLoader", "loader", "2.5", "write cpu_loader")
-        settings["cpu_loader"] = settings.pop("loader")
     if args[4:] and args[4] is True:  # today's batches_per_execution, of which it would be one
         raise TypeError("pl.ParallelLoader has no fixed_batch_size any more: use drop_last=True")
-    return args, settings
-
-
-def _compile(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
-    former = "num_different_graphs_allowed"
-    if former in settings:
-        _tell("torch_xla.compile", former, "2.8", "write max_different_graphs")
-        settings["max_different_graphs"] = settings.pop(former)
     return args, settings
 
 
@@ -218,7 +192,6 @@ def _functions() -> InPlace:
             _place(
                 "torch_xla.distributed.parallel_loader", "ParallelLoader.__init__", _parallel_loader
             ),
-            _place("torch_xla.torch_xla", "compile", _compile),
             Place("torch_xla.torch_xla", "device", device),
         )
     )
@@ -313,17 +286,10 @@ def _put(module: ModuleType) -> None:
     if not _here().is_on:
         return
     for (path, name), old in _NAMES.items():
-        if path != module.__name__ or name in vars(module):
-            continue
-        if old.answer is None:
-            _set(module, "__getattr__", _refusing(path, name, old))
-        else:
-            _set(module, name, _answering(path, name, old))
-
-
-def _set(module: ModuleType, name: str, value: object) -> None:
-    setattr(module, name, value)
-    _here().put.append((module, name, value))
+        if path == module.__name__ and name not in vars(module):
+            value = _answering(path, name, old)
+            setattr(module, name, value)
+            _here().put.append((module, name, value))
 
 
 def _answering(module: str, name: str, old: Old) -> Callable[..., Any]:
@@ -339,16 +305,6 @@ def _answering(module: str, name: str, old: Old) -> Callable[..., Any]:
     return call
 
 
-def _refusing(module: str, gone: str, old: Old) -> Callable[[str], Any]:
-    """What a module gets as its `__getattr__`."""
-
-    def refuse(name: str) -> Any:
-        no_such = f"module {module!r} has no attribute {name!r}"
-        raise AttributeError(old.notice if name == gone else no_such)
-
-    return refuse
-
-
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -356,8 +312,6 @@ class _Finder(importlib.abc.MetaPathFinder):
         old = _MODULES.get(fullname)
         if old is None or not _here().is_on:
             return None
-        if not old.answer:
-            raise ModuleNotFoundError(old.notice)  # with `name`, `from … import` would drop it
         return importlib.util.spec_from_loader(fullname, _Loader(old))
 
 

@@ -53,6 +53,11 @@ def ranks(numbers: Iterable[int], most: int = 12) -> str:
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {spans(ordered, most)}"
 
 
+def everybody(number: int) -> str:
+    """`both ranks`, `all 4 ranks`: of so many."""
+    return "both ranks" if number == 2 else f"all {number:,} ranks"
+
+
 def spans(numbers: Iterable[int], most: int = 12) -> str:
     """`3`, or `0–3, 7`: at most so many numbers and spans."""
     found: list[list[int]] = []

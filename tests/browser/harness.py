@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from xla_nb.views.panel import script
+from xla_nb.views.panel import widget
 
 HERE = Path(__file__).parent
 _TEXTS = {
     "/": ((HERE / "page.html").read_text("utf-8"), "text/html"),
-    "/panel.js": (script.joined(), "text/javascript"),
-    "/panel.css": (script.PAGE.with_name("panel.css").read_text("utf-8"), "text/css"),
-} | {f"/page/{name}.js": (text, "text/javascript") for name, text in script.modules().items()}
+    "/panel.js": (widget.joined(), "text/javascript"),
+    "/panel.css": (widget.PAGE.with_name("panel.css").read_text("utf-8"), "text/css"),
+} | {f"/page/{name}.js": (text, "text/javascript") for name, text in widget.modules().items()}
 
 
 def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import results
 from xla_nb.protocol.parcel import Parcel
-from xla_nb.run.definitions import Definitions
+from xla_nb.run.recorded import Definitions
 
 NET = """
     class Net:

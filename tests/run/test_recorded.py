@@ -452,42 +452,12 @@ def test_a_run_that_was_stopped_is_listed_as_stopped(made):
     assert (entry.outcome, entry.headline) == ("stopped", "Stopped by %xla_stop")
 
 
-def test_a_list_of_older_versions_is_read(made):
-    made.ends()
-    summary = json.loads((made.record.path / "run.json").read_text())
-    del summary["outcome"]
-    (made.record.path / "run.json").write_text(json.dumps(summary))
-    (entry,) = entries()
-    assert entry.outcome == "failed"
-
-
 def test_a_run_that_goes_on_is_listed_as_running(made):
     (entry,) = entries()
     assert (entry.outcome, entry.headline, entry.elapsed) == ("running", "", None)
 
 
 HANG = events.HangReported(verdict="Rank 1 hangs", ranks=(1,), groups=())
-
-
-def test_a_run_that_hangs_is_listed_with_its_verdict(made):
-    made.says(HANG)
-    assert [entry.headline for entry in entries()] == ["hang: Rank 1 hangs"]
-    made.says(events.HangOver(why="Rank 1 made progress"))
-    assert [entry.headline for entry in entries()] == [""]
-
-
-@pytest.mark.parametrize(
-    ("why", "headline"),
-    [
-        ("Stopped by %xla_stop", "Stopped by %xla_stop; hang: Rank 1 hangs"),
-        ("Stopped at a hang: Rank 1 hangs", "Stopped at a hang: Rank 1 hangs"),
-    ],
-)
-def test_a_run_that_was_stopped_in_a_hang_is_listed_with_both(made, why, headline):
-    made.says(HANG, events.StopRequested(why=why))
-    made.says(events.RankStopped(rank=0), events.RankStopped(rank=1))
-    made.ends()
-    assert [entry.headline for entry in entries()] == [headline]
 
 
 def test_a_reopened_run_has_the_report(made):

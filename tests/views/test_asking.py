@@ -34,9 +34,9 @@ def front_end(notebook):
         yield asked
         thread.join()
 
-    def run(cell, *answers, during=None):
+    def run(cell, *answers):
         with answering(*answers) as asked:
-            shown = notebook.run(cell, during=during)
+            shown = notebook.run(cell)
         return shown, asked
 
     return run
@@ -75,49 +75,6 @@ def test_what_the_notebook_has_bound_asks_too(name, front_end, notebook):
     assert notebook.value("bound[0]") == "'typed'"
 
 
-@pytest.mark.parametrize("view", ["text", "panel"])
-def test_what_others_print_is_seen_while_a_rank_asks(view, front_end, notebook, tmp_path):
-    asked, seen = tmp_path / "asked", threading.Event()
-    cell = f"""%%xla_spawn -n 2 --view {view} -o beside
-import pathlib, time
-def f(rank):
-    if rank == 0:
-        return input("now? ")
-    while not pathlib.Path({str(asked)!r}).exists():
-        time.sleep(0.02)
-    print("printed beside")
-"""
-
-    def answer():
-        asked.touch()
-        assert seen.wait(60)
-        notebook.client.input("yes")
-
-    def look(shown):
-        if "printed beside" in repr(shown.messages[-1]["content"]):
-            seen.set()
-
-    shown, _ = front_end(cell, answer, during=look)
-    assert shown.status == "ok", shown.error
-    assert notebook.value("beside[0]") == "'yes'"
-
-
-def test_a_view_that_fails_while_a_rank_asks_ends_the_question_and_the_run(front_end, notebook):
-    notebook.ok("import xla_nb.views.text as text\ndrawn = text.TextView.draw")
-    notebook.ok(
-        "def draw(view):\n"
-        "    if view._run.state.questions: raise ValueError('a broken view')\n"
-        "    return drawn(view)\n"
-        "text.TextView.draw = draw"
-    )
-    try:
-        cell = "%%xla_spawn -n 1 --view text\ndef f(rank): return input('now? ')"
-        shown = notebook.run(cell)
-        assert "a broken view" in shown.error
-    finally:
-        notebook.ok("text.TextView.draw = drawn")
-
-
 def test_an_interrupt_ends_the_question_and_the_run(front_end, notebook):
     cell = "%%xla_spawn -n 2 --grace 1\ndef f(rank): return input('stop? ')"
     shown, asked = front_end(cell, notebook.interrupt)
@@ -136,15 +93,15 @@ def strike(thread):
         signal.raise_signal(signal.SIGINT)
 """,
     "just before it is put": """
-import xla_nb.views.asking
-struck, name = xla_nb.views.asking._Question, "__init__"
+import xla_nb.views.loop
+struck, name = xla_nb.views.loop._Question, "__init__"
 def strike(*its):
     before(*its)
     signal.raise_signal(signal.SIGINT)
 """,
     "just after the answer": """
-import xla_nb.views.asking
-struck, name = xla_nb.views.asking._Question, "_answer"
+import xla_nb.views.loop
+struck, name = xla_nb.views.loop._Question, "_answer"
 def strike(question):
     answer = before(question)
     signal.raise_signal(signal.SIGINT)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.record.sample import Loop
-from xla_nb.views.bars import bar, together, tqdm
+from xla_nb.views.observer import bar, together, tqdm
 from xla_nb.views.snapshot import Bar
 
 TQDM = [

@@ -10,8 +10,7 @@ from xla_nb.record import sample
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample
 from xla_nb.views import saved
-from xla_nb.views.live import CELLS
-from xla_nb.views.observer import Observer
+from xla_nb.views.observer import CELLS, Observer
 
 
 class Group(Run):

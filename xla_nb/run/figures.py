@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from xla_nb.protocol.events import Concluded, Event, FigureTurned
 from xla_nb.run.hang import Watched
-from xla_nb.wording import in_one_line, listed, ranks
+from xla_nb.wording import everybody, in_one_line, listed, ranks
 
 FIGURES = "figures"  #: the kind of what a run has concluded of them
 _LONGEST, _MOST = 40, 3  # characters of a name, and names that are told beside the first
@@ -55,7 +55,8 @@ def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
     """`loss is NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)`."""
     since = min(one.since for one in by_rank.values())
     first = [one for one in by_rank.values() if one.since == since]
-    where = f" on {_who(sorted(by_rank), of)}" if of > 1 else ""
+    who = ranks(by_rank) if len(by_rank) < of else everybody(of)
+    where = f" on {who}" if of > 1 else ""
     known = [one.last for one in first if one.last is not None]
     ends = [f"{end:.4g}" for end in (min(known), max(known))] if known else []
     last = f"last {' to '.join(dict.fromkeys(ends))}" if known else "no finite value before"
@@ -63,9 +64,3 @@ def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
         last = f"{ranks(one.rank for one in first)} first, {last}"
     kinds = listed(dict.fromkeys(kind for one in by_rank.values() for kind in one.kinds), "or")
     return f"{in_one_line(name, _LONGEST)} is {kinds}{where} since step {since:,.10g} ({last})"
-
-
-def _who(numbers: Sequence[int], of: int) -> str:
-    if len(numbers) < of:
-        return ranks(numbers)
-    return "both ranks" if of == 2 else f"all {of:,} ranks"

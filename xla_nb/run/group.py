@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from xla_nb.engines import Engine
 from xla_nb.errors import LaunchError, UsageError, XlaNbError
@@ -63,13 +63,12 @@ class LastingRun(Run):
 @dataclass(frozen=True)
 class Played:
     """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
-    whose values are not kept; and what each rank returned, as its digest."""
+    whose values are not kept."""
 
     label: str
     cell: Cell | None
     options: Options
     members: tuple[int, ...] | None
-    returned: Mapping[int, str] = field(default_factory=dict)
 
 
 class Group:
@@ -257,8 +256,7 @@ class Group:
 
         def ended(run: Run) -> None:
             if run.ok:
-                shown = {n: rank.digest or rank.preview for n, rank in run.state.ranks.items()}
-                self.history.append(replace(played, returned=shown))
+                self.history.append(played)
 
         run.at_end(ended)
 

@@ -101,7 +101,8 @@ def launch(
         feed = _start(program, request, fit, engine, on_wait)
     except BaseException as problem:
         with contextlib.suppress(OSError):  # it is told of the launch already
-            record.close({"run": name, "ok": False, "headline": "not started", "ranks": []})
+            ended = {"outcome": "failed", "headline": "not started", "elapsed": 0.0}
+            record.close({"run": name, "cell": program.label, "ok": False, **ended, "ranks": []})
         if isinstance(problem, OSError):
             more = shortage(problem.errno)
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None

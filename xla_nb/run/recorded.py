@@ -9,15 +9,20 @@ import contextlib
 import dataclasses
 import json
 import os
+import pickle
+import sys
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.protocol import events, plain
-from xla_nb.protocol.parcel import Malformed, Parcel
+from xla_nb.protocol import events, hostile, plain
+from xla_nb.protocol.likeness import differ, fingerprint
+from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
+from xla_nb.protocol.results import DEFINITIONS, RESULT
 from xla_nb.record import displays, private
 from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
@@ -25,10 +30,78 @@ from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
 from xla_nb.run import sentences
-from xla_nb.run.definitions import Definitions
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import in_one_line, listed, several, shortened
+
+
+class Definitions:
+    """What the results of one launch need: `resolve` finds what the notebook has under a name."""
+
+    def __init__(self, label: str, resolve: Callable[[str], object]) -> None:
+        self._label, self._resolve = label, resolve
+        self._told: set[str] = set()
+
+    def read(self, rank: int, parcel: Parcel) -> object:
+        """A rank's result. Raises XlaNbError, and Malformed where the file is damaged."""
+        used: dict[str, object] = {}
+
+        def find(name: str) -> object:
+            used[name] = self._find(rank, name)
+            return used[name]
+
+        try:
+            values: Any = parcel.open(resolve=find)
+        except Unopened as unopened:
+            if isinstance(unopened.problem, XlaNbError):
+                raise unopened.problem from None
+            if isinstance(unopened.problem, pickle.UnpicklingError | EOFError):
+                raise Malformed(str(unopened.problem)) from None
+            why = self._unreadable(rank, unopened.problem, _redefined(used, parcel))
+            raise XlaNbError(why) from unopened.problem
+        if RESULT not in values:
+            raise Malformed("it has no result")
+        for name in [name for name in _redefined(used, parcel) if name not in self._told]:
+            self._told.add(name)
+            print(
+                f"`{name}` was redefined after {self._label} was launched; rank {rank}'s result is "
+                f"read with the new `{name}`.",
+                file=sys.stderr,
+            )
+        return values[RESULT]
+
+    def _find(self, rank: int, name: str) -> object:
+        try:
+            now = self._resolve(name)
+        except KeyError:
+            raise XlaNbError(
+                f"Rank {rank}'s result needs {name}, which the notebook does not define. Run the "
+                "cell that defines it first."
+            ) from None
+        if not isinstance(now, type | types.FunctionType):
+            raise XlaNbError(
+                f"Rank {rank}'s result needs `{name}` of {self._label}, but in the notebook "
+                f"`{name}` now has type {type(now).__name__}. Run the cell that defines it again."
+            )
+        return now
+
+    def _unreadable(self, rank: int, problem: BaseException, redefined: list[str]) -> str:
+        kind = hostile.name_of(type(problem))
+        why = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300).rstrip(".")
+        told = f"Cannot read rank {rank}'s result: {why}."
+        if not redefined:
+            return f"{told} Return numbers, arrays or CPU tensors instead."
+        names = ", ".join(f"`{name}`" for name in redefined)
+        return (
+            f"{told} It needs {names} as defined when {self._label} was launched. Run that "
+            "definition again, then read the result."
+        )
+
+
+def _redefined(used: dict[str, object], parcel: Parcel) -> list[str]:
+    """The names whose definitions are others than those of the launch."""
+    before = parcel.about.get(DEFINITIONS, {})
+    return [n for n, now in used.items() if n in before and differ(before[n], fingerprint(now))]
 
 
 class RecordedRun(Mapping[int, Any]):
@@ -394,30 +467,10 @@ def entries() -> list[Entry]:
     return [_entry(record) for record in records()]
 
 
-def _with_hang(headline: str, hang: str) -> str:
-    """What a list says of a run; a hang that stopped it is its headline already."""
-    if not hang or hang in headline:
-        return headline
-    return f"hang: {hang}" if not headline else f"{headline}; hang: {hang}"
-
-
-def _hang(record: Record) -> str:
-    """The hang of a run in progress."""
-    state = RunState()
-    _fold_events(record, state)
-    return sentences.hang(state)
-
-
 def _entry(record: Record) -> Entry:
     summary, name = _summary(record), record.path.name
     if summary is not None:
-        return Entry(
-            name,
-            summary.cell,
-            summary.outcome or ("finished" if summary.ok else "failed"),
-            _with_hang(summary.headline, summary.hang),
-            summary.elapsed,
-        )
+        return Entry(name, summary.cell, summary.outcome, summary.headline, summary.elapsed)
     if record.summary.exists():  # the disk was full
         try:
             run = RecordedRun.open(record, lambda name: None)
@@ -428,7 +481,7 @@ def _entry(record: Record) -> Entry:
             return Entry(name, "", run.state.outcome, headline, run.elapsed)
         return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
     if record.is_owned:
-        return Entry(name, "", "running", _with_hang("", _hang(record)), None)
+        return Entry(name, "", "running", "", None)
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
 
 
@@ -437,15 +490,12 @@ def _entry(record: Record) -> Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Summary:
-    """What is read of the summary of a run that has ended; what older versions did not write is
-    None."""
+    """What is read of the summary of a run that has ended."""
 
-    ok: bool
     headline: str
-    cell: str = ""
-    outcome: Outcome | None = None
-    hang: str = ""
-    elapsed: float | None = None
+    cell: str
+    outcome: Outcome
+    elapsed: float
 
 
 def _summary(record: Record) -> _Summary | None:

@@ -16,6 +16,7 @@ from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import (
     cause_in_short,
     cause_of_death,
+    everybody,
     in_one_line,
     in_past,
     listed,
@@ -266,8 +267,9 @@ def _failed_alike(same: list[RankError], ranks: int) -> str:
     first = same[0]
     if len(same) == 1:
         return f"Rank {first.rank} {first.in_short}"
-    everybody = "Both ranks" if ranks == 2 else f"All {ranks:,} ranks"
-    who = everybody if len(same) == ranks else f"{len(same):,} of {ranks:,} ranks"
+    who = f"{len(same):,} of {ranks:,} ranks"
+    if len(same) == ranks:
+        who = everybody(ranks).capitalize()
     place = f"at {first.place}" if first.place and first.kind != DIED else ""
     if not place:
         how = f"(rank {first.rank} first)"

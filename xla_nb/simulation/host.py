@@ -23,7 +23,6 @@ from xla_nb.simulation import answers
 from xla_nb.simulation.board import Board
 from xla_nb.simulation.collectives import Carrier
 from xla_nb.simulation.compiling import install_cuts
-from xla_nb.simulation.dumps import name_dumps
 from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.programs import Programs
@@ -119,7 +118,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         rank = share.first_rank + local_rank
         answers.say_position(local_rank, share.ranks_here)
         answers.say_identity(rank, share.size, share.ranks_here)
-        name_dumps(rank)
+        answers.name_dumps(rank)
         limit_threads(share.ranks_here)
         streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
         if self._board is not None:

@@ -102,7 +102,7 @@ class XlacNames:
         self._device.write(values, self._carrier.all_reduce(Reduction(kind, scale), host, groups))
 
     def _gather(
-        self, values: Sequence[Tensor], dim: int, count: int, groups: Groups
+        self, values: Sequence[Tensor], dim: int, count: int, groups: Groups, *_: object
     ) -> list[Tensor]:
         results = self._carrier.all_gather(self._device.fetch(values), dim, groups)
         for value, result in zip(values, results, strict=True):
@@ -110,118 +110,62 @@ class XlacNames:
                 raise ValueError(f"all_gather: shard_count {count} is not the size of the group.")
         return results
 
-    def _xla_all_gather(
-        self, value: Tensor, dim: int, count: int, groups: Groups, *_: object
-    ) -> Tensor:
-        return self._device.upload(self._gather([value], dim, count, groups), value)[0]
+    # `how`: dim, count, groups, and whether the layout is pinned.
 
-    def _xla_all_gather_out(
-        self,
-        out: Tensor,
-        value: Tensor,
-        token: object,
-        dim: int,
-        count: int,
-        groups: Groups,
-        *_: object,
-    ) -> object:
-        self._device.write([out], self._gather([value], dim, count, groups))
+    def _xla_all_gather(self, value: Tensor, *how: Any) -> Tensor:
+        return self._device.upload(self._gather([value], *how), value)[0]
+
+    def _xla_all_gather_out(self, out: Tensor, value: Tensor, token: T, *how: Any) -> T:
+        self._device.write([out], self._gather([value], *how))
         return token
 
     def _xla_all_gather_coalesced(
-        self,
-        values: Sequence[Tensor],
-        token: object,
-        dim: int,
-        count: int,
-        groups: Groups,
-        *_: object,
+        self, values: Sequence[Tensor], token: object, *how: Any
     ) -> list[object]:
-        results = self._gather(values, dim, count, groups)
-        return [*self._device.upload(results, values[0]), token]
+        return [*self._device.upload(self._gather(values, *how), values[0]), token]
 
     def _xla_all_gather_coalesced_out(
-        self,
-        outs: Sequence[Tensor],
-        values: Sequence[Tensor],
-        token: object,
-        dim: int,
-        count: int,
-        groups: Groups,
-        *_: object,
-    ) -> object:
-        self._device.write(outs, self._gather(values, dim, count, groups))
+        self, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *how: Any
+    ) -> T:
+        self._device.write(outs, self._gather(values, *how))
         return token
 
     def _scatter(
         self,
-        reduction: Reduction,
-        values: Sequence[Tensor],
-        dim: int,
-        count: int,
-        groups: Groups,
-    ) -> list[Tensor]:
-        host = self._device.fetch(values)
-        return self._carrier.reduce_scatter(reduction, host, dim, count, groups)
-
-    def _xla_reduce_scatter(
-        self,
         kind: str,
-        value: Tensor,
-        token: object,
+        values: Sequence[Tensor],
         scale: float,
         dim: int,
         count: int,
         groups: Groups,
         *_: object,
-    ) -> tuple[Tensor, object]:
-        (result,) = self._scatter(Reduction(kind, scale), [value], dim, count, groups)
+    ) -> list[Tensor]:
+        host = self._device.fetch(values)
+        return self._carrier.reduce_scatter(Reduction(kind, scale), host, dim, count, groups)
+
+    # `how`: scale, and the same.
+
+    def _xla_reduce_scatter(
+        self, kind: str, value: Tensor, token: T, *how: Any
+    ) -> tuple[Tensor, T]:
+        (result,) = self._scatter(kind, [value], *how)
         return self._result(result, value), token
 
     def _xla_reduce_scatter_out(
-        self,
-        kind: str,
-        out: Tensor,
-        value: Tensor,
-        token: object,
-        scale: float,
-        dim: int,
-        count: int,
-        groups: Groups,
-        *_: object,
-    ) -> object:
-        results = self._scatter(Reduction(kind, scale), [value], dim, count, groups)
-        self._device.write([out], results)
+        self, kind: str, out: Tensor, value: Tensor, token: T, *how: Any
+    ) -> T:
+        self._device.write([out], self._scatter(kind, [value], *how))
         return token
 
     def _xla_reduce_scatter_coalesced(
-        self,
-        kind: str,
-        values: Sequence[Tensor],
-        token: object,
-        scale: float,
-        dim: int,
-        count: int,
-        groups: Groups,
-        *_: object,
+        self, kind: str, values: Sequence[Tensor], token: object, *how: Any
     ) -> list[object]:
-        results = self._scatter(Reduction(kind, scale), values, dim, count, groups)
-        return [*self._device.upload(results, values[0]), token]
+        return [*self._device.upload(self._scatter(kind, values, *how), values[0]), token]
 
     def _xla_reduce_scatter_coalesced_out(
-        self,
-        kind: str,
-        outs: Sequence[Tensor],
-        values: Sequence[Tensor],
-        token: object,
-        scale: float,
-        dim: int,
-        count: int,
-        groups: Groups,
-        *_: object,
-    ) -> object:
-        results = self._scatter(Reduction(kind, scale), values, dim, count, groups)
-        self._device.write(outs, results)
+        self, kind: str, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *how: Any
+    ) -> T:
+        self._device.write(outs, self._scatter(kind, values, *how))
         return token
 
     def _xla_all_to_all(

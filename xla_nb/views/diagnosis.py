@@ -95,11 +95,7 @@ def _lately(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
     running = {card.rank for card in _running(snapshot)}
     own = {rank: pace for rank, pace in paces.items() if pace and rank in running}
     everybody = len(own) if snapshot.unit == "device" else len(_there(snapshot))
-    return _warning(conclusions.lately(snapshot.cell, own, everybody))
-
-
-def _warning(found: Concluded | None) -> Diagnosis | None:
-    if found is None:
+    if (found := conclusions.lately(snapshot.cell, own, everybody)) is None:
         return None
     told = f"{found.sentence[:1].upper()}{found.sentence[1:]}"
     return Diagnosis(told, "warning", found.ranks)

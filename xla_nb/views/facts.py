@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
@@ -262,7 +263,7 @@ def everybody(snapshot: Snapshot) -> str:
     ranks = len(snapshot.cards)
     if ranks == 1:
         return name(snapshot.cards[0], snapshot)
-    return "both ranks" if ranks == 2 else f"all {ranks:,} ranks"
+    return wording.everybody(ranks)
 
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
@@ -461,3 +462,20 @@ def cut(text: str, longest: int) -> str:
     """Plain text on one line, cut to `longest` characters and `…`."""
     line = ansi.plain(text[: 4 * longest]).replace("\n", " ")
     return line if len(line) <= longest and len(text) <= 4 * longest else f"{line[:longest]}…"
+
+
+def short_path(path: str) -> str:
+    """A path as short as a shell takes it: relative to the notebook's folder, or with `~`. A very
+    long one is cut in its middle: its end is what differs from others."""
+    for folder, short in ((_folder(), "."), (str(Path.home()), "~")):
+        if len(folder) > 1 and path.startswith(f"{folder}/"):
+            path = f"{short}{path[len(folder) :]}"
+            break
+    return wording.without_middle(path, 400)
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it has been removed
+        return ""

@@ -1,21 +1,25 @@
 """The loop in which the notebook's main thread waits for a run and draws its view.
 
-Views draw only from this loop, but while it waits for an answer (asking.py): some kernels (Colab's)
-deliver nothing from other threads. An interrupt stops the run and loses no output.
+Views draw only from this loop: some kernels (Colab's) deliver nothing from other threads. An
+interrupt stops the run and loses no output.
 """
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from xla_nb import ansi
 from xla_nb.errors import Interrupted
+from xla_nb.protocol import questions
+from xla_nb.protocol.events import Asked
 from xla_nb.run.run import Run
-from xla_nb.views.asking import Asking
 
 #: Why a run has stopped that the user interrupted.
 INTERRUPTED = "Stopped by an interrupt"
@@ -62,7 +66,7 @@ def follow(run: Run, view: View) -> None:
     with _interrupts() as interrupts:
         try:
             answered = 0
-            asking = Asking(run, view.draw, view.withdraw, interrupts)
+            asking = _Asking(run, view.withdraw, interrupts)
             while not run.done:
                 if len(interrupts) > answered:
                     answered += 1
@@ -163,3 +167,121 @@ def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
         yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# ---------------------------------------------------------------- what ranks ask
+
+
+#: Seconds that a view has to show what was printed before a question.
+_FIRST = 0.2
+_TICK = 0.1  # seconds between two looks whether the rank still waits
+_AGAIN = 1.0  # seconds until the wait for an answer is interrupted again: it may have missed that
+_FIX = "Ask before the launch, and give the answer as an argument."
+_NOWHERE = f"Nobody can be asked here: this front end takes no input. {_FIX}"
+_IN_A_THREAD = f"Nobody can be asked: the run was launched in a thread, not by the cell. {_FIX}"
+
+
+class _Asking:
+    """The questions of one run.
+
+    withdrawn   called when one has ended for which the front end goes on waiting
+    interrupts  to which an interrupt of a question is added
+    """
+
+    def __init__(self, run: Run, withdrawn: Callable[[], None], interrupts: list[int]) -> None:
+        self._run, self._withdrawn, self._interrupts = run, withdrawn, interrupts
+        self._put: list[Asked] = []
+
+    def serve(self, heeded: int) -> None:
+        """Ask what a rank has asked, if any has, and send it the answer. heeded: how many of the
+        interrupts something was done about."""
+        asking = self._run.state.questions
+        self._put = [asked for asked in self._put if asked in asking]
+        new = (asked for asked in asking if asked not in self._put)
+        asked = next(filter(questions.is_open, new), None)
+        if asked is None or self._run.state.stopping or time.time() - asked.at < _FIRST:
+            return
+        self._put.append(asked)
+        if threading.current_thread() is not threading.main_thread():
+            questions.answer(asked, refusal=_IN_A_THREAD)
+            return
+        question = _Question(self._run, asked)
+        before = signal.signal(signal.SIGINT, question.strike)
+        try:
+            if len(self._interrupts) == heeded:
+                question.put()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if question.is_interrupted:
+            self._interrupts.append(signal.SIGINT)
+        if question.was_broken_off:
+            self._withdrawn()
+
+
+def _ask(asked: Asked) -> str:
+    prompt = f"rank {asked.rank} asks: {ansi.plain(asked.prompt)}"
+    return getpass.getpass(prompt) if asked.secret else input(prompt)
+
+
+class _Question:
+    """One that is put. An interrupt breaks it off, and so does the end of whoever has asked."""
+
+    def __init__(self, run: Run, asked: Asked) -> None:
+        self._run, self._asked = run, asked
+        self._over = threading.Event()
+        self._is_waiting = False
+        self._broken = float("-inf")  # when it was broken off last
+        self._strikes = self._own = 0  # interrupts, and those of them that are not the user's
+        self.was_broken_off = False
+
+    @property
+    def is_interrupted(self) -> bool:
+        """By the user."""
+        return self._strikes > self._own
+
+    def strike(self, _number: int, _frame: object) -> None:
+        """An interrupt, in the main thread: raises KeyboardInterrupt where an answer is waited for,
+        and nowhere else; again after a while, as Python may have dropped the first."""
+        self._strikes += 1
+        now = time.monotonic()
+        if self._is_waiting and now - self._broken >= _AGAIN / 2:
+            self._broken = now
+            raise KeyboardInterrupt
+
+    def put(self) -> None:
+        """Wait for the answer, and send it."""
+        watch = threading.Thread(target=self._look, name=f"{self._run.name}-asks", daemon=True)
+        watch.start()
+        try:
+            answer, refusal = self._answer()
+        finally:
+            self._over.set()
+            watch.join()
+        if answer is not None:
+            questions.answer(self._asked, answer, refusal=refusal)
+
+    def _answer(self) -> tuple[str | None, str]:
+        """The answer, None where nobody is to get one, and why there is an empty one."""
+        try:
+            try:
+                self._is_waiting = True
+                return (None, "") if self._strikes else (_ask(self._asked), "")
+            finally:
+                self._is_waiting = False
+        except KeyboardInterrupt:
+            self._is_waiting, self.was_broken_off = False, True
+        except (EOFError, NotImplementedError, OSError):  # IPython has another NotImplementedError
+            return "", _NOWHERE
+        return None, ""
+
+    def _look(self) -> None:
+        """Break it off when it is over."""
+        struck = float("-inf")
+        while not self._over.wait(_TICK):
+            has_gone = self._run.done or not questions.is_open(self._asked)
+            is_over = has_gone or bool(self._run.state.stopping)
+            if is_over and time.monotonic() - struck >= _AGAIN:
+                struck = time.monotonic()
+                self._own += 1
+                # Not interrupt_main: that would not end a read of a terminal.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

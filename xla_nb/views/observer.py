@@ -6,31 +6,36 @@ Each read is bounded, whatever the ranks print or report.
 from __future__ import annotations
 
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
 from xla_nb.protocol import events
-from xla_nb.record.figures import Rows
-from xla_nb.record.sample import DATA, INPUT, LOCK, Sample
+from xla_nb.record.figures import Row, Rows
+from xla_nb.record.files import Record
+from xla_nb.record.sample import DATA, INPUT, LOCK, Loop, Sample
 from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends
 from xla_nb.run import sentences
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.state import ENDED, RankState, RunState
-from xla_nb.views import facts, live
-from xla_nb.views.bars import bar, together, tqdm
+from xla_nb.run.state import ENDED, ProgramState, RankState, RunState
+from xla_nb.views import facts
 from xla_nb.views.diagnosis import Diagnoser
 from xla_nb.views.lanes import Track
-from xla_nb.views.live import RowsOverCells
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
     STREAMS,
+    Bar,
     Card,
     Excerpt,
     Hang,
+    Live,
     Phase,
+    RanCell,
     Series,
     Snapshot,
     Stream,
@@ -215,7 +220,7 @@ class Observer:
         state = self.run.state
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
         own = [self.card(rank) for rank in ranks]
-        bar = together(card.bars[0] for card in own if card.bars)
+        whole = together(card.bars[0] for card in own if card.bars)
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
         cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))
@@ -236,13 +241,13 @@ class Observer:
             stopping=state.stopping,
             hang=self._hang(),
             notices=(*_notices(self.run), *map(ansi.plain, self._damage.values())),
-            bar=bar,
+            bar=whole,
             free=self._free(),
             unit="device" if shared else "rank",
             cards=cards,
             troubles=self.troubles(),
             series=tuple(_series(name, lines) for name, lines in self.figures.items()),
-            live=live.of(state),
+            live=_live(state),
             returned=sentences.returned(state),
         )
         paces = {rank: track.pace for rank, track in self._tracks.items()}
@@ -395,7 +400,7 @@ def _phase(
         return "starting", state.started
     if rank.phase in ENDED:
         return rank.phase, rank.ended
-    if (told := live.phase(state, rank, sample)) is not None:
+    if (told := _live_phase(state, rank, sample)) is not None:
         return told
     if sample is None or steady is None:
         return "running", rank.started
@@ -454,3 +459,159 @@ def _notices(run: RecordedRun) -> Iterator[str]:
 def _rest(message: str) -> str:
     """A message below its first line, which is the title."""
     return message if "\n" in message else ""
+
+
+# ---------------------------------------------------------------- live ranks
+
+
+#: Cells in a picture.
+CELLS = 50
+
+
+def _live(state: RunState) -> Live | None:
+    """None for any other run."""
+    if state.group is None:
+        return None
+    programs, running = state.programs, state.programs.running
+    rested = [programs.rested(rank) or state.ranks[rank].started for rank in state.ranks]
+    since = running[0].began.at if running else max(filter(None, rested), default=None)
+    return Live(
+        name=state.group.name,
+        idle=state.group.idle,
+        since=since,
+        count=programs.count,
+        running=len(running),
+        lost=programs.lost,
+        cells=tuple(map(_cell, programs.newest[:CELLS])),
+    )
+
+
+def _cell(program: ProgramState) -> RanCell:
+    began, ended = program.began, program.ended
+    cell = RanCell(program.place, began.run, ansi.plain(began.label), began.ranks, began.at)
+    if ended is None:
+        return cell
+    told = ended.elapsed if ended.elapsed is not None else max(0.0, ended.at - began.at)
+    headline = ansi.plain(ended.headline)
+    found = ansi.plain(ended.found) if ended.outcome == "finished" else ""
+    return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline, found=found)
+
+
+def _live_phase(
+    state: RunState, rank: RankState, sample: Sample | None
+) -> tuple[Phase, float | None] | None:
+    """What a live rank does, and since when; None where its sample tells it.
+
+    A sample may be older than the cell, and one of an idle rank newer than the end of its part."""
+    if state.group is None:
+        return None
+    now = state.programs.now(rank.rank)
+    if now is None:
+        return "idle", state.programs.rested(rank.rank) or rank.started
+    if sample is None or sample.at < now.at:
+        return "running", now.at
+    if sample.activity == "idle" and sample.since < now.at:
+        return "running", now.at
+    return None
+
+
+class RowsOverCells:
+    """What a live rank has reported in one cell after another; where a cell counts its steps anew,
+    they go on from those of the cells before it."""
+
+    def __init__(self, state: RunState, records: Path, rank: int) -> None:
+        """records: the folder of the runs' records."""
+        self._programs, self._records, self._rank = state.programs, records, rank
+        self._number = 0  # of the cell whose rows are read
+        self._rows: Rows | None = None
+        self._last = -math.inf  # step so far
+        self._shift: float | None = None  # of this cell's steps; None before its first one
+
+    def new(self) -> Iterator[Row]:
+        """The rows written since the last call. Raises XlaNbError as `Rows.new`."""
+        yield from self._more()
+        for program in reversed(self._programs.newest):
+            began = program.began
+            if began.number > self._number and self._rank in began.ranks:
+                record = Record(self._records / began.run)
+                self._number, self._rows = began.number, Rows(record.history(self._rank))
+                self._shift = None
+                yield from self._more()
+
+    def _more(self) -> Iterator[Row]:
+        for row in self._rows.new() if self._rows else ():
+            if self._shift is None:
+                self._shift = self._last + 1 - row.step if row.step <= self._last else 0.0
+            step = row.step + self._shift
+            if math.isfinite(step):
+                self._last = max(self._last, step)
+            yield replace(row, step=step)
+
+
+# ---------------------------------------------------------------- progress bars
+
+
+_KNOWN = 20  # items, from which on tqdm's rate is told
+_NUMBER = r"([\d.]+)([kMGTP]?)"
+_TQDM = re.compile(
+    rf"^(?:(?P<label>.*?): )? *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})"
+    r" \[[\d:]+<(?P<eta>[\d:]+|\?)(?:, *(?P<rate>[\d.]+[kMGTP]?|\?)(?P<unit>[^\],]*))?"
+)
+
+
+def tqdm(line: str) -> Bar | None:
+    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines.
+
+    tqdm's rate is a moving average, in which a first item that compiles counts for long."""
+    match = _TQDM.match(line)
+    if match is None:
+        return None
+    rate = None if match["rate"] in (None, "?") else _si(match["rate"])
+    if rate and match["unit"].startswith("s/"):
+        rate = 1 / rate
+    eta = None if match["eta"] == "?" else _seconds(match["eta"])
+    done, total = _si(match["done"]), _si(match["total"])
+    if done < min(total, _KNOWN):
+        rate = eta = None
+    return Bar(match["label"] or "", done, total, rate, eta)
+
+
+def _si(text: str) -> float:
+    """`1.5k` as 1500; 0 if it is not a number."""
+    scale = 1000.0 ** (" kMGTP".index(text[-1]) if text[-1:] in "kMGTP" and text else 0)
+    try:
+        return float(text.rstrip("kMGTP")) * scale
+    except ValueError:
+        return 0.0
+
+
+def _seconds(clock: str) -> float:
+    """`1:02:03` in seconds."""
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + int(part or 0)
+    return float(seconds)
+
+
+def bar(loop: Loop) -> Bar:
+    """The bar of a loop under `xla_nb.progress`."""
+    left = None if loop.total is None else max(0, loop.total - loop.done)
+    eta = 0.0 if left == 0 else left / loop.rate if left is not None and loop.rate else None
+    return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
+
+
+def together(bars: Iterable[Bar]) -> Bar | None:
+    """One bar for the bars of all ranks: that of the rank that is furthest behind, of loops with
+    other labels among those of the most ranks. It is done when the last of them is.
+
+    Its words do not tell how far ranks are apart, which changes at every moment."""
+    every = list(bars)
+    if not every:
+        return None
+    label = Counter(one.label for one in every).most_common(1)[0][0]
+    each = [one for one in every if one.label == label]
+    total = all(one.total for one in each)
+    last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
+    rates = [one.rate for one in each if one.rate is not None]
+    etas = [one.eta for one in each if one.eta is not None]
+    return replace(last, rate=min(rates, default=None), eta=max(etas, default=None))

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from xla_nb import ansi
 from xla_nb.record.displays import Display, Reader, Shown
@@ -231,13 +231,6 @@ _LINES = 60  # of one display, where its text is printed
 _NOTHING = Output({"text/html": "", "text/plain": ""}, {})
 
 
-class Place(Protocol):
-    """Where displays are shown."""
-
-    def show(self, shown: Mapping[int, Shown]) -> int:
-        """Show what ranks show now; gives how many bytes that took."""
-
-
 class Beside:
     """A view with what the ranks display. `behind`: it is drawn in a thread, and only what is made
     now belongs to the cell that is being executed."""
@@ -245,7 +238,7 @@ class Beside:
     def __init__(self, view: View, run: RecordedRun, *, behind: bool = False) -> None:
         self._view = view
         self._displays = Displays(run)
-        self._place: Place = Outputs(behind=behind) if in_notebook() else Lines()
+        self._place = Outputs(behind=behind) if in_notebook() else Lines()
         self._due = 0.0
 
     def draw(self) -> float:
@@ -324,6 +317,7 @@ class Outputs:
             self._put(0, _NOTHING)
 
     def show(self, shown: Mapping[int, Shown]) -> int:
+        """Show what ranks show now; gives how many bytes that took."""
         if self._behind:
             all_of_it = alone(shown)
             wanted = [Output(all_of_it, {})] if all_of_it else []

@@ -20,7 +20,7 @@ from xla_nb.run.figures import FIGURES
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED, Hang, RunState
-from xla_nb.views import diagnosis, facts, folding, observer, paths, picture
+from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import HOLD, Folded, Folder
 from xla_nb.views.saved import returned
 from xla_nb.wording import several, shortened
@@ -58,7 +58,7 @@ class _Stream:
             yield from self._bounded(0, self.tail.finish())
         left_out = self._count - self._accounted - len(self._last)
         if left_out > 0:
-            yield f"… {left_out:,} more lines in {paths.short(str(self.tail.path))}"
+            yield f"… {left_out:,} more lines in {facts.short_path(str(self.tail.path))}"
         yield from self._last
         self._accounted, self._last = self._count, []
 
@@ -131,7 +131,7 @@ class TextView:
 
     def _summary(self) -> str:
         run = self._run
-        state, path = run.state, paths.short(str(run.record.path))
+        state, path = run.state, facts.short_path(str(run.record.path))
         headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
         told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
         told_when = facts.tells_time(state.conclusion, state.ok)

@@ -234,10 +234,11 @@ def test_shutdown_is_acknowledged_and_ends_the_ranks(panel, kernel):
 
 def test_ranks_that_are_shut_down_leave_a_picture_and_close_the_widget(panel, kernel):
     panel.whole()
+    kernel.ok("from xla_nb.views.panel import widget\nwaits, widget._LOADS = widget._LOADS, 0.1")
     shown = kernel.ok("%xla_shutdown")
     assert "Ended ranks 0, 1." in shown.stdout
-    kernel.ok("panel.join(60)")
-    assert kernel.value("panel._page.comm is None") == "True"
+    kernel.ok("panel.join(60)\nwidget._LOADS = waits")
+    kernel.ok("import time\nwhile panel._page.comm is not None: time.sleep(0.02)")
 
 
 def test_ranks_that_were_idle_for_too_long_say_so(in_panel):

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from xla_nb.views.panel import script
-from xla_nb.views.saved import lane
+from xla_nb.views.panel import widget
+from xla_nb.views.saved import ranks
 
-MODULES = script.modules()
+MODULES = widget.modules()
 #: What a module defines for all of it. `defined` splits `const [A, B] = …`.
 DEFINED = re.compile(
     r"^(export )?(?:async function|function|class|const) (\[[^\]]*\]|\w+)", re.MULTILINE
@@ -24,23 +24,23 @@ def defined(module: str, exported: bool = False) -> list[str]:
 
 
 def imported(module: str) -> dict[str, list[str]]:
-    found = script.IMPORT.findall(MODULES[module])
+    found = widget.IMPORT.findall(MODULES[module])
     return {origin: re.findall(r"\w+", names) for names, origin in found}
 
 
 def test_a_lane_has_the_same_colours_live_and_saved_light_and_dark():
-    css = script.PAGE.with_name("panel.css").read_text("utf-8")
+    css = widget.PAGE.with_name("panel.css").read_text("utf-8")
     live = re.findall(r"--xn-lane-\w+: (#\w+);", css)
-    assert live == list(lane._COLOURS.values())
+    assert live == list(ranks.COLOURS.values())
 
 
 def test_every_module_of_the_folder_is_joined() -> None:
-    assert sorted(MODULES) == sorted(path.stem for path in script.PAGE.iterdir())
+    assert sorted(MODULES) == sorted(path.stem for path in widget.PAGE.iterdir())
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_only_from_those_before_it(module: str) -> None:
-    before = script.MODULES[: script.MODULES.index(module)]
+    before = widget.MODULES[: widget.MODULES.index(module)]
     for origin, names in imported(module).items():
         assert origin in before, f"{origin} does not come before {module}"
         assert set(names) <= set(defined(origin, exported=True)), f"{origin} exports no such name"
@@ -50,7 +50,7 @@ def test_a_module_imports_only_from_those_before_it(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_what_it_uses_of_others(module: str) -> None:
-    own = NEITHER.sub("", script.IMPORT.sub("", MODULES[module]))
+    own = NEITHER.sub("", widget.IMPORT.sub("", MODULES[module]))
     for origin, names in imported(module).items():
         unused = [name for name in names if not re.search(rf"(?<![.\w]){name}\b", own)]
         assert not unused, f"{module} imports {unused} of {origin} and does not use it"
@@ -71,7 +71,7 @@ def test_no_two_modules_define_the_same_name() -> None:
 
 
 def test_the_script_has_nothing_of_modules_but_one_export() -> None:
-    lines = script.joined().splitlines()
+    lines = widget.joined().splitlines()
     assert [line for line in lines if line.startswith(("import", "export"))] == [
         "export default () => {"
     ]
@@ -82,7 +82,7 @@ def test_the_script_has_all_code_and_no_comments() -> None:
         r"^\s*(?:import [^;]*;|/\*\*[^/]*\*/|//.*)$|^(?:export (?!default))|^\s+", re.MULTILINE
     )
     kept = [line for text in MODULES.values() for line in code.sub("", text).splitlines() if line]
-    lines = script.joined().splitlines()
+    lines = widget.joined().splitlines()
     assert [line.partition(" //")[0] for line in kept] == lines
 
 
@@ -92,5 +92,5 @@ def test_no_text_of_the_page_goes_over_several_lines() -> None:
 
 
 def test_the_script_is_at_most_80_kb_and_sets_no_html() -> None:
-    assert len(script.joined().encode()) <= 80_000
-    assert "innerHTML" not in script.joined()
+    assert len(widget.joined().encode()) <= 80_000
+    assert "innerHTML" not in widget.joined()

@@ -27,7 +27,14 @@ def recorded(number, **figures):
         made.history(rank).write_text("".join(json.dumps(row) + "\n" for row in rows))
         made.add(events.RankFinished(rank=rank, preview="1", nbytes=1, at=1005.0))
     made.add(events.JobEnded(status=0, at=1006.0))
-    made.close({"cell": f"Cell In[{number}]", "ok": True, "headline": "2 ranks finished"})
+    made.close(
+        {
+            "cell": f"Cell In[{number}]",
+            "outcome": "finished",
+            "headline": "2 ranks finished",
+            "elapsed": 5.0,
+        }
+    )
     return made
 
 
@@ -97,7 +104,14 @@ def test_runs_without_figures_are_listed_and_said_to_have_none():
 def test_a_run_is_called_by_its_keyword_by_its_cell_or_by_its_name():
     first, second = recorded(1, loss=1.0), recorded(2, loss=2.0)
     assert api.compare(opened(first), named=second.path.name).names == ["Cell In[1]", "named"]
-    first.close({"cell": "Cell In[2]", "ok": True, "headline": "2 ranks finished"})
+    first.close(
+        {
+            "cell": "Cell In[2]",
+            "outcome": "finished",
+            "headline": "2 ranks finished",
+            "elapsed": 5.0,
+        }
+    )
     assert api.compare(first.path, second.path).names == [first.path.name, second.path.name]
 
 

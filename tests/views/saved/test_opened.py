@@ -38,7 +38,14 @@ def finish(record):
     for rank in (0, 1):
         record.add(events.RankFinished(rank=rank, preview=f"'r{rank}'", nbytes=1, at=1005.0))
     record.add(events.JobEnded(status=0, at=1006.0))
-    record.close({"cell": "Cell In[3]", "ok": True, "headline": "2 ranks finished"})
+    record.close(
+        {
+            "cell": "Cell In[3]",
+            "outcome": "finished",
+            "headline": "2 ranks finished",
+            "elapsed": 5.0,
+        }
+    )
 
 
 # ---------------------------------------------------------------- one run

@@ -12,7 +12,7 @@ import pytest
 from xla_nb.protocol.events import Concluded, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts, saved
-from xla_nb.views.saved import lane, style
+from xla_nb.views.saved import ranks, style
 from xla_nb.views.snapshot import (
     Bar,
     Card,
@@ -527,8 +527,8 @@ def test_a_column_of_progress_alone_is_called_so() -> None:
 def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
     first, whole = Slot(100, running=0.4), Slot(101, running=1.0)
     blue = "width='2.00' height='12' fill='#1f6feb'"
-    assert f"x='3.00' {blue}" in lane._second(0, 100, {100: first, 101: whole})
-    assert f"x='0.00' {blue}" in lane._second(0, 100, {100: first})  # the newest
+    assert f"x='3.00' {blue}" in ranks._slot(0, 100, {100: first, 101: whole})
+    assert f"x='0.00' {blue}" in ranks._slot(0, 100, {100: first})  # the newest
 
 
 def test_a_run_without_lanes_has_no_column_for_them() -> None:
@@ -801,19 +801,6 @@ def test_shortened_output_keeps_both_ends_and_counts_the_rest() -> None:
         assert numbers[0] == "00000"
         assert numbers[-1] == "03999"
         assert len(numbers) + int(left_out.replace(",", "")) == 4010
-
-
-def test_streams_of_failed_ranks_are_kept_when_there_are_too_many() -> None:
-    many = tuple(
-        replace(card, phase="failed" if card.rank == 899 else "finished") for card in cards(900)
-    )
-    whole = snapshot(
-        cards=many, excerpts=tuple(printed(f"words-{rank}.", rank=rank) for rank in range(900))
-    )
-    for shown in both(whole):
-        assert "words-899." in shown
-        assert "words-800." not in shown
-        assert "388 more streams" in shown
 
 
 # --- bounds ------------------------------------------------------------------------------------

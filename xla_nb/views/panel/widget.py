@@ -1,15 +1,10 @@
-"""The widget of a panel, and when it is closed: not while a page is still loading it.
-
-A page that loads a widget which has been closed meanwhile, as that of a very short cell, reports
-"Failed to initialize model" two seconds later. So a widget that no page has asked for anything
-stays open until one does.
-"""
+"""The widget of a panel, and what ipykernel needs for a page to be heard while a cell runs."""
 
 from __future__ import annotations
 
 import functools
+import re
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +12,55 @@ import anywidget
 import traitlets
 
 from xla_nb.views import picture
-from xla_nb.views.panel import script
 
-_LOADS = 10.0  # seconds in which a page that is there has loaded a widget
+_LOADS = 10.0  # seconds in which a page has loaded a widget; one closed before is an error to it
+
+
+PAGE = Path(__file__).with_name("page")
+
+#: From the ground up. Each begins with its one job.
+MODULES = (
+    *("values", "words", "messages"),
+    *("nodes", "folding", "toolbar", "gauges", "ansi"),
+    *("lines", "store"),
+    *("places", "stacks", "troubles", "head"),
+    *("lanes", "rows", "details", "ranks"),
+    *("cells", "variables"),
+    *("axes", "curves", "chart", "figures"),
+    *("files", "folds", "output"),
+    *("displays", "view", "panel"),
+)
+
+IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
+#: Whole lines, and what follows the end of a statement or part of one.
+_COMMENT = re.compile(
+    r"^\s*/\*\*(?:[^*]|\*(?!/))*\*/$|(?:^|(?<=[;,{(]))[ \t]*//(?: .*)?$", re.MULTILINE
+)
+_SPACE = re.compile(r"^\s+", re.MULTILINE)  # no text of the page has a line of its own
+
+
+def modules() -> dict[str, str]:
+    """The modules' own text by name, in order."""
+    return {name: (PAGE / f"{name}.js").read_text("utf-8") for name in MODULES}
+
+
+@functools.cache
+def joined() -> str:
+    """All modules as one, without imports, exports, comments and indentation."""
+    return "".join(map(_inner, modules().values()))
+
+
+def _inner(module: str) -> str:
+    for dropped in (IMPORT, _EXPORT, _COMMENT, _SPACE):
+        module = dropped.sub("", module)
+    return module
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
     """The widget. `run` is the run's name, which every message carries."""
 
-    _esm = script.joined()
+    _esm = joined()
     _css = Path(__file__).with_name("panel.css")
     run = traitlets.Unicode().tag(sync=True)
 
@@ -33,56 +68,16 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
         super().__init__(run=run)
         _answer_while_the_cell_runs(self)
         _stay_busy(getattr(picture.shell(), "kernel", None))
-        _loading().begin(self)
-        self.on_msg(lambda *_: _loading().loaded(self))  # its first message says that it is there
 
     def leave(self) -> None:
-        """Close it, once a page that is loading it has done so."""
-        _loading().leave(self)
+        """Close it, when a page that is loading it has done so."""
+        timer = threading.Timer(_LOADS, self._end)
+        timer.daemon = True
+        timer.start()
 
-    def end(self) -> None:
-        """Close it now."""
+    def _end(self) -> None:
         self.layout.close()  # ipywidgets makes one for each widget, and never closes it
         self.close()
-
-
-class Loading:
-    """The widgets that no page has sent anything yet. Used in any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._left: dict[Page, float | None] = {}  # since when each is to be closed
-
-    def begin(self, page: Page) -> None:
-        """A widget has been made; those that were left long ago have no page."""
-        long_ago = time.monotonic() - _LOADS
-        with self._lock:
-            late = [page for page, left in self._left.items() if left and left < long_ago]
-            self._left = {p: left for p, left in self._left.items() if p not in late} | {page: None}
-        for each in late:
-            each.end()
-
-    def loaded(self, page: Page) -> None:
-        """A page has sent a message, as it does first of all once it has loaded the widget."""
-        with self._lock:
-            left = self._left.pop(page, None)
-        if left:
-            page.end()
-
-    def leave(self, page: Page) -> None:
-        """A widget is not needed any more."""
-        with self._lock:
-            waits = page in self._left
-            if waits:
-                self._left[page] = time.monotonic()
-        if not waits:
-            page.end()
-
-
-@functools.cache
-def _loading() -> Loading:
-    """Those of this process."""
-    return Loading()
 
 
 def _answer_while_the_cell_runs(page: Page) -> None:

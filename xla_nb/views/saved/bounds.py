@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.views import facts
-from xla_nb.views.saved import style
 from xla_nb.views.snapshot import Excerpt, Snapshot, Trouble
 from xla_nb.wording import several
 
@@ -141,17 +140,8 @@ def excerpts(snapshot: Snapshot, room: int, draw: Draw) -> list[tuple[Excerpt, S
 
 
 def selected(snapshot: Snapshot) -> list[Excerpt]:
-    """The streams to show, in the order of ranks. If there are too many, those of the job and of
-    ranks in trouble are kept."""
-    urgency = {phase: number for number, phase in enumerate(style.PHASES)}
-    phases = {card.rank: urgency[card.phase] for card in snapshot.cards}
-
-    def rank(excerpt: Excerpt) -> int:
-        return -1 if excerpt.rank is None else excerpt.rank
-
-    printed = [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)]
-    printed.sort(key=lambda excerpt: (phases.get(rank(excerpt), -1), rank(excerpt)))
-    return sorted(printed[:STREAMS], key=rank)
+    """The streams to show, in the order of ranks."""
+    return [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)][:STREAMS]
 
 
 def _level(sizes: Iterable[int], room: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.views import facts, paths
+from xla_nb.views import facts
 from xla_nb.views.saved import bounds, cells, colours, figures, hang, log, ranks, returned
 from xla_nb.views.saved.style import AMBER, EDGE, FAINT, OTHERS, PHASES, RED, SANS
 from xla_nb.views.saved.tags import (
@@ -96,7 +96,7 @@ def _files(snapshot: Snapshot) -> str:
     run = f'xla_nb.open_run("{snapshot.run}")'
     return div(
         "font-size:12px",
-        code(paths.short(snapshot.record), 400),
+        code(facts.short_path(snapshot.record), 400),
         f" {faint('· opens with')} {code(run, 120)}" if snapshot.run else "",
     )
 

@@ -1,16 +1,22 @@
-"""The ranks in saved HTML: a table with a row for each; of many, tiles and those in trouble."""
+"""The ranks in saved HTML: a table with a row for each; of many, tiles and those in trouble.
+
+Above them the hosts, of a run that has several, in text too: those that are lost or have failed
+ranks come first, so that the bound on lines never hides them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, hosts, lane
+from xla_nb.views.saved import bounds, chart
 from xla_nb.views.saved.style import FAINT, MONO, PHASES, TROUBLED
-from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, table, unbroken
-from xla_nb.views.snapshot import Card, Phase, Snapshot
+from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, swatch, table, unbroken
+from xla_nb.views.snapshot import KINDS, Card, Phase, Slot, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
 _TELLING = ("step", "waits", "memory", "device", "steps")  # facts that have a column each
@@ -21,7 +27,7 @@ def as_html(snapshot: Snapshot) -> str:
     if len(snapshot.cards) > bounds.CARDS:
         return _crowd(snapshot)
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
-    return hosts.as_html(snapshot) + _same(snapshot) + _table(cards, snapshot)
+    return _hosts(snapshot) + _same(snapshot) + _table(cards, snapshot)
 
 
 def _same(snapshot: Snapshot) -> str:
@@ -71,7 +77,7 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
         [columns[n].style for n in shown],
     )
     slots = [slot for card in cards for slot in card.lane]
-    return drawn + (lane.key(slots) if slots else "")
+    return drawn + (_key(slots) if slots else "")
 
 
 def _state(card: Card, snapshot: Snapshot) -> str:
@@ -101,10 +107,10 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     newest = max(slots)
 
     def strip(card: Card) -> str:
-        return lane.strip(card.lane, newest, snapshot.elapsed) if card.lane else ""
+        return _strip(card.lane, newest, snapshot.elapsed) if card.lane else ""
 
-    title = f"last {round(min(lane.SECONDS, snapshot.elapsed)) or 1} s"
-    return [_Column(title, strip, f"width:{lane.WIDTH}px;text-align:left")]
+    title = f"last {round(min(_SECONDS, snapshot.elapsed)) or 1} s"
+    return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left")]
 
 
 def _metrics(snapshot: Snapshot) -> list[_Column]:
@@ -166,7 +172,7 @@ def _crowd(snapshot: Snapshot) -> str:
     return "".join(
         [
             _facts(facts.of_cards(snapshot.cards)),
-            hosts.as_html(snapshot),
+            _hosts(snapshot),
             *tiles,
             troubles,
             div(f"font-size:12px;{FAINT}", more) if more else "",
@@ -197,3 +203,115 @@ def _tooltip(card: Card, snapshot: Snapshot, room: int) -> str:
     while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
         longest = longest * 3 // 4
     return escape(facts.cut(text, longest))
+
+
+# ---------------------------------------------------------------- a rank's last minute
+
+
+_SECONDS, _HEIGHT = 60, 12
+_EACH = 5  # units of the drawing for a second; it is shown at half its size
+_SEEN = 0.1  # seconds of one second that are to be seen in it
+_WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
+#: The colours of the live panel, light and dark.
+COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
+
+
+def _strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
+    """The seconds before `newest` (since the epoch) as a picture: as many as the run has lasted, at
+    least 10 and at most 60."""
+    told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
+    by_second = {slot.second: slot for slot in slots}
+    shown = math.ceil(min(_SECONDS, max(10, lasted)))
+    seconds = range(newest - shown + 1, newest + 1)
+    parts = "".join(_slot(n, second, by_second) for n, second in enumerate(seconds))
+    picture = chart.drawing(parts, _EACH * shown, _HEIGHT)
+    style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
+    return (
+        f'<img src="{chart.address(picture)}" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'alt="{escape(told)}" title="{escape(told)}" style="{style};max-width:none">'
+    )
+
+
+def _slot(number: int, second: int, slots: Mapping[int, Slot]) -> str:
+    """What is known of it, from left to right; of the first second what ends with it."""
+    slot = slots.get(second)
+    parts = slot.parts if slot else ()
+    starts = second - 1 not in slots and second + 1 in slots
+    left = number + max(0.0, 1 - sum(parts)) * starts
+    drawn = ""
+    for colour, part in zip(COLOURS.values(), parts, strict=False):
+        wide = min(part, number + 1 - left)
+        if wide > 0:
+            place = f"x='{_EACH * left:.2f}' width='{_EACH * wide:.2f}' height='{_HEIGHT}'"
+            drawn += f"<rect {place} fill='{colour}'/>"
+        left += wide
+    return drawn
+
+
+def _key(slots: Sequence[Slot]) -> str:
+    """What the colours mean that these have, where it is to be seen."""
+    most = map(max, zip(*(slot.parts for slot in slots), strict=True))
+    words = (
+        bit("white-space:nowrap", swatch(colour), f" {word}")
+        for (word, colour), part in zip(COLOURS.items(), most, strict=True)
+        if part >= _SEEN
+    )
+    return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)
+
+
+# ---------------------------------------------------------------- hosts, where there are several
+
+
+_LOST = PHASES["died"]
+
+
+def _by_host(snapshot: Snapshot) -> dict[str, list[Card]]:
+    """The ranks of each host, hosts that need attention first; empty if there is only one host."""
+    if len(snapshot.hosts) < 2:
+        return {}
+    groups: dict[str, list[Card]] = {name: [] for name in snapshot.hosts}
+    for card in sorted(snapshot.cards, key=lambda card: card.rank):
+        groups.setdefault(card.host, []).append(card)
+
+    def calm(name: str) -> int:
+        if name in snapshot.lost:
+            return 0
+        return 1 if any(card.phase in ("early", "failed", "died") for card in groups[name]) else 2
+
+    return {name: groups[name] for name in sorted(groups, key=calm)}
+
+
+def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
+    """A host's name, why it was lost, and how many of its ranks are in each phase, as HTML."""
+    lost = snapshot.lost.get(name)
+    parts = [mark(_LOST.glyph, "lost", _LOST.colour), escaped(lost, 100)] if lost else []
+    for phase, group in facts.by_phase(cards).items():
+        sign = PHASES[phase]
+        parts.append(mark(sign.glyph, f"{len(group)} {phase}", sign.colour))
+    return div(
+        "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px",
+        bit("min-width:0", f"<b>{escaped(name, 60)}</b>"),
+        *parts,
+    )
+
+
+def _hosts(snapshot: Snapshot) -> str:
+    """The list of hosts for many ranks."""
+    hosts, more = bounds.limited(list(_by_host(snapshot).items()), bounds.HOSTS, "host")
+    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
+    lines = [_host(name, cards, snapshot) for name, cards in hosts]
+    return div(f"margin:2px 0 6px;{columns};gap:2px 20px", *lines, more) if hosts else ""
+
+
+def hosts_as_text(snapshot: Snapshot) -> list[str]:
+    hosts, more = bounds.limited(list(_by_host(snapshot).items()), bounds.HOSTS, "host")
+    lines = [_host_line(name, cards, snapshot) for name, cards in hosts]
+    return ["", *lines, *([more] if more else [])] if hosts else []
+
+
+def _host_line(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
+    lost = snapshot.lost.get(name)
+    why = f" ({_LOST.glyph} lost: {facts.cut(lost, 100)})" if lost else ""
+    phases = [f"{len(group)} {phase}" for phase, group in facts.by_phase(cards).items()]
+    ranks = f": {wording.ranks(card.rank for card in cards)}: {', '.join(phases)}"
+    return f"{facts.cut(name, 60)}{why}{ranks if cards else ''}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
-from xla_nb.views import facts, paths
-from xla_nb.views.saved import bounds, cells, figures, hang, hosts, log, returned, style
+from xla_nb.views import facts
+from xla_nb.views.saved import bounds, cells, figures, hang, log, ranks, returned, style
 from xla_nb.views.snapshot import Card, Series, Snapshot
 
 _WIDTH = 100  # columns of our own sentences
@@ -27,9 +27,9 @@ def render_text(snapshot: Snapshot) -> str:
     lines += _output(snapshot)
     lines += ["", *returned.as_text(snapshot.returned)] if snapshot.returned else []
     lines += _figures(snapshot.series)
-    lines += hosts.as_text(snapshot)
+    lines += ranks.hosts_as_text(snapshot)
     lines += _ranks(snapshot)
-    lines += ["", f"files: {facts.cut(paths.short(snapshot.record), 400)}"]
+    lines += ["", f"files: {facts.cut(facts.short_path(snapshot.record), 400)}"]
     return "\n".join(lines)
 
 
