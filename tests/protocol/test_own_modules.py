@@ -8,11 +8,12 @@ import textwrap
 
 import pytest
 
-from tests.support.fresh import launched
+from tests.support.fresh import fork_server, launched
 from tests.support.notebook_double import importable_folder, opened
-from xla_nb.protocol import module_code
+from xla_nb.protocol import modules
 
 notebook = pytest.fixture(opened)
+server = pytest.fixture(fork_server, scope="module", autouse=True)
 local = pytest.fixture(importable_folder)
 
 HELPER = """
@@ -118,7 +119,7 @@ KEPT = {
         "helper.deep(), helper.settings.LEVEL",
         ((2, 3), 3),
     ),
-    "what only the import can tell, as it makes it": ("helper.COMPUTED = 9", "helper.COMPUTED", 4),
+    "a name that the file computes": ("helper.COMPUTED = 9", "helper.COMPUTED", 9),
 }
 
 
@@ -162,7 +163,7 @@ def test_what_no_code_names_is_not_sent(notebook, helper):
 
 def test_what_pip_has_installed_is_not_ones_own(notebook, helper):
     (helper.parent / "some-1.0.dist-info").mkdir()
-    module_code._is_installed.cache_clear()
+    modules._is_installed.cache_clear()
     notebook.run("helper.SCALE, helper.CFG['lr'] = 10, 2")
     assert launched(notebook, "def f(rank): return helper.scaled(2), helper.CFG") == (
         (2, {"lr": 1}),
@@ -174,10 +175,11 @@ def test_what_cannot_be_sent_is_told(notebook, helper):
     notebook.run("helper.CFG['file'] = open('/dev/null')\nhelper.MODEL = helper.CFG['file']")
     found, notes = launched(notebook, "def f(rank): return helper.CFG, helper.MODEL")
     assert found == ({"lr": 1}, None)
-    assert notes == tuple(
-        f"`helper.{name}` is on ranks as `import helper` makes it: what it holds in the notebook "
-        "cannot be sent"
-        for name in ("CFG", "MODEL")
+    assert notes == (
+        "`helper.CFG` is on ranks as `import helper` makes it: what it holds in the notebook "
+        "cannot be sent",
+        "`helper.MODEL` is `TextIOWrapper` in the notebook, but `NoneType` on ranks, which have it "
+        "as the import makes it",
     )
     notebook.run("helper.CFG['file'].close()")
 
@@ -191,7 +193,7 @@ def test_a_file_that_was_written_since_is_as_it_says_and_a_note_tells(notebook, 
     assert found == (2, {"lr": 1})
     assert notes == (
         "the file of `helper` was changed since the notebook imported it: ranks have what it says "
-        "now, not what the notebook has set in `helper`",
+        "now, not what the notebook has in `helper`",
     )
 
 

@@ -144,7 +144,8 @@ class Dependencies:
             fresh = live.wanted - asked
             asked |= fresh
             theirs = (cell for cell in self._cells.texts() if cell.label in live.seen)
-            if not self._imports.inside(theirs) and not fresh:
+            self._imports.inside(theirs)
+            if not fresh:
                 break
             self._need(fresh)
         self.notes += self._missing.check(live, self._set_by_source)
@@ -284,6 +285,7 @@ class Dependencies:
         names = names_in([found.node], lazy_annotations="annotations" in self.futures)
         self.sources[found.cell.label] = found.cell.source
         self._set_by_source |= names.sets
+        self._imports.read(found.node)
         self._need(name for name in names.wanted() if name in self._values)
         return Source(
             name=found.node.name,
@@ -309,7 +311,7 @@ class Dependencies:
         for cell in self._cells.texts():
             if cell.label in live.seen:
                 self.sources[cell.label] = cell.source
-        self.notes += sorted(live.notes | self._imports.notes(live.used))
+        self.notes += sorted(live.notes)
         for name in sorted(live.outdated):
             self.notes.append(
                 f"`{name}` is defined anew; values made before are still of the former `{name}`"

@@ -14,7 +14,7 @@ from typing import Any
 
 from xla_nb.protocol import definitions, parts, remake
 from xla_nb.protocol.live import Live
-from xla_nb.protocol.own_modules import Uses
+from xla_nb.protocol.own_modules import Key, Uses
 from xla_nb.protocol.pickling import LivePickler
 from xla_nb.protocol.remake import EMPTY, Call, Source
 
@@ -69,7 +69,7 @@ class LiveUnits(Live):
     are `sends`, by their tokens, whether or not anything refers to them. `gone` are names and
     tokens to be forgotten, `back` names of modules that have again what their files give.
     `is_whole`: what no value refers to goes along, as loggers and what the cell's source reads of
-    the user's modules. A pickle collects also
+    modules. `sets` is what modules are given. A pickle collects also
 
     refers   the definitions that it names or has, by token
     written  the tokens of those that it has whole
@@ -91,7 +91,8 @@ class LiveUnits(Live):
         self.sends: Mapping[int, object] = {}
         self.is_whole = False
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
-        self.back: Iterable[tuple[str, str]] = ()
+        self.back: Iterable[Key] = ()
+        self.sets: Mapping[Key, object] = {}
         super().__init__(held, labelled, newer, known, executed, source=source)
 
     def begin(self) -> None:
@@ -104,7 +105,7 @@ class LiveUnits(Live):
     def anew(self) -> LiveUnits:
         made = self.part_of(self.sends, self.on_ranks, self._source)
         made.gone, made.owned, made.is_whole = self.gone, self.owned, self.is_whole
-        made.back = self.back
+        made.back, made.sets = self.back, self.sets
         return made
 
     def part_of(
@@ -135,6 +136,7 @@ class LiveUnits(Live):
         self.outdated |= other.outdated
         self.shell += other.shell
         self.seen |= other.seen
+        self.uses.take(other.uses)
 
     def look_again(self, obj: Any, names: Iterable[str]) -> None:
         """Collect what pickling a definition again would, which uses these names."""
@@ -272,6 +274,10 @@ class UnitPickler(LivePickler):
 
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
         return UnitPickler(file, keep, live, whole)
+
+    def in_modules(self) -> Mapping[Key, object]:
+        """What was found by looking at each unit."""
+        return self._live.sets if self._live.asks_for_more else {}
 
     def loggers(self) -> list[logging.Logger]:
         return super().loggers() if self._live.is_whole else []

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import dis
 import functools
+import hashlib
 import importlib.abc
 import importlib.machinery
+import itertools
 import operator
 import sys
+import time
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import module_code, parts
-from xla_nb.protocol.module_code import OF_THE_PROCESS
+from xla_nb.protocol import parts
 
+#: Packages whose objects have the state of the process.
+OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
+_NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0], "__main__", "__mp_main__"}
 _CONTAINERS = {
     *(dict, list, set, bytearray),
     *(collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter),
@@ -46,22 +53,26 @@ class Place:
 
 
 class _Imported(NamedTuple):
-    """One of the user's own modules when it was looked at first; `written` is its file's time."""
+    """The import of one of the user's own modules: `written` is its file's time as it was then, and
+    `content` the digest of the file, empty if it was written again before anybody looked."""
 
     spec: object
-    written: int | None
+    written: int
+    content: bytes
 
 
 class _Noted(importlib.abc.MetaPathFinder):
-    """Notes in which order modules are imported, also again; finds none of them."""
+    """Notes when modules are imported, also again, and in which order; finds none of them."""
 
     def __init__(self) -> None:
+        self.times: dict[str, int] = {}
         self._names: list[str] = []
 
     def find_spec(
         self, fullname: str, path: object, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         self._names.append(fullname)
+        self.times[fullname] = time.time_ns()
         return None
 
     def take(self) -> list[str]:
@@ -126,6 +137,12 @@ class Modules:
         self._own: dict[str, _Imported] = {}
         self._seen = _Seen({}, sys.modules["__main__"])
         self._is_settled = False
+        self._noted.take()
+
+    def own(self) -> list[types.ModuleType]:
+        """The user's own modules that are imported."""
+        found = (sys.modules.get(name) for name in self._own)
+        return [module for module in found if isinstance(module, types.ModuleType)]
 
     def look(self) -> None:
         """Look through what has been imported since, and through the user's own modules. What else
@@ -179,15 +196,19 @@ class Modules:
     def changed_in_place(self, name: str) -> None:
         """A module has been given what its file has now, by IPython's %autoreload."""
         module = sys.modules.get(name)
-        if isinstance(module, types.ModuleType) and module_code.is_own(module):
-            self._own[name] = _Imported(module.__spec__, module_code.written(module))
+        if isinstance(module, types.ModuleType) and is_own(module):
+            self._own[name] = _Imported(module.__spec__, *_written(module))
             self._anew.add(name)
             self._in_place.add(name)
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
-        if module_code.is_own(module) and (own is None or own.spec is not module.__spec__):
-            self._own[name] = _Imported(module.__spec__, module_code.written(module))
+        if is_own(module) and (own is None or own.spec is not module.__spec__):
+            written, digest = _written(module)
+            imported = self._noted.times.get(name, written)
+            if imported < written <= time.time_ns():
+                written, digest = imported, b""
+            self._own[name] = _Imported(module.__spec__, written, digest)
             (self._first if own is None else self._anew).add(name)
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
@@ -195,10 +216,11 @@ class Modules:
         self.ids |= {*ids, id(content)}
 
     def is_edited(self, name: str) -> bool:
-        """Whether the file of one of the user's own modules was written since it was looked at
-        first, and not imported again since (which gives it another `__spec__`)."""
+        """Whether the file of one of the user's own modules has changed since its import."""
         own = self._own.get(name)
-        return own is not None and own.written != module_code.written(sys.modules[name])
+        if own is None or own.written == _time(sys.modules[name]):
+            return False
+        return own.content != _written(sys.modules[name])[1]
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
@@ -222,10 +244,43 @@ class Modules:
                     yield Place(name, attribute, name.partition(".")[0] in OF_THE_PROCESS)
 
 
+def is_own(module: types.ModuleType) -> bool:
+    """Whether it is a file of the user's, not of an installed package."""
+    name, file = (vars(module).get(about) for about in ("__name__", "__file__"))
+    if not isinstance(file, str) or not isinstance(name, str):
+        return False
+    if "-packages/" in file or name.partition(".")[0] in _NOT_OWN:
+        return False
+    depth = 1 + name.count(".") + file.endswith("/__init__.py")
+    return file.endswith(".py") and not _is_installed(file.rsplit("/", depth)[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(folder: str) -> bool:
+    """Whether pip has put packages there (`--target`)."""
+    return any(Path(folder).glob("*.dist-info"))
+
+
+def _time(module: types.ModuleType) -> int:
+    """When its file was written last; 0 if it is gone."""
+    try:
+        return Path(module.__file__ or "").stat().st_mtime_ns
+    except (AttributeError, OSError, TypeError):
+        return 0
+
+
+def _written(module: types.ModuleType) -> tuple[int, bytes]:
+    """The same, and the digest of what the file has."""
+    try:
+        return _time(module), hashlib.blake2b(Path(module.__file__ or "").read_bytes()).digest()
+    except OSError:
+        return 0, b""
+
+
 def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, object]]:
     """What a module holds but for what Python notes of it; of the user's, also what its classes
     do."""
-    own = module_code.is_own(module)
+    own = is_own(module)
     for attribute, value in list(vars(module).items()):
         if attribute[:2] != "__":
             yield attribute, value
@@ -241,8 +296,26 @@ def _makes(module: Any, name: str, attribute: str) -> bool:
         return False
     if name == "sys":
         return attribute in _OF_SYS
-    code = module_code.of(name)
-    return code is None or attribute.partition(".")[0] in module_code.bound(code)
+    bound = _bound(name, _time(module))
+    return bound is None or attribute.partition(".")[0] in bound
+
+
+@functools.lru_cache(maxsize=1024)
+def _bound(name: str, written: int) -> frozenset[str] | None:
+    """The names that a module's code binds otherwise than by an import; None where it is not
+    Python's."""
+    try:
+        code = sys.modules[name].__spec__.loader.get_code(name)  # type: ignore[union-attr]
+    except (AttributeError, ImportError, OSError, SyntaxError):
+        return None
+    if code is None:
+        return None
+    steps = list(dis.get_instructions(code))
+    return frozenset(
+        step.argval
+        for before, step in itertools.pairwise(steps)
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL") and "IMPORT" not in before.opname
+    )
 
 
 def _has_identity(obj: object) -> bool:

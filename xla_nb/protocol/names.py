@@ -58,7 +58,6 @@ def _reduced(definition: Any, is_found: bool, notes: set[str]) -> Any:
         found = replaced.reduced(definition)
         return None if found is NotImplemented else found
     if replaced.is_the_notebooks(definition):
-        notes.add(replaced.note_of_one_in_place(definition))
+        notes.add(replaced.note_of(definition.__module__, definition.__qualname__))
         return None
-    notes.update(replaced.notes(definition))
     return NotImplemented

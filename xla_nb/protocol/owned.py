@@ -7,12 +7,10 @@ itself how it is pickled is put into the module in its place.
 from __future__ import annotations
 
 import contextvars
-import logging
-import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from xla_nb.protocol import by_type, own_modules, parts, remake, replaced
+from xla_nb.protocol import by_type, parts, remake
 from xla_nb.protocol.modules import Place, of_this_process
 from xla_nb.protocol.remake import Call
 
@@ -20,10 +18,6 @@ from xla_nb.protocol.remake import Call
 _BARE = (dict, list, set)
 _AS_IMPORTED = (
     "`{}` is on ranks as `import {}` makes it: what it holds in the notebook cannot be sent"
-)
-_EDITED = (
-    "the file of `{0}` was changed since the notebook imported it: ranks have what it says now, "
-    "not what the notebook has set in `{0}`"
 )
 
 
@@ -41,13 +35,11 @@ class OwnedByModules:
     """What modules hold of the objects of one parcel, which may be pickled several times.
 
     `fills`: a module's object gets what it holds here; otherwise only the state of the process is
-    told apart. `notes` are for the user; `put` are the names of modules that have something else
-    than their files give, each with its module's.
+    told apart. `notes` are for the user.
     """
 
     def __init__(self, fills: bool = True) -> None:
         self.notes: set[str] = set()
-        self.put: set[tuple[str, str]] = set()
         self.first: list[Owned] = []
         self._fills = fills
         self._owned: dict[int, Owned] = {}
@@ -89,29 +81,6 @@ class OwnedByModules:
                 place = owned.place
                 yield str(place), Call(remake.put_back, (place.module, place.name, obj))
 
-    def used(
-        self, found: Iterable[tuple[str, str]], can_be_sent: Callable[[object], bool]
-    ) -> Iterator[tuple[str, object]]:
-        """What is sent of these names in the user's own modules, which code uses."""
-        for module, path in found:
-            value = own_modules.held(module, path)
-            place, where = self._modules.place(value), f"{module}.{path}"
-            is_set = own_modules.is_set_here(module, path, value)
-            if not is_set and (place is None or place.alone or _says_nothing(value)):
-                continue
-            if self._modules.is_edited(module):
-                self.notes.add(_EDITED.format(module))
-            elif not is_set:
-                if type(value) in _BARE or can_be_sent(value):  # not an open file
-                    yield where, [value]
-            elif can_be_sent(value):
-                self.put.add((module, path))
-                yield where, Call(remake.put_back, (module, path, value))
-            elif isinstance(value, type | types.FunctionType):
-                self.notes.add(replaced.note_of(module, path))
-            else:
-                self.notes.add(_AS_IMPORTED.format(where, module))
-
     def _decide(self, obj: Any, place: Place, can_be_sent: Callable[[object], bool]) -> None:
         as_imported = Call(remake.held_by_module, (place.module, place.name, type(obj).__name__))
         alone = Owned(obj, place, as_imported)
@@ -122,11 +91,6 @@ class OwnedByModules:
         if not can_be_sent(owned.refill or obj):
             self._owned[id(obj)] = alone
             self.notes.add(_AS_IMPORTED.format(place, place.module))
-
-
-def _says_nothing(obj: object) -> bool:
-    """Whether it is a logger, which is sent by its name, or a lock, which has nothing in it."""
-    return isinstance(obj, logging.Logger) or type(obj).__module__ in ("_thread", "threading")
 
 
 def _filled(obj: Any, place: Place) -> Owned:

@@ -25,6 +25,7 @@ from xla_nb.protocol import (
     mapped,
     modules,
     nans,
+    own_modules,
     parts,
     refusals,
     remake,
@@ -215,6 +216,8 @@ class LivePickler(Pickler):
         self._met: dict[int, object] = {}  # what may be a module's
         self._ids = live.owned.ids
         self._nans = nans.Written()
+        self._set: set[own_modules.Key] = set()
+        self._looked_at = (0, 0)
 
     def dump(self, obj: Any) -> None:
         self._live.owned.settle()
@@ -242,17 +245,33 @@ class LivePickler(Pickler):
     def _write_all(self, values: dict[str, object]) -> None:
         """These and what follows from them."""
         super().write(values)
-        while self._live.later or self._live.kin or self._live.uses:
+        while True:
             late, kin = self._live.later, self._live.kin
             self._live.later, self._live.kin = [], []
             for name, call in late:
                 self.part(name, call, late=True)
             for cls in kin:
                 self._tell_of(cls, cls.__name__, _SUBCLASS.format(cls.__name__))
-            found = self._live.uses.take()
-            if self._live.asks_for_more:
-                for name, used in self._live.owned.used(found, self._can_be_sent):
-                    self.part(name, used, late=True)
+            found = {key: one for key, one in self.in_modules().items() if key not in self._set}
+            self._set |= found.keys()
+            for key, value in found.items():
+                call = own_modules.call(key, value)
+                if parts.is_ready(value) or self._can_be_sent(call):
+                    self.part(".".join(key), call, late=True)
+                else:
+                    self._live.notes.add(own_modules.note_of(key, value))
+            if not (late or kin or found):
+                return
+
+    def in_modules(self) -> Mapping[own_modules.Key, object]:
+        """What is to be set in modules by what was written so far, if anything has come to that."""
+        uses = self._live.uses
+        if not self._live.asks_for_more or uses.size == self._looked_at:
+            return {}
+        self._looked_at = uses.size
+        found = uses.found()
+        self._live.notes |= found.notes
+        return found.values
 
     def loggers(self) -> list[logging.Logger]:
         """Those that are sent even where nothing refers to them."""

@@ -391,6 +391,45 @@ def refill_instance(made: Any, state: Any) -> None:
         fill_instance(made, state)
 
 
+#: What was found out while pickles were opened here, for the user.
+notices: list[str] = []
+_OTHER = "`{}` is `{}` in the notebook, but `{}` on ranks, which have it as the import makes it"
+_WRAPPED = "`{}` was wrapped in the notebook after its import; ranks have it as the import makes it"
+
+
+def unwrapped(definition: Any) -> list[Any]:
+    """A function, and what it wraps in turn (functools.wraps)."""
+    found: list[Any] = []
+    while definition is not None and not any(definition is one for one in found):
+        found.append(definition)
+        held = getattr(definition, "__dict__", None)
+        definition = held.get("__wrapped__") if type(held) is dict else None
+    return found
+
+
+def called(value: Any) -> tuple[str, int]:
+    """The name of a function or a class itself, and how often it is wrapped; of all else that of
+    its class."""
+    return str(getattr(value, "__name__", type(value).__name__)), len(unwrapped(value)) - 1
+
+
+def take_notices() -> list[str]:
+    found, notices[:] = list(notices), []
+    return found
+
+
+def compare(module: str, name: str, told: tuple[str, int]) -> None:
+    """Note if a module has something else under a name than in the notebook; a library may have
+    more around it on ranks."""
+    if module not in sys.modules:
+        return
+    here, wrapped = called(vars(holder(module, name)).get(name.rpartition(".")[2]))
+    if here != told[0]:
+        notices.append(_OTHER.format(f"{module}.{name}", told[0], here))
+    elif wrapped < told[1]:
+        notices.append(_WRAPPED.format(f"{module}.{name}"))
+
+
 def put_back(module: str, name: str, value: object) -> None:
     """Let a module hold what was made of what it held in the notebook."""
     fill_attributes(holder(module, name), {name.rpartition(".")[2]: value})

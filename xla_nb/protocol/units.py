@@ -34,8 +34,8 @@ class _Staged:
     used: Set[int]
     dropped: set[int]
     gone: set[str]
-    back: set[tuple[str, str]]
-    put: set[tuple[str, str]]
+    back: set[own_modules.Key]
+    put: set[own_modules.Key]
     executed: dict[int, Source]
 
 
@@ -76,8 +76,8 @@ class Sent:
         self._awaited: set[str] = set()
         # Names that the notebook has set in modules, and those that ranks were last told to take
         # back; which ranks have whatever else they lack.
-        self._set: set[tuple[str, str]] = set()
-        self._back: set[tuple[str, str]] = set()
+        self._set: set[own_modules.Key] = set()
+        self._back: set[own_modules.Key] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -129,7 +129,8 @@ class Sent:
         final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
-        final.back = {one for one in self._set if own_modules.is_back(*one)}
+        final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
+        final.back = {key for key in self._set if own_modules.is_in_place(key)}
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else with_modules_objects  # which is all that an empty one takes
         packed = asked(values, final, UnitPickler)
@@ -148,7 +149,7 @@ class Sent:
             set(self._dropped),
             gone,
             set(final.back),
-            final.owned.put,
+            {key for key in final.sets if own_modules.is_set(key)},
             {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
         )
         return parcel
@@ -171,10 +172,14 @@ class Sent:
         self._back = staged.back
         self._set = (self._set - staged.back) | staged.put
 
-    def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[str, object]:
-        """What the notebook has by now under the names of which ranks have values, or want some."""
+    def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
+        """What the notebook has by now under the names of which ranks have values, or want some,
+        also in its own modules."""
         known = {key for key in self._units if type(key) is str} | self._awaited
-        return {n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)}
+        found: dict[Key, object] = {
+            n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)
+        }
+        return found | own_modules.still_set(self._set)
 
     def _tell_of_lost(self, look: Look) -> None:
         for name, problem in look.lost.items():
@@ -207,11 +212,11 @@ class Sent:
 
     def _tell(self, changed: Set[Key], sent: Set[Key], shared: Mapping[Key, sharing.Links]) -> None:
         """Say which values were sent again although they have not changed."""
-        todo = {key for key in sent - changed if type(key) is str and not key.startswith(OURS)}
+        todo = {key for key in sent - changed if isinstance(key, str) and not key.startswith(OURS)}
         while todo:
             group = sharing.together({min(todo)}, shared)
             with_it = _listed(group & todo)
-            causes = {key for key in group & changed if type(key) is str}
+            causes = {key for key in group & changed if isinstance(key, str | tuple)}
             fresh = causes - self._units.keys()
             todo -= group
             if ARGUMENTS in fresh:
@@ -236,7 +241,8 @@ def _among(links: sharing.Links, units: Mapping[Key, Unit]) -> sharing.Links:
 
 
 def _listed(keys: Iterable[Any]) -> str:
-    return listed([f"`{key}`" for key in sorted(keys)])
+    names = (key if type(key) is str else ".".join(key) for key in keys)
+    return listed([f"`{name}`" for name in sorted(names)])
 
 
 def _in_order(sent: Set[Key], look: Look) -> list[str]:
