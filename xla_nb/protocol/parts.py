@@ -100,6 +100,8 @@ def imports_in(code: types.CodeType) -> frozenset[str]:
     """The names that code imports, and what is defined in it: modules, and what they have."""
     inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
     found = frozenset[str]().union(*map(imports_in, inner))
+    if {"import_module", "__import__"}.intersection(code.co_names):
+        found = found.union(part for part in code.co_consts if isinstance(part, str))
     if _IMPORT_NAME not in code.co_code[::2]:
         return found
     steps = dis.get_instructions(code)
