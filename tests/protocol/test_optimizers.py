@@ -129,4 +129,4 @@ def test_a_function_that_the_notebook_has_put_in_its_place_is_the_notebooks(note
     notebook.run("optimizer = Adagrad([torch.zeros(1)], lr=1)")  # torch wraps it
     program = notebook.build("def f(rank): return step(None), type(optimizer).__name__")
     assert in_a_new_process(program) == "('mine', 'Adagrad')"
-    assert "`torch.optim.adagrad.Adagrad.step` is the notebook's" in program.notes[0]
+    assert "`torch.optim.adagrad.Adagrad.step` was set in the notebook" in program.notes[0]

@@ -55,7 +55,9 @@ def _returned(program: Program) -> tuple[str, str]:
             assert server.stdout is not None
             print(json.dumps(order), file=server.stdin, flush=True)
             assert server.stdout.readline() == "done\n"
-            value, notices = shown.read_text().splitlines()[-2:]
+            text = shown.read_text()
+            assert "Traceback" not in text, text
+            value, notices = text.splitlines()[-2:]
             return value, notices
     finally:
         os.close(fd)

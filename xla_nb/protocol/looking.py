@@ -19,7 +19,7 @@ from xla_nb.protocol.glances import glance, same
 from xla_nb.protocol.live_units import EVERYTHING, LiveUnits, UnitPickler
 from xla_nb.protocol.memory_sent import Memory
 from xla_nb.protocol.parcel import Packed, merged
-from xla_nb.protocol.pickling import with_modules_objects
+from xla_nb.protocol.pickling import packed
 
 #: A name, the token of a definition, or what is set in a module; and what belongs to none.
 Key: TypeAlias = str | int | own_modules.Key | None
@@ -154,10 +154,10 @@ class Look:
         glanced: list[object] | None = None,
         again: int = 0,
     ) -> Unit:
-        made = with_modules_objects(values, live, UnitPickler)
+        made = packed(values, live, UnitPickler)
         self._alive.append(made)
         self._live.take(live)
-        objects = sharing.changeable(made.writer.memo.copy(), live.owned.has)
+        objects = sharing.changeable(made.writer.memo.copy(), made.writer.of_modules)
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
             objects = {one: number for one, number in objects.items() if one in held}

@@ -129,7 +129,8 @@ class Uses:
             else:
                 found.values.update(_set_in(module, name, "", self.names))
         functions = (one for one in self._reached.values() if isinstance(one, types.FunctionType))
-        found.values.update(_told({(one.__module__, one.__qualname__): one for one in functions}))
+        under = {(one.__module__, one.__qualname__): one for one in functions}
+        found.values.update(_told({key: one for key, one in under.items() if value_of(key) is one}))
         classes = (one for one in self._reached.values() if isinstance(one, type))
         for base in dict.fromkeys(base for cls in classes for base in cls.__mro__):
             name, path = base.__module__, base.__qualname__
@@ -222,8 +223,10 @@ def is_in_place(key: Key) -> bool:
     """Whether a module has a function or a class under a name that itself has made, or nothing
     (any more): what ranks' import gives them."""
     value = _plain(value_of(key))
+    if value is EMPTY:
+        return True
     if not isinstance(value, _DEFINITIONS) or isinstance(value, types.ModuleType):
-        return value is EMPTY
+        return False
     return (value.__module__, value.__qualname__) == key
 
 

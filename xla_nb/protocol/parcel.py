@@ -328,8 +328,9 @@ class _Unpickler(pickle.Unpickler):
     table: Definitions | None = None
     opened_nans: nans.Opened
 
-    def persistent_load(self, token: nans.Token) -> object:
-        return self.opened_nans.find(token)
+    def persistent_load(self, token: nans.Token | list[object]) -> object:
+        """A NaN, or an object of a module."""
+        return token[0] if isinstance(token, list) else self.opened_nans.find(token)
 
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:

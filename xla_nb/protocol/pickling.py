@@ -37,7 +37,6 @@ from xla_nb.protocol import (
 )
 from xla_nb.protocol.depth import with_a_large_stack
 from xla_nb.protocol.live import Live
-from xla_nb.protocol.owned import Owned
 from xla_nb.protocol.parcel import Packed, bounds_of
 from xla_nb.protocol.refusals import OnDevice
 from xla_nb.protocol.remake import Call
@@ -45,6 +44,8 @@ from xla_nb.protocol.remake import Call
 T = TypeVar("T")
 _MOVE = ", and use `.to({})` inside the function"
 
+#: What a pickler writes without asking for a reducer.
+_BARE = dict, list, set
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
 _FILTERS = "the filters of the logger `{}` cannot be sent: ranks do without them"
 
@@ -93,16 +94,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if found := keys.containers(written, kinds):
             name = min(kind.__qualname__ for kind in kinds)
             self.part(name, Call(keys.check, (found,)), late=True)
-
-    def stand_in(self, made: list[tuple[object, Call]], name: str = "") -> None:
-        """Have the pickle refer to the results of calls where it has these objects."""
-        if made:
-            self.part(name, [call for _, call in made], late=True)
-            memo: dict[int, Any] = self.memo.copy()
-            for obj, call in made:
-                number, _ = memo.pop(id(call))
-                memo[id(obj)] = number, obj
-            self.memo: Any = memo
 
     def part(self, name: str, value: object, late: bool = False) -> None:
         """A pickle of its own, after its name: where it cannot be opened, the name is known."""
@@ -213,7 +204,9 @@ class LivePickler(Pickler):
         self._live = live
         self._whole = whole
         self._primitives = shared.ToRanks(live.notes.add)
-        self._met: dict[int, object] = {}  # what may be a module's
+        self.met: dict[int, object] = {}  # what may be a module's
+        self.of_modules: set[int] = set()  # what is sent as a module's, by id
+        self._containers: dict[int, list[Call]] = {}  # what gives those that pickle writes itself
         self._ids = live.owned.ids
         self._nans = nans.Written()
         self._set: set[own_modules.Key] = set()
@@ -225,8 +218,6 @@ class LivePickler(Pickler):
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
-        for owned in self._live.owned.first:
-            self._tell_first(owned)
         self.write_definitions()
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         super().write(code)
@@ -235,8 +226,11 @@ class LivePickler(Pickler):
         for logger in self.loggers():
             self._tell_of(logger, logger.name, _FILTERS.format(logger.name))
         self._write_all({})
-        for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
-            self.part(name, call, late=True)
+        for obj in [one for one in self.met.values() if type(one) not in _BARE]:
+            owned = self._live.owned.of(obj, self._can_be_sent)
+            if owned is not None and owned.make is None:
+                call = Call(remake.put_back, (owned.place.module, owned.place.name, obj))
+                self.part(str(owned.place), call, late=True)
         self.have_keys_checked()
 
     def write_definitions(self) -> None:
@@ -280,23 +274,26 @@ class LivePickler(Pickler):
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is float:  # of which there may be millions
             return self._nans.token(obj) if math.isnan(obj) else None
-        if id(obj) in self._ids:
-            self._met[id(obj)] = obj
-        return None
+        key = id(obj)
+        if key not in self._ids or key in self.met:
+            return self._containers.get(key)
+        self.met[key] = obj
+        if type(obj) in _BARE and (made := self._of_module(obj)) is not None:
+            self._containers[key] = [made]
+        return self._containers.get(key)
+
+    def _of_module(self, obj: object) -> Call | None:
+        """What gives an object of a module where that is; None if it is sent like any other."""
+        owned = self._live.owned.of(obj, self._can_be_sent)
+        if owned is None or owned.make is None:
+            return None
+        self.of_modules.add(id(obj))
+        if owned.refill is not None:
+            self._live.later.append((str(owned.place), owned.refill))
+        return owned.make
 
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
         return LivePickler(file, keep, live, whole)
-
-    def finds_containers(self) -> bool:
-        """Whether it takes another pickle to send what modules hold."""
-        return self._live.owned.look(self._met.values(), self._can_be_sent)
-
-    def _tell_first(self, owned: Owned) -> None:
-        """Have the pickle refer to a call's result where it has the object."""
-        assert owned.make is not None
-        self.stand_in([(owned.obj, owned.make)], str(owned.place))
-        if owned.refill is not None:
-            self._live.later.append((str(owned.place), owned.refill))
 
     def _tell_of(self, obj: object, name: str, loss: str) -> None:
         """Send what nothing refers to: a class but for the one that it extends, a logger."""
@@ -317,11 +314,8 @@ class LivePickler(Pickler):
     def reduce_code(self, obj: Any) -> Any:
         if issubclass(type(obj), logging.Logger):
             return self.reduce_logger(obj)
-        owned = self._live.owned.of(obj, self._can_be_sent)
-        if owned is not None and owned.make is not None:
-            if owned.refill is not None:
-                self._live.later.append((str(owned.place), owned.refill))
-            return owned.make.reduced
+        if (made := self._of_module(obj)) is not None:
+            return made.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
@@ -362,41 +356,22 @@ class LivePickler(Pickler):
 def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = LivePickler) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
     modules.of_this_process().look()
-
-    def packed(live: Live, whole: bool = False) -> Packed:
-        return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
-
-    made = with_modules_objects(dict(values), live, kind)
+    made = packed(values, live, kind)
     if made.overlaps(made.writer.gaps):
-        made = packed(live, whole=True)
+        made = packed(values, live, kind, whole=True)
     if live.weak.targets:
         cut = live.anew()
         with cut.weak.without_targets():
-            held = packed(cut).writer.memo.copy()
-        live.notes |= live.weak.notes(held, live.named)
+            writer = packed(values, cut, kind).writer
+        live.notes |= live.weak.notes(writer.memo.copy() | writer.met, live.named)
     live.notes |= live.owned.notes
     return made
 
 
-def with_modules_objects(
-    values: dict[str, object], live: Live, kind: type[LivePickler] = LivePickler
+def packed(
+    values: Mapping[str, object], live: Live, kind: type[LivePickler], whole: bool = False
 ) -> Packed:
-    """Pickle until all containers of modules are known, also where their content cannot be."""
-    writers: list[LivePickler] = []
-
-    def pickler(file: io.BytesIO, keep: Callable[..., Any]) -> LivePickler:
-        writers.append(kind(file, keep, live, whole=False))
-        return writers[-1]
-
-    while True:
-        try:
-            made = pickled(values, pickler)
-        except Exception:
-            if not writers[-1].finds_containers():
-                raise
-        else:
-            if not writers[-1].finds_containers():
-                return made
+    return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:

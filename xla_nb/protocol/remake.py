@@ -421,9 +421,10 @@ def take_notices() -> list[str]:
 def compare(module: str, name: str, told: tuple[str, int]) -> None:
     """Note if a module has something else under a name than in the notebook; a library may have
     more around it on ranks."""
-    if module not in sys.modules:
+    try:
+        here, wrapped = called(functools.reduce(getattr, name.split("."), sys.modules[module]))
+    except Exception:  # it is not imported yet, or has not made that yet
         return
-    here, wrapped = called(vars(holder(module, name)).get(name.rpartition(".")[2]))
     if here != told[0]:
         notices.append(_OTHER.format(f"{module}.{name}", told[0], here))
     elif wrapped < told[1]:

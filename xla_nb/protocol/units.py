@@ -18,7 +18,7 @@ from xla_nb.protocol.looking import REST, Key, Look, Unit
 from xla_nb.protocol.memory_sent import SentMemory
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.pickling import pack, with_modules_objects
+from xla_nb.protocol.pickling import pack, packed
 from xla_nb.protocol.remake import Source
 from xla_nb.wording import listed
 
@@ -132,10 +132,10 @@ class Sent:
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.back = {key for key in self._set if own_modules.is_in_place(key)}
         values = {key: look.objects[key] for key in _in_order(sent, look)}
-        asked = pack if sent else with_modules_objects  # which is all that an empty one takes
-        packed = asked(values, final, UnitPickler)
+        asked = pack if sent else packed  # which is all that an empty one takes
+        made = asked(values, final, UnitPickler)
         live.notes |= final.notes
-        parcel = SentParcel(packed.stream, packed.buffers, packed.writer, packed.about)
+        parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
         self.names = {key for key in sent if type(key) is str}
         refers = final.refers | {
             t: one for unit in units.values() for t, one in unit.refers.items()
