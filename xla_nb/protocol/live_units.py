@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
-from xla_nb.protocol import definitions, parts, remake
+from xla_nb.protocol import definitions, own_modules, parts, remake
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.own_modules import Key, Uses
 from xla_nb.protocol.pickling import LivePickler
@@ -67,7 +67,7 @@ class LiveUnits(Live):
 
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as
     are `sends`, by their tokens, whether or not anything refers to them. `gone` are names and
-    tokens to be forgotten, `back` names of modules that have again what their files give.
+    tokens to be forgotten.
     `is_whole`: what no value refers to goes along, as loggers and what the cell's source reads of
     modules. `sets` is what modules are given. A pickle collects also
 
@@ -91,7 +91,6 @@ class LiveUnits(Live):
         self.sends: Mapping[int, object] = {}
         self.is_whole = False
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
-        self.back: Iterable[Key] = ()
         self.sets: Mapping[Key, object] = {}
         super().__init__(held, labelled, newer, known, executed, source=source)
 
@@ -105,7 +104,7 @@ class LiveUnits(Live):
     def anew(self) -> LiveUnits:
         made = self.part_of(self.sends, self.on_ranks, self._source)
         made.gone, made.owned, made.is_whole = self.gone, self.owned, self.is_whole
-        made.back, made.sets = self.back, self.sets
+        made.sets = self.sets
         return made
 
     def part_of(
@@ -256,8 +255,10 @@ class UnitPickler(LivePickler):
         if not live.asks_for_more:  # it is tried whether a part can be sent
             return
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
-        if back := sorted(live.back):
-            self.part("", Call(definitions.taken_back, (back,)), late=True)
+        for key, value in live.sets.items():  # before others refer to what is back there
+            if remake.is_in_place(*key, value):
+                self._set.add(key)
+                self.part(".".join(key), own_modules.call(key, value), late=True)
         if tokens:
             self.part("", Call(definitions.dropped, (tokens,)), late=True)
         if names:

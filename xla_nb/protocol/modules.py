@@ -15,11 +15,10 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import itertools
-import operator
 import sys
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,32 +82,6 @@ class _Noted(importlib.abc.MetaPathFinder):
         return names
 
 
-class _Seen:
-    """The modules that were there, and how many names each had, but for the notebook's own, which
-    gets some with every cell."""
-
-    def __init__(self, modules: Mapping[str, Any], main: object) -> None:
-        self._names, self._modules = list(modules), list(modules.values())
-        contents = (vars(m) for m in self._modules if isinstance(m, types.ModuleType))
-        self._contents = [content for content in contents if content is not vars(main)]
-        self._sizes = list(map(len, self._contents))
-
-    def has_all(self, modules: dict[str, Any]) -> bool:
-        """Whether none has come or gone: one that has come is the last. To look at each of 900, as
-        `is_so` does, takes a fiftieth of a short cell."""
-        if len(modules) != len(self._modules):
-            return False
-        last = next(reversed(modules), None)
-        return last is None or (self._names[-1] == last and modules.get(last) is self._modules[-1])
-
-    def is_so(self, modules: Mapping[str, Any]) -> bool:
-        """Whether it is the same now."""
-        if len(modules) != len(self._modules) or list(modules) != self._names:
-            return False
-        same = all(map(operator.is_, modules.values(), self._modules))
-        return same and list(map(len, self._contents)) == self._sizes
-
-
 @functools.cache
 def of_this_process() -> Modules:
     return Modules()
@@ -119,7 +92,7 @@ class Modules:
     names: a package's name that is bound anew later may be missed, and what it holds is then an
     object like any other. The user's own modules are always looked through.
 
-    ids       of what modules hold, and of some objects more, once `settle` has looked
+    ids       of what modules hold, and of some objects more
     again     how often each of the user's own was imported again
     reloads   those by name, in the order of their imports, each with whether the functions and
               classes that there were have got the new code
@@ -135,8 +108,7 @@ class Modules:
         self._first: set[str] = set()  # imported for the first time since the last look
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
-        self._seen = _Seen({}, sys.modules["__main__"])
-        self._is_settled = False
+        self._seen: list[tuple[str, types.ModuleType, int]] = []
         self._noted.take()
 
     def own(self) -> list[types.ModuleType]:
@@ -145,13 +117,19 @@ class Modules:
         return [module for module in found if isinstance(module, types.ModuleType)]
 
     def look(self) -> None:
-        """Look through what has been imported since, and through the user's own modules. What else
-        modules hold by now is looked at once it matters (`settle`)."""
-        self._is_settled = False
-        if self._seen.has_all(sys.modules):  # as of most cells
-            self._look_through_own()
-        else:
-            self.settle()
+        """Look through what has come since, and through the user's own modules."""
+        main = sys.modules["__main__"]  # which gets names with every cell
+        found = ((n, m) for n, m in list(sys.modules.items()) if isinstance(m, types.ModuleType))
+        there = [(name, module, len(vars(module))) for name, module in found if module is not main]
+        for name, module, size in there if there != self._seen else ():
+            content = vars(module)
+            is_known = self._held.get(name, ())[:2] == (id(content), size)
+            if not is_known and content.get("__spec__") is not None:
+                self._look_through(name, module)
+        self._seen = there
+        for name, module, _ in there:
+            if name in self._own:
+                self._look_through(name, module)
         self._tell_reloads()
 
     def _tell_reloads(self) -> None:
@@ -166,32 +144,6 @@ class Modules:
         names += sorted(anew.difference(names))
         self.reloads += [(name, name in in_place) for name in names]
         self.again.update(names)
-
-    def settle(self) -> None:
-        """Look also at what modules have got since, unless it has been done since `look`."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        if not self._seen.is_so(sys.modules):
-            there = dict(sys.modules)  # other threads may import
-            self._seen = _Seen(there, sys.modules["__main__"])
-            self._look_at(there)
-
-    def _look_through_own(self) -> None:
-        self._look_at({name: sys.modules[name] for name in self._own if name in sys.modules})
-
-    def _look_at(self, modules: Mapping[str, Any]) -> None:
-        main, known = sys.modules["__main__"], self._held
-        for name, module in modules.items():
-            if not isinstance(module, types.ModuleType):  # None keeps others from importing it
-                continue
-            content = vars(module)
-            if name in known and known[name][:2] == (id(content), len(content)):
-                if name not in self._own:
-                    continue
-            elif module is main or content.get("__spec__") is None:
-                continue
-            self._look_through(name, module)
 
     def changed_in_place(self, name: str) -> None:
         """A module has been given what its file has now, by IPython's %autoreload."""
@@ -224,7 +176,6 @@ class Modules:
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
-        self.settle()
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
         namespace: Any = obj if type(obj) is dict else {}

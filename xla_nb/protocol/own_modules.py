@@ -176,10 +176,10 @@ def _set_in(holder: Any, module: str, prefix: str, names: set[str]) -> Iterator[
     """What is to be set in a module of the user's own, or in a class there (`prefix`)."""
     for name, value in list(vars(holder).items()):
         key = module, prefix + name
-        if name[:2] == "__" or name == "_abc_impl" or is_in_place(key):
+        if name[:2] == "__" or name == "_abc_impl" or remake.is_in_place(*key, value):
             continue
         if isinstance(holder, type) and hasattr(type(value), "__get__"):
-            part = _plain(value)
+            part = remake.function_in(value)
             if not isinstance(part, parts.CODE):  # a descriptor
                 continue
             is_set = replaced.is_the_notebooks(part) or _is_elsewhere(part, name in names)
@@ -203,14 +203,6 @@ def _is_short(value: object) -> bool:
     return parts.is_ready(value) and not (hasattr(value, "__len__") and len(value) > _LONG)
 
 
-def _plain(part: Any) -> Any:
-    """The function in what a class holds."""
-    kind = type(part)
-    if kind is property:
-        return part.fget
-    return part.__func__ if kind is staticmethod or kind is classmethod else part
-
-
 def value_of(key: Key) -> object:
     """What a module has under a name, or a class of it itself; remake.EMPTY if that is gone."""
     found: object = sys.modules.get(key[0])
@@ -219,23 +211,11 @@ def value_of(key: Key) -> object:
     return found
 
 
-def is_in_place(key: Key) -> bool:
-    """Whether a module has a function or a class under a name that itself has made, or nothing
-    (any more): what ranks' import gives them."""
-    value = _plain(value_of(key))
-    if value is EMPTY:
-        return True
-    if not isinstance(value, _DEFINITIONS) or isinstance(value, types.ModuleType):
-        return False
-    return (value.__module__, value.__qualname__) == key
-
-
-def still_set(keys: Iterable[Key]) -> dict[Any, object]:
-    """What the notebook has there now that it had set before."""
+def known(keys: Iterable[Key]) -> dict[Any, object]:
+    """What the notebook has now where it had set something before: also what was there first, or
+    nothing any more."""
     edited = modules.of_this_process().is_edited
-    return {
-        key: value_of(key) for key in sorted(keys) if not is_in_place(key) and not edited(key[0])
-    }
+    return {key: value_of(key) for key in sorted(keys) if not edited(key[0])}
 
 
 def is_set(key: Key) -> bool:
@@ -250,7 +230,8 @@ def call(key: Key, value: object) -> Call:
         return Call(remake.compare, (*key, value))
     if isinstance(value, _BARE) or type(value).__module__ in ("_thread", "threading"):
         return Call(remake.compare, (*key, remake.called(value)))
-    return Call(remake.put_back, (*key, value))
+    is_back = remake.is_in_place(*key, value)
+    return Call(remake.put_back, (*key, Call(remake.own, key) if is_back else value))
 
 
 def note_of(key: Key, value: object) -> str:

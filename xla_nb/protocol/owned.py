@@ -36,11 +36,7 @@ class OwnedByModules:
         self.notes: set[str] = set()
         self._owned: dict[int, Owned] = {}
         self._modules = of_this_process()
-        self.ids = self._modules.ids  # of what may be a module's, once that is settled
-
-    def settle(self) -> None:
-        """Know what modules hold by now."""
-        self._modules.settle()
+        self.ids = self._modules.ids  # of what may be a module's
 
     def of(self, obj: Any, can_be_sent: Callable[[object], bool]) -> Owned | None:
         """The object as a module's own; None if no module holds it. `can_be_sent` tries."""

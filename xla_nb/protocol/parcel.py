@@ -335,8 +335,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:
             return lambda: self.namespace
-        of_table = module == definitions.__name__ or (module == remake.__name__ and name in _SETS)
-        if of_table and self.table is not None:
+        if module == definitions.__name__ and self.table is not None:
             return self.table.function(name)
         if module != "__main__" or self.resolve is None:
             return super().find_class(module, name)
@@ -347,10 +346,4 @@ class _Unpickler(pickle.Unpickler):
         return value
 
 
-#: What sets names in modules, and what asks for what they had: a table remembers that.
-_SETS = {
-    remake.put_back.__name__,
-    remake.module_object.__name__,
-    remake.held_by_module.__name__,
-}
 _NAMESPACE = remake.namespace.__module__, remake.namespace.__name__

@@ -212,10 +212,6 @@ class LivePickler(Pickler):
         self._set: set[own_modules.Key] = set()
         self._looked_at = (0, 0)
 
-    def dump(self, obj: Any) -> None:
-        self._live.owned.settle()
-        super().dump(obj)
-
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
         self.write_definitions()

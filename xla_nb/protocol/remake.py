@@ -340,6 +340,8 @@ class _Gone:
 def held_by_module(module: str, name: str, kind: str) -> object:
     """What a module holds as importing it makes it."""
     found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    if isinstance(found, type):
+        found = own(module, name)
     if type(found).__name__ != kind:
         here = type(found).__name__
         raise TypeError(f"`{module}.{name}` is a {here} on ranks, and a {kind} in the notebook")
@@ -431,9 +433,42 @@ def compare(module: str, name: str, told: tuple[str, int]) -> None:
         notices.append(_WRAPPED.format(f"{module}.{name}"))
 
 
+#: What the user's modules had made themselves under names that were set since.
+_replaced: dict[tuple[str, str], object] = {}
+
+
 def put_back(module: str, name: str, value: object) -> None:
-    """Let a module hold what was made of what it held in the notebook."""
-    fill_attributes(holder(module, name), {name.rpartition(".")[2]: value})
+    """Let a module have under a name what it has in the notebook; nothing if that is EMPTY."""
+    found, last = holder(module, name), name.rpartition(".")[2]
+    before = vars(found).get(last, EMPTY)
+    if is_in_place(module, name, before):
+        _replaced[module, name] = before
+    if value is not EMPTY:
+        fill_attributes(found, {last: value})
+    elif before is not EMPTY:
+        delattr(found, last)
+
+
+def function_in(part: Any) -> Any:
+    """The function in what a class holds."""
+    kind = type(part)
+    if kind is property:
+        return part.fget
+    return part.__func__ if kind is staticmethod or kind is classmethod else part
+
+
+def is_in_place(module: str, name: str, value: Any) -> bool:
+    """Whether a function or a class is what a module itself has made under a name."""
+    plain = function_in(value)
+    if not isinstance(plain, type | types.FunctionType | functools._lru_cache_wrapper):
+        return False
+    return (plain.__module__, plain.__qualname__) == (module, name)
+
+
+def own(module: str, name: str) -> object:
+    """What a module itself has made under a name, also where something else is there now."""
+    value = vars(holder(module, name)).get(name.rpartition(".")[2], EMPTY)
+    return value if is_in_place(module, name, value) else _replaced.get((module, name), value)
 
 
 def holder(module: str, name: str) -> Any:

@@ -34,7 +34,6 @@ class _Staged:
     used: Set[int]
     dropped: set[int]
     gone: set[str]
-    back: set[own_modules.Key]
     put: set[own_modules.Key]
     executed: dict[int, Source]
 
@@ -74,10 +73,8 @@ class Sent:
         self.tokens = Tokens()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
-        # Names that the notebook has set in modules, and those that ranks were last told to take
-        # back; which ranks have whatever else they lack.
+        # What was set in modules, on ranks that may have lost all else.
         self._set: set[own_modules.Key] = set()
-        self._back: set[own_modules.Key] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -90,7 +87,6 @@ class Sent:
         self.reads: Set[str] = frozenset()
         self._staged: _Staged | None = None
         self._deleted: set[str] = set()
-        self._set |= self._back
 
     def awaits(self, names: Iterable[str]) -> None:
         """Functions of the ranks' own read these names, which the notebook does not have yet."""
@@ -130,7 +126,6 @@ class Sent:
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
-        final.back = {key for key in self._set if own_modules.is_in_place(key)}
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
@@ -148,7 +143,6 @@ class Sent:
             set(refers) | {key for key in units if type(key) is int},
             set(self._dropped),
             gone,
-            set(final.back),
             {key for key in final.sets if own_modules.is_set(key)},
             {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
         )
@@ -169,8 +163,7 @@ class Sent:
         self._on_ranks |= staged.written
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
-        self._back = staged.back
-        self._set = (self._set - staged.back) | staged.put
+        self._set |= staged.put
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
         """What the notebook has by now under the names of which ranks have values, or want some,
@@ -179,7 +172,7 @@ class Sent:
         found: dict[Key, object] = {
             n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)
         }
-        return found | own_modules.still_set(self._set)
+        return found | own_modules.known(self._set)
 
     def _tell_of_lost(self, look: Look) -> None:
         for name, problem in look.lost.items():
