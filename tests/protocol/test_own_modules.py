@@ -30,6 +30,8 @@ HELPER = """
     LOCK, LOG = threading.Lock(), logging.getLogger(__name__)
     class Conf:
         lr, layers = 0.1, None
+        class Inner:
+            width = 1
     class Base(abc.ABC):
         @functools.cached_property
         def lazy(self): return 1
@@ -117,6 +119,14 @@ KEPT = {
         "helper.Net().forward()",
         "mine",
     ),
+    "a wrapper of the notebook's around its own": (
+        "import functools\ndef traced(f):\n    @functools.wraps(f)\n"
+        "    def call(x): return 'traced', f(x)\n    return call\n"
+        "helper.loss = traced(helper.loss)",
+        "helper.step(3)",
+        ("traced", 3),
+    ),
+    "a class inside a class": ("helper.Conf.Inner.width = 5", "helper.Conf.Inner.width", 5),
     "a function that others call": ("helper.loss = lambda x: -x", "helper.step(3)", -3),
     "what another module of one's own holds": (
         "helper.settings.VALUES['a'], helper.settings.LEVEL = 2, 3",
@@ -193,6 +203,28 @@ def test_what_a_test_has_set_in_a_module_is_there(notebook, helper):
         (2, 0.1),
         (),
     )
+
+
+def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook, helper):
+    notebook.run("import functools\nhelper.loss = functools.cache(helper.loss)")
+    found, notes = launched(notebook, "def f(rank): return helper.step(3)")
+    assert found == 3
+    assert notes == (
+        "`helper.loss` was wrapped in the notebook after its import; ranks have it as the import "
+        "makes it",
+    )
+
+
+def test_a_module_that_ranks_cannot_import_is_sent_as_it_is(notebook, local):
+    (local / "elsewhere").mkdir()
+    (local / "elsewhere" / "conf.py").write_text("lr = 0.1\n")
+    notebook.run(
+        "from importlib import util as importing\n"
+        f"spec = importing.spec_from_file_location('conf', '{local}/elsewhere/conf.py')\n"
+        "conf = importing.module_from_spec(spec)\nspec.loader.exec_module(conf)\n"
+        "conf.lr = 5"
+    )
+    assert launched(notebook, "def f(rank): return conf.lr") == (5, ())
 
 
 def test_a_function_that_the_module_has_made_for_the_notebook_is_there(notebook, local):

@@ -43,9 +43,15 @@ _EDITED = (
 )
 
 
+class Told(NamedTuple):
+    """How a function or a class is called and how often it is wrapped, for ranks to compare."""
+
+    called: str
+    wrapped: int
+
+
 class Found(NamedTuple):
-    """What the notebook has in the user's own modules, or of names in others that look as if they
-    were bound anew, how they are called; and sentences for the user."""
+    """What the notebook has in the user's own modules, and sentences for the user."""
 
     values: dict[Key, object]
     notes: set[str]
@@ -88,7 +94,7 @@ class Uses:
             size = every.size
             fresh = list(every._reached.values())[done:]
             done += len(fresh)
-            held += (one for one in fresh if isinstance(one, types.ModuleType))
+            held += (one for one in fresh if _is_imported(one))
             for one in fresh:
                 every._follow(one)
             for name in every.imports:
@@ -109,6 +115,9 @@ class Uses:
         if isinstance(definition, type):
             own = (base for base in definition.__mro__ if _is_of_own(base))
             todo = [part for base in own for part in list(vars(base).values())]
+            for part in todo:
+                if issubclass(type(part), type) and _is_of_own(part):
+                    self._reach(part)
         for function in _inside(todo):
             module = sys.modules.get(function.__globals__.get("__name__", ""))
             is_there = getattr(module, "__dict__", None) is function.__globals__
@@ -129,8 +138,8 @@ class Uses:
             else:
                 found.values.update(_set_in(module, name, "", self.names))
         functions = (one for one in self._reached.values() if isinstance(one, types.FunctionType))
-        under = {(one.__module__, one.__qualname__): one for one in functions}
-        found.values.update(_told({key: one for key, one in under.items() if value_of(key) is one}))
+        under = (((one.__module__, one.__qualname__), one) for one in functions)
+        found.values.update(_told({key: one for key, one in under if value_of(key) is one}))
         classes = (one for one in self._reached.values() if isinstance(one, type))
         for base in dict.fromkeys(base for cls in classes for base in cls.__mro__):
             name, path = base.__module__, base.__qualname__
@@ -140,6 +149,13 @@ class Uses:
             elif _is_settable(base) and not edited(name):
                 found.values.update(_set_in(base, name, f"{path}.", self.names))
         return found
+
+
+def _is_imported(module: Any) -> bool:
+    """Whether it is a module that ranks can import by its name."""
+    return isinstance(module, types.ModuleType) and (
+        sys.modules.get(vars(module).get("__name__", "")) is module
+    )
 
 
 def _is_of_own(cls: type) -> bool:
@@ -176,14 +192,19 @@ def _set_in(holder: Any, module: str, prefix: str, names: set[str]) -> Iterator[
     """What is to be set in a module of the user's own, or in a class there (`prefix`)."""
     for name, value in list(vars(holder).items()):
         key = module, prefix + name
-        if name[:2] == "__" or name == "_abc_impl" or remake.is_in_place(*key, value):
+        if name[:2] == "__" or name == "_abc_impl":
+            continue
+        if remake.is_in_place(*key, value):
+            told = Told(*remake.called(remake.function_in(value)))
+            if told.wrapped:  # maybe only here
+                yield key, told
             continue
         if isinstance(holder, type) and hasattr(type(value), "__get__"):
             part = remake.function_in(value)
-            if not isinstance(part, parts.CODE):  # a descriptor
+            if not issubclass(type(part), parts.CODE):  # a descriptor
                 continue
             is_set = replaced.is_the_notebooks(part) or _is_elsewhere(part, name in names)
-        elif isinstance(value, _DEFINITIONS):
+        elif issubclass(type(value), _DEFINITIONS):
             is_set = replaced.is_the_notebooks(value) or _is_elsewhere(value, name in names)
         else:
             is_set = name in names or _is_short(value)
@@ -218,18 +239,13 @@ def known(keys: Iterable[Key]) -> dict[Any, object]:
     return {key: value_of(key) for key in sorted(keys) if not edited(key[0])}
 
 
-def is_set(key: Key) -> bool:
-    """Whether a key is of what is set, which only the user's own modules are."""
-    module = sys.modules.get(key[0])
-    return isinstance(module, types.ModuleType) and is_own(module)
-
-
 def call(key: Key, value: object) -> Call:
     """What makes a rank's module have this, or tells that it has something else."""
-    if not is_set(key):
-        return Call(remake.compare, (*key, value))
-    if isinstance(value, _BARE) or type(value).__module__ in ("_thread", "threading"):
-        return Call(remake.compare, (*key, remake.called(value)))
+    if isinstance(value, Told):
+        return Call(remake.compare, (*key, tuple(value)))
+    kind = type(value)
+    if issubclass(kind, _BARE) or kind.__module__ in ("_thread", "threading"):
+        return Call(remake.compare, (*key, (kind.__name__, 0)))
     is_back = remake.is_in_place(*key, value)
     return Call(remake.put_back, (*key, Call(remake.own, key) if is_back else value))
 
@@ -244,9 +260,9 @@ def note_of(key: Key, value: object) -> str:
 def _told(found: dict[Key, object]) -> dict[Key, object]:
     """How those are called that may be others on ranks."""
     return {
-        key: _as_one(*remake.called(value))
+        key: Told(*remake.called(value))
         for key, value in found.items()
-        if not is_set(key) and _is_called_otherwise(key, value)
+        if _is_called_otherwise(key, value)
     }
 
 
@@ -263,9 +279,3 @@ def _is_called_otherwise(key: Key, value: Any) -> bool:
         made_in.add(str(getattr(one, "__globals__", {}).get("__name__", root)))
     known = {root, "builtins", "functools", "None"}  # not by another's import
     return {name.partition(".")[0] for name in made_in} <= known
-
-
-@functools.cache
-def _as_one(called: str, wrapped: int) -> tuple[str, int]:
-    """The same object for the same, which live ranks need not be sent again."""
-    return called, wrapped

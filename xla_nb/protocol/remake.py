@@ -459,8 +459,11 @@ def function_in(part: Any) -> Any:
 
 def is_in_place(module: str, name: str, value: Any) -> bool:
     """Whether a function or a class is what a module itself has made under a name."""
-    plain = function_in(value)
-    if not isinstance(plain, type | types.FunctionType | functools._lru_cache_wrapper):
+    plain: Any = function_in(value)
+    if not issubclass(type(plain), type | types.FunctionType | functools._lru_cache_wrapper):
+        return False
+    main = vars(sys.modules["__main__"])  # a wrapper of the notebook's has the name, too
+    if any(getattr(one, "__globals__", None) is main for one in unwrapped(plain)):
         return False
     return (plain.__module__, plain.__qualname__) == (module, name)
 

@@ -143,7 +143,7 @@ class Sent:
             set(refers) | {key for key in units if type(key) is int},
             set(self._dropped),
             gone,
-            {key for key in final.sets if own_modules.is_set(key)},
+            {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
             {id(one): executed[id(one)] for one in refers.values() if id(one) in executed},
         )
         return parcel
