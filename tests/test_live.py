@@ -385,6 +385,30 @@ def test_what_the_notebook_has_set_in_a_module_and_set_back_is_back_on_the_ranks
         assert results(live, asked, "0") == as_imported
 
 
+SETTINGS = "lr, epochs, FOUND = 0.1, 2, {'a': 1}\nclass Opt:\n    decay = 0.5\n"
+
+
+def test_a_settings_module_is_as_the_notebook_has_it_however_a_cell_gets_at_it(live, module):
+    module("settings_there", SETTINGS, 1e9)
+    live.ok(
+        "import settings_there\n"
+        "class Trainer:\n    def __init__(self, config): self.config = config\n"
+        "    def fit(self): return self.config.lr, self.config.Opt.decay, self.config.FOUND['a']\n"
+        "trainer, given, alias = Trainer(settings_there), {'cfg': settings_there}, settings_there"
+    )
+    asked = (
+        "trainer.fit(), given['cfg'].epochs, alias.lr, "
+        "{name: value for name, value in vars(alias).items() if name == 'epochs'}"
+    )
+    assert results(live, asked, "0") == "{0: ((0.1, 0.5, 1), 2, 0.1, {'epochs': 2})}"
+    live.ok("settings_there.lr, settings_there.epochs, settings_there.Opt.decay = 5, 7, 9")
+    live.ok("settings_there.FOUND['a'] = 3")
+    assert results(live, asked, "0") == "{0: ((5, 9, 3), 7, 5, {'epochs': 7})}"
+    live.ok("%%xla\nsettings_there.epochs += rank + 1\nsettings_there.FOUND['a'] = rank")
+    live.ok("settings_there.lr = 0.1")
+    assert results(live, asked, "1") == "{1: ((0.1, 9, 1), 9, 0.1, {'epochs': 9})}"  # the ranks'
+
+
 def test_what_was_imported_from_a_module_is_that_also_where_another_took_its_place(live, module):
     module("replaced_there", "def says(): return 'own'\n", 1e9)
     live.ok("import replaced_there\nfrom replaced_there import says as own_says")

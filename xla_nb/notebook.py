@@ -59,6 +59,7 @@ class Notebook:
         self.settings: dict[str, Any] = {}
         self.own: dict[str, Any] = {}
         self.executed = Executed(shell)
+        modules.of_this_process()  # which notes imports from here on
         self._read: dict[str, float] = {}  # when files were written that %autoreload has read
 
     @property

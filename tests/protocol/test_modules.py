@@ -283,10 +283,9 @@ def seen(local):
     return found
 
 
-def test_what_a_module_has_got_since_is_known_once_something_is_pickled(seen, monkeypatch):
+def test_what_a_module_has_got_since_is_known_at_a_look(seen, monkeypatch):
     monkeypatch.setattr(json, "added", held := [], raising=False)
     seen.look()
-    seen.settle()
     assert id(held) in seen.ids
 
 

@@ -6,10 +6,11 @@ import ast
 
 import pytest
 
-from tests.support.fresh import in_a_new_process
+from tests.support.fresh import fork_server, in_a_new_process
 from tests.support.notebook_double import opened
 
 notebook = pytest.fixture(opened)
+server = pytest.fixture(fork_server, scope="module", autouse=True)
 
 #: Each fills `stepped`, by name: an optimizer, what makes its step and why its weights are new.
 CASES = """
@@ -128,4 +129,4 @@ def test_a_function_that_the_notebook_has_put_in_its_place_is_the_notebooks(note
     notebook.run("optimizer = Adagrad([torch.zeros(1)], lr=1)")  # torch wraps it
     program = notebook.build("def f(rank): return step(None), type(optimizer).__name__")
     assert in_a_new_process(program) == "('mine', 'Adagrad')"
-    assert "`torch.optim.adagrad.Adagrad.step` is the notebook's" in program.notes[0]
+    assert "`torch.optim.adagrad.Adagrad.step` was set in the notebook" in program.notes[0]

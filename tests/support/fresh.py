@@ -1,17 +1,20 @@
 """What a rank computes where no module is as the notebook has made it: in a new process.
 
-`python -m tests.support.fresh FILE ENTRY` loads a program's module file as a rank does and prints
-what its entry returns for rank 0.
+The processes are forked from one that has imported torch, and no module of the user's.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +23,81 @@ from tests.support.notebook_double import Notebook
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
 from xla_nb.protocol.order import ARGUMENTS
+from xla_nb.protocol.remake import take_notices
 from xla_nb.rank import loader
 
+_servers: list[subprocess.Popen[str]] = []
 
-def in_a_new_process(program: Program) -> str:
-    """What the entry of a program returns for rank 0, as `repr` shows it."""
+
+def fork_server() -> Iterator[None]:
+    """For a fixture of a module's tests."""
+    command = [sys.executable, "-m", "tests.support.fresh"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment(), stdin=pipe, stdout=pipe, text=True
+    ) as _server:
+        _servers.append(_server)
+        yield
+        _servers.remove(_server)
+
+
+def _returned(program: Program) -> tuple[str, str]:
+    """What the entry of a program returns for rank 0, and what a rank notes, as `repr` has them."""
     fd = program.parcel.to_memfd()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"{program.name}.py"
+            path, shown = Path(folder) / f"{program.name}.py", Path(folder) / "shown"
             module_file.write(program, path)
-            command = [sys.executable, "-m", "tests.support.fresh", str(path), str(program.entry)]
-            parcel = {loader.PARCEL: loader.parcel_path(fd)}
-            done = subprocess.run(
-                command,
-                env={**environment(), "PYTHONPATH": os.pathsep.join(sys.path), **parcel},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-                timeout=300,
-            )
-            assert done.returncode == 0, done.stdout
-            return done.stdout.splitlines()[-1]
+            env = {**environment(), loader.PARCEL: loader.parcel_path(fd)}
+            order = [str(path), program.entry, str(shown), sys.path, env]
+            server = _servers[-1]
+            assert server.stdin is not None
+            assert server.stdout is not None
+            print(json.dumps(order), file=server.stdin, flush=True)
+            assert server.stdout.readline() == "done\n"
+            text = shown.read_text()
+            assert "Traceback" not in text, text
+            value, notices = text.splitlines()[-2:]
+            return value, notices
     finally:
         os.close(fd)
 
 
+def in_a_new_process(program: Program) -> str:
+    """What the entry of a program returns for rank 0, as `repr` shows it."""
+    return _returned(program)[0]
+
+
 def launched(notebook: Notebook, cell: str) -> tuple[Any, tuple[str, ...]]:
-    """What the cell's `f` returns where all modules are imported anew, and the notes."""
+    """What the cell's `f` returns where all modules are imported anew, and the notes, also those
+    of the rank."""
     program = notebook.build(textwrap.dedent(cell))
-    return ast.literal_eval(in_a_new_process(program)), program.notes
+    value, notices = _returned(program)
+    return ast.literal_eval(value), (*program.notes, *ast.literal_eval(notices))
 
 
-def _main(path: str, entry: str) -> None:
-    main = vars(loader.load(Path(path)))
-    print(repr(main[entry](0, *main[ARGUMENTS])))
+def _serve() -> None:
+    import torch  # noqa: F401
+
+    for line in sys.stdin:
+        path, entry, shown, folders, env = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException), Path(shown).open("w") as file:
+                for fd in (1, 2):
+                    os.dup2(file.fileno(), fd)
+                os.environ.clear()
+                os.environ.update(env)
+                sys.path[:] = folders
+                try:
+                    main = vars(loader.load(Path(path)))
+                    print(f"{main[entry](0, *main[ARGUMENTS])!r}\n{take_notices()!r}", flush=True)
+                except BaseException:
+                    traceback.print_exc()
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("done", flush=True)
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _serve()

@@ -138,7 +138,8 @@ class Dependencies:
             fresh = live.wanted - asked
             asked |= fresh
             theirs = (cell for cell in self._cells.texts() if cell.label in live.seen)
-            if not self._imports.inside(theirs) and not fresh:
+            self._imports.inside(theirs)
+            if not fresh:
                 break
             self._need(fresh)
         self.notes += self._missing.check(live)
@@ -277,7 +278,7 @@ class Dependencies:
         for cell in self._cells.texts():
             if cell.label in live.seen:
                 self.sources[cell.label] = cell.source
-        self.notes += sorted(live.notes | self._imports.notes(live.used))
+        self.notes += sorted(live.notes)
         for name in sorted(live.outdated):
             self.notes.append(
                 f"`{name}` is defined anew; values made before are still of the former `{name}`"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from xla_nb.program.cells import DEFINITION, Cell, Cells, imported_modules, parsed
 from xla_nb.program.names import names_in
-from xla_nb.protocol import replaced
 from xla_nb.protocol.own_modules import Uses
 
 
@@ -23,47 +22,31 @@ class Imports:
         self.modules: dict[str, ModuleType] = {}
         self.paths: set[str] = set()
         self._cells = cells
-        self._written: dict[str, ModuleType] = {}  # what the program's source itself imports
+        self._text = Uses()
         self._read: set[str] = set()  # labels of cells
-        self._taken_from: list[object] = []
-        self._taken: set[str] = set()
 
-    def inside(self, cells: Iterable[Cell]) -> bool:
-        """Take what functions and classes of these cells import and read; whether there is
-        something to `follow` in that."""
+    def inside(self, cells: Iterable[Cell]) -> None:
+        """Take what functions and classes of these cells read."""
         unread = {cell.label: cell for cell in cells if cell.label not in self._read}
         self._read |= unread.keys()
         for cell in unread.values():
             nodes = [node for node in parsed(cell).body if isinstance(node, DEFINITION)]
             self.paths |= names_in(nodes).paths
-            for node in nodes:
-                self.read(node)
-        uses = Uses()
-        self.follow(uses)
-        return bool(unread) and bool(uses)
 
     def read(self, code: ast.AST) -> None:
-        """Take the modules that code imports, as far as the notebook has them too: it may have
-        replaced something there."""
+        """Take what source that ranks execute reads of modules."""
+        names, imports = self._text.names, self._text.imports
         for node in ast.walk(code):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    name = alias.asname or alias.name.partition(".")[0]
-                    module = sys.modules.get(alias.name if alias.asname else name)
-                    if module is not None:
-                        self._written[name] = module
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                self._take_from(sys.modules.get(node.module or ""), node)
-
-    def _take_from(self, module: ModuleType | None, node: ast.ImportFrom) -> None:
-        self._taken_from.append(module)
-        self._taken |= {alias.name for alias in node.names}
-        for alias in node.names:
-            value = vars(module).get(alias.name) if isinstance(module, ModuleType) else None
-            if isinstance(value, ModuleType):
-                self._written[alias.asname or alias.name] = value
-            elif isinstance(value, type):
-                self._taken_from.append(value)
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    names.add(name)
+                case ast.Constant(value=str(text)):
+                    names.add(text)
+                case ast.Import(names=aliases):
+                    imports |= {alias.name for alias in aliases}
+                case ast.ImportFrom(module=module, names=aliases):
+                    imports |= {module or "", *(alias.name for alias in aliases)}
+                    names |= {alias.name for alias in aliases}
 
     def lines(self) -> list[str]:
         """The statements that bind the modules."""
@@ -80,26 +63,10 @@ class Imports:
         return sorted(used.union(self._for_their_effect()))
 
     def follow(self, uses: Uses) -> None:
-        """What the program's source reads of the user's own modules."""
-        names = self._taken.union(*(path.split(".")[1:] for path in self.paths))
-        for module in (*self.modules.values(), *self._written.values(), *self._taken_from):
-            if isinstance(module, ModuleType):
-                uses.of_module(module, names)
-
-    def notes(self, values: Mapping[str, object]) -> set[str]:
-        """What of these modules, and of those among the values sent, ranks do not have as the
-        notebook has set it."""
-        sent = {name: one for name, one in values.items() if isinstance(one, ModuleType)}
-        modules = {**sent, **self.modules, **self._written}
-        used: list[object] = [*modules.values(), *self._taken_from]
-        for path in self.paths:
-            name, _, rest = path.partition(".")
-            if name in modules:
-                full = modules[name].__name__
-                used += (sys.modules[part] for part in _prefixes(f"{full}.{rest}", full))
-                used += _classes(modules[name], rest)
-        own = (one for one in used if isinstance(one, ModuleType | type))
-        return {note for one in own for note in replaced.notes(one)}
+        """What the program's source leads to in modules."""
+        uses.take(self._text)
+        for module in self.modules.values():
+            uses.add(module)
 
     @functools.cached_property
     def _written_in_cells(self) -> list[str]:
@@ -123,16 +90,6 @@ class Imports:
             read = self.paths.union(*cells)
             unread = (n for n in dotted if not any(f"{p}.".startswith(f"{n}.") for p in read))
             yield from sorted(unread)
-
-
-def _classes(module: ModuleType, path: str) -> Iterator[type]:
-    """The classes along `nn.Linear.reset_parameters` below `torch`."""
-    found: object = module
-    for part in path.split("."):
-        held = vars(found) if isinstance(found, ModuleType | type) else {}
-        found = held.get(part)
-        if isinstance(found, type):
-            yield found
 
 
 def _prefixes(path: str, module: str) -> Iterator[str]:

@@ -7,8 +7,6 @@ anew. A pickle names the functions here; an Unpickler has those of its ranks' ta
 
 from __future__ import annotations
 
-import importlib
-import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -22,9 +20,6 @@ class Definitions:
 
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
-        #: Of names that the notebook has set in modules: what import they are of, and what that
-        #: had given them.
-        self._own: dict[tuple[str, str], tuple[object, object]] = {}
 
     def __len__(self) -> int:
         return len(self._made)
@@ -35,10 +30,6 @@ class Definitions:
             made.__name__: self._make,
             found.__name__: self._find,
             dropped.__name__: self._drop,
-            remake.put_back.__name__: self._put_back,
-            remake.module_object.__name__: self._module_object,
-            remake.held_by_module.__name__: self._held_by_module,
-            taken_back.__name__: self._take_back,
         }
         return own[name] if name in own else globals()[name]
 
@@ -58,39 +49,6 @@ class Definitions:
         for token in tokens:
             self._made.pop(token, None)
 
-    def _put_back(self, module: str, name: str, value: object) -> None:
-        self._note(module, name)
-        remake.put_back(module, name, value)
-
-    def _module_object(self, module: str, name: str, *made_with: Any) -> Any:
-        self._note(module, name)
-        return remake.module_object(module, name, *made_with)
-
-    def _note(self, module: str, name: str) -> None:
-        importlib.import_module(module)
-        spec, known = _spec(module), self._own.get((module, name))
-        if known is None or known[0] is not spec:  # as after a reload
-            own = vars(remake.holder(module, name)).get(name.rpartition(".")[2], EMPTY)
-            self._own[module, name] = spec, own
-
-    def _held_by_module(self, module: str, name: str, kind: str) -> object:
-        """What the import gave, also where the notebook has put something else there since."""
-        spec, own = self._own.get((module, name), (None, EMPTY))
-        if type(own).__name__ == kind and own is not EMPTY and spec is _spec(module):
-            return own
-        return remake.held_by_module(module, name, kind)
-
-    def _take_back(self, names: Iterable[tuple[str, str]]) -> None:
-        for module, name in names:
-            spec, own = self._own.pop((module, name), (None, EMPTY))
-            if spec is not None and spec is _spec(module):
-                refill_attribute(remake.holder(module, name), name.rpartition(".")[2], own)
-
-
-def _spec(module: str) -> object:
-    """Another one after each import of the module; None without one."""
-    return getattr(sys.modules.get(module), "__spec__", None)
-
 
 def made(token: int, make: Callable[..., Any], *args: Any) -> Any:
     """The definition of a token; the first time what the call makes."""
@@ -104,11 +62,6 @@ def found(token: int) -> Any:
 
 def dropped(tokens: Iterable[int]) -> None:
     """No longer hold what the notebook has no more."""
-    raise LookupError("this pickle is for live ranks")
-
-
-def taken_back(names: Iterable[tuple[str, str]]) -> None:
-    """Let modules hold again under these names what their imports had given them."""
     raise LookupError("this pickle is for live ranks")
 
 
@@ -151,14 +104,6 @@ def refill_class(cls: type, state: Mapping[str, Any]) -> None:
         if name not in kept and not parts.is_made_by_type(cls, part):
             type.__delattr__(cls, name)
     remake.fill_class(cls, state)
-
-
-def refill_attribute(holder: Any, name: str, value: object) -> None:
-    """Let a module or a class have this under a name, or nothing."""
-    if value is not EMPTY:
-        remake.fill_attributes(holder, {name: value})
-    elif name in vars(holder):
-        delattr(holder, name)
 
 
 def refill_cell(cell: types.CellType, value: object) -> None:

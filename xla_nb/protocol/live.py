@@ -66,7 +66,7 @@ class Live:
               `asks_for_more`
     seen      labels of the cells that code is from
     owned     what modules hold
-    uses      what code names in the user's own modules
+    uses      the modules that all this leads to, and the names that code has
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Live:
             by_name = names.reduced(obj, self.notes)
             if by_name is None:
                 return self._definition(obj)
-            self.uses.of_definition(obj)
+            self.uses.add(obj)
             return by_name
         if issubclass(kind, enum.Enum):
             return self._member(obj) if parts.is_made_here(kind) else NotImplemented
@@ -136,7 +136,7 @@ class Live:
         if kind in _VIEWS:
             return _dict_view(self, obj)
         if issubclass(kind, types.ModuleType):
-            self.notes.update(replaced.notes(obj))
+            self.uses.add(obj)
             by_name = names.reduced_module(obj)
             if by_name is not NotImplemented:
                 return by_name
@@ -158,7 +158,6 @@ class Live:
     def _function(self, function: types.FunctionType) -> Any:
         closure = function.__closure__ or ()
         used, contents = self._globals_used(function), list(map(parts.content, closure))
-        self.uses.of_code(function.__code__, [*used.values(), *contents])
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
             "globals": self._globals_sent(function, used),
@@ -264,6 +263,7 @@ class Live:
         return self._own
 
     def _code(self, code: types.CodeType) -> Any:
+        self.uses.of_code(code)
         labelled = self._labelled(code)
         if labelled is None:
             return NotImplemented
@@ -369,7 +369,7 @@ class Live:
     def _cache(self, cache: Any) -> Any:
         by_name = names.reduced_cache(cache, self.notes)
         if by_name is not None:
-            self.uses.of_definition(cache)
+            self.uses.add(cache)
             return by_name
         about = cache.cache_parameters()
         state = {

@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
-from xla_nb.protocol import definitions, parts, remake
+from xla_nb.protocol import definitions, own_modules, parts, remake
 from xla_nb.protocol.live import Live
-from xla_nb.protocol.own_modules import Uses
+from xla_nb.protocol.own_modules import Key, Uses
 from xla_nb.protocol.pickling import LivePickler
 from xla_nb.protocol.remake import EMPTY, Call
 
@@ -66,8 +66,7 @@ class LiveUnits(Live):
 
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as
     are `sends`, by their tokens, whether or not anything refers to them. `gone` are names and
-    tokens to be forgotten, `back` names of modules that have again what their files give.
-    A pickle collects also
+    tokens to be forgotten; `sets` is what modules are given. A pickle collects also
 
     refers   the definitions that it names or has, by token
     written  the tokens of those that it has whole
@@ -87,7 +86,7 @@ class LiveUnits(Live):
         self.on_ranks: Container[int] = frozenset()
         self.sends: Mapping[int, object] = {}
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
-        self.back: Iterable[tuple[str, str]] = ()
+        self.sets: Mapping[Key, object] = {}
         super().__init__(held, labelled, newer, known, source=source)
 
     def begin(self) -> None:
@@ -99,8 +98,7 @@ class LiveUnits(Live):
 
     def anew(self) -> LiveUnits:
         made = self.part_of(self.sends, self.on_ranks, self._source)
-        made.gone, made.owned = self.gone, self.owned
-        made.back = self.back
+        made.gone, made.owned, made.sets = self.gone, self.owned, self.sets
         return made
 
     def part_of(
@@ -129,6 +127,7 @@ class LiveUnits(Live):
         self.outdated |= other.outdated
         self.shell += other.shell
         self.seen |= other.seen
+        self.uses.take(other.uses)
 
     def look_again(self, obj: Any, names: Iterable[str]) -> None:
         """Collect what pickling a definition again would, which uses these names."""
@@ -245,8 +244,10 @@ class UnitPickler(LivePickler):
         if not live.asks_for_more:  # it is tried whether a part can be sent
             return
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
-        if back := sorted(live.back):
-            self.part("", Call(definitions.taken_back, (back,)), late=True)
+        for key, value in live.sets.items():  # before others refer to what is back there
+            if remake.is_in_place(*key, value):
+                self._set.add(key)
+                self.part(".".join(key), own_modules.call(key, value), late=True)
         if tokens:
             self.part("", Call(definitions.dropped, (tokens,)), late=True)
         if names:
@@ -263,6 +264,10 @@ class UnitPickler(LivePickler):
 
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
         return UnitPickler(file, keep, live, whole)
+
+    def in_modules(self) -> Mapping[Key, object]:
+        """What was found by looking at each unit."""
+        return self._live.sets if self._live.asks_for_more else {}
 
     def write_subclass(self, cls: type) -> None:
         self._live.names.add(cls.__name__)  # a unit of its own

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from xla_nb.protocol import modules, sharing
+from xla_nb.protocol import modules, own_modules, sharing
 from xla_nb.protocol.glances import glance, same
 from xla_nb.protocol.live_units import EVERYTHING, LiveUnits, UnitPickler
 from xla_nb.protocol.memory_sent import Memory
 from xla_nb.protocol.parcel import Packed, merged
-from xla_nb.protocol.pickling import with_modules_objects
+from xla_nb.protocol.pickling import packed
 
-#: A name, or the token of a definition; and what belongs to neither.
-Key: TypeAlias = str | int | None
+#: A name, the token of a definition, or what is set in a module; and what belongs to none.
+Key: TypeAlias = str | int | own_modules.Key | None
 REST: Key = None  # what the cell's source reads of modules
 
 
@@ -33,7 +33,7 @@ class Unit:
     `digest` is that of its pickle but for `memory`, the arrays' and tensors'. `glanced` are the
     objects that it consists of, if these alone tell whether it changed, together with `modules`.
     `refers` are the definitions in it by token, `names` those that it uses, `labels` those of the
-    cells that its code is from.
+    cells that its code is from, `uses` what it leads to in modules.
     """
 
     digest: bytes
@@ -44,6 +44,7 @@ class Unit:
     names: Set[str]
     labels: Set[str]
     shares: sharing.Parts
+    uses: own_modules.Uses
     links: sharing.Links = frozenset()
 
 
@@ -63,9 +64,10 @@ class Look:
         self._live = live
         self._units: dict[Key, Unit] = {}
         self._todo: dict[Key, Any] = {}
+        self._looked_at = (0, 0)
         self._alive: list[Packed] = []  # or an object made for one pickle has the id of another's
 
-    def at(self, names: Mapping[str, object], others: Mapping[str, object]) -> dict[Key, Unit]:
+    def at(self, names: Mapping[str, object], others: Mapping[Key, object]) -> dict[Key, Unit]:
         """All that these names lead to, which the cell needs, and then that of `others`, which
         ranks have: what is missing there, or no magic of ranks, is not for this cell to tell."""
         live = self._live
@@ -77,10 +79,10 @@ class Look:
         live.absent, live.shell = absent, shell
         return self._units
 
-    def _reach(self, names: Mapping[str, object], spare: bool = False) -> None:
-        """Look at all that these names lead to; `spare`: they need not be sent."""
-        self._live.used.update(names)
-        self._todo.update(names)
+    def _reach(self, keys: Mapping[Any, object], spare: bool = False) -> None:
+        """Look at all that these lead to; `spare`: they need not be sent."""
+        self._live.used.update({key: one for key, one in keys.items() if type(key) is str})
+        self._todo.update(keys)
         while self._todo:
             key = next(iter(self._todo))
             obj = self._todo.pop(key)
@@ -88,10 +90,14 @@ class Look:
             try:
                 self._units[key] = unit = self._unit(key, obj)
             except Exception as problem:
-                if not spare or type(key) is not str:
+                if isinstance(key, tuple):
+                    self._live.notes.add(own_modules.note_of(key, obj))
+                elif spare and isinstance(key, str):
+                    self.lost[key] = problem
+                else:
                     raise
-                self.lost[key] = problem
                 continue
+            self._live.uses.take(unit.uses)
             for token, definition in unit.refers.items():
                 if token not in self.objects and not isinstance(definition, enum.Enum | dict):
                     self._todo.setdefault(token, definition)
@@ -99,6 +105,18 @@ class Look:
                 self._live.used.update((one.__name__, one) for one in self._live.subclasses(obj))
             if not self._todo:
                 self._todo.update(self._named())
+            if not self._todo:
+                self._todo.update(self._in_modules())
+
+    def _in_modules(self) -> dict[Key, object]:
+        """What is to be set in modules, and was not looked at yet."""
+        uses = self._live.uses
+        if uses.size == self._looked_at:
+            return {}
+        self._looked_at = uses.size
+        found = uses.found()
+        self._live.notes |= found.notes
+        return {key: one for key, one in found.values.items() if key not in self.objects}
 
     def _named(self) -> Iterator[tuple[str, object]]:
         """Names that came up, of code and of definitions."""
@@ -110,16 +128,17 @@ class Look:
         is_definition = isinstance(key, int)
         glanced = glance(obj, is_definition)
         before = self._before.get(key)
+        again = modules.of_this_process().again[key[0]] if isinstance(key, tuple) else 0
         if before is not None and same(before.glanced, glanced):
             if is_definition:
                 self._live.look_again(obj, before.names)
                 self._live.seen |= before.labels
-            if before.modules == self._modules(before.names):
+            if before.modules == (*self._modules(before.names), again):
                 return before
-        if isinstance(key, int):
-            return self._pickled(self._live.part_of({key: obj}, EVERYTHING), {}, before, glanced)
-        assert key is not None
-        return self._pickled(self._live.part_of({}, EVERYTHING), {key: obj}, before, glanced)
+        live = self._live.part_of({key: obj} if isinstance(key, int) else {}, EVERYTHING)
+        live.sets = {key: obj} if isinstance(key, tuple) else {}
+        values = {key: obj} if isinstance(key, str) else {}
+        return self._pickled(live, values, glanced, again)
 
     def _modules(self, names: Set[str]) -> tuple[object, ...]:
         """The modules that code uses by these names, and how many there are: those inside packages
@@ -132,15 +151,13 @@ class Look:
         self,
         live: LiveUnits,
         values: dict[str, object],
-        before: Unit | None = None,
         glanced: list[object] | None = None,
+        again: int = 0,
     ) -> Unit:
-        made = with_modules_objects(values, live, UnitPickler)
+        made = packed(values, live, UnitPickler)
         self._alive.append(made)
         self._live.take(live)
-        objects = sharing.changeable(made.writer.memo.copy(), live.owned.has)
-        if live.uses.any:
-            glanced = None
+        objects = sharing.changeable(made.writer.memo.copy(), made.writer.of_modules)
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
             objects = {one: number for one, number in objects.items() if one in held}
@@ -153,11 +170,12 @@ class Look:
             digest=digest.digest(),
             memory=memory,
             glanced=glanced,
-            modules=self._modules(live.names),
+            modules=(*self._modules(live.names), again),
             refers=live.refers,
             names=live.names,
             labels=live.seen,
             shares=sharing.Parts(objects, pieces),
+            uses=live.uses,
         )
 
 

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import dis
 import functools
+import hashlib
 import importlib.abc
 import importlib.machinery
-import operator
+import itertools
 import sys
+import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.protocol import module_code, parts
-from xla_nb.protocol.module_code import OF_THE_PROCESS
+from xla_nb.protocol import parts
 
+#: Packages whose objects have the state of the process.
+OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
+_NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0], "__main__", "__mp_main__"}
 _CONTAINERS = {
     *(dict, list, set, bytearray),
     *(collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter),
@@ -46,22 +52,26 @@ class Place:
 
 
 class _Imported(NamedTuple):
-    """One of the user's own modules when it was looked at first; `written` is its file's time."""
+    """The import of one of the user's own modules: `written` is its file's time as it was then, and
+    `content` the digest of the file, empty if it was written again before anybody looked."""
 
     spec: object
-    written: int | None
+    written: int
+    content: bytes
 
 
 class _Noted(importlib.abc.MetaPathFinder):
-    """Notes in which order modules are imported, also again; finds none of them."""
+    """Notes when modules are imported, also again, and in which order; finds none of them."""
 
     def __init__(self) -> None:
+        self.times: dict[str, int] = {}
         self._names: list[str] = []
 
     def find_spec(
         self, fullname: str, path: object, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         self._names.append(fullname)
+        self.times[fullname] = time.time_ns()
         return None
 
     def take(self) -> list[str]:
@@ -70,32 +80,6 @@ class _Noted(importlib.abc.MetaPathFinder):
             sys.meta_path.insert(0, self)
         names, self._names = self._names, []
         return names
-
-
-class _Seen:
-    """The modules that were there, and how many names each had, but for the notebook's own, which
-    gets some with every cell."""
-
-    def __init__(self, modules: Mapping[str, Any], main: object) -> None:
-        self._names, self._modules = list(modules), list(modules.values())
-        contents = (vars(m) for m in self._modules if isinstance(m, types.ModuleType))
-        self._contents = [content for content in contents if content is not vars(main)]
-        self._sizes = list(map(len, self._contents))
-
-    def has_all(self, modules: dict[str, Any]) -> bool:
-        """Whether none has come or gone: one that has come is the last. To look at each of 900, as
-        `is_so` does, takes a fiftieth of a short cell."""
-        if len(modules) != len(self._modules):
-            return False
-        last = next(reversed(modules), None)
-        return last is None or (self._names[-1] == last and modules.get(last) is self._modules[-1])
-
-    def is_so(self, modules: Mapping[str, Any]) -> bool:
-        """Whether it is the same now."""
-        if len(modules) != len(self._modules) or list(modules) != self._names:
-            return False
-        same = all(map(operator.is_, modules.values(), self._modules))
-        return same and list(map(len, self._contents)) == self._sizes
 
 
 @functools.cache
@@ -108,7 +92,7 @@ class Modules:
     names: a package's name that is bound anew later may be missed, and what it holds is then an
     object like any other. The user's own modules are always looked through.
 
-    ids       of what modules hold, and of some objects more, once `settle` has looked
+    ids       of what modules hold, and of some objects more
     again     how often each of the user's own was imported again
     reloads   those by name, in the order of their imports, each with whether the functions and
               classes that there were have got the new code
@@ -124,17 +108,28 @@ class Modules:
         self._first: set[str] = set()  # imported for the first time since the last look
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
-        self._seen = _Seen({}, sys.modules["__main__"])
-        self._is_settled = False
+        self._seen: list[tuple[str, types.ModuleType, int]] = []
+        self._noted.take()
+
+    def own(self) -> list[types.ModuleType]:
+        """The user's own modules that are imported."""
+        found = (sys.modules.get(name) for name in self._own)
+        return [module for module in found if isinstance(module, types.ModuleType)]
 
     def look(self) -> None:
-        """Look through what has been imported since, and through the user's own modules. What else
-        modules hold by now is looked at once it matters (`settle`)."""
-        self._is_settled = False
-        if self._seen.has_all(sys.modules):  # as of most cells
-            self._look_through_own()
-        else:
-            self.settle()
+        """Look through what has come since, and through the user's own modules."""
+        main = sys.modules["__main__"]  # which gets names with every cell
+        found = ((n, m) for n, m in list(sys.modules.items()) if isinstance(m, types.ModuleType))
+        there = [(name, module, len(vars(module))) for name, module in found if module is not main]
+        for name, module, size in there if there != self._seen else ():
+            content = vars(module)
+            is_known = self._held.get(name, ())[:2] == (id(content), size)
+            if not is_known and content.get("__spec__") is not None:
+                self._look_through(name, module)
+        self._seen = there
+        for name, module, _ in there:
+            if name in self._own:
+                self._look_through(name, module)
         self._tell_reloads()
 
     def _tell_reloads(self) -> None:
@@ -150,44 +145,22 @@ class Modules:
         self.reloads += [(name, name in in_place) for name in names]
         self.again.update(names)
 
-    def settle(self) -> None:
-        """Look also at what modules have got since, unless it has been done since `look`."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        if not self._seen.is_so(sys.modules):
-            there = dict(sys.modules)  # other threads may import
-            self._seen = _Seen(there, sys.modules["__main__"])
-            self._look_at(there)
-
-    def _look_through_own(self) -> None:
-        self._look_at({name: sys.modules[name] for name in self._own if name in sys.modules})
-
-    def _look_at(self, modules: Mapping[str, Any]) -> None:
-        main, known = sys.modules["__main__"], self._held
-        for name, module in modules.items():
-            if not isinstance(module, types.ModuleType):  # None keeps others from importing it
-                continue
-            content = vars(module)
-            if name in known and known[name][:2] == (id(content), len(content)):
-                if name not in self._own:
-                    continue
-            elif module is main or content.get("__spec__") is None:
-                continue
-            self._look_through(name, module)
-
     def changed_in_place(self, name: str) -> None:
         """A module has been given what its file has now, by IPython's %autoreload."""
         module = sys.modules.get(name)
-        if isinstance(module, types.ModuleType) and module_code.is_own(module):
-            self._own[name] = _Imported(module.__spec__, module_code.written(module))
+        if isinstance(module, types.ModuleType) and is_own(module):
+            self._own[name] = _Imported(module.__spec__, *_written(module))
             self._anew.add(name)
             self._in_place.add(name)
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
-        if module_code.is_own(module) and (own is None or own.spec is not module.__spec__):
-            self._own[name] = _Imported(module.__spec__, module_code.written(module))
+        if is_own(module) and (own is None or own.spec is not module.__spec__):
+            written, digest = _written(module)
+            imported = self._noted.times.get(name, written)
+            if imported < written <= time.time_ns():
+                written, digest = imported, b""
+            self._own[name] = _Imported(module.__spec__, written, digest)
             (self._first if own is None else self._anew).add(name)
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
@@ -195,14 +168,14 @@ class Modules:
         self.ids |= {*ids, id(content)}
 
     def is_edited(self, name: str) -> bool:
-        """Whether the file of one of the user's own modules was written since it was looked at
-        first, and not imported again since (which gives it another `__spec__`)."""
+        """Whether the file of one of the user's own modules has changed since its import."""
         own = self._own.get(name)
-        return own is not None and own.written != module_code.written(sys.modules[name])
+        if own is None or own.written == _time(sys.modules[name]):
+            return False
+        return own.content != _written(sys.modules[name])[1]
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""
-        self.settle()
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
         namespace: Any = obj if type(obj) is dict else {}
@@ -222,10 +195,43 @@ class Modules:
                     yield Place(name, attribute, name.partition(".")[0] in OF_THE_PROCESS)
 
 
+def is_own(module: types.ModuleType) -> bool:
+    """Whether it is a file of the user's, not of an installed package."""
+    name, file = (vars(module).get(about) for about in ("__name__", "__file__"))
+    if not isinstance(file, str) or not isinstance(name, str):
+        return False
+    if "-packages/" in file or name.partition(".")[0] in _NOT_OWN:
+        return False
+    depth = 1 + name.count(".") + file.endswith("/__init__.py")
+    return file.endswith(".py") and not _is_installed(file.rsplit("/", depth)[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(folder: str) -> bool:
+    """Whether pip has put packages there (`--target`)."""
+    return any(Path(folder).glob("*.dist-info"))
+
+
+def _time(module: types.ModuleType) -> int:
+    """When its file was written last; 0 if it is gone."""
+    try:
+        return Path(module.__file__ or "").stat().st_mtime_ns
+    except (AttributeError, OSError, TypeError):
+        return 0
+
+
+def _written(module: types.ModuleType) -> tuple[int, bytes]:
+    """The same, and the digest of what the file has."""
+    try:
+        return _time(module), hashlib.blake2b(Path(module.__file__ or "").read_bytes()).digest()
+    except OSError:
+        return 0, b""
+
+
 def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, object]]:
     """What a module holds but for what Python notes of it; of the user's, also what its classes
     do."""
-    own = module_code.is_own(module)
+    own = is_own(module)
     for attribute, value in list(vars(module).items()):
         if attribute[:2] != "__":
             yield attribute, value
@@ -241,8 +247,26 @@ def _makes(module: Any, name: str, attribute: str) -> bool:
         return False
     if name == "sys":
         return attribute in _OF_SYS
-    code = module_code.of(name)
-    return code is None or attribute.partition(".")[0] in module_code.bound(code)
+    bound = _bound(name, _time(module))
+    return bound is None or attribute.partition(".")[0] in bound
+
+
+@functools.lru_cache(maxsize=1024)
+def _bound(name: str, written: int) -> frozenset[str] | None:
+    """The names that a module's code binds otherwise than by an import; None where it is not
+    Python's."""
+    try:
+        code = sys.modules[name].__spec__.loader.get_code(name)  # type: ignore[union-attr]
+    except (AttributeError, ImportError, OSError, SyntaxError):
+        return None
+    if code is None:
+        return None
+    steps = list(dis.get_instructions(code))
+    return frozenset(
+        step.argval
+        for before, step in itertools.pairwise(steps)
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL") and "IMPORT" not in before.opname
+    )
 
 
 def _has_identity(obj: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.protocol import parts, replaced, torch_values
+from xla_nb.protocol.modules import is_own
 
 
 def reduced(definition: Any, notes: set[str]) -> Any:
@@ -58,7 +59,8 @@ def _reduced(definition: Any, is_found: bool, notes: set[str]) -> Any:
         found = replaced.reduced(definition)
         return None if found is NotImplemented else found
     if replaced.is_the_notebooks(definition):
-        notes.add(replaced.note_of_one_in_place(definition))
+        module = sys.modules[definition.__module__]
+        if not is_own(module):  # which ranks' modules are given
+            notes.add(replaced.note_of(module.__name__, definition.__qualname__))
         return None
-    notes.update(replaced.notes(definition))
     return NotImplemented

@@ -1,119 +1,176 @@
-"""What a program uses of the user's own modules, followed by the names that their code has.
+"""Modules that a program reaches, and what ranks lack of them.
 
-Ranks import such a module as its file has it. What the notebook has put into its objects, and has
-set in it or in its classes, is sent where code of the program names it: `helper.REGISTRY["mine"]`,
-and what the functions read that are called as `helper.build("mine")`.
+Ranks import modules as their files have them. In the user's own modules the notebook's value wins:
+what code of the program names there, and all constants, are set to what the notebook has. In other
+modules nothing is set: a note says where the notebook has something else than ranks.
+
+A module is reached where a value leads to it, where code names it or imports it, and where a
+function or class of it is sent by its name. Its functions and classes are followed where code of
+the program has their names.
 """
 
 from __future__ import annotations
 
 import abc
 import functools
+import io
+import logging
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
-from xla_nb.protocol import bound_anew, module_code, parts, replaced
-from xla_nb.protocol.remake import EMPTY
+from xla_nb.protocol import modules, parts, remake, replaced
+from xla_nb.protocol.modules import is_own
+from xla_nb.protocol.remake import EMPTY, Call
+
+#: A module's name, and a name in it ("CFG", or "Settings.values" of a class).
+Key: TypeAlias = tuple[str, str]
 
 _FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
+_FOLLOWED = (type, types.ModuleType, *_FUNCTIONS)
+_DEFINITIONS = *parts.CODE, functools._lru_cache_wrapper
+#: What is this process's alone, as locks are; loggers are sent by their names.
+_BARE = logging.Logger, io.IOBase
+_NAMED = type, types.FunctionType, types.BuiltinFunctionType, functools.partial
+_LONG = 10_000  # characters or items of a constant
+_AS_IMPORTED = (
+    "`{0}.{1}` is on ranks as `import {0}` makes it: what it holds in the notebook cannot be sent"
+)
+_EDITED = (
+    "the file of `{0}` was changed since the notebook imported it: ranks have what it says now, "
+    "not what the notebook has in `{0}`"
+)
+
+
+class Told(NamedTuple):
+    """How a function or a class is called and how often it is wrapped, for ranks to compare."""
+
+    called: str
+    wrapped: int
+
+
+class Found(NamedTuple):
+    """What the notebook has in the user's own modules, and sentences for the user."""
+
+    values: dict[Key, object]
+    notes: set[str]
 
 
 class Uses:
-    """Follows code; what it finds is to be taken.
-
-    found  names in modules ("CFG", or "Settings.values" of a class), each with its module's
-    any    whether some were found
-    """
+    """Collects modules, what is sent by its name, and what code has of `names`, of globals and
+    attributes, and of `imports`."""
 
     def __init__(self) -> None:
-        self.any = False
-        self._found: list[tuple[str, str]] = []
-        self._seen: set[tuple[int, str]] = set()
-        self._followed: dict[int, object] = {}
+        self.names: set[str] = set()
+        self.imports: set[str] = set()
+        self._reached: dict[int, Any] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
+    def add(self, reached: object) -> None:
+        """A module, or what is sent by its name."""
+        self._reached[id(reached)] = reached
 
-    def take(self) -> list[tuple[str, str]]:
-        """Modules' names and names in them, which were not taken yet."""
-        found, self._found = self._found, []
-        self.any |= bool(found)
+    def of_code(self, code: types.CodeType) -> None:
+        self.names |= parts.names_in(code)
+        self.imports |= parts.imports_in(code)
+
+    def take(self, other: Uses) -> None:
+        self.names |= other.names
+        self.imports |= other.imports
+        self._reached |= other._reached
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Another one once something has come that was not there."""
+        return len(self.names) + len(self.imports), len(self._reached)
+
+    def found(self) -> Found:
+        """What all that leads to has now."""
+        every, held = Uses(), list[types.ModuleType]()
+        every.take(self)
+        own = {one.__name__.rpartition(".")[2]: one for one in modules.of_this_process().own()}
+        done, size = 0, (-1, 0)
+        while every.size != size or len(every._reached) > done:
+            size = every.size
+            fresh = list(every._reached.values())[done:]
+            done += len(fresh)
+            held += (one for one in fresh if _is_imported(one))
+            for one in fresh:
+                every._follow(one)
+            for name in every.imports:
+                every._reach(sys.modules.get(name) or own.get(name.rpartition(".")[2]))
+            for module in held:
+                content = vars(module)
+                for name in every.names & content.keys():
+                    every._reach(content[name])
+        return every._found(held)
+
+    def _reach(self, value: object) -> None:
+        if issubclass(type(value), _FOLLOWED):  # asks nothing of a library's stand-ins
+            self._reached.setdefault(id(value), value)
+
+    def _follow(self, definition: Any) -> None:
+        """Take the names in the code of a function or a class of the user's own modules."""
+        todo = [definition]
+        if isinstance(definition, type):
+            own = (base for base in definition.__mro__ if _is_of_own(base))
+            todo = [part for base in own for part in list(vars(base).values())]
+            for part in todo:
+                if issubclass(type(part), type) and _is_of_own(part):
+                    self._reach(part)
+        for function in _inside(todo):
+            module = sys.modules.get(function.__globals__.get("__name__", ""))
+            is_there = getattr(module, "__dict__", None) is function.__globals__
+            if is_there and isinstance(module, types.ModuleType) and is_own(module):
+                self.add(module)
+                self.of_code(function.__code__)
+
+    def _found(self, held: Iterable[types.ModuleType]) -> Found:
+        found, edited = Found({}, set()), modules.of_this_process().is_edited
+        for module in held:
+            name = module.__name__
+            if not is_own(module):
+                found.notes.update(replaced.note_of(name, one) for one in replaced.names_in(module))
+                there = {(name, one): vars(module)[one] for one in self.names & vars(module).keys()}
+                found.values.update(_told(there))
+            elif edited(name):
+                found.notes.add(_EDITED.format(name))
+            else:
+                found.values.update(_set_in(module, name, "", self.names))
+        functions = (one for one in self._reached.values() if isinstance(one, types.FunctionType))
+        under = (((one.__module__, one.__qualname__), one) for one in functions)
+        found.values.update(_told({key: one for key, one in under if value_of(key) is one}))
+        classes = (one for one in self._reached.values() if isinstance(one, type))
+        for base in dict.fromkeys(base for cls in classes for base in cls.__mro__):
+            name, path = base.__module__, base.__qualname__
+            if not _is_of_own(base):
+                methods = replaced.methods_in(base) if name != "__main__" else ()
+                found.notes.update(replaced.note_of(name, f"{path}.{one}") for one in methods)
+            elif _is_settable(base) and not edited(name):
+                found.values.update(_set_in(base, name, f"{path}.", self.names))
         return found
 
-    def of_code(self, code: types.CodeType, values: Iterable[object]) -> None:
-        """Code for which its names stand for these values, among them modules."""
-        modules = [one for one in values if isinstance(one, types.ModuleType)]
-        if modules:
-            names = parts.names_in(code)
-            for module in modules:
-                self.of_module(module, names)
 
-    def of_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
-        """Code that may read these names of a module."""
-        self._read(module, set(names), set())
-
-    def _read(self, module: types.ModuleType, names: set[str], above: set[int]) -> None:
-        content = vars(module)
-        if id(module) in above or not (module_code.is_own(module) or _is_namespace(content)):
-            return
-        replaced_here = {*replaced.names_in(module), *replaced.bound_anew_in(module)}
-        for name in sorted((names | replaced_here) & content.keys()):
-            value = content[name]
-            if isinstance(value, types.ModuleType):
-                self._read(value, names, {*above, id(module)})
-            elif name[:2] != "__" and (id(module), name) not in self._seen:
-                self._seen.add((id(module), name))
-                self._found.append((module.__name__, name))
-                self.of_definition(value)
-
-    def of_definition(self, definition: Any) -> None:
-        """A function or a class, or what wraps one; of all others nothing is followed."""
-        if id(definition) in self._followed:
-            return
-        if not isinstance(definition, (type, *_FUNCTIONS)):
-            return
-        self._followed[id(definition)] = definition
-        if isinstance(definition, type):
-            for base in definition.__mro__:
-                self._follow_class(base)
-        for function in _inside(definition):
-            self._follow_function(function)
-
-    def _follow_class(self, cls: type) -> None:
-        module = sys.modules.get(cls.__module__)
-        if not isinstance(module, types.ModuleType) or not module_code.is_own(module):
-            return
-        code = module_code.body(cls)
-        bound = module_code.bound(code) if code else set()
-        for name, part in list(vars(cls).items()):
-            is_given = name in bound or type(part) in parts.PLAIN
-            if is_given and name[:2] != "__" and not _is_descriptor(part):
-                self._found.append((module.__name__, f"{cls.__qualname__}.{name}"))
-            for function in _inside(part):
-                self._follow_function(function)
-        self._found += ((module.__name__, path) for path in replaced.methods_in(cls))
-
-    def _follow_function(self, function: types.FunctionType) -> None:
-        module = sys.modules.get(function.__globals__.get("__name__", ""))
-        if isinstance(module, types.ModuleType) and vars(module) is function.__globals__:
-            self.of_module(module, parts.names_in(function.__code__))
+def _is_imported(module: Any) -> bool:
+    """Whether it is a module that ranks can import by its name."""
+    return isinstance(module, types.ModuleType) and (
+        sys.modules.get(vars(module).get("__name__", "")) is module
+    )
 
 
-def _is_namespace(content: Mapping[str, Any]) -> bool:
-    """Whether it is of a folder without an `__init__.py`, which has modules alone."""
-    return content.get("__file__") is None and "__path__" in content
+def _is_of_own(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    return isinstance(module, types.ModuleType) and is_own(module)
 
 
-def _is_descriptor(part: object) -> bool:
-    """Whether a class gives out something else, functions aside."""
-    return hasattr(type(part), "__get__") and not isinstance(part, types.FunctionType)
+def _is_settable(cls: type) -> bool:
+    """Whether its module has it under its name, and a metaclass does not see what is set."""
+    return type(cls) in (type, abc.ABCMeta) and value_of((cls.__module__, cls.__qualname__)) is cls
 
 
-def _inside(part: Any) -> Iterator[types.FunctionType]:
-    """The functions that a function, a method, a property or a decorator's result is made of."""
-    todo, seen = [part], set[int]()
+def _inside(todo: list[Any]) -> Iterator[types.FunctionType]:
+    """The functions that functions, methods, properties or decorators' results are made of."""
+    seen = set[int]()
     while todo:
         one = todo.pop()
         if id(one) in seen:
@@ -131,48 +188,94 @@ def _inside(part: Any) -> Iterator[types.FunctionType]:
             todo += (each for name in names if (each := getattr(one, name, None)) is not None)
 
 
-def held(module: str, path: str) -> object:
+def _set_in(holder: Any, module: str, prefix: str, names: set[str]) -> Iterator[tuple[Key, object]]:
+    """What is to be set in a module of the user's own, or in a class there (`prefix`)."""
+    for name, value in list(vars(holder).items()):
+        key = module, prefix + name
+        if name[:2] == "__" or name == "_abc_impl":
+            continue
+        if remake.is_in_place(*key, value):
+            told = Told(*remake.called(remake.function_in(value)))
+            if told.wrapped:  # maybe only here
+                yield key, told
+            continue
+        if isinstance(holder, type) and hasattr(type(value), "__get__"):
+            part = remake.function_in(value)
+            if not issubclass(type(part), parts.CODE):  # a descriptor
+                continue
+            is_set = replaced.is_the_notebooks(part) or _is_elsewhere(part, name in names)
+        elif issubclass(type(value), _DEFINITIONS):
+            is_set = replaced.is_the_notebooks(value) or _is_elsewhere(value, name in names)
+        else:
+            is_set = name in names or _is_short(value)
+        if is_set:
+            yield key, value
+
+
+def _is_elsewhere(definition: Any, is_named: bool) -> bool:
+    """Whether it is another's, which a module has under a name, or one that a function has made."""
+    if not is_named or not isinstance(definition, type | types.FunctionType):
+        return is_named
+    return parts.is_found_by_name(definition) or "<locals>" in definition.__qualname__
+
+
+def _is_short(value: object) -> bool:
+    """Whether it is a constant that may well be sent although no code names it."""
+    return parts.is_ready(value) and not (hasattr(value, "__len__") and len(value) > _LONG)
+
+
+def value_of(key: Key) -> object:
     """What a module has under a name, or a class of it itself; remake.EMPTY if that is gone."""
-    found: object = sys.modules.get(module)
-    for name in path.split("."):
+    found: object = sys.modules.get(key[0])
+    for name in key[1].split("."):
         found = vars(found).get(name, EMPTY) if hasattr(found, "__dict__") else EMPTY
     return found
 
 
-def is_back(module: str, path: str) -> bool:
-    """Whether a name that had something else has what the module's file gives it, or nothing."""
-    value = held(module, path)
-    return value is EMPTY or not is_set_here(module, path, value)
+def known(keys: Iterable[Key]) -> dict[Any, object]:
+    """What the notebook has now where it had set something before: also what was there first, or
+    nothing any more."""
+    edited = modules.of_this_process().is_edited
+    return {key: value_of(key) for key in sorted(keys) if not edited(key[0])}
 
 
-def is_set_here(module: str, path: str, value: object) -> bool:
-    """Whether a name of a module, or of a class in it, has not what the module's file gives it, as
-    far as that says: a constant, a function or a class; or, of a module, nothing at all."""
-    if isinstance(value, type | types.FunctionType) and replaced.is_the_notebooks(value):
-        return True
-    holder, _, name = path.rpartition(".")
-    if holder:
-        cls: Any = held(module, holder)
-        code = module_code.body(cls) if type(cls) in (type, abc.ABCMeta) else None
-        if code is None or not parts.is_ready(value):
-            return False
-        if type(value) in parts.PLAIN and name not in module_code.bound(code):
-            return True
-        return _differs(code, name, value, {**vars(sys.modules[module]), **vars(cls)})
-    code = module_code.of(module)
-    if code is None:
+def call(key: Key, value: object) -> Call:
+    """What makes a rank's module have this, or tells that it has something else."""
+    if isinstance(value, Told):
+        return Call(remake.compare, (*key, tuple(value)))
+    kind = type(value)
+    if issubclass(kind, _BARE) or kind.__module__ in ("_thread", "threading"):
+        return Call(remake.compare, (*key, (kind.__name__, 0)))
+    is_back = remake.is_in_place(*key, value)
+    return Call(remake.put_back, (*key, Call(remake.own, key) if is_back else value))
+
+
+def note_of(key: Key, value: object) -> str:
+    """Of what cannot be sent."""
+    if isinstance(value, type | types.FunctionType):
+        return replaced.note_of(*key)
+    return _AS_IMPORTED.format(*key)
+
+
+def _told(found: dict[Key, object]) -> dict[Key, object]:
+    """How those are called that may be others on ranks."""
+    return {
+        key: Told(*remake.called(value))
+        for key, value in found.items()
+        if _is_called_otherwise(key, value)
+    }
+
+
+def _is_called_otherwise(key: Key, value: Any) -> bool:
+    """Whether a function or a class of a library has another name than there, or is wrapped, as
+    after `F.relu = F.silu`. The library may have made it so itself, which ranks can tell."""
+    root = key[0].partition(".")[0]
+    if root in sys.stdlib_module_names or not issubclass(type(value), _NAMED):
         return False
-    held_there = sys.modules[module]
-    if _differs(code, name, value, vars(held_there)):
-        return True
-    return not replaced.is_bound(held_there, name)
-
-
-def _differs(code: types.CodeType, name: str, value: object, names: Mapping[str, Any]) -> bool:
-    """Whether code, which finds these names, binds one to another constant, function or class."""
-    constants = module_code.constants(code)
-    if name not in constants:
-        origins = bound_anew.origins(code, names.get("__package__") or "")
-        return bound_anew.is_other(value, name, origins, names)
-    made = constants[name]
-    return made is not value and (type(made) is not type(value) or made != value)
+    if remake.called(value) == (key[1].rpartition(".")[2], 0) or replaced.is_the_notebooks(value):
+        return False
+    made_in = {str(getattr(value, "__module__", None))}
+    for one in remake.unwrapped(value):
+        made_in.add(str(getattr(one, "__globals__", {}).get("__name__", root)))
+    known = {root, "builtins", "functools", "None"}  # not by another's import
+    return {name.partition(".")[0] for name in made_in} <= known

@@ -6,23 +6,15 @@ itself how it is pickled is put into the module in its place.
 
 from __future__ import annotations
 
-import logging
-import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xla_nb.protocol import own_modules, parts, remake, replaced
+from xla_nb.protocol import parts, remake
 from xla_nb.protocol.modules import Place, of_this_process
 from xla_nb.protocol.remake import Call
 
-#: What the pickler writes without asking for a reducer: told before anything that refers to it.
-_BARE = (dict, list, set)
 _AS_IMPORTED = (
     "`{}` is on ranks as `import {}` makes it: what it holds in the notebook cannot be sent"
-)
-_EDITED = (
-    "the file of `{0}` was changed since the notebook imported it: ranks have what it says now, "
-    "not what the notebook has set in `{0}`"
 )
 
 
@@ -30,90 +22,33 @@ class Owned(NamedTuple):
     """A module's object, and how it is sent: `make` gives the module's, `refill` what it holds;
     without `make` it is sent like any other, and put into the module."""
 
-    obj: object
     place: Place
     make: Call | None
     refill: Call | None = None
 
 
 class OwnedByModules:
-    """What modules hold of the objects of one parcel, which may be pickled several times.
+    """What modules hold of the objects of one parcel, which may be pickled several times; `notes`
+    are for the user."""
 
-    `fills`: a module's object gets what it holds here; otherwise only the state of the process is
-    told apart. `notes` are for the user; `put` are the names of modules that have something else
-    than their files give, each with its module's.
-    """
-
-    def __init__(self, fills: bool = True) -> None:
+    def __init__(self) -> None:
         self.notes: set[str] = set()
-        self.put: set[tuple[str, str]] = set()
-        self.first: list[Owned] = []
-        self._fills = fills
         self._owned: dict[int, Owned] = {}
         self._modules = of_this_process()
-        self.ids = self._modules.ids  # of what may be a module's, once that is settled
-
-    def settle(self) -> None:
-        """Know what modules hold by now."""
-        self._modules.settle()
+        self.ids = self._modules.ids  # of what may be a module's
 
     def of(self, obj: Any, can_be_sent: Callable[[object], bool]) -> Owned | None:
         """The object as a module's own; None if no module holds it. `can_be_sent` tries."""
         if id(obj) not in self._owned:
             place = self._modules.place(obj)
-            if place is None or not (place.alone or self._fills):
+            if place is None:
                 return None
             self._decide(obj, place, can_be_sent)
         return self._owned[id(obj)]
 
-    def has(self, obj: object) -> bool:
-        """Whether it is told as what a module holds."""
-        owned = self._owned.get(id(obj))
-        return owned is not None and owned.make is not None
-
-    def look(self, objects: Iterable[object], can_be_sent: Callable[[object], bool]) -> bool:
-        """Whether some of these, which a pickle has by value, are to be told first from now on."""
-        found = [obj for obj in objects if type(obj) in _BARE and id(obj) not in self._owned]
-        fresh = [one for obj in found if (one := self.of(obj, can_be_sent)) is not None]
-        self.first += fresh
-        return bool(fresh)
-
-    def put_back(
-        self, objects: Iterable[object], can_be_sent: Callable[[object], bool]
-    ) -> Iterator[tuple[str, Call]]:
-        """What is put into modules, of what a pickle has by value."""
-        for obj in objects:
-            owned = None if type(obj) in _BARE else self.of(obj, can_be_sent)
-            if owned is not None and owned.make is None:
-                place = owned.place
-                yield str(place), Call(remake.put_back, (place.module, place.name, obj))
-
-    def used(
-        self, found: Iterable[tuple[str, str]], can_be_sent: Callable[[object], bool]
-    ) -> Iterator[tuple[str, object]]:
-        """What is sent of these names in the user's own modules, which code uses."""
-        for module, path in found:
-            value = own_modules.held(module, path)
-            place, where = self._modules.place(value), f"{module}.{path}"
-            is_set = own_modules.is_set_here(module, path, value)
-            if not is_set and (place is None or place.alone or _says_nothing(value)):
-                continue
-            if self._modules.is_edited(module):
-                self.notes.add(_EDITED.format(module))
-            elif not is_set:
-                if type(value) in _BARE or can_be_sent(value):  # not an open file
-                    yield where, [value]
-            elif can_be_sent(value):
-                self.put.add((module, path))
-                yield where, Call(remake.put_back, (module, path, value))
-            elif isinstance(value, type | types.FunctionType):
-                self.notes.add(replaced.note_of(module, path))
-            else:
-                self.notes.add(_AS_IMPORTED.format(where, module))
-
     def _decide(self, obj: Any, place: Place, can_be_sent: Callable[[object], bool]) -> None:
         as_imported = Call(remake.held_by_module, (place.module, place.name, type(obj).__name__))
-        alone = Owned(obj, place, as_imported)
+        alone = Owned(place, as_imported)
         if place.alone or parts.is_without_state(obj):
             self._owned[id(obj)] = alone
             return
@@ -121,11 +56,6 @@ class OwnedByModules:
         if not can_be_sent(owned.refill or obj):
             self._owned[id(obj)] = alone
             self.notes.add(_AS_IMPORTED.format(place, place.module))
-
-
-def _says_nothing(obj: object) -> bool:
-    """Whether it is a logger, which is sent by its name, or a lock, which has nothing in it."""
-    return isinstance(obj, logging.Logger) or type(obj).__module__ in ("_thread", "threading")
 
 
 def _filled(obj: Any, place: Place) -> Owned:
@@ -137,9 +67,9 @@ def _filled(obj: Any, place: Place) -> Owned:
         )
         own = remake.fill_instance, obj.__getstate__()
         content = *parts.held_by_container(base, obj), *own
-        return Owned(obj, place, made, Call(remake.refill_container, (obj, base, content)))
+        return Owned(place, made, Call(remake.refill_container, (obj, base, content)))
     if parts.is_refillable(kind):
         state = object.__reduce_ex__(obj, 2)[2]
         made = Call(remake.module_object, (*where, object, kind))
-        return Owned(obj, place, made, Call(remake.refill_instance, (obj, state)))
-    return Owned(obj, place, None)
+        return Owned(place, made, Call(remake.refill_instance, (obj, state)))
+    return Owned(place, None)

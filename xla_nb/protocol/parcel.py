@@ -337,14 +337,14 @@ class _Unpickler(pickle.Unpickler):
     resolve: Callable[[str], object] | None = None
     table: Definitions | None = None
 
-    def persistent_load(self, module: str) -> object:
-        return importlib.import_module(module).nan
+    def persistent_load(self, token: str | list[object]) -> object:
+        """The NaN of a module, or an object of one."""
+        return token[0] if isinstance(token, list) else importlib.import_module(token).nan
 
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:
             return lambda: self.namespace
-        of_table = module == definitions.__name__ or (module == remake.__name__ and name in _SETS)
-        if of_table and self.table is not None:
+        if module == definitions.__name__ and self.table is not None:
             return self.table.function(name)
         if module != "__main__" or self.resolve is None:
             return super().find_class(module, name)
@@ -355,10 +355,4 @@ class _Unpickler(pickle.Unpickler):
         return value
 
 
-#: What sets names in modules, and what asks for what they had: a table remembers that.
-_SETS = {
-    remake.put_back.__name__,
-    remake.module_object.__name__,
-    remake.held_by_module.__name__,
-}
 _NAMESPACE = remake.namespace.__module__, remake.namespace.__name__

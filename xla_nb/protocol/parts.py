@@ -28,6 +28,8 @@ from xla_nb.protocol.replaced import is_the_notebooks
 BUILTIN_NEW = type(object.__new__)
 _LONG = 10_000  # items
 _WORD = r"[^\W\d]\w*"
+_IMPORTS = "IMPORT_NAME", "IMPORT_FROM"
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 ATTRIBUTES = [
@@ -106,9 +108,24 @@ def words_in_command(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> frozenset[str]:
-    """All names of globals and attributes in code, and in what is defined in it."""
+    """All names of globals and attributes in code, and in what is defined in it, and its texts that
+    may be names: `getattr(config, "lr")`."""
     inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    return frozenset(code.co_names).union(*map(names_in, inner))
+    texts = (part for part in code.co_consts if isinstance(part, str) and part.isidentifier())
+    return frozenset(code.co_names).union(texts, *map(names_in, inner))
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_in(code: types.CodeType) -> frozenset[str]:
+    """The names that code imports, and what is defined in it: modules, and what they have."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    found = frozenset[str]().union(*map(imports_in, inner))
+    if {"import_module", "__import__"}.intersection(code.co_names):
+        found = found.union(part for part in code.co_consts if isinstance(part, str))
+    if _IMPORT_NAME not in code.co_code[::2]:
+        return found
+    steps = dis.get_instructions(code)
+    return found.union(step.argval for step in steps if step.opname in _IMPORTS)
 
 
 def in_hints(definition: Any) -> Iterator[str]:

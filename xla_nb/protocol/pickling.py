@@ -27,6 +27,7 @@ from xla_nb.protocol import (
     loggers,
     mapped,
     modules,
+    own_modules,
     parts,
     refusals,
     remake,
@@ -35,7 +36,6 @@ from xla_nb.protocol import (
     torch_values,
 )
 from xla_nb.protocol.live import Live
-from xla_nb.protocol.owned import Owned
 from xla_nb.protocol.parcel import Packed, bounds_of, module_of_nan
 from xla_nb.protocol.refusals import OnDevice
 from xla_nb.protocol.remake import Call
@@ -45,6 +45,8 @@ _STACK = 512 << 20  # bytes, of which as much is used as a chain is long
 _DEPTH = 100_000
 _MOVE = ", and use `.to({})` inside the function"
 
+#: What a pickler writes without asking for a reducer.
+_BARE = dict, list, set
 _SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
 
 
@@ -92,16 +94,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if found := keys.containers(written, kinds):
             name = min(kind.__qualname__ for kind in kinds)
             self.part(name, Call(keys.check, (found,)), late=True)
-
-    def stand_in(self, made: list[tuple[object, Call]], name: str = "") -> None:
-        """Have the pickle refer to the results of calls where it has these objects."""
-        if made:
-            self.part(name, [call for _, call in made], late=True)
-            memo: dict[int, Any] = self.memo.copy()
-            for obj, call in made:
-                number, _ = memo.pop(id(call))
-                memo[id(obj)] = number, obj
-            self.memo: Any = memo
 
     def part(self, name: str, value: object, late: bool = False) -> None:
         """A pickle of its own, after its name: where it cannot be opened, the name is known."""
@@ -212,24 +204,25 @@ class LivePickler(Pickler):
         self._live = live
         self._whole = whole
         self._primitives = shared.ToRanks(live.notes.add)
-        self._met: dict[int, object] = {}  # what may be a module's
+        self.met: dict[int, object] = {}  # what may be a module's
+        self.of_modules: set[int] = set()  # what is sent as a module's, by id
+        self._containers: dict[int, list[Call]] = {}  # what gives those that pickle writes itself
         self._ids = live.owned.ids
-
-    def dump(self, obj: Any) -> None:
-        self._live.owned.settle()
-        super().dump(obj)
+        self._set: set[own_modules.Key] = set()
+        self._looked_at = (0, 0)
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
-        for owned in self._live.owned.first:
-            self._tell_first(owned)
         self.write_definitions()
         code = {name: value for name, value in values.items() if parts.is_ready(value)}
         super().write(code)
         self._write_all({})
         self._write_all({n: value for n, value in values.items() if n not in code})
-        for name, call in self._live.owned.put_back([*self._met.values()], self._can_be_sent):
-            self.part(name, call, late=True)
+        for obj in [one for one in self.met.values() if type(one) not in _BARE]:
+            owned = self._live.owned.of(obj, self._can_be_sent)
+            if owned is not None and owned.make is None:
+                call = Call(remake.put_back, (owned.place.module, owned.place.name, obj))
+                self.part(str(owned.place), call, late=True)
         self.have_keys_checked()
 
     def write_definitions(self) -> None:
@@ -238,38 +231,57 @@ class LivePickler(Pickler):
     def _write_all(self, values: dict[str, object]) -> None:
         """These and what follows from them."""
         super().write(values)
-        while self._live.later or self._live.kin or self._live.uses:
+        while True:
             late, kin = self._live.later, self._live.kin
             self._live.later, self._live.kin = [], []
             for name, call in late:
                 self.part(name, call, late=True)
             for cls in kin:
                 self.write_subclass(cls)
-            found = self._live.uses.take()
-            if self._live.asks_for_more:
-                for name, used in self._live.owned.used(found, self._can_be_sent):
-                    self.part(name, used, late=True)
+            found = {key: one for key, one in self.in_modules().items() if key not in self._set}
+            self._set |= found.keys()
+            for key, value in found.items():
+                call = own_modules.call(key, value)
+                if parts.is_ready(value) or self._can_be_sent(call):
+                    self.part(".".join(key), call, late=True)
+                else:
+                    self._live.notes.add(own_modules.note_of(key, value))
+            if not (late or kin or found):
+                return
+
+    def in_modules(self) -> Mapping[own_modules.Key, object]:
+        """What is to be set in modules by what was written so far, if anything has come to that."""
+        uses = self._live.uses
+        if not self._live.asks_for_more or uses.size == self._looked_at:
+            return {}
+        self._looked_at = uses.size
+        found = uses.found()
+        self._live.notes |= found.notes
+        return found.values
 
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is float:  # of which there may be millions
             return module_of_nan(obj) if math.isnan(obj) else None
-        if id(obj) in self._ids:
-            self._met[id(obj)] = obj
-        return None
+        key = id(obj)
+        if key not in self._ids or key in self.met:
+            return self._containers.get(key)
+        self.met[key] = obj
+        if type(obj) in _BARE and (made := self._of_module(obj)) is not None:
+            self._containers[key] = [made]
+        return self._containers.get(key)
+
+    def _of_module(self, obj: object) -> Call | None:
+        """What gives an object of a module where that is; None if it is sent like any other."""
+        owned = self._live.owned.of(obj, self._can_be_sent)
+        if owned is None or owned.make is None:
+            return None
+        self.of_modules.add(id(obj))
+        if owned.refill is not None:
+            self._live.later.append((str(owned.place), owned.refill))
+        return owned.make
 
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
         return LivePickler(file, keep, live, whole)
-
-    def finds_containers(self) -> bool:
-        """Whether it takes another pickle to send what modules hold."""
-        return self._live.owned.look(self._met.values(), self._can_be_sent)
-
-    def _tell_first(self, owned: Owned) -> None:
-        """Have the pickle refer to a call's result where it has the object."""
-        assert owned.make is not None
-        self.stand_in([(owned.obj, owned.make)], str(owned.place))
-        if owned.refill is not None:
-            self._live.later.append((str(owned.place), owned.refill))
 
     def write_subclass(self, cls: type) -> None:
         """Send one of a class that is sent, although nothing refers to it."""
@@ -291,11 +303,8 @@ class LivePickler(Pickler):
         if issubclass(type(obj), logging.Logger):
             self._live.notes.update(loggers.losses(obj))
             return loggers.reduced(obj)
-        owned = self._live.owned.of(obj, self._can_be_sent)
-        if owned is not None and owned.make is not None:
-            if owned.refill is not None:
-                self._live.later.append((str(owned.place), owned.refill))
-            return owned.make.reduced
+        if (made := self._of_module(obj)) is not None:
+            return made.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
@@ -331,33 +340,17 @@ class LivePickler(Pickler):
 def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = LivePickler) -> Packed:
     """The notebook's values as one graph of objects. Raises what pickling raises."""
     modules.of_this_process().look()
-
-    made = with_modules_objects(dict(values), live, kind)
+    made = packed(values, live, kind)
     if made.overlaps(made.writer.gaps):
-        made = pickled(dict(values), lambda file, keep: kind(file, keep, live, whole=True))
+        made = packed(values, live, kind, whole=True)
     live.notes |= live.owned.notes | loggers.losses_of_all()
     return made
 
 
-def with_modules_objects(
-    values: dict[str, object], live: Live, kind: type[LivePickler] = LivePickler
+def packed(
+    values: Mapping[str, object], live: Live, kind: type[LivePickler], whole: bool = False
 ) -> Packed:
-    """Pickle until all containers of modules are known, also where their content cannot be."""
-    writers: list[LivePickler] = []
-
-    def pickler(file: io.BytesIO, keep: Callable[..., Any]) -> LivePickler:
-        writers.append(kind(file, keep, live, whole=False))
-        return writers[-1]
-
-    while True:
-        try:
-            made = pickled(values, pickler)
-        except Exception:
-            if not writers[-1].finds_containers():
-                raise
-        else:
-            if not writers[-1].finds_containers():
-                return made
+    return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:

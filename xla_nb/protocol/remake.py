@@ -275,6 +275,8 @@ def cached_property(function: Any, name: str | None) -> Any:
 def held_by_module(module: str, name: str, kind: str) -> object:
     """What a module holds as importing it makes it."""
     found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    if isinstance(found, type):
+        found = own(module, name)
     if type(found).__name__ != kind:
         here = type(found).__name__
         raise TypeError(f"`{module}.{name}` is a {here} on ranks, and a {kind} in the notebook")
@@ -311,9 +313,85 @@ def refill_instance(made: Any, state: Any) -> None:
         fill_instance(made, state)
 
 
+#: What was found out while pickles were opened here, for the user.
+notices: list[str] = []
+_OTHER = "`{}` is `{}` in the notebook, but `{}` on ranks, which have it as the import makes it"
+_WRAPPED = "`{}` was wrapped in the notebook after its import; ranks have it as the import makes it"
+
+
+def unwrapped(definition: Any) -> list[Any]:
+    """A function, and what it wraps in turn (functools.wraps)."""
+    found: list[Any] = []
+    while definition is not None and not any(definition is one for one in found):
+        found.append(definition)
+        held = getattr(definition, "__dict__", None)
+        definition = held.get("__wrapped__") if type(held) is dict else None
+    return found
+
+
+def called(value: Any) -> tuple[str, int]:
+    """The name of a function or a class itself, and how often it is wrapped; of all else that of
+    its class."""
+    return str(getattr(value, "__name__", type(value).__name__)), len(unwrapped(value)) - 1
+
+
+def take_notices() -> list[str]:
+    found, notices[:] = list(notices), []
+    return found
+
+
+def compare(module: str, name: str, told: tuple[str, int]) -> None:
+    """Note if a module has something else under a name than in the notebook; a library may have
+    more around it on ranks."""
+    try:
+        here, wrapped = called(functools.reduce(getattr, name.split("."), sys.modules[module]))
+    except Exception:  # it is not imported yet, or has not made that yet
+        return
+    if here != told[0]:
+        notices.append(_OTHER.format(f"{module}.{name}", told[0], here))
+    elif wrapped < told[1]:
+        notices.append(_WRAPPED.format(f"{module}.{name}"))
+
+
+#: What the user's modules had made themselves under names that were set since.
+_replaced: dict[tuple[str, str], object] = {}
+
+
 def put_back(module: str, name: str, value: object) -> None:
-    """Let a module hold what was made of what it held in the notebook."""
-    fill_attributes(holder(module, name), {name.rpartition(".")[2]: value})
+    """Let a module have under a name what it has in the notebook; nothing if that is EMPTY."""
+    found, last = holder(module, name), name.rpartition(".")[2]
+    before = vars(found).get(last, EMPTY)
+    if is_in_place(module, name, before):
+        _replaced[module, name] = before
+    if value is not EMPTY:
+        fill_attributes(found, {last: value})
+    elif before is not EMPTY:
+        delattr(found, last)
+
+
+def function_in(part: Any) -> Any:
+    """The function in what a class holds."""
+    kind = type(part)
+    if kind is property:
+        return part.fget
+    return part.__func__ if kind is staticmethod or kind is classmethod else part
+
+
+def is_in_place(module: str, name: str, value: Any) -> bool:
+    """Whether a function or a class is what a module itself has made under a name."""
+    plain: Any = function_in(value)
+    if not issubclass(type(plain), type | types.FunctionType | functools._lru_cache_wrapper):
+        return False
+    main = vars(sys.modules["__main__"])  # a wrapper of the notebook's has the name, too
+    if any(getattr(one, "__globals__", None) is main for one in unwrapped(plain)):
+        return False
+    return (plain.__module__, plain.__qualname__) == (module, name)
+
+
+def own(module: str, name: str) -> object:
+    """What a module itself has made under a name, also where something else is there now."""
+    value = vars(holder(module, name)).get(name.rpartition(".")[2], EMPTY)
+    return value if is_in_place(module, name, value) else _replaced.get((module, name), value)
 
 
 def holder(module: str, name: str) -> Any:

@@ -8,7 +8,7 @@ import enum
 import logging
 import sys
 import types
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -39,10 +39,8 @@ class Parts:
     memory: tuple[tuple[int, int], ...] = ()
 
 
-def changeable(
-    memo: Mapping[int, tuple[int, object]], is_told: Callable[[object], bool]
-) -> dict[int, int]:
-    """Of what was pickled, by id, what can change and is pickled whole."""
+def changeable(memo: Mapping[int, tuple[int, object]], known: Set[int]) -> dict[int, int]:
+    """Of what was pickled, by id, what can change and is pickled whole, which `known` is not."""
     kinds: dict[type, bool] = dict.fromkeys(_FIXED, True)
     fixed = tuple(
         getattr(sys.modules[module], name)
@@ -56,7 +54,7 @@ def changeable(
         kind = type(obj)
         if kind not in kinds:
             kinds[kind] = issubclass(kind, (type, enum.Enum, logging.Logger, *fixed))
-        if not kinds[kind] and not parts.is_ready(obj) and not is_told(obj):
+        if not kinds[kind] and not parts.is_ready(obj) and key not in known:
             found[key] = number
     return found
 

@@ -18,7 +18,7 @@ from xla_nb.protocol.looking import REST, Key, Look, Unit
 from xla_nb.protocol.memory_sent import SentMemory
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.pickling import pack, with_modules_objects
+from xla_nb.protocol.pickling import pack, packed
 from xla_nb.wording import listed
 
 
@@ -33,8 +33,7 @@ class _Staged:
     used: Set[int]
     dropped: set[int]
     gone: set[str]
-    back: set[tuple[str, str]]
-    put: set[tuple[str, str]]
+    put: set[own_modules.Key]
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,8 @@ class Sent:
         self.tokens = Tokens()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
-        # Names that the notebook has set in modules, and those that ranks were last told to take
-        # back; which ranks have whatever else they lack.
-        self._set: set[tuple[str, str]] = set()
-        self._back: set[tuple[str, str]] = set()
+        # What was set in modules, on ranks that may have lost all else.
+        self._set: set[own_modules.Key] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -86,7 +83,6 @@ class Sent:
         self.reads: Set[str] = frozenset()
         self._staged: _Staged | None = None
         self._deleted: set[str] = set()
-        self._set |= self._back
 
     def awaits(self, names: Iterable[str]) -> None:
         """Functions of the ranks' own read these names, which the notebook does not have yet."""
@@ -123,12 +119,12 @@ class Sent:
         final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
-        final.back = {one for one in self._set if own_modules.is_back(*one)}
+        final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         values = {key: look.objects[key] for key in _in_order(sent, look)}
-        asked = pack if sent else with_modules_objects  # which is all that an empty one takes
-        packed = asked(values, final, UnitPickler)
+        asked = pack if sent else packed  # which is all that an empty one takes
+        made = asked(values, final, UnitPickler)
         live.notes |= final.notes
-        parcel = SentParcel(packed.stream, packed.buffers, packed.writer, packed.about)
+        parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
         self.names = {key for key in sent if type(key) is str}
         refers = final.refers | {
             t: one for unit in units.values() for t, one in unit.refers.items()
@@ -141,8 +137,7 @@ class Sent:
             set(refers) | {key for key in units if type(key) is int},
             set(self._dropped),
             gone,
-            set(final.back),
-            final.owned.put,
+            {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
         )
         return parcel
 
@@ -161,13 +156,16 @@ class Sent:
         self._on_ranks |= staged.written
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
-        self._back = staged.back
-        self._set = (self._set - staged.back) | staged.put
+        self._set |= staged.put
 
-    def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[str, object]:
-        """What the notebook has by now under the names of which ranks have values, or want some."""
+    def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
+        """What the notebook has by now under the names of which ranks have values, or want some,
+        also in its own modules."""
         known = {key for key in self._units if type(key) is str} | self._awaited
-        return {n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)}
+        found: dict[Key, object] = {
+            n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)
+        }
+        return found | own_modules.known(self._set)
 
     def _tell_of_lost(self, look: Look) -> None:
         for name, problem in look.lost.items():
@@ -200,11 +198,11 @@ class Sent:
 
     def _tell(self, changed: Set[Key], sent: Set[Key], shared: Mapping[Key, sharing.Links]) -> None:
         """Say which values were sent again although they have not changed."""
-        todo = {key for key in sent - changed if type(key) is str and not key.startswith(OURS)}
+        todo = {key for key in sent - changed if isinstance(key, str) and not key.startswith(OURS)}
         while todo:
             group = sharing.together({min(todo)}, shared)
             with_it = _listed(group & todo)
-            causes = {key for key in group & changed if type(key) is str}
+            causes = {key for key in group & changed if isinstance(key, str | tuple)}
             fresh = causes - self._units.keys()
             todo -= group
             if ARGUMENTS in fresh:
@@ -229,7 +227,8 @@ def _among(links: sharing.Links, units: Mapping[Key, Unit]) -> sharing.Links:
 
 
 def _listed(keys: Iterable[Any]) -> str:
-    return listed([f"`{key}`" for key in sorted(keys)])
+    names = (key if type(key) is str else ".".join(key) for key in keys)
+    return listed([f"`{name}`" for name in sorted(names)])
 
 
 def _in_order(sent: Set[Key], look: Look) -> list[str]:

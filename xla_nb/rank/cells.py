@@ -20,6 +20,7 @@ from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import Order
 from xla_nb.protocol.parcel import Parcel
+from xla_nb.protocol.remake import take_notices
 from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
 
@@ -92,6 +93,8 @@ class Cell:
                     self._sender.send(events.Notice(text=told))
         finally:
             self._close_parcel()
+        for text in take_notices():
+            self._sender.send(events.Notice(text=text, once=True))
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
             namespace.pop(name, None)
         loader.execute_sections(program.request.program, table, namespace)

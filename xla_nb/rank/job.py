@@ -33,6 +33,7 @@ from xla_nb.protocol import events, relay, weak
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
+from xla_nb.protocol.remake import take_notices
 from xla_nb.rank import asking, displays, entries, loader, loading, patches
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
@@ -143,8 +144,8 @@ def _start(order: Order, sender: Sender, control: socket.socket | None) -> None:
     runtime.set_up()
     entries.refuse_launches(order.request.magic)
     namespace, table = _load(order, runtime.opened)
-    for told in weak.dead():
-        sender.send(events.Notice(text=told))
+    for text in [*take_notices(), *weak.dead()]:
+        sender.send(events.Notice(text=text, once=True))
     _run_ranks(order, Loaded(order.request, sender, namespace, table), runtime, control)
 
 
