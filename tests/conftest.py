@@ -45,11 +45,16 @@ MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, or
 TOGETHER = ("browser", "simulation", "spmd", "torchax")
 # Files and folders that take longest. They come first, or one worker would end long after another.
 FIRST = (
-    "engines/ray/test_cluster.py",
     "browser",
+    "engines/ray/test_cluster.py",
+    "simulation",
+    "programs",
+    "test_magics.py",
+    "test_live_failures.py",
     "test_notebooks.py",
     "spmd",
-    "program/test_differential.py",
+    "contract/test_launchers.py",
+    "dropin/test_launchers.py",
 )
 
 

@@ -12,6 +12,7 @@ from notebooks.run_demo import execute
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 
 
+@pytest.mark.slow
 def test_the_quickstart_trains_one_model_on_four_ranks():
     done = subprocess.run(
         [sys.executable, str(NOTEBOOKS / "run_demo.py")],

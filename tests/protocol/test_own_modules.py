@@ -128,7 +128,23 @@ def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, ask
     assert launched(notebook, f"def f(rank): return {asked}") == (expected, ())
 
 
-@pytest.mark.parametrize(("cell", "asked", "expected"), KEPT.values(), ids=KEPT)
+#: Of each kind one; the others are the same but for the function in between.
+IN_A_FUNCTION = (
+    "a registry, by what registers",
+    "a dict",
+    "a name",
+    "a class's attribute",
+    "a method",
+)
+
+
+@pytest.mark.parametrize(
+    ("cell", "asked", "expected"),
+    [
+        pytest.param(*case, id=name, marks=[] if name in IN_A_FUNCTION else [pytest.mark.slow])
+        for name, case in KEPT.items()
+    ],
+)
 def test_it_is_there_for_a_function_of_the_notebook(notebook, helper, cell, asked, expected):
     notebook.run(f"{cell}\ndef asked(): return {asked}")
     assert launched(notebook, "def f(rank): return asked()") == (expected, ())

@@ -369,7 +369,7 @@ def test_what_nothing_in_the_notebook_refers_to_is_not_kept(notebook):
     notebook.run("class A:\n    def m(self): return 1\ndef f(): return A")
     notebook.cell("f()")
     sizes = []
-    for n in range(20):
+    for n in range(8):
         notebook.run(f"class A:\n    def m(self): return super().__init__(), {n}")
         gc.collect()
         notebook.cell("f()().m()")

@@ -123,6 +123,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_ranks_that_fill_the_disk_run_to_their_ends_and_say_what_is_lost(tiny):
     notebook = Notebook(XLA_NB_HOME=str(tiny))
     try:
