@@ -49,12 +49,8 @@ FIRST = (
     "engines/ray/test_cluster.py",
     "simulation",
     "programs",
-    "test_magics.py",
-    "test_live_failures.py",
     "test_notebooks.py",
     "spmd",
-    "contract/test_launchers.py",
-    "dropin/test_launchers.py",
 )
 
 
