@@ -116,6 +116,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 def test_a_script_finds_its_own_file_on_ranks_and_in_their_workers(tmp_path):
     (tmp_path / "train.py").write_text(ABOUT_ITSELF)
     (tmp_path / "data.txt").write_text("beside it")
@@ -200,7 +201,7 @@ OPTIONS = ["-b", *("-X", "utf8"), *("-X", "int_max_str_digits=9999"), *("-W", "e
 @pytest.mark.parametrize(
     ("arguments", "given"),
     [
-        (["train.py"], None),
+        pytest.param(["train.py"], None, marks=pytest.mark.slow),
         pytest.param(["-"], PROCESS, marks=pytest.mark.slow),
         pytest.param(["-c", PROCESS], None, marks=pytest.mark.slow),
         pytest.param(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.kernel import Notebook
+from tests.support.kernel import COLD, Notebook
 
 CELL = "%%xla_spawn -n 1 --view text {}\nimport time\nprint('up', flush=True)\ntime.sleep(600)"
 
@@ -18,7 +18,7 @@ def kernel(tmp_path):
 def told_after_a_restart(kernel):
     kernel.manager.restart_kernel(now=False)
     kernel.client.wait_for_ready(timeout=120)
-    kernel.ok("%load_ext xla_nb")
+    kernel.ok(COLD)
     return kernel.ok("%xla_runs 1").stdout.splitlines()[1]
 
 
@@ -37,6 +37,7 @@ def test_a_run_in_its_cell_was_stopped_by_the_kernels_restart_and_by_no_interrup
     assert " stopped " in told
 
 
+@pytest.mark.slow
 def test_a_run_in_the_background_was_stopped_by_the_kernels_restart(kernel):
     kernel.ok(CELL.format("--bg -o behind"))
     kernel.ok("while not behind.output(0): __import__('time').sleep(0.02)")

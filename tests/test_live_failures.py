@@ -212,6 +212,7 @@ def world(tmp_path):
         kernel.close()
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_in_gloo_for_one_that_has_raised_are_ended_by_force(world):
     raises = "if rank == 1: raise ValueError('no')"
     world.run(f"%%xla\n{raises}\ntime.sleep(0.1)")
@@ -280,6 +281,7 @@ def test_a_cell_whose_job_is_killed_says_so(kernel, group):
     assert "Ranks 0, 1 were lost: their job was killed by SIGTERM" in shown.error
 
 
+@pytest.mark.slow
 def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
@@ -297,6 +299,7 @@ def test_ranks_are_lost_with_their_fork_server_and_start_again(tmp_path):
         kernel.close()
 
 
+@pytest.mark.slow
 def test_live_ranks_go_on_after_somebody_has_removed_their_records(tmp_path):
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
@@ -473,7 +476,9 @@ def test_what_was_only_read_is_not_replayed(kernel, group):
     assert results(kernel, group, "len(pids)") == "{0: 1, 1: 2}"
 
 
-def test_a_replay_is_there_after_a_restart_in_which_a_rank_died(kernel, group):
+def test_a_replay_is_there_after_a_restart_in_which_a_rank_died(kernel):
+    group = "a_rank_dies"
+    start(kernel, group, options="--grace 1")
     kernel.ok(f"%%xla --group {group}\nkept = 7")
     kernel.ok(DIES)
     failed = kernel.run(f"%xla_restart {group} --replay")
@@ -482,6 +487,7 @@ def test_a_replay_is_there_after_a_restart_in_which_a_rank_died(kernel, group):
     assert "%xla_restart" in kernel.run(f"%%xla --group {group}\nkept").error
     kernel.ok(f"%xla_restart {group} --replay")
     assert results(kernel, group, "kept") == "{0: 7, 1: 7}"
+    kernel.ok(f"%xla_shutdown {group}")
 
 
 # ---------------------------------------------------------------- scripts

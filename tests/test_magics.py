@@ -175,6 +175,7 @@ def test_annotations_are_not_evaluated_where_the_cell_says_so(notebook):
     assert notebook.value("a[1]") == "3"
 
 
+@pytest.mark.slow
 def test_a_later_launch_uses_a_definition_of_a_notebook_with_very_many_cells(tmp_path):
     notebook = Notebook(XLA_NB_HOME=str(tmp_path))
     try:

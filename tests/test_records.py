@@ -172,6 +172,7 @@ def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebo
     assert not names(own_home) & set(held)
 
 
+@pytest.mark.slow
 def test_records_of_live_cells_are_removed_a_hundred_at_a_time(launch, notebook, own_home):
     notebook.ok(
         "import xla_nb\nmany_cells = xla_nb.ranks(n=1)\n"

@@ -1,4 +1,7 @@
-"""The fixtures `chromium`, a browser, `context`, pages in it, and `lab`, a JupyterLab shown in it.
+"""The fixtures `chromium`, a browser, `context` and `page` in it, and `lab`, a JupyterLab in it.
+
+A page of JupyterLab costs five seconds of CPU, and a kernel's fork server as many. So all tests
+share three: `notebook`, `restarted`, whose kernel tests restart, and `viewer`, which has none.
 
 They end with this package: Playwright's synchronous interface leaves an event loop running in the
 main thread, where the Jupyter clients of other tests need their own.
@@ -12,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.lab import Lab, LabNotebook
 
@@ -59,12 +62,18 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def context(chromium: Browser) -> Iterator[BrowserContext]:
-    """Where the pages of a file's panels are opened, without a JupyterLab."""
+    """Where the pages of panels are opened, without a JupyterLab."""
     context = chromium.new_context(viewport={"width": 1000, "height": 1400})
     yield context
     context.close()
+
+
+@pytest.fixture(scope="package")
+def page(context: BrowserContext) -> Page:
+    """The page of each test's first panel."""
+    return context.new_page()
 
 
 @pytest.fixture(scope="package")
@@ -81,4 +90,27 @@ def notebook(lab: Lab) -> Iterator[LabNotebook]:
         for cell in (0, 1):
             opened.run(cell)
             opened.done(cell)
+        yield opened
+
+
+@pytest.fixture(scope="package")
+def own_kernel(lab: Lab) -> Iterator[LabNotebook]:
+    with lab.open([]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def restarted(own_kernel: LabNotebook) -> LabNotebook:
+    """A notebook without cells, whose kernel has the extension, and which a test may restart: it
+    leaves the processes of that kernel, and files of one that is killed, as it ends too late."""
+    own_kernel.execute("%load_ext xla_nb")
+    own_kernel.execute("%xla_shutdown")
+    own_kernel.clear()
+    return own_kernel
+
+
+@pytest.fixture(scope="package")
+def viewer(lab: Lab) -> Iterator[LabNotebook]:
+    """A page that shows notebooks without a kernel, one after the other."""
+    with lab.open(lab.write([]), kernel=False) as opened:
         yield opened

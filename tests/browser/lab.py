@@ -42,6 +42,7 @@ SERVER = [
     "--ServerApp.terminals_enabled=False",
     "--LabApp.expose_app_in_browser=True",
     "--LabApp.extension_manager=readonly",
+    "--LabApp.cache_files=True",  # pages load what JupyterLab consists of once, and not each time
     "--JupyterNotebookApp.expose_app_in_browser=True",
     "--LanguageServerManager.autodetect=False",
 ]
@@ -50,6 +51,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "apputils-extension/sessionDialogs": {"skipKernelRestartDialog": True},
     "docmanager-extension/plugin": {"autosave": False},  # a file changes when a test says so
 }
+
+
+#: Each page would have the server start Node.js to see whether JupyterLab could be built anew.
+PAGES = {"buildCheck": False, "buildAvailable": False}
 
 
 class Lab:
@@ -67,6 +72,9 @@ class Lab:
             path = self._settings / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(values))
+        pages = home / "config" / "labconfig" / "page_config.json"
+        pages.parent.mkdir(parents=True)
+        pages.write_text(json.dumps(PAGES))
         with self.log.open("w") as log:
             self.server = subprocess.Popen(
                 SERVER,
@@ -96,6 +104,8 @@ class Lab:
             "JUPYTER_TOKEN": self._token,
             "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
             "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+            # Each rank would list the machine's fonts for a home that has no list.
+            "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR") or f"{Path.home()}/.cache/matplotlib",
             "TMPDIR": self._temporary,
             "XLA_NB_HOME": str(home / "xla_nb"),
         }
@@ -227,13 +237,24 @@ class LabNotebook:
         self._restored()
         if not kernel:
             assert front_end == "lab", "Notebook 7 has no way to open a notebook without a kernel"
-            self.command(
-                "docmanager:open",
-                path=self.name,
-                factory="Notebook",
-                kernelPreference={"shouldStart": False, "shouldReuse": False},
-            )
+            self._show()
         self._ready(kernel)
+
+    def turn_to(self, name: str) -> None:
+        """Show another notebook in this page, without a kernel, in place of the one before."""
+        self.js("panel.dispose()")
+        self.name = name
+        self.page.set_viewport_size({"width": 1280, "height": 900})
+        self._show()
+        self._ready(kernel=False)
+
+    def _show(self) -> None:
+        self.command(
+            "docmanager:open",
+            path=self.name,
+            factory="Notebook",
+            kernelPreference={"shouldStart": False, "shouldReuse": False},
+        )
 
     def reload(self) -> None:
         """As F5 does it. The kernel stays, and what its cell does."""
@@ -318,6 +339,12 @@ class LabNotebook:
                 source,
             )
         )
+
+    def clear(self) -> None:
+        """Delete all cells, in the file as well; forget the errors of the page."""
+        self.js("panel.content.model.sharedModel.deleteCellRange(0, panel.content.widgets.length)")
+        self.save()
+        self.errors.clear()
 
     def run(self, cell: int) -> None:
         """Start a cell, without waiting for it. Its prompt is empty before it is [*]."""

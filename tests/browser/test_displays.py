@@ -95,7 +95,7 @@ def pictures_are_drawn(run: Flow, ranks: int) -> None:
 
 
 def test_figures_of_four_ranks_are_seen_live_and_in_the_saved_cell(
-    notebook: LabNotebook, lab: Lab
+    notebook: LabNotebook, lab: Lab, viewer: LabNotebook
 ) -> None:
     pytest.importorskip("matplotlib")
     run = flow(notebook, "-n 4", FIGURES)
@@ -112,13 +112,13 @@ def test_figures_of_four_ranks_are_seen_live_and_in_the_saved_cell(
     text = "".join(output.data["text/plain"] for output in outputs if "data" in output)
     assert "[3] <Figure size 400x240 with 1 Axes>" in text
     assert notebook.errors == []
-    with lab.open(lab.write(lab.read(notebook.name)), kernel=False) as untrusted:
-        assert not untrusted.trusted(run.cell)
-        again = Flow(untrusted, run.cell, run.number)
-        again.output.scroll_into_view_if_needed()
-        pictures_are_drawn(again, 4)
-        again.output.locator("em", has_text="html of 0").click()
-        assert untrusted.page.evaluate("window.hacked") is None
+    viewer.turn_to(lab.write(lab.read(notebook.name)))
+    assert not viewer.trusted(run.cell)
+    again = Flow(viewer, run.cell, run.number)
+    again.output.scroll_into_view_if_needed()
+    pictures_are_drawn(again, 4)
+    again.output.locator("em", has_text="html of 0").click()
+    assert viewer.page.evaluate("window.hacked") is None
 
 
 def test_folds_stay_as_the_user_left_them_while_ranks_display(notebook: LabNotebook) -> None:

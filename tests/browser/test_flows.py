@@ -19,7 +19,6 @@ from nbformat import NotebookNode
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.lab import Lab, LabNotebook, of_cells
-from tests.support.stopping import halt
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NUMBERS = count()
@@ -68,7 +67,7 @@ STATUS_SHOWN = """(panel, isBusy) => {
     panel.sessionContext.session.kernel.iopubMessage.connect((_, { content, parent_header }) => {
         if (content.execution_state === "idle" && parent_header.msg_type === "comm_msg") answers++;
     });
-    setInterval(() => {
+    window.looking = setInterval(() => {
         const now = isBusy() ? "busy" : "idle";
         if (now !== last) [last, since] = [now, performance.now()];
         if (performance.now() - since > 100 && shown.at(-1) !== now) shown.push(now);
@@ -360,75 +359,58 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     assert "2 ranks finished" in notebook.text(notebook.execute(f"import xla_nb\n{call[0]}"))
 
 
-@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
+@pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
 def test_a_run_in_the_background_goes_on_in_a_page_that_was_reloaded(
-    lab: Lab,
+    restarted: LabNotebook,
 ) -> None:
-    with lab.open(["%load_ext xla_nb"]) as notebook:  # so that nothing above moves the panel away
-        notebook.run(0)
-        run = flow(notebook, "-n 2 --bg -o behind", TRAIN)
-        expect(run.rows("hello from 1")).to_be_visible()
-        notebook.save()
-        notebook.reload()
-        run.panel.scroll_into_view_if_needed()  # the front end has brought its widget back
-        expect(run.rows("hello from 1")).to_be_visible()
-        works(notebook)
-        run.let_go()
-        expect(run.panel).to_have_count(0)
-        assert "bye from 1" in notebook.text(notebook.execute("behind"))
+    run = flow(restarted, "-n 2 --bg -o behind", TRAIN)
+    expect(run.rows("hello from 1")).to_be_visible()
+    restarted.save()
+    restarted.reload()
+    run.panel.scroll_into_view_if_needed()  # the front end has brought its widget back
+    expect(run.rows("hello from 1")).to_be_visible()
+    works(restarted)
+    run.let_go()
+    expect(run.panel).to_have_count(0)
+    assert "bye from 1" in restarted.text(restarted.execute("behind"))
 
 
-@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
-def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(lab: Lab) -> None:
-    with lab.open(["%load_ext xla_nb"]) as notebook:
-        notebook.run(0)
-        run = flow(notebook, "-n 2", ENDLESS)
-        run.in_phase("waiting", 2)
-        notebook.restart()
-        headline = run.panel.locator(".xn-headline")
-        expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
-        expect(run.panel).to_contain_text('xla_nb.open_run("')
-        stop = run.panel.locator("[data-action=stop]")
-        run.in_phase("stopped", 2)
-        expect(stop).to_be_disabled()
-        expect(stop).to_have_text("Stop")
-        expect(run.panel.get_by_role("button", name="Stacks")).to_be_disabled()
-        clock = run.panel.locator(".xn-elapsed").inner_text()
-        assert notebook.text(notebook.execute("1 + 1")) == "2"
-        assert run.panel.locator(".xn-elapsed").inner_text() == clock
+@pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
+def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(
+    restarted: LabNotebook,
+) -> None:
+    run = flow(restarted, "-n 2", ENDLESS)
+    run.in_phase("waiting", 2)
+    restarted.restart()
+    headline = run.panel.locator(".xn-headline")
+    expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
+    expect(run.panel).to_contain_text('xla_nb.open_run("')
+    stop = run.panel.locator("[data-action=stop]")
+    run.in_phase("stopped", 2)
+    expect(stop).to_be_disabled()
+    expect(stop).to_have_text("Stop")
+    expect(run.panel.get_by_role("button", name="Stacks")).to_be_disabled()
+    clock = run.panel.locator(".xn-elapsed").inner_text()
+    assert restarted.text(restarted.execute("1 + 1")) == "2"
+    assert run.panel.locator(".xn-elapsed").inner_text() == clock
 
 
-@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
+@pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
 def test_a_restart_that_the_widget_manager_misses_freezes_a_panel_shown_again_after_a_reload(
-    lab: Lab,
+    restarted: LabNotebook,
 ) -> None:
-    with lab.open(["%load_ext xla_nb"]) as notebook:
-        notebook.run(0)
-        notebook.execute("%xla_start -n 2")
-        notebook.save()
-        notebook.reload()
-        panel = notebook.output(notebook.execute("%xla_ranks")).locator(".xn-panel")
-        headline = panel.locator(".xn-headline")
-        expect(headline).to_have_text("2 live ranks, idle")
-        panel.evaluate(MISSES)
-        notebook.restart()
-        expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
-        expect(panel.locator("[data-action=stop]")).to_be_disabled()
-        again = notebook.execute("%load_ext xla_nb\n%xla_start -n 1")
-        expect(notebook.output(again).locator(".xn-headline")).to_have_text("1 live rank, idle")
-
-
-@pytest.mark.leaves("temporary")
-def test_a_kernel_that_is_shut_down_without_a_word_freezes_the_panel(lab: Lab) -> None:
-    with lab.open(["%load_ext xla_nb"]) as notebook:
-        notebook.run(0)
-        started = notebook.execute("import os\n%xla_start -n 1\nprint('pid', os.getpid())")
-        headline = notebook.output(started).locator(".xn-headline")
-        expect(headline).to_have_text("1 live rank, idle")
-        pid = re.findall(r"pid (\d+)", notebook.text(started))[0]
-        halt(int(pid))
-        notebook.command("kernelmenu:shutdown")
-        expect(headline).to_have_text(re.compile("^Kernel disconnected; last update"))
+    restarted.execute("%xla_start -n 2")
+    restarted.save()
+    restarted.reload()
+    panel = restarted.output(restarted.execute("%xla_ranks")).locator(".xn-panel")
+    headline = panel.locator(".xn-headline")
+    expect(headline).to_have_text("2 live ranks, idle")
+    panel.evaluate(MISSES)
+    restarted.restart()
+    expect(headline).to_have_text(re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$"))
+    expect(panel.locator("[data-action=stop]")).to_be_disabled()
+    again = restarted.execute("%load_ext xla_nb\n%xla_start -n 1")
+    expect(restarted.output(again).locator(".xn-headline")).to_have_text("1 live rank, idle")
 
 
 @pytest.mark.slow
@@ -506,23 +488,32 @@ def test_notebook_7(lab: Lab) -> None:
 # ---------------------------------------------------------------- the kernel's status
 
 
-@pytest.mark.parametrize("front_end", ["lab", pytest.param("notebook", marks=pytest.mark.slow)])
 def test_the_kernel_is_busy_for_the_page_as_long_as_its_cell_runs(
-    lab: Lab, front_end: Literal["lab", "notebook"]
+    notebook: LabNotebook,
 ) -> None:
-    with lab.open(["%load_ext xla_nb"], front_end=front_end) as notebook:
+    busy_while_it_runs(notebook, "lab")
+
+
+@pytest.mark.slow
+def test_the_kernel_is_busy_for_notebook_7_as_long_as_its_cell_runs(lab: Lab) -> None:
+    with lab.open(["%load_ext xla_nb"], front_end="notebook") as notebook:
         notebook.run(0)
         notebook.done(0)
-        run = flow(notebook, "-n 2", "hold()")
-        run.in_phase("waiting", 2)
-        notebook.js(f"({STATUS_SHOWN})(panel, () => {STATUSES[front_end]})")
-        for rank in (0, 1, 0):  # of which the page tells the kernel
-            run.rank(rank).click()
-        notebook.page.wait_for_function("window.answers > 2 && window.shown.length")
-        assert notebook.js("window.shown") == ["busy"]
-        run.let_go()
-        run.ended()
-        notebook.page.wait_for_function("window.shown.at(-1) === 'idle'")
+        busy_while_it_runs(notebook, "notebook")
+
+
+def busy_while_it_runs(notebook: LabNotebook, front_end: Literal["lab", "notebook"]) -> None:
+    run = flow(notebook, "-n 2", "hold()")
+    run.in_phase("waiting", 2)
+    notebook.js(f"({STATUS_SHOWN})(panel, () => {STATUSES[front_end]})")
+    for rank in (0, 1, 0):  # of which the page tells the kernel
+        run.rank(rank).click()
+    notebook.page.wait_for_function("window.answers > 2 && window.shown.length")
+    assert notebook.js("window.shown") == ["busy"]
+    run.let_go()
+    run.ended()
+    notebook.page.wait_for_function("window.shown.at(-1) === 'idle'")
+    notebook.page.evaluate("clearInterval(window.looking)")
 
 
 # ---------------------------------------------------------------- hostile output, and saved runs
@@ -579,16 +570,16 @@ def test_hostile_output_is_inert_on_the_live_page(hostile: Flow) -> None:
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
 def test_a_saved_run_is_shown_without_a_kernel(
-    saved_cell: NotebookNode, lab: Lab, trusted: bool
+    saved_cell: NotebookNode, lab: Lab, viewer: LabNotebook, trusted: bool
 ) -> None:
     name = lab.write(saved_cell, trusted=trusted)
-    with lab.open(name, kernel=False) as notebook:
-        watch(notebook.page)
-        run = Flow(notebook, cell=0, number=next(NUMBERS))
-        assert notebook.trusted(run.cell) == trusted
-        expect(run.saved).to_contain_text("failed")
-        unharmed(notebook.page, run.saved)
-        assert lab.kernels(name) == []
+    viewer.turn_to(name)
+    watch(viewer.page)
+    run = Flow(viewer, cell=0, number=next(NUMBERS))
+    assert viewer.trusted(run.cell) == trusted
+    expect(run.saved).to_contain_text("failed")
+    unharmed(viewer.page, run.saved)
+    assert lab.kernels(name) == []
 
 
 def test_a_saved_run_is_shown_in_nbconvert_html(

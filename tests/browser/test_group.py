@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.harness import Panel, about, block, card
-from tests.browser.lab import Lab
+from tests.browser.lab import LabNotebook
+from tests.support.stopping import halt
 
 ANYWIDGET_WAITS = 2.0  # seconds for a model, until it reports that it failed
 AGAIN = "void (unmount(), sent.length = 0, mount(document.getElementById('here')))"
@@ -51,13 +52,13 @@ def asked(state: str = "shown", **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def panel(context: BrowserContext) -> Iterator[Panel]:
+def panel(page: Page) -> Iterator[Panel]:
     """A panel of four live ranks that rest."""
-    panel = Panel(context.new_page())
+    panel = Panel(page)
     panel.begin(*(card(rank, "idle", place="") for rank in range(4)), about=live())
     yield panel
     panel.page.evaluate("localStorage.clear()")
-    panel.page.close()
+    panel.leave()
     assert panel.problems == []
 
 
@@ -205,7 +206,6 @@ def test_variables_of_a_narrow_page_keep_short_values_on_one_line(panel: Panel) 
         " range.selectNodeContents(td); return range.getBoundingClientRect().height; })"
     )
     assert max(heights) < 1.5 * min(heights)
-    panel.page.set_viewport_size({"width": 1000, "height": 1400})
 
 
 # ---------------------------------------------------------------- the end
@@ -235,75 +235,91 @@ def test_a_kernel_that_does_not_answer_is_not_interrupted_to_shut_down(panel: Pa
 # ---------------------------------------------------------------- in JupyterLab
 
 
-@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
-def test_live_ranks_in_jupyterlab(lab: Lab) -> None:
-    with lab.open(["%load_ext xla_nb"]) as notebook:
-        notebook.run(0)
-        started = notebook.execute("%xla_start -n 2")
-        panel = notebook.output(started).locator(".xn-panel")
-        expect(panel.locator(".xn-headline")).to_have_text("2 live ranks, idle")
-        notebook.execute("%%xla\nkept = rank")
-        failing = notebook.execute("%%xla 1\n1 / 0")
-        rows = panel.locator(".xn-ran tbody tr")
-        expect(rows).to_have_count(2)
-        expect(rows.first).to_contain_text("ZeroDivisionError")
-        expect(notebook.output(failing)).to_contain_text("ZeroDivisionError")  # its own panel
-        panel.get_by_role("button", name="Variables", exact=True).click()
-        expect(panel.locator(".xn-variables tbody")).to_contain_text("kept")
-        link = rows.first.get_by_role("button", name=re.compile(r"Cell In\[\d+\]"))
-        link.click()
-        expect(notebook.cell(failing).locator(".cm-content")).to_be_focused()
-        panel.get_by_role("button", name="Shut down", exact=True).click()
-        panel.get_by_role("button", name="Shut down", exact=True).click()
-        expect(panel).to_have_count(0)
-        shown = notebook.text(started)
-        assert "2 live ranks ended by the Shut down button" in shown
-        assert "ZeroDivisionError" in shown
+def test_live_ranks_in_jupyterlab(notebook: LabNotebook) -> None:
+    started = notebook.execute("%xla_start -n 2")
+    panel = notebook.output(started).locator(".xn-panel")
+    expect(panel.locator(".xn-headline")).to_have_text("2 live ranks, idle")
+    notebook.execute("%%xla\nkept = rank")
+    failing = notebook.execute("%%xla 1\n1 / 0")
+    rows = panel.locator(".xn-ran tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("ZeroDivisionError")
+    expect(notebook.output(failing)).to_contain_text("ZeroDivisionError")  # its own panel
+    panel.get_by_role("button", name="Variables", exact=True).click()
+    expect(panel.locator(".xn-variables tbody")).to_contain_text("kept")
+    link = rows.first.get_by_role("button", name=re.compile(r"Cell In\[\d+\]"))
+    link.click()
+    expect(notebook.cell(failing).locator(".cm-content")).to_be_focused()
+    panel.get_by_role("button", name="Shut down", exact=True).click()
+    panel.get_by_role("button", name="Shut down", exact=True).click()
+    expect(panel).to_have_count(0)
+    shown = notebook.text(started)
+    assert "2 live ranks ended by the Shut down button" in shown
+    assert "ZeroDivisionError" in shown
 
 
-@pytest.mark.leaves("temporary")
-def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(lab: Lab) -> None:
-    with lab.open(["%load_ext xla_nb", "%xla_start -n 1"]) as notebook:
-        cells = [0, 1, *(notebook.add(f"%%xla\nprint({number})") for number in range(20))]
-        for cell in cells:
-            notebook.run(cell)
-        notebook.done(cells[-1])
-        notebook.page.wait_for_timeout(1000 * (ANYWIDGET_WAITS + 0.5))
-        assert [error for error in notebook.errors if "anywidget" in error] == []
-        notebook.wait_for("1 rank finished", cells[-1])
+@pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
+def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(
+    restarted: LabNotebook,
+) -> None:
+    restarted.reload()
+    start = restarted.add("%xla_start -n 1")
+    cells = [start, *(restarted.add(f"%%xla\nprint({number})") for number in range(20))]
+    for cell in cells:
+        restarted.run(cell)
+    restarted.done(cells[-1])
+    restarted.page.wait_for_timeout(1000 * (ANYWIDGET_WAITS + 0.5))
+    assert [error for error in restarted.errors if "anywidget" in error] == []
+    restarted.wait_for("1 rank finished", cells[-1])
 
 
-@pytest.mark.leaves("temporary")
-def test_after_a_reload_the_panel_goes_on(lab: Lab) -> None:
-    with lab.open(["%load_ext xla_nb"]) as notebook:
-        notebook.run(0)
-        headline = notebook.output(notebook.execute("%xla_start -n 1")).locator(".xn-headline")
-        expect(headline).to_have_text("1 live rank, idle")
-        notebook.save()
-        notebook.reload()
-        expect(headline).to_have_text("1 live rank, idle")
-        notebook.execute("%xla_shutdown")
+@pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
+def test_after_a_reload_the_panel_goes_on(restarted: LabNotebook) -> None:
+    headline = restarted.output(restarted.execute("%xla_start -n 1")).locator(".xn-headline")
+    expect(headline).to_have_text("1 live rank, idle")
+    restarted.save()
+    restarted.reload()
+    expect(headline).to_have_text("1 live rank, idle")
+    restarted.execute("%xla_shutdown")
 
 
-@pytest.mark.leaves("temporary")  # of a kernel that is killed if it does not end in time
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "during a cell"])
-def test_after_a_reload_a_restarted_kernel_freezes_the_panel(lab: Lab, busy: bool) -> None:
+@pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
+@pytest.mark.parametrize(
+    "busy",
+    [pytest.param(False, marks=pytest.mark.slow), True],  # idle: nearly the same in test_flows.py
+    ids=["idle", "during a cell"],
+)
+def test_after_a_reload_a_restarted_kernel_freezes_the_panel(
+    restarted: LabNotebook, busy: bool
+) -> None:
     """Where JupyterLab's widget manager tells it; where that fails: test_flows.py."""
-    with lab.open(["%load_ext xla_nb"]) as notebook:
-        notebook.run(0)
-        notebook.execute("%xla_start -n 1")
-        if busy:
-            notebook.run(notebook.add("%%xla\nimport time\nwhile True: time.sleep(0.1)"))
-        notebook.save()
-        notebook.reload()
-        if busy:
-            notebook.interrupt()
-        panel = notebook.output(notebook.execute("%xla_ranks")).locator(".xn-panel")
-        expect(panel.locator(".xn-headline")).to_have_text("1 live rank, idle")
-        notebook.restart()
-        told = re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$")
-        expect(panel.locator(".xn-headline")).to_have_text(told)
-        expect(panel.get_by_role("button", name="Shut down")).to_be_disabled()
-        assert notebook.text(notebook.execute("1 + 1")) == "2"
-        again = notebook.output(notebook.execute("%load_ext xla_nb\n%xla_start -n 1"))
-        expect(again.locator(".xn-headline")).to_have_text("1 live rank, idle")
+    restarted.execute("%xla_start -n 1")
+    if busy:
+        restarted.run(restarted.add("%%xla\nimport time\nwhile True: time.sleep(0.1)"))
+    restarted.save()
+    restarted.reload()
+    if busy:
+        restarted.interrupt()
+    panel = restarted.output(restarted.execute("%xla_ranks")).locator(".xn-panel")
+    expect(panel.locator(".xn-headline")).to_have_text("1 live rank, idle")
+    restarted.restart()
+    told = re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$")
+    expect(panel.locator(".xn-headline")).to_have_text(told)
+    expect(panel.get_by_role("button", name="Shut down")).to_be_disabled()
+    assert restarted.text(restarted.execute("1 + 1")) == "2"
+    again = restarted.output(restarted.execute("%load_ext xla_nb\n%xla_start -n 1"))
+    expect(again.locator(".xn-headline")).to_have_text("1 live rank, idle")
+
+
+@pytest.mark.leaves("temporary", "processes")
+def test_a_kernel_that_is_shut_down_without_a_word_freezes_the_panel(
+    restarted: LabNotebook,
+) -> None:
+    """The last one: no kernel is left."""
+    started = restarted.execute("import os\n%xla_start -n 1\nprint('pid', os.getpid())")
+    headline = restarted.output(started).locator(".xn-headline")
+    expect(headline).to_have_text("1 live rank, idle")
+    pid = re.findall(r"pid (\d+)", restarted.text(started))[0]
+    halt(int(pid))
+    restarted.command("kernelmenu:shutdown")
+    expect(headline).to_have_text(re.compile("^Kernel disconnected; last update"))

@@ -23,14 +23,6 @@ ANOTHER_VIEW = "void mount(document.body.appendChild(document.createElement('div
 ACKNOWLEDGE = "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
 
 
-@pytest.fixture(scope="module")
-def page(context: BrowserContext) -> Iterator[Page]:
-    """The page of each test's first panel."""
-    page = context.new_page()
-    yield page
-    page.close()
-
-
 @pytest.fixture
 def opened(context: BrowserContext, page: Page) -> Iterator[Opener]:
     """Opens panels; none of them may raise an error or request a file."""

@@ -116,9 +116,9 @@ def kept(*snapshots: Snapshot) -> NotebookNode:
 
 
 @pytest.fixture(scope="module")
-def untrusted(lab: Lab) -> Any:
-    with lab.open(lab.write(kept(*SHOWN)), kernel=False) as notebook:
-        yield notebook
+def untrusted(lab: Lab, viewer: LabNotebook) -> LabNotebook:
+    viewer.turn_to(lab.write(kept(*SHOWN)))
+    return viewer
 
 
 def drawn(notebook: LabNotebook, cell: int) -> Any:

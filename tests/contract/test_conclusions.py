@@ -59,6 +59,7 @@ def ended(notebook, tmp_path):
 COMPILES = "sample.changes_at and sample.compile_seconds > 2.3"
 
 
+@pytest.mark.slow
 def test_the_line_whose_shape_changes_in_every_step_stays_with_what_it_cost(ended):
     body = """
         y = torch.ones(step, 8, device=torch_xla.device())

@@ -140,6 +140,7 @@ def test_below_a_stopped_run_stands_that_it_was_stopped(notebook, option, view):
     assert shown.below == "RunFailed: the run was stopped."
 
 
+@pytest.mark.slow
 def test_a_script_is_told_of_an_error_once_before_its_exception(tmp_path):
     script = tmp_path / "fails.py"
     launch = "import xla_nb\ntry: xla_nb.spawn(fail, n=2)\nexcept xla_nb.RunFailed: pass\n"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.kernel import Notebook
+from tests.support.kernel import COLD, Notebook
 
 
 def spawn(cell, options="-n 2"):
@@ -208,6 +208,7 @@ def test_a_cell_that_catches_that_launches_nothing_either(refused):
     assert "goes on" not in shown.stdout
 
 
+@pytest.mark.slow
 def test_an_ordinary_cell_may_open_the_device_after_one_was_refused(home):
     kernel = Notebook()  # of its own, as it opens its device
     try:
@@ -349,7 +350,7 @@ def test_a_slow_import_of_torch_xla_is_told_while_it_lasts(home, tmp_path):
 
     kernel = Notebook()  # of its own, which has not imported it
     try:
-        kernel.ok(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n%load_ext xla_nb")
+        kernel.ok(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{COLD}")
         shown = kernel.run(spawn("import torch_xla\ndef f(rank): pass", "-n 1"), during=seen)
     finally:
         kernel.close()

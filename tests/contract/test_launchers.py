@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.kernel import Notebook
+from tests.support.kernel import COLD, Notebook
 
 ABOVE = """
 import torch, torch_xla, xla_nb
@@ -183,8 +183,8 @@ def test_an_error_of_the_one_process_is_the_programs_own(trained):
     assert (shown.ename, "boom" in shown.error) == ("ValueError", True)
 
 
-CHIPS = """
-%load_ext xla_nb
+CHIPS = f"""
+{COLD}
 import os, torch_xla
 import torch_xla.distributed.xla_multiprocessing as xmp
 from xla_nb.topology import chips

@@ -59,9 +59,9 @@ def main(rank):
     "loop",
     (
         "loader",
-        "xla_nb.progress(loader)",
+        pytest.param("xla_nb.progress(loader)", marks=pytest.mark.slow),
         "torch_xla.distributed.parallel_loader.MpDeviceLoader(loader, 'xla')",
-        "xla_nb.progress(Items()[n] for n in range(40))",
+        pytest.param("xla_nb.progress(Items()[n] for n in range(40))", marks=pytest.mark.slow),
     ),
 )
 def test_a_first_batch_that_takes_long_is_no_reason_to_say_that_ranks_wait_for_data(watched, loop):

@@ -171,6 +171,7 @@ def test_launches_in_ordinary_cells_show_it(notebook):
     assert "[0] returned 7\n[1] returned 8\n" in text
 
 
+@pytest.mark.slow
 def test_a_script_prints_it_before_the_last_line(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.support.kernel import Notebook
+from tests.support.kernel import COLD, Notebook
 
 #: The machine has four chips, as far as xla_nb looks.
-CHIPS = """
-%load_ext xla_nb
+CHIPS = f"""
+{COLD}
 import os, torch, torch_xla
 from xla_nb.topology import chips
 chips.count_chips = lambda *_: 4
@@ -225,12 +225,13 @@ def openable():
 def test_a_word_in_the_cell_allows_it(openable):
     openable.ok("%unload_ext xla_nb")
     assert openable.value("type(torch_xla._XLAC._xla_get_devices).__name__") != "'partial'"
-    openable.ok("%load_ext xla_nb")
+    openable.ok(COLD)
     assert openable.run("torch_xla.device()").ename == "UsageError"
     openable.ok("torch_xla.device()  # xla: allow")
     openable.ok("torch_xla.device()")  # it is open now
 
 
+@pytest.mark.slow
 def test_a_setting_allows_it(openable):
     assert openable.run("x = torch.ones(2).to('xla')").status == "error"
     openable.ok("%xla_config guard=off")

@@ -437,6 +437,7 @@ def test_a_script_that_has_not_asked_gets_torch_xlas_own_launcher(tmp_path):
     assert "Unsupported nprocs (3)" in script(tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_a_process_of_torchrun_is_told_to_start_without_it(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     ended = script(tmp_path, "install")

@@ -104,6 +104,7 @@ def test_a_job_that_is_killed_leaves_no_folders(notebook, before):
     assert left() == before
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_killed_before_its_first_launch_leaves_no_folders(before):
     notebook = Notebook()
     notebook.ok("%load_ext xla_nb")
@@ -124,7 +125,14 @@ def test_files_that_ranks_make_are_in_the_users_own_folder(notebook, tmp_path):
     assert notebook.value(f"own[1] == ({str(tmp_path)!r},) * 2") == "True"
 
 
-@pytest.mark.parametrize("which", ["server", pytest.param("kernel", marks=pytest.mark.slow), "all"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param("server", marks=pytest.mark.slow),
+        pytest.param("kernel", marks=pytest.mark.slow),
+        "all",
+    ],
+)
 def test_processes_that_are_killed_during_a_run_leave_nothing(doomed, before, which):
     """`server`: nobody but the notebook is there to end what it has started."""
     doomed.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")

@@ -1,7 +1,7 @@
 """Generated notebooks: a call gives on a rank what it gives in the notebook, or is refused by name.
 
 The last cell of a notebook defines `f`, which calls and compares all that there is; `f(0)` on a
-rank is compared with `f(0)` in the notebook. XLA_NB_NOTEBOOKS sets how many (300; 10,000 were run
+rank is compared with `f(0)` in the notebook. XLA_NB_NOTEBOOKS sets how many (100; 10,000 were run
 once, docs/reliability.md).
 """
 
@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from tests.support.generated import notebooks
 from tests.support.notebook_double import Notebook
 
-NOTEBOOKS = int(os.environ.get("XLA_NB_NOTEBOOKS") or 300)
+NOTEBOOKS = int(os.environ.get("XLA_NB_NOTEBOOKS") or 100)
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")

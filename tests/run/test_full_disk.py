@@ -45,9 +45,9 @@ def test_ranks_go_on_where_their_output_does_not_fit_and_tell_so_once(notebook):
     assert "[0] Cannot" not in shown.stderr
 
 
-@pytest.fixture
-def limited() -> Iterator[Notebook]:
-    """A kernel of its own, whose files will be limited."""
+@pytest.fixture(scope="module")
+def own_kernel() -> Iterator[Notebook]:
+    """A kernel whose files will be limited."""
     notebook = Notebook()
     notebook.ok("import resource, xla_nb\n%load_ext xla_nb")
     notebook.ok(
@@ -55,9 +55,17 @@ def limited() -> Iterator[Notebook]:
         "    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))"
     )
+    # A process that stays, as in the session's kernel.
+    notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")
+    notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
     yield notebook
-    notebook.ok("limit(resource.RLIM_INFINITY)")
     notebook.close()
+
+
+@pytest.fixture
+def limited(own_kernel: Notebook) -> Iterator[Notebook]:
+    yield own_kernel
+    own_kernel.ok("limit(resource.RLIM_INFINITY)")
 
 
 WAITS = (
@@ -115,6 +123,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_ranks_that_fill_the_disk_run_to_their_ends_and_say_what_is_lost(tiny):
     notebook = Notebook(XLA_NB_HOME=str(tiny))
     try:

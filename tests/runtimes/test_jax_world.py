@@ -71,10 +71,12 @@ def test_the_others_do_not_need_rank_0(worlds: Worlds) -> None:
     quiet(run)
 
 
+@pytest.mark.slow
 def test_a_rank_can_fork_workers(worlds: Worlds) -> None:
     assert worlds.run("loads_data").values() == [[24.0, 88.0]] * 4
 
 
+@pytest.mark.slow
 def test_proxies_are_not_used_for_this_machine(worlds: Worlds) -> None:
     nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     assert worlds.run("forms", env=nowhere).values()[0]["sum"] == 10.0

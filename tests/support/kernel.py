@@ -17,6 +17,10 @@ from typing import Any
 
 from jupyter_client import KernelManager
 
+#: Loads the extension in a kernel that launches nothing: a fork server would import torch_xla there
+#: for nothing, which takes five seconds of CPU.
+COLD = "from xla_nb import api\napi.engine().warm = lambda imports: None\n%load_ext xla_nb\n"
+
 
 @dataclass
 class Shown:

@@ -27,7 +27,7 @@ CUT = WHOLE | {
 @pytest.mark.parametrize(
     ("scenario", "cuts"),
     [
-        ("trains_data_parallel", WHOLE),
+        pytest.param("trains_data_parallel", WHOLE, marks=pytest.mark.slow),
         ("trains_parameters_sharded", CUT),
     ],
 )

@@ -261,6 +261,7 @@ def test_a_long_text_is_cut_in_a_script(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "… 40 more lines"
 
 
+@pytest.mark.slow
 def test_a_script_prints_what_its_ranks_display(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

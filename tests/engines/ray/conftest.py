@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernel import Notebook
+from tests.support.kernel import COLD, Notebook
 from tests.support.ray_nodes import Nodes
 
 HERE = Path(__file__).parent
@@ -37,7 +37,7 @@ def on_ray(nodes: Nodes) -> Iterator[Notebook]:
     """A notebook connected to the cluster, its hosts warm. Not the session's notebook: cells
     launched here bind names such as torch, and a later test that uses one would import it."""
     notebook = Notebook(RAY_ADDRESS=nodes.address)
-    notebook.ok("%load_ext xla_nb")
+    notebook.ok(COLD)  # on this machine nothing is launched
     notebook.ok(f"%%xla_spawn -n 1 --on ray --hosts {HOSTS}\ndef warm(rank): pass", timeout=300)
     yield notebook
     notebook.close()
