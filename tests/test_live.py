@@ -409,6 +409,16 @@ def test_a_settings_module_is_as_the_notebook_has_it_however_a_cell_gets_at_it(l
     assert results(live, asked, "1") == "{1: ((0.1, 9, 1), 9, 0.1, {'epochs': 9})}"  # the ranks'
 
 
+def test_the_first_cell_that_names_a_module_alone_has_the_notebooks_values(live, module):
+    module("alone_there", SETTINGS, 1e9)
+    live.ok("import alone_there, xla_nb\nalone_there.lr = 5\nalone_there.FOUND['a'] = 3")
+    live.ok(
+        "with xla_nb.ranks('alone', n=1) as others:\n"
+        "    got_ = others.run(\"alone_there.lr, alone_there.FOUND['a']\").results"
+    )
+    assert live.value("got_") == "{0: (5, 3)}"
+
+
 def test_what_was_imported_from_a_module_is_that_also_where_another_took_its_place(live, module):
     module("replaced_there", "def says(): return 'own'\n", 1e9)
     live.ok("import replaced_there\nfrom replaced_there import says as own_says")

@@ -83,7 +83,7 @@ class Look:
         """Look at all that these lead to; `spare`: they need not be sent."""
         self._live.used.update({key: one for key, one in keys.items() if type(key) is str})
         self._todo.update(keys)
-        while self._todo:
+        while self._todo or self._has_more():
             key = next(iter(self._todo))
             obj = self._todo.pop(key)
             self.objects[key] = obj
@@ -103,10 +103,13 @@ class Look:
                     self._todo.setdefault(token, definition)
             if isinstance(obj, type):
                 self._live.used.update((one.__name__, one) for one in self._live.subclasses(obj))
-            if not self._todo:
-                self._todo.update(self._named())
-            if not self._todo:
-                self._todo.update(self._in_modules())
+
+    def _has_more(self) -> bool:
+        """Whether something came up that was not looked at yet; it is to be looked at next."""
+        self._todo.update(self._named())
+        if not self._todo:
+            self._todo.update(self._in_modules())
+        return bool(self._todo)
 
     def _in_modules(self) -> dict[Key, object]:
         """What is to be set in modules, and was not looked at yet."""

@@ -29,7 +29,7 @@ _LATE = ("compiling", "data", "blocked")
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
 _PACE = 10.0  # seconds of steps, or one step, of which their time is told
 _LEAST_SPANS = 4  # between marks, however long: one slow step says little of the others
-_ALIKE = 0.75  # of the spans, at least, have steps as long as half of them do, or all count
+_ALIKE = 0.75  # of the steps, at least, are about as long as half of them are: their time is told
 _COMPILING = 0.1  # of a span, from which it says nothing of steps that do not compile
 _APART = 0.9  # seconds between two marks that are kept
 _LATELY = 2.0  # seconds, in most of which a rank did what it is said to do
@@ -133,9 +133,9 @@ class Track:
 
     @property
     def step(self) -> float | None:
-        """Seconds from one of its last steps to the next; None until some of them were seen. A few
-        that compile are left out, and what takes more than twice as long as half of them do, as
-        what lies between epochs."""
+        """Seconds from one of its last steps to the next; None until some of them were seen, and
+        where they differ much. A few that compile are left out, and what takes more than twice as
+        long as half of them do, as what lies between epochs."""
         if self.pace is None:
             return None
         late = self._marks[-1].at - _PACE
@@ -149,10 +149,9 @@ class Track:
         each = [span.seconds / span.steps for span in spans for _ in range(span.steps)]
         most = 2 * statistics.median_low(each) if each else 0.0
         like = [span for span in spans if span.seconds <= most * span.steps]
-        like = spans if len(like) < _ALIKE * len(spans) else like
-        if sum(span.seconds for span in like) < _SURE:
-            return None
-        return sum(span.seconds for span in like) / sum(span.steps for span in like)
+        steps, seconds = sum(span.steps for span in like), sum(span.seconds for span in like)
+        known = seconds >= _SURE and steps >= _ALIKE * len(each)
+        return seconds / steps if known else None
 
     # ---------------------------------------------------------- the lane
 
