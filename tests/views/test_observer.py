@@ -48,6 +48,24 @@ def card(observer, rank):
     return observer.snapshot().cards[rank]
 
 
+# ---------------------------------------------------------------- output
+
+
+def test_a_line_that_is_held_back_at_the_end_keeps_its_place_in_the_order(run):
+    seeing = Observer(run, notes=True)
+    started(run, 0)
+    bar, out = run.record.log(0, "err"), run.record.log(0, "out")
+    bar.write_text("\rbar:  50%")
+    seeing.read(budget=100)
+    bar.write_text("\rbar:  50%\rbar: 100%\n")
+    out.write_text("after\n")
+    seeing.read(budget=100)
+    seeing.finish()
+    times = [run.arrivals.times(path.name, 1, 0, 0)[0] for path in (bar, out)]
+    assert times == sorted(times)
+    assert math.isfinite(times[0])
+
+
 # ---------------------------------------------------------------- cards
 
 

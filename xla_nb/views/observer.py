@@ -143,6 +143,11 @@ class Observer:
                     output.append(Lines(rank, stream, block))
         return output
 
+    def finish(self) -> None:
+        """Read the rest, of a run that has ended: also lines that are held back are noted."""
+        for tail in self._tails.values():
+            tail.finish_raw()
+
     def read_before(self, budget: int) -> list[Lines]:
         """The newest lines that `read` has given, about `budget` in all, for a page that has not
         seen them."""

@@ -82,6 +82,7 @@ class PanelView:
             if not self._left:
                 self._handle_requests()
                 self._observer.read(_BUDGET)
+                self._observer.finish()
                 self._observer.sample()
                 end = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
                 self._live.update(end, raw=True)
