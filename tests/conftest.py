@@ -161,7 +161,7 @@ def nothing_left_behind(
 
 def remaining(before: dict[str, set[Any]]) -> dict[str, list[tuple[Any, str]]]:
     """What is there now and was not before, each thing with its description."""
-    deadline = time.monotonic() + PATIENCE
+    deadline, collected = time.monotonic() + PATIENCE, False
     while True:
         left = {}
         for kind, known in before.items():
@@ -171,8 +171,9 @@ def remaining(before: dict[str, set[Any]]) -> dict[str, list[tuple[Any, str]]]:
                 left[kind] = found
         if not left or time.monotonic() > deadline:
             return left
-        if left.keys() != {"processes"}:  # those end by themselves
+        if left.keys() != {"processes"} or not collected:  # those end by themselves
             gc.collect()  # what only garbage holds open is not left behind
+            collected = True
         time.sleep(0.05)
 
 

@@ -527,7 +527,7 @@ def test_a_script_keeps_ranks_and_leaves_none(tmp_path):
 
 
 INTERRUPTED = """
-from xla_nb.simulation.agreement import Programs
+from xla_nb.simulation.programs import Programs
 begin = Programs.begin
 def interrupted(self, *given):
     Programs.begin = begin
