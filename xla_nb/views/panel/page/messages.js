@@ -8,7 +8,7 @@ export const readBar = reader({ part: number, ...each(string, "label done left")
 const readDiagnosis = reader({ sentence: string, ranks, level: (x) => (LEVELS.includes(x) ? x : "calm") });
 export const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
-	...each(string, "device host from place detail line"),
+	...each(string, "device host from place detail line pace"),
 	...each(number, "since used step waits memory"),
 	rank: amount,
 	facts: (x) => objects(x).map(readFact),
