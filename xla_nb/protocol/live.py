@@ -109,7 +109,18 @@ class Live:
         self.kin: list[type] = []
         self.seen: set[str] = set()
         self.uses = own_modules.Uses()
+        self._looked_at = self.uses.size
         self._source(self.uses)
+
+    def in_modules(self) -> Mapping[own_modules.Key, object]:
+        """What is to be set in modules by all that was collected; nothing if nothing has come to
+        that since this was asked."""
+        if self.uses.size == self._looked_at:
+            return {}
+        self._looked_at = self.uses.size
+        found = self.uses.found()
+        self.notes |= found.notes
+        return found.values
 
     def anew(self) -> Live:
         """For another pickle of the same notebook's."""

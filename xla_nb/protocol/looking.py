@@ -64,7 +64,6 @@ class Look:
         self._live = live
         self._units: dict[Key, Unit] = {}
         self._todo: dict[Key, Any] = {}
-        self._looked_at = (0, 0)
         self._alive: list[Packed] = []  # or an object made for one pickle has the id of another's
 
     def at(self, names: Mapping[str, object], others: Mapping[Key, object]) -> dict[Key, Unit]:
@@ -113,13 +112,7 @@ class Look:
 
     def _in_modules(self) -> dict[Key, object]:
         """What is to be set in modules, and was not looked at yet."""
-        uses = self._live.uses
-        if uses.size == self._looked_at:
-            return {}
-        self._looked_at = uses.size
-        found = uses.found()
-        self._live.notes |= found.notes
-        return {key: one for key, one in found.values.items() if key not in self.objects}
+        return {key: one for key, one in self._live.in_modules().items() if key not in self.objects}
 
     def _named(self) -> Iterator[tuple[str, object]]:
         """Names that came up, of code and of definitions."""

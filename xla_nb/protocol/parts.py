@@ -281,15 +281,6 @@ def is_found_by_name(definition: Any) -> bool:
     return bool(cloudpickle._should_pickle_by_reference(definition))
 
 
-def is_of_a_module(value: object) -> bool:
-    """Whether it is a module, or a class or function that one defines."""
-    if isinstance(value, type):
-        return not is_made_here(value)
-    if isinstance(value, types.FunctionType):
-        return importable(value)
-    return isinstance(value, types.ModuleType | types.BuiltinFunctionType)
-
-
 def is_modules(globals_: dict[str, Any], name: str) -> bool:
     module = sys.modules.get(name)
     found = getattr(module, "__spec__", None) is not None

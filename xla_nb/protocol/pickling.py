@@ -209,7 +209,6 @@ class LivePickler(Pickler):
         self._containers: dict[int, list[Call]] = {}  # what gives those that pickle writes itself
         self._ids = live.owned.ids
         self._set: set[own_modules.Key] = set()
-        self._looked_at = (0, 0)
 
     def write(self, values: dict[str, object]) -> None:
         """Code before the data whose methods it is."""
@@ -250,14 +249,8 @@ class LivePickler(Pickler):
                 return
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
-        """What is to be set in modules by what was written so far, if anything has come to that."""
-        uses = self._live.uses
-        if not self._live.asks_for_more or uses.size == self._looked_at:
-            return {}
-        self._looked_at = uses.size
-        found = uses.found()
-        self._live.notes |= found.notes
-        return found.values
+        """What is to be set in modules by what was written so far, and was not told yet."""
+        return self._live.in_modules() if self._live.asks_for_more else {}
 
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is float:  # of which there may be millions
