@@ -21,6 +21,7 @@ from tests.browser.lab import Lab, LabNotebook
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "no browser on PATH; looked for " + ", ".join(NAMES)
+LAB = pytest.StashKey[Lab]()
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("browser")
+
+
+def pytest_exception_interact(node: pytest.Item) -> None:
+    """Let no test wait for what one that failed has left: they share kernels."""
+    if LAB in node.config.stash:
+        node.config.stash[LAB].interrupt()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -77,9 +84,13 @@ def page(context: BrowserContext) -> Page:
 
 
 @pytest.fixture(scope="package")
-def lab(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(
+    chromium: Browser, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Lab]:
     started = Lab(chromium, tmp_path_factory.mktemp("lab"))
+    pytestconfig.stash[LAB] = started
     yield started
+    del pytestconfig.stash[LAB]
     started.close()
 
 

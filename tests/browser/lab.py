@@ -178,6 +178,12 @@ class Lab:
         sessions = self.request("GET", "api/sessions")
         return [session["kernel"]["id"] for session in sessions if session["path"] == name]
 
+    def interrupt(self) -> None:
+        """Interrupt the kernels that are busy."""
+        for kernel in self.request("GET", "api/kernels"):
+            if kernel["execution_state"] == "busy":
+                self.request("POST", f"api/kernels/{kernel['id']}/interrupt")
+
     def shut_down(self, kernel: str) -> None:
         """End a kernel, and wait until it and all that it started have gone."""
         family = [

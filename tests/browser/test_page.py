@@ -1385,10 +1385,14 @@ def test_lines_left_out_are_counted(panel: Panel) -> None:
     assert panel.rows() == ["… 4,210 lines not shown, in rank-3.out", "after"]
 
 
-def test_a_block_sent_twice_is_shown_once(panel: Panel) -> None:
-    panel.tell(lines=[block(0, "once", start=0)])
-    panel.tell(lines=[block(0, "once", start=0)])
-    assert panel.rows() == ["once"]
+def test_a_page_that_is_opened_late_shows_each_line_once(panel: Panel) -> None:
+    page = panel.wait_sent("whole")["page"]
+    panel.tell(lines=[block(0, "long", "the end", start=90)])  # before the kernel had heard of it
+    panel.tell(pages=["another"], before=[block(0, "start", start=0)])
+    assert panel.rows() == ["long", "the end"]
+    before = [block(0, "start", "long", "the end", start=80)]  # as far as one look goes back
+    panel.tell(pages=["another", page], before=before, lines=[block(0, "more", start=99)])
+    assert panel.rows() == ["start", "long", "the end", "more"]
 
 
 def test_copy_gives_the_lines_without_styles(panel: Panel) -> None:

@@ -48,7 +48,9 @@ def _returned(program: Program) -> tuple[str, str]:
         with tempfile.TemporaryDirectory() as folder:
             path, shown = Path(folder) / f"{program.name}.py", Path(folder) / "shown"
             module_file.write(program, path)
-            env = {**environment(), loader.PARCEL: loader.parcel_path(fd)}
+            # For what torch makes when it is imported, and removes in processes that end as usual.
+            its = {loader.PARCEL: loader.parcel_path(fd), "TMPDIR": folder}
+            env = environment() | its
             order = [str(path), program.entry, str(shown), sys.path, env]
             server = _servers[-1]
             assert server.stdin is not None
@@ -88,6 +90,7 @@ def _serve() -> None:
                     os.dup2(file.fileno(), fd)
                 os.environ.clear()
                 os.environ.update(env)
+                tempfile.tempdir = None
                 sys.path[:] = folders
                 try:
                     main = vars(loader.load(Path(path)))

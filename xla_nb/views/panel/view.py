@@ -48,8 +48,8 @@ class PanelView:
         self._news = messages.PanelNews()
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "repeat", "save"), 0.0)
-        self._whole, self._reopened = True, False
-        self._pages: set[str] = set()
+        self._whole = True
+        self._pages: dict[str, bool] = {}  # by the page's id: whether it has what came before
         self._sampled, self._repeated = messages.Turns(_MANY), messages.Turns(_MANY)
         self._focus: int | None = None
         self._phases: Sequence[str] = ()
@@ -112,12 +112,16 @@ class PanelView:
 
     def _send_news(self, now: float) -> None:
         message: dict[str, Any] = {}
-        output = self._observer.read_before(_BUDGET) if self._reopened else []
-        output += self._observer.read(_BUDGET, self._focus)
-        whole, self._whole, self._reopened = self._whole, False, False
+        opened = [page for page, has_all in self._pages.items() if not has_all]
+        before = self._observer.read_before(_BUDGET) if opened else []
+        output = self._observer.read(_BUDGET, self._focus)
+        whole, self._whole = self._whole, False
         if whole or self._sample_if_due(now):
             self._forget(whole, now)
             message |= self._news.of(self._observer.snapshot(), self._observer, self._focus)
+        if opened:  # instead of what they have had since they were opened
+            self._pages = dict.fromkeys(self._pages, True)
+            message |= {"pages": opened, "before": [messages.lines(old) for old in before]}
         if output:
             message["lines"] = [messages.lines(new) for new in output]
         if message:
@@ -212,8 +216,7 @@ class PanelView:
 
     def _on_whole(self, message: dict[str, Any]) -> None:
         self._whole = True
-        self._reopened |= message["page"] not in self._pages
-        self._pages.add(message["page"])
+        self._pages.setdefault(message["page"], False)
         self._due["beat"] = 0.0
 
     def _on_focus(self, message: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ const bytes = (text) => (/^[\0-\x7f]*$/.test(text) ? text.length : encoder.encod
 export class Lines {
 	byRank = new Map();
 	received = new Map(); // number of lines by rank, with those not sent
-	newest = new Map(); // where the last block of a stream starts
 	next = 0;
 	ranks = 1;
 	focused = new Set();
@@ -25,9 +24,6 @@ export class Lines {
 	}
 
 	add(rank, stream, start, skipped, lines) {
-		const file = `${rank} ${stream}`;
-		if (start <= (this.newest.get(file) ?? -1)) return; // sent again
-		if (lines.length) this.newest.set(file, start);
 		const all = held(this.byRank, rank, () => []);
 		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, text: "" });
 		all.push(...this.read(rank, stream, start, lines));

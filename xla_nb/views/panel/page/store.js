@@ -107,17 +107,15 @@ export class Store {
 		this.speak(`Its ranks end with it. xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
 
-	thaw() {
-		this.frozen = null;
-		this.say = "";
-		this.askWhole();
-	}
-
 	// messages from the kernel
 
 	take(message) {
 		this.updated = new Date();
-		if (this.frozen !== null) this.thaw();
+		if (this.frozen !== null) {
+			this.frozen = null;
+			this.say = "";
+			this.askWhole();
+		}
 		const handler = `on_${message?.type}`;
 		if (message?.run === this.run && handler in this) this[handler](message);
 		else console.debug("xla_nb: ignored", message);
@@ -147,6 +145,13 @@ export class Store {
 		if (message.figures) this.plot(objects(message.figures), all);
 		if (message.lanes) this.lay(objects(message.lanes), all);
 		if (message.ran) this.remember(objects(message.ran), all);
+		if (list(message.pages).includes(PAGE)) {
+			// It has had a part of these lines, or none.
+			this.lines.byRank.clear();
+			this.lines.received.clear();
+			for (const view of this.views) view.parts.output.refresh();
+			this.print(objects(message.before));
+		}
 		if (message.lines) this.print(objects(message.lines));
 	}
 
@@ -265,11 +270,10 @@ export class Store {
 	askWhole() {
 		const wait = (this.askedWhole ?? -Infinity) + 1000 - performance.now();
 		if (wait > 0) {
-			const again = () => {
+			this.later ??= setTimeout(() => {
 				this.later = undefined;
 				this.askWhole();
-			};
-			this.later ??= setTimeout(again, wait);
+			}, wait);
 			return;
 		}
 		this.askedWhole = performance.now();
@@ -379,7 +383,7 @@ export class Store {
 	}
 
 	focus() {
-		const selected = [...this.views].map((view) => view.rank).filter((rank) => rank !== undefined);
+		const selected = [...this.views].map(({ rank }) => rank).filter((rank) => rank !== undefined);
 		this.lines.focused = new Set(selected);
 		this.send({ type: "focus", rank: selected.at(-1) ?? null });
 	}
