@@ -47,9 +47,11 @@ class Logging:
             logging.addLevelName(number, called)
         for name, (level, propagates, disabled) in self.loggers.items():
             logger = logging.getLogger(name)
-            logger.setLevel(level)
+            if logger.level != level:  # each call looks at all loggers, as `disable` does
+                logger.setLevel(level)
             logger.propagate, logger.disabled = propagates, disabled
-        logging.disable(self.disabled)
+        if logging.root.manager.disable != self.disabled:
+            logging.disable(self.disabled)
         for name, handlers in self.handlers.items():
             logger = logging.getLogger(name)
             if not logger.handlers:

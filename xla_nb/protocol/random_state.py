@@ -58,7 +58,8 @@ class Inheritance:
         if self.torch is not None:
             torch.set_rng_state(torch.from_numpy(self.torch.copy()))
         elif torch is not None:
-            torch.manual_seed(self.seed)
+            # Ranks have no other generator: torch.manual_seed would note for CUDA who calls it.
+            torch.default_generator.manual_seed(self.seed)
         if self.dtype is not None:
             torch.set_default_dtype(getattr(torch, self.dtype.removeprefix("torch.")))
 

@@ -98,8 +98,10 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     """Take over the notebook's working directory, environment, `sys.path` and keys."""
     name_process("xla_nb-job")
     _allow_open_files()
-    os.environ.clear()
-    os.environ.update({**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)})
+    wanted = {**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)}
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted.items() - os.environ.items())
     _complete_flags(imported)
     record = Record(order.request.record)
     capture(record, None, lambda text: sender.send(events.Notice(text=f"The cell: {text}")))

@@ -36,6 +36,8 @@ def say_device() -> None:
         os.putenv(_DEVICE, "CPU")
         tpu.num_available_chips = functools.partial(tpu_types.host_chips, dict(os.environ))
         tpu._get_metadata = functools.partial(_metadata, dict(os.environ))
+        # Without YAML, which each rank would parse twice.
+        tpu.get_tpu_env = functools.partial(tpu_types.tpu_env, dict(os.environ))
         tpu._using_env_vars = lambda: False
 
 

@@ -97,11 +97,13 @@ def _factor(scale: float, dtype: torch.dtype) -> Tensor:
 
 
 class Carrier:
-    """Performs the collectives of one rank."""
+    """Performs the collectives of one rank, in the process of which it is `of` its programs."""
 
-    def __init__(self, programs: Programs, memory: SharedMemory | None = None) -> None:
-        self.programs = programs
+    def __init__(self, memory: SharedMemory | None = None) -> None:
         self.memory = memory
+
+    def of(self, programs: Programs) -> None:
+        self.programs = programs
         self.rank = programs.rank
         self.size = programs.size
         self._lock = programs.lock

@@ -102,7 +102,11 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         self._memory = SharedMemory(share.here)
         self._board = Board(share.size) if share.size == share.ranks_here else None
         self._store = Store(share)
-        self._alive: list[object] = []  # replacements that torch does not own
+        self._carrier = Carrier(self._memory)
+        # Once, before the fork: in each rank it would take 5 ms. They are replacements that torch
+        # does not own.
+        self._alive = [*carry(self._carrier), *install_refusals()]
+        install_cuts()
         self.programs: Programs | None = None  # in a rank
 
     def physical_chip_count(self) -> int:
@@ -124,10 +128,8 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         if self._board is not None:
             self._board.listen()
         self.programs = Programs(Mesh(rank, share.size, streams), self._board)
-        carrier = Carrier(self.programs, self._memory)
-        self._alive = [*carry(carrier), *install_refusals()]
-        install_cuts()
-        self._answer_rendezvous(carrier)
+        self._carrier.of(self.programs)
+        self._answer_rendezvous(self._carrier)
 
     def _remote_streams(self, rank: int) -> dict[int, Stream]:
         share = self._share

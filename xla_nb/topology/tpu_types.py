@@ -241,17 +241,21 @@ def host_chips(environ: Mapping[str, str]) -> int:
     return math.prod(_bounds(environ[_CHIPS]))
 
 
+def tpu_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """What torch_xla reads of a TPU VM's attribute `tpu-env` (_internal/tpu.py, get_tpu_env)."""
+    return {
+        "ACCELERATOR_TYPE": environ[_TYPE],
+        "TPU_PROCESS_BOUNDS": environ[_HOSTS],
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": environ[_CHIPS],
+        "WORKER_ID": environ[WORKER],
+    }
+
+
 def metadata(environ: Mapping[str, str], key: str) -> str | None:
     """An attribute of a TPU VM that torch_xla asks the metadata server for (_internal/tpu.py,
     get_tpu_env and get_worker_ips); None for any other one."""
     if key == "tpu-env":
-        own = {
-            "ACCELERATOR_TYPE": environ[_TYPE],
-            "TPU_PROCESS_BOUNDS": environ[_HOSTS],
-            "TPU_CHIPS_PER_PROCESS_BOUNDS": environ[_CHIPS],
-            "WORKER_ID": environ[WORKER],
-        }
-        return "".join(f"{name}: '{value}'\n" for name, value in own.items())
+        return "".join(f"{name}: '{value}'\n" for name, value in tpu_env(environ).items())
     if key == "worker-network-endpoints":
         return ",".join(f"{name}:0:{name}" for name in environ[WORKERS].split(","))
     return None
