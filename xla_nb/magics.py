@@ -180,6 +180,7 @@ def _expanded(notebook: Notebook, line: str) -> str:
     return f"{expand(head, depth + 1)}{found[0]}{expand(tail, depth + 1)}"
 
 
+@functools.cache
 def _spawn_parser() -> Parser:
     made = _parser("%%xla_spawn", OPTIONS)
     made.add_argument("entry", nargs="?")
@@ -188,6 +189,7 @@ def _spawn_parser() -> Parser:
     return made
 
 
+@functools.cache
 def _topology_parser() -> Parser:
     made = _parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
     made.add_argument("--accelerator")
@@ -226,6 +228,7 @@ def _group_of(line: str) -> Group | None:
 
 
 @functools.cache  # a cell should not wait for it
+@functools.cache
 def _cell_parser() -> Parser:
     made = _parser("%%xla", live.OF_CELL)
     made.add_argument("ranks", nargs="?", type=Word)
@@ -234,6 +237,7 @@ def _cell_parser() -> Parser:
     return made
 
 
+@functools.cache
 def _start_parser() -> Parser:
     made = _parser("%xla_start", live.OF_GROUP)
     made.add_argument("--idle", type=Word)
@@ -241,18 +245,21 @@ def _start_parser() -> Parser:
     return made
 
 
+@functools.cache
 def _restart_parser() -> Parser:
     made = _shutdown_parser("%xla_restart")
     made.add_argument("--replay", action="store_true")
     return made
 
 
+@functools.cache
 def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
     made = _parser(prog, ())
     made.add_argument("name", nargs="?", default=DEFAULT)
     return made
 
 
+@functools.cache
 def _vars_parser() -> Parser:
     made = _parser("%xla_vars", ())
     made.add_argument("names", nargs="*", type=Word)

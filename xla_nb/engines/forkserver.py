@@ -145,14 +145,15 @@ class ForkServer:
             self._selector.close()
             self._control.close()
             os.close(self._parent)
-            for job in self._jobs.values():
-                job.sender.sock.close()
+            for other in self._jobs.values():
+                other.sender.sock.close()
+            job = importlib.import_module("xla_nb.rank.job")
+            job.get_ready()
             message, fds = channel.take(orders, 16, _FILES)
             orders.close()
             if message:
                 self._keep_files()
-                run = importlib.import_module("xla_nb.rank.job").run
-                status = run(Sender(socket.socket(fileno=fds[0])), self._imported, *fds[1:])
+                status = job.run(Sender(socket.socket(fileno=fds[0])), self._imported, *fds[1:])
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

@@ -33,6 +33,8 @@ from xla_nb.protocol import events, relay, weak
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
+from xla_nb.protocol.process_state import ProcessState
+from xla_nb.protocol.random_state import Inheritance
 from xla_nb.protocol.remake import take_notices
 from xla_nb.rank import asking, displays, entries, loader, loading, patches
 from xla_nb.rank.crashes import Crashes
@@ -47,6 +49,20 @@ from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers
 from xla_nb.wording import in_one_line
 
 _DIED_WITH_LOCK = "Rank {rank} died with the `lock`; it is free again."
+
+
+def get_ready() -> None:
+    """Do what is the same for all orders, in a process that is forked ahead of need."""
+    _allow_open_files()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forget_exit_handlers()
+    loading.watch_loaders()
+    displays.install()
+    asking.install()
+    patches.install()
+    # What an order will change: so the memory that it is in has been copied when the order comes.
+    for state in pickle.loads(pickle.dumps((Inheritance(), ProcessState()))):
+        state.take_on()
 
 
 def run(
@@ -97,7 +113,6 @@ class _Refused(Exception):
 def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: Sender) -> None:
     """Take over the notebook's working directory, environment, `sys.path` and keys."""
     name_process("xla_nb-job")
-    _allow_open_files()
     wanted = {**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)}
     for name in os.environ.keys() - wanted.keys():
         del os.environ[name]
@@ -110,12 +125,6 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     for given in (order.request.inheritance, order.request.state):
         if given is not None:
             given.take_on()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    forget_exit_handlers()
-    loading.watch_loaders()
-    displays.install()
-    asking.install()
-    patches.install()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
     try:
         os.chdir(order.request.cwd)

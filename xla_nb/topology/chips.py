@@ -6,8 +6,9 @@ are named below), without importing it.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from xla_nb.errors import UsageError
@@ -45,7 +46,7 @@ PROCESS_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 
 def count_chips(pci: Path = Path("/sys/bus/pci/devices")) -> int:
     """Count this host's TPU chips as torch_xla does, without importing it."""
-    return len(list(_pci_chips(pci)))
+    return len(_pci_chips(pci))
 
 
 def accelerator_type(
@@ -53,7 +54,7 @@ def accelerator_type(
 ) -> str | None:
     """The accelerator type, such as v5litepod-8: from the environment, else from PCI."""
     preset = environ.get("TPU_ACCELERATOR_TYPE")
-    models = list(_pci_chips(pci))
+    models = _pci_chips(pci)
     if preset or not models:
         return preset or None
     return _CHIPS[models[0]].format(chips=len(models)) or None
@@ -95,12 +96,11 @@ def simulated() -> bool:
     return choose_device(os.environ, count_chips()) == "CPU"
 
 
-def _pci_chips(pci: Path) -> Iterator[str]:
-    for vendor in sorted(pci.glob("*/vendor")):
-        if vendor.read_text().strip() == _VENDOR:
-            model = (vendor.parent / "device").read_text().strip()
-            if model in _CHIPS:
-                yield model
+@functools.cache
+def _pci_chips(pci: Path) -> tuple[str, ...]:
+    vendors = [one for one in sorted(pci.glob("*/vendor")) if one.read_text().strip() == _VENDOR]
+    models = ((one.parent / "device").read_text().strip() for one in vendors)
+    return tuple(model for model in models if model in _CHIPS)
 
 
 # --- how many ranks --------------------------------------------------------------------------
