@@ -206,14 +206,14 @@ class _Here:
 
     def __init__(self) -> None:
         self.is_on = False
-        self.tell: Callable[[str], object] = lambda notice: None
+        self.tell: Callable[[str], object] | None = None
         self.told: set[str] = set()
         self.put: list[tuple[ModuleType, str, object]] = []
         self.finder = _Finder()
         self.show = warnings.showwarning
 
     def used(self, notice: str) -> None:
-        if first_time(notice):
+        if first_time(notice) and self.tell is not None:
             self.tell(notice)
 
 
@@ -230,13 +230,14 @@ def first_time(notice: str) -> bool:
     return is_new
 
 
-def install(tell: Callable[[str], object] = lambda notice: None) -> None:
+def install(tell: Callable[[str], object] | None = None) -> None:
     """Let programs use the old names and parameters. `tell` gets the notice of each one that is
-    used; while they are there, whoever put them there is told."""
+    used; while they are there, the first one that was given."""
     here = _here()
+    here.tell = here.tell or tell
     if here.is_on:
         return
-    here.is_on, here.tell = True, tell
+    here.is_on = True
     for module in dict.fromkeys(module for module, _ in _NAMES):
         when_imported(module, _put)
     _functions().turn_on()
@@ -249,7 +250,7 @@ def install(tell: Callable[[str], object] = lambda notice: None) -> None:
 
 def uninstall() -> None:
     """Take them away again, but for what the program has bound to names of its own."""
-    _here().is_on = False
+    _here().is_on, _here().tell = False, None
     _functions().turn_off()
     if warnings.showwarning is _show:
         warnings.showwarning = _here().show

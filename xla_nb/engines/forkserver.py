@@ -147,7 +147,7 @@ class ForkServer:
             os.close(self._parent)
             for other in self._jobs.values():
                 other.sender.sock.close()
-            job = importlib.import_module("xla_nb.rank.job")
+            job = _job()
             job.get_ready()
             message, fds = channel.take(orders, 16, _FILES)
             orders.close()
@@ -202,6 +202,10 @@ class ForkServer:
         return [pid for pid in orphans if not linux.reaped(pid)]
 
 
+def _job() -> Any:
+    return importlib.import_module("xla_nb.rank.job")
+
+
 def _ended_child() -> tuple[int, int] | None:
     """Reap one ended child; returns its pid and exit status (negative for a signal)."""
     try:
@@ -235,6 +239,7 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
         tempfile.tempdir = folder  # torch makes one when it is imported
         for name in (*imports, *ALWAYS):
             importlib.import_module(name)
+        _job().install()
         runtimes.warm_up(imports)
         tempfile.tempdir = None
         # torch_xla's import calls basicConfig, which would make the user's own call a no-op.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from xla_nb.errors import UsageError
@@ -56,43 +57,68 @@ class Accelerated(_Call):
 # ---------------------------------------------------------------- launchers, on ranks
 
 
-#: What launched the program that this process of a run executes: a magic, or "" for a call.
-_launched_by: list[str] = []
+@dataclass
+class _Here:
+    """This process: which magic has launched what it executes, "" for a call, None where it is none
+    of a run; and whether it is to start ranks."""
+
+    magic: str | None = None
+    starts: bool = False
+
+
+@functools.cache
+def _here() -> _Here:
+    return _Here()
 
 
 @functools.cache
 def _launchers() -> InPlace:
     """Those of this process."""
 
-    def refuse(name: str) -> Callable[..., None]:
-        return lambda *_, **__: refuse_launch(name)
+    def refusing(name: str, called: str) -> Callable[..., Any]:
+        def launcher(*args: Any, **settings: Any) -> Any:
+            if not _here().starts:
+                refuse_launch(called)
+            return _launchers().original(name)(*args, **settings)
 
-    spawn, launch = refuse("xmp.spawn"), refuse("torch_xla.launch")
-    return launchers(spawn, launch, spawn, spawn, notebook_launcher)
+        return launcher
+
+    return launchers(
+        refusing("xla_multiprocessing.spawn", "xmp.spawn"),
+        refusing("torch_xla.launch", "torch_xla.launch"),
+        refusing("pjrt.spawn", "xmp.spawn"),
+        refusing("pjrt.run_multiprocess", "xmp.spawn"),
+        notebook_launcher,
+    )
 
 
-def refuse_launches(magic: str) -> None:
-    """Have launchers refuse from now on: code runs that this magic has launched, "" for a call."""
-    _launched_by[:] = [magic]
+def watch_launchers() -> None:
+    """Let the launchers of this process refuse where it belongs to a run."""
     if not _launchers().is_on:
         _launchers().turn_on()
 
 
+def refuse_launches(magic: str) -> None:
+    """Have launchers refuse from now on: code runs that this magic has launched, "" for a call."""
+    watch_launchers()
+    _here().magic, _here().starts = magic, False
+
+
 def allow_launches() -> None:
-    """Give launchers back what they do, for the job to start the ranks by them."""
-    _launchers().turn_off()
+    """Let launchers do what they do, for the job to start the ranks by them."""
+    _here().starts = True
 
 
 def is_rank() -> bool:
     """Whether this process belongs to a run: a job, a rank, or what was forked by one."""
-    return bool(_launched_by)
+    return _here().magic is not None
 
 
 def refuse_launch(launcher: str) -> None:
     """Raises UsageError in a process of a run."""
-    if not is_rank():
+    magic = _here().magic
+    if magic is None:
         return
-    magic = _launched_by[0]
     if magic:
         raise UsageError(launched_already(magic, launcher))
     raise UsageError(

@@ -51,15 +51,21 @@ from xla_nb.wording import in_one_line
 _DIED_WITH_LOCK = "Rank {rank} died with the `lock`; it is free again."
 
 
+def install() -> None:
+    """Replace in the fork server what is to be otherwise in all jobs and ranks."""
+    loading.watch_loaders()
+    displays.install()
+    asking.install()
+    patches.install()
+    old_names.install()
+    entries.watch_launchers()
+
+
 def get_ready() -> None:
     """Do what is the same for all orders, in a process that is forked ahead of need."""
     _allow_open_files()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forget_exit_handlers()
-    loading.watch_loaders()
-    displays.install()
-    asking.install()
-    patches.install()
     # What an order will change: so the memory that it is in has been copied when the order comes.
     for state in pickle.loads(pickle.dumps((Inheritance(), ProcessState()))):
         state.take_on()

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import decimal
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -32,6 +33,10 @@ IMPORTS = (
     "torch_xla.distributed.xla_multiprocessing",
     "xla_nb.simulation.host",
 )
+
+
+#: Those of xla_model.xla_real_devices and _internal/tpu.version.
+_PATTERNS = (r"xla:(\d+)$", r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
@@ -60,7 +65,7 @@ def opened() -> str | None:
 
 
 def warm_up() -> None:
-    """Compile torch_xla's pattern of device names, and read what `torch.library` reads of the
+    """Compile torch_xla's patterns, which `re` keeps, and read what `torch.library` reads of the
     callers of each library. A third of what it takes a rank to join was this."""
     import linecache
 
@@ -70,6 +75,8 @@ def warm_up() -> None:
     from xla_nb.simulation import refusals, torch_names
 
     utils.parse_xla_device("CPU:0")
+    for pattern in _PATTERNS:
+        re.compile(pattern)
     for module in (torch.library, torch_names, refusals):
         linecache.getlines(str(module.__file__))
 

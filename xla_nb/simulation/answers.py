@@ -34,10 +34,11 @@ def say_device() -> None:
     if tpu_types.type_answered(os.environ):
         os.environ[_DEVICE] = "TPU"
         os.putenv(_DEVICE, "CPU")
-        tpu.num_available_chips = functools.partial(tpu_types.host_chips, dict(os.environ))
-        tpu._get_metadata = functools.partial(_metadata, dict(os.environ))
+        environ = dict(os.environ)
+        tpu.num_available_chips = functools.partial(tpu_types.host_chips, environ)
+        tpu._get_metadata = functools.partial(_metadata, environ)
         # Without YAML, which each rank would parse twice.
-        tpu.get_tpu_env = functools.partial(tpu_types.tpu_env, dict(os.environ))
+        tpu.get_tpu_env = functools.partial(tpu_types.tpu_env, environ)
         tpu._using_env_vars = lambda: False
 
 
