@@ -8,6 +8,7 @@ import pytest
 from xla_nb.protocol import events
 
 SAMPLES = [
+    events.Launched(),
     events.HostsPlaced(names=("here", "there")),
     events.HostLost(host="there", why="its node died"),
     events.JobStarted(pid=1, host="here", ranks=4, simulated=True),

@@ -79,12 +79,12 @@ def test_a_compilation_is_timed_from_where_it_was_seen_first():
 
 @pytest.fixture
 def rate():
-    """The rate of a loop at a time when so many items are done, and so much was compiled."""
+    """The rate of a loop whose last item was done at a time, and so much was compiled."""
     rates = Rates()
 
     def rate(loop, done, now, compiled=0.0):
-        loop.done = done
-        return rates.look([loop], now, compiled)[0].rate
+        loop.done, loop.at = done, now
+        return rates.look([loop], compiled)[0].rate
 
     return rate
 
@@ -96,7 +96,7 @@ def loop():
 
 def test_a_loop_has_its_label_and_progress(loop):
     loop.done = 7
-    (state,) = Rates().look([loop], 0.0)
+    (state,) = Rates().look([loop])
     assert (state.label, state.done, state.total) == ("train", 7, 1000)
 
 
@@ -147,8 +147,8 @@ def test_a_new_loop_does_not_inherit_the_rate_of_a_deleted_one():
     rates = Rates()
     for now in range(100):  # the next one is likely to be at the same address
         loop = progress(range(1000))
-        loop.done = now
-        assert rates.look([loop], float(now))[0].rate is None
+        loop.done = loop.at = now
+        assert rates.look([loop])[0].rate is None
         del loop
 
 
@@ -218,6 +218,7 @@ class Metered:
                 counts=lambda: gauges.counts(self.xlac),
                 waiting=lambda: self.waiting,
                 waited=lambda: self.waited,
+                usual_wait=lambda: 0.5,
                 memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
             self.request,

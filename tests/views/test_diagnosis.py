@@ -279,6 +279,12 @@ def test_no_rank_is_called_the_slowest_without_proof(waits, more):
     assert crowd(*waits, **more).level == "calm"
 
 
+def test_a_rank_for_which_all_wait_long_now_and_then_is_no_slow_step():
+    newest = Sample(at=200.0, since=200.0, steps=1000, usual_wait=3.0)  # three validations, say
+    told = "The others waited 9.0 s of the last 10 s for rank 0"
+    assert crowd(0.0, 9.0, 9.0, seconds=10.0, newest=newest).sentence == told
+
+
 def test_ranks_that_do_not_take_the_same_steps_are_not_compared():
     paces = {0: pace(waited=15.0), 1: pace(steps=50)}
     assert diagnose(snapshot(card(0), card(1)), paces).level == "calm"

@@ -251,6 +251,12 @@ def test_memory_is_bounded():
     assert len(made._marks) < 150
 
 
+def test_the_time_of_items_is_from_one_to_the_next_and_not_from_sample_to_sample():
+    seen = [(100.2, 1, 100.0), (102.1, 2, 102.0), (104.24, 3, 104.0), (106.0, 4, 106.0)]
+    made = track(*((at, {"items": n, "items_at": done}) for at, n, done in seen))
+    assert made.step == pytest.approx(2.0)
+
+
 def test_time_between_cells_is_no_part_of_a_step():
     made = track(
         (100.0, {"steps": 1}),

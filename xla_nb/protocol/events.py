@@ -26,6 +26,11 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Launched(Event):
+    """The notebook has ordered the run's jobs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostsPlaced(Event):
     """The run has several hosts, `names` in order; each will start a job of its own."""
 

@@ -76,7 +76,7 @@ class Compiling:
 
 @dataclass
 class _Timed:
-    """A loop when its `done` last changed, and what was compiled until then. `spans` are the newest
+    """A loop when its last item was done, and what was compiled until then. `spans` are the newest
     times between two such moments: items, seconds, seconds of compiling. The first is not
     counted."""
 
@@ -112,17 +112,15 @@ class Rates:
     def __init__(self) -> None:
         self._states: dict[Progress[Any], _Timed] = {}
 
-    def look(
-        self, loops: list[Progress[Any]], now: float, compiled: float = 0.0
-    ) -> tuple[Loop, ...]:
+    def look(self, loops: list[Progress[Any]], compiled: float = 0.0) -> tuple[Loop, ...]:
         """compiled: seconds of compiling until now."""
         before, self._states = self._states, {}
         for loop in loops:
             state = before.get(loop)
             if state is None or loop.done < state.done:
-                state = _Timed(loop.done, now, compiled)
-            elif not loop.finished and loop.done > state.done and now > state.since:
-                state.take(loop.done, now, compiled)
+                state = _Timed(loop.done, loop.at, compiled)
+            elif not loop.finished and loop.done > state.done and loop.at > state.since:
+                state.take(loop.done, loop.at, compiled)
             self._states[loop] = state
         return tuple(
             Loop(label=loop.label, done=loop.done, total=loop.total, rate=state.rate)
@@ -169,7 +167,6 @@ class Meter:
         self._standstill = Standstill(self._entry)
         self._has_memory = True
         self._memory: int | None = None
-        self._longest_wait = 0.0
         self._compiling = Compiling()
         self._rates = Rates()
         self._activity: tuple[Activity, float] = ("running", time.time())
@@ -280,9 +277,6 @@ class Meter:
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         question = self.asker.waiting if self.asker is not None else None
         collective = self._gauges.waiting()
-        if collective:
-            lasted = time.monotonic() - collective.since
-            self._longest_wait = max(self._longest_wait, lasted)
         waiting = lock_wait or question or collective
         returned = self.returned()
         if not returned or self._memory is None:  # then what its function held is gone
@@ -313,7 +307,7 @@ class Meter:
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
             waited=None if waited is None else waited - waited_before,
-            longest_wait=self._longest_wait,
+            usual_wait=self._gauges.usual_wait(),
             lock_waited=lock_waited - lock_before,
             data_waited=self._book.loading.seconds,
             blocked=self._standstill.seconds,
@@ -321,13 +315,14 @@ class Meter:
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
             items=self._book.items,
+            items_at=self._book.items_at,
             changes_at=changes.place if changes is not None else "",
             change=changes.change if changes is not None else "",
             fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
             returned=returned,
             locks=taken - taken_before,
             fallbacks=counts.fallbacks,
-            loops=self._rates.look(self._book.loops, now, counts.compile_seconds + lasting),
+            loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting),
         )
 
     def _stand(self, waiting: PendingCollective | None) -> None:

@@ -67,6 +67,7 @@ class Progress(Generic[T]):
         self.label = str(label).encode(errors="backslashreplace").decode()
         self.total = _length(iterable) if total is None else _total(total)
         self.done = 0
+        self.at = 0.0  # when the last item was done, or the first one asked for
         self.finished = False
 
     def __len__(self) -> int:
@@ -75,7 +76,7 @@ class Progress(Generic[T]):
         return self.total
 
     def __iter__(self) -> Iterator[T]:
-        self.done, self.finished = 0, False
+        self.done, self.at, self.finished = 0, time.time(), False
         books = _open_books()
         for book in books:
             book.begin(self)
@@ -83,9 +84,10 @@ class Progress(Generic[T]):
             for item in _items(self._iterable):
                 begun = [book.begun for book in books]
                 yield item
-                self.done += 1
+                self.done, self.at = self.done + 1, time.time()
                 for book, before in zip(books, begun, strict=True):
-                    book.items += book.begun == before
+                    if book.begun == before:
+                        book.items, book.items_at = book.items + 1, self.at
         finally:
             self.finished = True
 
@@ -176,7 +178,8 @@ class Book:
     idle: runs while a live rank has nothing to run
     turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
     begun: loops that have begun
-    items: items done of all loops, but of those in which another loop began"""
+    items: items done of all loops, but of those in which another loop began; the last one at
+        `items_at`"""
 
     path: str | Path
     losses: Losses | None = None
@@ -187,6 +190,7 @@ class Book:
     loops: list[Progress[Any]] = field(default_factory=list)
     begun: int = 0
     items: int = 0
+    items_at: float = 0.0
     _count: int = 0
     _streaks: dict[str, _Streak] = field(default_factory=dict)
     _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report

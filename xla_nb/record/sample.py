@@ -50,14 +50,15 @@ class Sample:
     compiling       seconds for which the compilation in progress has been seen; 0 if there is none
     waited          seconds of waiting in collectives so far, with the wait in progress; None where
                     that cannot be seen, as on a TPU
-    longest_wait    seconds of the longest of them, as far as it was seen
+    usual_wait      seconds of a wait: half of them was in waits as long at most
     lock_waited     the same for the `lock`
     data_waited     seconds of waiting for a loader's next batch so far
     blocked         seconds in calls that only waited so far
     idle            seconds in which a live rank had nothing to run so far
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
-    items           items done of loops under `xla_nb.progress`, but of those in which another began
+    items           items done of loops under `xla_nb.progress`, but of those in which another
+                    began; the last of them at `items_at`
     changes_at      the line whose tensors have another shape, or whose numbers are others, from
                     step to step, where each step compiles; `change` says what changes
     fallbacks_at    the lines at which operators fell back to the CPU, by operator
@@ -81,7 +82,7 @@ class Sample:
     compile_seconds: float = 0.0
     compiling: float = 0.0
     waited: float | None = None
-    longest_wait: float = 0.0
+    usual_wait: float = 0.0
     lock_waited: float = 0.0
     data_waited: float = 0.0
     blocked: float = 0.0
@@ -89,6 +90,7 @@ class Sample:
     steps: int = 0
     graphs: int = 0
     items: int = 0
+    items_at: float = 0.0
     changes_at: str = ""
     change: str = ""
     fallbacks_at: dict[str, str] = field(default_factory=dict)

@@ -28,6 +28,9 @@ _SOME = 0.3  # where it is known what changes: other graphs follow a collective,
 _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
 _LOADING, _MOST = 0.2, 0.5  # and of waiting for data, and of compiling graphs that are needed
+_USUAL = (
+    4  # times a step's part of the waiting: what most waits are at most, if all steps have some
+)
 _LONG = 3.0  # seconds of a wait, from which it is told who was waited for
 
 
@@ -35,7 +38,8 @@ _LONG = 3.0  # seconds of a wait, from which it is told who was waited for
 class Window:
     """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
     compiling, `waited` for others (None where that cannot be seen) and for data. Each `executed`
-    graph is of one step at most."""
+    graph is of one step at most. `stepping`: seconds from the last step before it to its last one,
+    as far as known."""
 
     seconds: float
     steps: int
@@ -46,12 +50,16 @@ class Window:
     data: float
     fallbacks: Mapping[str, int]
     newest: Sample
+    stepping: float = 0.0
 
     @classmethod
     def between(cls, before: Sample, now: Sample) -> Window:
         steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
+        idle = max(0.0, now.idle - before.idle)
+        exact = now.loops_step and before.items_at
         return cls(
-            seconds=now.at - before.at - max(0.0, now.idle - before.idle),
+            seconds=now.at - before.at - idle,
+            stepping=(now.items_at - before.items_at if exact else now.at - before.at) - idle,
             steps=steps,
             executed=max(0, min(now.executed - before.executed, steps)),
             compiles=now.compiles - before.compiles,
@@ -147,11 +155,11 @@ class _Time:
         cost = min(others) - max(waited[rank] for rank in slow)
         steps = [one.steps for one in self.windows.values()]
         in_step = min(steps) >= max(_STEPS, _ALIKE * max(steps))
-        at_once = max(self.windows[rank].newest.longest_wait for rank in waited)
+        at_once = max(self.windows[rank].newest.usual_wait for rank in waited)
         if not _matters(cost, self.windows[slow[0]], _SHARE if in_step else _MOST):
             return None
         told = f"the other{'s' * (len(others) > 1)} waited {self._part(cost)}"
-        again = in_step and at_once <= cost / 2
+        again = in_step and at_once <= _USUAL * cost / min(steps)
         if again:
             slowest = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest"
             unit = "step" if self.windows[slow[0]].newest.loops_step else "sync"

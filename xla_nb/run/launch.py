@@ -110,6 +110,8 @@ def launch(
     group = turn.group if turn else ""
     run = kind(name, program.label, record, engine, feed, options, resolve, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
+    if turn is None:
+        run.take(events.Launched())
     left_out = torch_settings.left_out()
     for text in program.notes:
         run.take(events.Notice(text=text))

@@ -169,7 +169,8 @@ class RecordedRun(Mapping[int, Any]):
     def _fold(self) -> None:
         """Fold what was recorded into the state. Raises UsageError."""
         last, unread = _fold_events(self.record, self.state)
-        if self.state.started is None and (self.state.ranks or self.record.results()):
+        begun = any(host.started is not None for host in self.state.hosts.values())
+        if not begun and (self.state.ranks or self.record.results()):
             raise UsageError(
                 f"The record of {self.record.path.name} is damaged: {self.record.events} does not "
                 f"say how the run began. What its ranks returned and wrote lies in "

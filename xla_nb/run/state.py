@@ -212,6 +212,8 @@ class RunState:
                 self.bound.append(event)
             case events.NotOpened():
                 self.unopened.add(event.rank)
+            case events.Launched():
+                self.started = event.at
             case events.JobStarted():
                 self._open(event)
             case events.ProcessesStopped():

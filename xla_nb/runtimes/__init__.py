@@ -104,6 +104,9 @@ class Prepared(Gauges, abc.ABC):
     def waited(self) -> float | None:
         return None
 
+    def usual_wait(self) -> float:
+        return 0.0
+
     def executed(self) -> int | None:
         return None
 

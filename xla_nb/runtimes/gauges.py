@@ -74,6 +74,9 @@ class Gauges(Protocol):
         """Seconds that this rank has waited in collectives so far, with the one that it waits in;
         None where that is not visible."""
 
+    def usual_wait(self) -> float:
+        """Seconds of such a wait that half of the waiting was in waits as long at most."""
+
     def executed(self) -> int | None:
         """Graphs that were looked up so far, in a microsecond; None where they are not counted."""
 

@@ -224,6 +224,10 @@ class SimulatedChips(Chips):
         waited: float | None = _host().waited()
         return waited
 
+    def usual_wait(self) -> float:
+        usual: float = _host().usual_wait()
+        return usual
+
     def memory(self) -> None:
         return None
 

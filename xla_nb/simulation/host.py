@@ -214,5 +214,11 @@ def waited() -> float | None:
     return None if programs is None else programs.waits.seconds
 
 
+def usual_wait() -> float:
+    """`Waits.usual` of this rank; safe to call from any thread."""
+    programs = _programs()
+    return 0.0 if programs is None else programs.waits.usual
+
+
 def _programs() -> Programs | None:
     return None if _Installed.host is None else _Installed.host.programs

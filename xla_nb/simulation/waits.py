@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -24,14 +27,22 @@ class Waits:
     def __init__(self) -> None:
         self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
         self._watch = Stopwatch()
+        self._lengths: Counter[int] = Counter()  # seconds by the waits' exponents of 2
+
+    def begin(self) -> None:
+        """Begin another program."""
+        self._lengths.clear()
 
     def start(self, operation: str, missing: Callable[[], Iterable[int]]) -> None:
         self._wait = operation, time.monotonic(), missing
         self._watch.start()
 
     def stop(self) -> None:
-        self._wait = None
+        self._wait, since = None, self._watch.since
         self._watch.stop()
+        if since is not None:
+            lasted = time.monotonic() - since
+            self._lengths[math.frexp(lasted)[1]] += lasted  # type: ignore[assignment]
 
     @property
     def current(self) -> CollectiveWait | None:
@@ -44,3 +55,16 @@ class Waits:
     @property
     def seconds(self) -> float:
         return self._watch.seconds
+
+    @property
+    def usual(self) -> float:
+        """Seconds of a wait: half of all waiting of this program, at least, was in waits as long at
+        most."""
+        lengths = sorted(self._lengths.copy().items())
+        waited = list(itertools.accumulate(seconds for _, seconds in lengths))
+        most = (
+            2.0**n
+            for (n, _), so_far in zip(lengths, waited, strict=True)
+            if so_far >= waited[-1] / 2
+        )
+        return next(most, 0.0)

@@ -146,10 +146,10 @@ class Track:
         ]
         if 2 * sum(span.compiles for span in spans) < sum(span.steps for span in spans):
             spans = [span for span in spans if span.compiling <= _COMPILING * span.seconds]
-        each = [span.seconds / span.steps for span in spans for _ in range(span.steps)]
+        each = [span.stepping / span.steps for span in spans for _ in range(span.steps)]
         most = 2 * statistics.median_low(each) if each else 0.0
-        like = [span for span in spans if span.seconds <= most * span.steps]
-        steps, seconds = sum(span.steps for span in like), sum(span.seconds for span in like)
+        like = [span for span in spans if span.stepping <= most * span.steps]
+        steps, seconds = sum(span.steps for span in like), sum(span.stepping for span in like)
         known = seconds >= _SURE and steps >= _ALIKE * len(each)
         return seconds / steps if known else None
 
