@@ -76,7 +76,8 @@ class StepChanges:
         before, steps = self._before, 0
         if self._xlac is None and before is not None:
             graphs = counts.hits + counts.misses - before.hits - before.misses
-            steps = min(counts.steps - before.steps, graphs)
+            calls = [n - before.fallbacks.get(name, 0) for name, n in counts.fallbacks.items()]
+            steps = min(counts.steps - before.steps, max(graphs, *calls, 0))
         if before is not None and 0 <= steps < _STEPS:
             return
         self._before = counts

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -607,7 +607,8 @@ def bar(loop: Loop) -> Bar:
 
 def together(bars: Iterable[Bar]) -> Bar | None:
     """One bar for the bars of all ranks: that of the rank that is furthest behind, of loops with
-    other labels among those of the most ranks. It is done when the last of them is.
+    other labels among those of the most ranks. It is done when the last of them is; when that is
+    is known where it is known of all that are under way.
 
     Its words do not tell how far ranks are apart, which changes at every moment."""
     every = list(bars)
@@ -617,6 +618,14 @@ def together(bars: Iterable[Bar]) -> Bar | None:
     each = [one for one in every if one.label == label]
     total = all(one.total for one in each)
     last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
-    rates = [one.rate for one in each if one.rate is not None]
-    etas = [one.eta for one in each if one.eta is not None]
-    return replace(last, rate=min(rates, default=None), eta=max(etas, default=None))
+    going = [one for one in each if one.done < (one.total or math.inf)] or each
+    rate = _of_all([one.rate for one in going], min)
+    return replace(last, rate=rate, eta=_of_all([one.eta for one in going], max))
+
+
+def _of_all(
+    numbers: Sequence[float | None], chosen: Callable[[Sequence[float]], float]
+) -> float | None:
+    """None where one of them is not known."""
+    known = [one for one in numbers if one is not None]
+    return chosen(known) if len(known) == len(numbers) else None
