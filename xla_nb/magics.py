@@ -766,7 +766,7 @@ class LiveMagics(_NotebookMagics):
             print(*in_lines(drift.sentence), sep="\n")
         parts = [f"`{one.name}`" for one in found.values() if one.verdict == "not compared"]
         if parts:
-            print(f"Not compared in full: {listed(parts)}. %xla_vars says why.")
+            print(f"Not compared, or not in full: {listed(parts)}. %xla_vars says why.")
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:

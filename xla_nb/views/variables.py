@@ -138,7 +138,7 @@ def summary(compared: Sequence[Compared], ranks: int) -> str:
         "no majority": "without a majority",
         "not on all": "not on all ranks",
         "pending": "pending",
-        "not compared": "not compared in full",
+        "not compared": "not compared, or not in full",
     }
     told = [f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]]
     start = f"{several(len(compared), 'name')} on {several(ranks, 'rank')}"

@@ -18,18 +18,18 @@ export function bundle(lines, [x0, x1], places, runs) {
 	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
 	for (let k = 0; k <= places; k++) {
 		const x = x0 + (k / places) * (last - x0);
-		const values = [];
+		const found = [];
 		for (const line of all) {
 			while (line.i < line.x.length - 1 && line.x[line.i + 1] <= x) line.i++;
 			const { i } = line;
 			if (x < line.x[0] - 1e-9 || x > line.x.at(-1) + (last - x0) / places) continue;
 			const part = i < line.x.length - 1 ? (x - line.x[i]) / (line.x[i + 1] - line.x[i]) : 0;
 			const y = part > 0 ? line.y[i] + part * (line.y[i + 1] - line.y[i]) : line.y[i];
-			if (!isNaN(y)) values.push(y);
+			if (!isNaN(y)) found.push(y);
 		}
-		if (!values.length) continue;
-		const ys = [values.reduce((sum, y) => sum + y, 0) / values.length, Math.min(...values), Math.max(...values)];
+		const ys = [found.reduce((sum, y) => sum + y, 0) / found.length, Math.min(...found), Math.max(...found)];
 		[mean, low, high].forEach((line, j) => {
+			if (j && !found.length) return; // the mean has a gap there
 			line.x.push(x);
 			line.y.push(ys[j]);
 		});
