@@ -245,6 +245,12 @@ def _run(
         return build(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
     program, resolve = api.built(made)
+    told = [
+        f"{lost.pop(name)[0]}; the notebook's own is used."
+        for name in program.restored
+        if name in lost
+    ]
+    program = replace(program, notes=(*program.notes, *told))
     if not isinstance(group, Group):
         group = group()
         group.sent = sent

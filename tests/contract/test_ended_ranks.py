@@ -81,10 +81,18 @@ def test_a_launch_names_the_ended_ranks_too_and_works_once_the_notebook_has_it(
     notebook.ok("del er_lr")
 
 
-def test_what_the_notebook_has_itself_is_the_notebooks(notebook: Notebook) -> None:
-    notebook.ok("%%xla\ner_rate = 0.1")
-    notebook.ok("%xla_shutdown\ner_rate = 0.2")
-    assert "[0] 0.2" in notebook.ok("%%xla\nprint(er_rate)").printed
+def test_what_the_notebook_has_itself_is_the_notebooks_which_is_told_once(
+    notebook: Notebook,
+) -> None:
+    notebook.ok("er_rate = 0.2")
+    number = notebook.ok("%%xla\ner_rate = er_rate / 2").number
+    notebook.ok("%xla_shutdown")
+    shown = notebook.ok("%%xla\nprint(er_rate)")
+    assert "[0] 0.2" in shown.printed
+    told = rf"`er_rate` was set on .* \(Cell In\[{number}\]\); the notebook's own is used\."
+    assert re.search(told, shown.stderr)
+    notebook.ok("er_rate = 0.3")
+    assert "was set on" not in notebook.ok("%%xla\nprint(er_rate)").stderr
 
 
 def test_a_line_that_may_never_run_is_told_and_the_cell_runs(notebook: Notebook) -> None:

@@ -62,3 +62,9 @@ def test_loops_with_other_labels_are_not_mixed():
     bars = [Bar("eval", 1, 8), Bar("train", 30, 60), Bar("train", 20, 60)]
     assert together(bars) == bars[2]
     assert together(bars[:2]) == bars[0]
+
+
+def test_no_time_to_go_is_told_of_a_rank_that_is_done_where_that_of_others_is_not_known():
+    done, begun = Bar("epoch 1", 40, 40, 9.8, 0.0), Bar("epoch 1", 2, 40)
+    assert together([done, begun]) == begun
+    assert together([done, replace(begun, rate=8.0, eta=4.8)]).eta == 4.8
