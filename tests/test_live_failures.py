@@ -154,7 +154,7 @@ while True:
 
 def test_ranks_that_do_not_stop_are_lost_and_the_cell_and_later_ones_say_so(kernel, group):
     ended = kernel.run(f"%%xla --group {group} --timeout 0.1 --grace 0.1\n{STUBBORN}")
-    assert "Timed out after 0.1 s (timeout); the live ranks are lost" in ended.error
+    assert "Timed out after 0.1 s (timeout); live ranks 0, 1 are lost" in ended.error
     shown = kernel.run(f"%%xla --group {group}\nheld")
     did = f"Cell In[{ended.number}] was ended by force, as ranks 0, 1 did not stop"
     assert did in shown.error
@@ -168,7 +168,7 @@ def test_a_second_stop_ends_ranks_that_the_first_did_not(kernel, group):
         kernel.ok(f"while not all({word!r} in stubborn_.output(r) for r in range(2)): pass")
         kernel.ok("stubborn_.stop()")
     kernel.ok("stubborn_.join_end()")
-    assert "the live ranks are lost" in kernel.value("repr(stubborn_)")
+    assert "live ranks 0, 1 are lost" in kernel.value("repr(stubborn_)")
     kernel.ok("whole_.join_end()")
     assert "was ended by force, as ranks 0, 1 did not stop" in kernel.value("repr(whole_)")
     assert "ended by force" in kernel.run(f"%%xla --group {group}\nheld").error

@@ -865,10 +865,12 @@ def test_ranks_without_a_finite_value_are_named_beside_the_mean(opened: Opener) 
     expect(panel.page.locator("[data-legend=max] b")).to_have_text("5 (rank 5)")
 
 
-def test_where_no_rank_has_a_finite_value_the_mean_has_a_gap(panel: Panel) -> None:
-    panel.tell(figures=[figure(rank, 1, 2, "NaN", 2, 1) for rank in range(4)])
+@pytest.mark.parametrize("others", ["NaN", 3])
+def test_where_a_rank_has_no_finite_value_the_mean_has_a_gap(panel: Panel, others: object) -> None:
+    own = [figure(rank, 1, 2, others if rank else "NaN", 2, 1) for rank in range(4)]
+    panel.tell(figures=own)
     mean = panel.page.locator("[data-figure=loss] path.xn-mean")
-    assert (mean.get_attribute("d") or "").count("M") == 2
+    assert (mean.get_attribute("d") or "").count("M") == (2 if others == "NaN" else 3)
 
 
 def test_ranks_with_the_same_value_have_it_told_once(opened: Opener) -> None:

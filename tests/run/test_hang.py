@@ -166,7 +166,7 @@ def test_a_rank_that_moves_again_is_told_and_may_be_reported_again(watched):
     watched.run.has(0, steps=1)
     watched.run.has(1, steps=1)
     (over,) = watched.at(400)
-    assert over.why == "Ranks 0, 1 made progress"
+    assert over.why == "Ranks 0, 1 went on"
     assert watched.run.state.hang.over == over.why
     assert watched.at(*range(405, 700, 5)) == []
     (report,) = watched.at(700)

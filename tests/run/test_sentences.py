@@ -121,9 +121,12 @@ def test_errors_at_other_lines_are_told_apart_the_first_failure_first():
 
 
 def test_live_ranks_that_had_to_be_ended_are_told_as_lost():
-    sent = events.SignalSent(number=15, of_group=True)
-    state = run_of(events.StopRequested(why="Stopped by run.stop()"), sent)
-    assert sentences.headline(state) == "Stopped by run.stop(); the live ranks are lost"
+    stop, ended = events.StopRequested(why="Stopped"), events.RankStopped(rank=0)
+    sent = [events.SignalSent(number=number, of_group=True) for number in (15, 9)]
+    state = run_of(stop, ended, sent[0])
+    assert sentences.headline(state).endswith("; live ranks 1–3 are lost")
+    state.apply(sent[1])
+    assert sentences.headline(state).endswith("; the live ranks are lost")
     assert "lost" not in sentences.headline(run_of(events.SignalSent(number=15)))
 
 

@@ -381,9 +381,9 @@ def test_many_groups_are_all_there_but_only_some_with_their_stack():
 @pytest.mark.parametrize(
     ("now", "stopped", "sentence"),
     [
-        ([at(0), at(1)], [], "Ranks 0, 1 made progress"),
-        ([ended(0), at(1)], [], "Rank 0 has ended and rank 1 made progress"),
-        ([at(0), at(1)], [1], "Rank 1 is no longer stopped and rank 0 made progress"),
+        ([at(0), at(1)], [], "Ranks 0, 1 went on"),
+        ([ended(0), at(1)], [], "Rank 0 has ended and rank 1 went on"),
+        ([at(0), at(1)], [1], "Rank 1 is no longer stopped and rank 0 went on"),
         ([at(0), at(1)], [0, 1], "Ranks 0, 1 are no longer stopped"),
     ],
 )
@@ -392,5 +392,5 @@ def test_what_has_ended_a_hang_is_told(now, stopped, sentence):
 
 
 def test_of_many_ranks_that_got_on_the_first_are_named():
-    told = "Ranks 0, 2, 4, 6, and 28 more made progress"
+    told = "Ranks 0, 2, 4, 6, and 28 more went on"
     assert why_over(range(0, 64, 2), [at(rank) for rank in range(64)], []) == told

@@ -111,7 +111,9 @@ class _Time:
         ordered = sorted(self.windows.values(), key=lambda one: one.compiling)
         for one in ordered[(len(ordered) - 1) // 2 :][:1]:
             if _matters(one.compiling, one, _MOST):
-                told = f"{self._part(one.compiling)} compiling {several(one.compiles, 'graph')}"
+                counts = sorted(other.compiles for other in ordered)
+                some = f"{counts[0]} to " if counts[0] != counts[-1] else ""
+                told = f"{self._part(one.compiling)} compiling {some}{several(counts[-1], 'graph')}"
                 yield Concluded(kind="graphs", sentence=told, strength=one.compiling, calm=True)
 
     def _fallen_back(self) -> Concluded | None:

@@ -153,9 +153,10 @@ def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = 
     told, found = _counts(state, doing) if is_told else _headline(state, doing), state.conclusion
     if found is not None and found.wrong and not state.ok and (state.stopping or state.troubled):
         told += f"; {ansi.plain(found.sentence)}"
-    if state.lost_group:
-        return f"{told}; the live ranks are lost"
-    return told
+    if not state.lost_group:
+        return told
+    who = f"live {ranks(state.lost_group)} {'is' if len(state.lost_group) == 1 else 'are'}"
+    return f"{told}; {'the live ranks are' if signal.SIGKILL in state.sent else who} lost"
 
 
 def _headline(state: RunState, doing: Mapping[int, str]) -> str:

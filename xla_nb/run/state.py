@@ -149,11 +149,12 @@ class Programs:
 @dataclass
 class RunState:
     """A whole run. `first_trouble` is the rank that failed or died first, if any; `sent`: the
-    signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks,
-    which are lost with that; `asked`: what ranks asked and have got no answer to; `bound`: what a
-    program of live ranks has bound there, `unopened`: the ranks that could not open what it
-    brought; `group`: these are live ranks, `programs`: what they have been given, `ending`: why
-    they end, once they are to; `conclusions`: what it suffers from, by kind."""
+    signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks
+    that are lost with that, all of them by SIGKILL; `asked`: what ranks asked and have got no
+    answer to; `bound`: what a program of live ranks has bound there, `unopened`: the ranks that
+    could not open what it brought; `group`: these are live ranks, `programs`: what they have been
+    given, `ending`: why they end, once they are to; `conclusions`: what it suffers from, by
+    kind."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -166,7 +167,7 @@ class RunState:
     notices: list[events.Notice] = field(default_factory=list)
     stopping: str = ""
     sent: set[int] = field(default_factory=set)
-    lost_group: bool = False
+    lost_group: tuple[int, ...] = ()
     hang: Hang | None = None
     asked: list[events.Asked] = field(default_factory=list)
     bound: list[events.NamesBound] = field(default_factory=list)
@@ -191,7 +192,11 @@ class RunState:
                 self.stopping = event.why
             case events.SignalSent():
                 self.sent.add(event.number)
-                self.lost_group = self.lost_group or event.of_group
+                staying = [one.rank for one in self.ranks.values() if one.phase not in ENDED]
+                if event.of_group:
+                    self.lost_group = tuple(sorted({*self.lost_group, *staying})) or tuple(
+                        self.ranks
+                    )
             case events.HangReported():
                 self.hang = Hang(event)
             case events.HangOver():

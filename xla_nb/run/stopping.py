@@ -165,7 +165,12 @@ def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
     """That these may take as long as that, and what comes of another stop; lives: they are live."""
     who, then = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
     if lives:
-        then = "Then, or if you stop again, all live ranks are ended, with what they hold."
+        held = (
+            "is ended, with what it holds"
+            if len(numbers) == 1
+            else "are ended, with what they hold"
+        )
+        then = f"Then, or if you stop again, {ranks(numbers)} {held}."
     text = f"{who} may take up to {grace:g} s to clean up (grace). {then}"
     return events.Notice(text=text, passing=True)
 

@@ -354,6 +354,6 @@ def why_over(before: Iterable[int], standings: Iterable[Standing], stopped: Iter
         said.append(f"{ranks(again, _MOST)} {'is' if len(again) == 1 else 'are'} no longer stopped")
     moved = [rank for rank in on if rank not in again]
     if moved:
-        said.append(f"{ranks(moved, _MOST)} made progress")
+        said.append(f"{ranks(moved, _MOST)} went on")
     sentence = listed(said)
     return sentence[:1].upper() + sentence[1:]

@@ -109,7 +109,7 @@ export class Chart {
 		const named = new Map([...lines].filter(([rank]) => !many || rank === focused));
 		const wanted = new Map();
 		if (many) {
-			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, Math.floor(this.wide / 2))), (rank) => !OVER.has(this.view.store.cards.get(rank)?.phase));
+			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, this.wide >> 1)), (rank) => !OVER.has(this.view.store.cards.get(rank)?.phase));
 			const back = { x: low.x.toReversed(), y: low.y.toReversed() };
 			wanted.set("band", `${trace(high, sx, sy)}${trace(back, sx, sy).replace("M", "L")}Z`);
 			wanted.set("mean", trace(mean, sx, sy));

@@ -11,11 +11,12 @@ export function smoothed(values, weight) {
 	});
 }
 
-/** Mean, lowest and highest, up to where ranks that run, and are not far behind, have reported. */
+/** Mean, with gaps where others have a number than before, lowest and highest, up to where ranks that run, and are not far behind, have reported. */
 export function bundle(lines, [x0, x1], places, runs) {
 	const all = [...lines].filter(([, { x }]) => x.length).map(([rank, line]) => ({ ...line, i: 0, end: runs(rank) ? line.x.at(-1) : x1 }));
 	const last = Math.min(x1, ...all.map(({ end }) => end).filter((end) => end > x0 + 0.8 * (x1 - x0)));
 	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
+	let before;
 	for (let k = 0; k <= places; k++) {
 		const x = x0 + (k / places) * (last - x0);
 		const found = [];
@@ -27,9 +28,12 @@ export function bundle(lines, [x0, x1], places, runs) {
 			const y = part > 0 ? line.y[i] + part * (line.y[i + 1] - line.y[i]) : line.y[i];
 			if (!isNaN(y)) found.push(y);
 		}
-		const ys = [found.reduce((sum, y) => sum + y, 0) / found.length, Math.min(...found), Math.max(...found)];
+		const n = found.length;
+		const ys = [found.reduce((sum, y) => sum + y, 0) / n, Math.min(...found), Math.max(...found)];
+		if (k && n !== before) ys[0] = NaN; // of more or fewer ranks: a gap
+		before = n;
 		[mean, low, high].forEach((line, j) => {
-			if (j && !found.length) return; // the mean has a gap there
+			if (j && !n) return;
 			line.x.push(x);
 			line.y.push(ys[j]);
 		});

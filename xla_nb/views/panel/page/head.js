@@ -37,8 +37,8 @@ export class Head {
 	}
 
 	get state() {
-		const { about, over, stop, cards } = this.view.store;
-		if (this.view.store.frozen !== null) return "stopped";
+		const { about, over, stop, cards, frozen } = this.view.store;
+		if (frozen !== null) return "stopped";
 		if (over) return about.ok === false ? "failed" : "ok";
 		if (!["no", "armed"].includes(stop) || about.stopping) return "stopping";
 		if (about.live?.idle) return "idle";

@@ -94,10 +94,10 @@ export class Output {
 
 	draw(now) {
 		const { rank } = this;
-		const { record } = this.view.store.about;
+		const { record, live, home } = this.view.store.about;
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
-		show(this.node, !this.view.store.about.live || this.lines.next); // of cells it is elsewhere
+		show(this.node, !live || this.lines.next); // of cells it is elsewhere
 		this.options();
 		if (this.clear) {
 			this.body.replaceChildren();
@@ -118,7 +118,7 @@ export class Output {
 		for (const part of this.file.children) show(part, record);
 		const log = (rank) => `${record}/${file(rank, this.stream === "err" ? "err" : "out")}`;
 		putPath(this.path, one ? log(rank) : record);
-		const path = served(log(one ? rank : 0), this.view.store.about.home);
+		const path = served(log(one ? rank : 0), home);
 		show(this.open, path);
 		mark(this.open, "data-commandlinker-args", path && JSON.stringify({ path }));
 		// Last, as it makes the browser lay out the page.
