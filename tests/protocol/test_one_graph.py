@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ShippingError
-from xla_nb.protocol import weak
 from xla_nb.protocol.parcel import Unopened
+from xla_nb.protocol.remake import take_notices
 
 notebook = pytest.fixture(opened)
 
@@ -999,9 +999,9 @@ def test_no_note_is_given_where_ranks_have_what_the_notebook_has(notebook, cell)
 
 
 def weak_references_that_died(notebook):
-    weak.dead()
+    take_notices()
     main = notebook.load(notebook.build("def f(rank): return made is None"))  # held meanwhile
-    return weak.dead() if main else None
+    return take_notices() if main else None
 
 
 # --- what was pickled and cannot be opened ------------------------------------------------------

@@ -313,8 +313,8 @@ def refill_instance(made: Any, state: Any) -> None:
         fill_instance(made, state)
 
 
-#: What was found out while pickles were opened here, for the user.
-notices: list[str] = []
+#: What was found out while pickles were opened here, for the user; "" if nothing.
+notices: list[Callable[[], str]] = []
 _OTHER = "`{}` is `{}` in the notebook, but `{}` on ranks, which have it as the import makes it"
 _WRAPPED = "`{}` was wrapped in the notebook after its import; ranks have it as the import makes it"
 
@@ -336,8 +336,10 @@ def called(value: Any) -> tuple[str, int]:
 
 
 def take_notices() -> list[str]:
-    found, notices[:] = list(notices), []
-    return found
+    """Those of what was opened since the last time, now that it is."""
+    found = dict.fromkeys(told() for told in notices)
+    notices.clear()
+    return [text for text in found if text]
 
 
 def compare(module: str, name: str, told: tuple[str, int]) -> None:
@@ -348,9 +350,9 @@ def compare(module: str, name: str, told: tuple[str, int]) -> None:
     except Exception:  # it is not imported yet, or has not made that yet
         return
     if here != told[0]:
-        notices.append(_OTHER.format(f"{module}.{name}", told[0], here))
+        notices.append(lambda: _OTHER.format(f"{module}.{name}", told[0], here))
     elif wrapped < told[1]:
-        notices.append(_WRAPPED.format(f"{module}.{name}"))
+        notices.append(lambda: _WRAPPED.format(f"{module}.{name}"))
 
 
 #: What the user's modules had made themselves under names that were set since.

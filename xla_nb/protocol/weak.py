@@ -5,14 +5,13 @@ Whether something does is known once the parcel is opened.
 
 from __future__ import annotations
 
-import collections
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from xla_nb.protocol.remake import notices
+
 _NOTE = "a weak reference is sent without the `{}` that it refers to: it is dead on ranks"
-#: What was referred to by what this process has opened lately, each with its class's name.
-_opened: collections.deque[tuple[weakref.ref[Any], str]] = collections.deque(maxlen=10_000)
 
 
 def reduced(ref: Any) -> Any:
@@ -37,13 +36,6 @@ def _behind(proxy: Any) -> object:
         return None
 
 
-def dead() -> list[str]:
-    """What to say of references that are dead by now, in this process."""
-    names = {name for ref, name in _opened if ref() is None}
-    _opened.clear()
-    return sorted(map(_NOTE.format, names))
-
-
 # What a pickle calls
 
 
@@ -63,7 +55,8 @@ def _container(kind: Callable[[Any], Any], content: Any, targets: list[object]) 
 
 
 def _noted(target: object) -> object:
-    _opened.append((weakref.ref(target), type(target).__name__))
+    held, note = weakref.ref(target), _NOTE.format(type(target).__name__)
+    notices.append(lambda: note if held() is None else "")
     return target
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import channel, events, weak
+from xla_nb.protocol import channel, events
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import Order
@@ -89,8 +89,6 @@ class Cell:
                 # What the rank has bound the notebook may not know yet: it was packed meanwhile.
                 own = self.turn.remote | program.own
                 Parcel(self._parcel).open(namespace, table=made, but=own)
-                for told in weak.dead():
-                    self._sender.send(events.Notice(text=told))
         finally:
             self._close_parcel()
         for text in take_notices():

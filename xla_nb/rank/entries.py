@@ -75,21 +75,17 @@ def _here() -> _Here:
 def _launchers() -> InPlace:
     """Those of this process."""
 
-    def refusing(name: str, called: str) -> Callable[..., Any]:
+    def refusing(name: str) -> Callable[..., Any]:
         def launcher(*args: Any, **settings: Any) -> Any:
             if not _here().starts:
-                refuse_launch(called)
+                refuse_launch(name if name == "torch_xla.launch" else "xmp.spawn")
             return _launchers().original(name)(*args, **settings)
 
         return launcher
 
-    return launchers(
-        refusing("xla_multiprocessing.spawn", "xmp.spawn"),
-        refusing("torch_xla.launch", "torch_xla.launch"),
-        refusing("pjrt.spawn", "xmp.spawn"),
-        refusing("pjrt.run_multiprocess", "xmp.spawn"),
-        notebook_launcher,
-    )
+    torch_xlas = ("xla_multiprocessing.spawn", "torch_xla.launch", "pjrt.spawn")
+    each = map(refusing, (*torch_xlas, "pjrt.run_multiprocess"))
+    return launchers(*each, notebook_launcher)
 
 
 def watch_launchers() -> None:

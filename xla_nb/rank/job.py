@@ -29,7 +29,7 @@ from xla_nb.linux import name_process
 from xla_nb.program import tracebacks
 from xla_nb.program.dependencies import ENTRY
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events, relay, weak
+from xla_nb.protocol import events, relay
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Order
 from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
@@ -161,7 +161,7 @@ def _start(order: Order, sender: Sender, control: socket.socket | None) -> None:
     runtime.set_up()
     entries.refuse_launches(order.request.magic)
     namespace, table = _load(order, runtime.opened)
-    for text in [*take_notices(), *weak.dead()]:
+    for text in take_notices():
         sender.send(events.Notice(text=text, once=True))
     _run_ranks(order, Loaded(order.request, sender, namespace, table), runtime, control)
 

@@ -186,7 +186,8 @@ class Meter:
         """Leave out what the process has counted so far: it runs several programs in turn."""
         with contextlib.suppress(Exception):  # a backend that refuses: the first sample tells it
             waited, taken = self._lock_counts()
-            self._before = self._gauges.counts(), self._gauges.waited() or 0.0, waited, taken
+            in_collectives, _ = self._gauges.waited() or (0.0, 0.0)
+            self._before = self._gauges.counts(), in_collectives, waited, taken
 
     def _lock_counts(self) -> tuple[float, int]:
         return (self._lock.waited(self._entry), self._lock.taken) if self._lock else (0.0, 0)
@@ -273,7 +274,8 @@ class Meter:
 
     def _look(self) -> Sample:
         now = time.time()
-        counts, waited = self._counts(), self._gauges.waited()
+        counts, all_waited = self._counts(), self._gauges.waited()
+        waited, usual = all_waited or (None, 0.0)
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         question = self.asker.waiting if self.asker is not None else None
         collective = self._gauges.waiting()
@@ -307,7 +309,7 @@ class Meter:
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
             waited=None if waited is None else waited - waited_before,
-            usual_wait=self._gauges.usual_wait(),
+            usual_wait=usual,
             lock_waited=lock_waited - lock_before,
             data_waited=self._book.loading.seconds,
             blocked=self._standstill.seconds,

@@ -108,12 +108,12 @@ class _Time:
 
     def mostly_compiled(self) -> Iterator[Concluded]:
         """That it did so for half of the time or more; as one of the ranks did."""
-        ordered = sorted(self.windows.values(), key=lambda one: one.compiling)
-        for one in ordered[(len(ordered) - 1) // 2 :][:1]:
+        ordered = sorted(self.windows.items(), key=lambda pair: pair[1].compiling)
+        for rank, one in ordered[(len(ordered) - 1) // 2 :][:1]:
             if _matters(one.compiling, one, _MOST):
-                counts = sorted(other.compiles for other in ordered)
-                some = f"{counts[0]} to " if counts[0] != counts[-1] else ""
-                told = f"{self._part(one.compiling)} compiling {some}{several(counts[-1], 'graph')}"
+                told = f"{self._part(one.compiling)} compiling {several(one.compiles, 'graph')}"
+                if len({other.compiles for other in self.windows.values()}) > 1:
+                    told += f" on {ranks([rank])}"
                 yield Concluded(kind="graphs", sentence=told, strength=one.compiling, calm=True)
 
     def _fallen_back(self) -> Concluded | None:

@@ -101,11 +101,8 @@ class Prepared(Gauges, abc.ABC):
     def waiting(self) -> PendingCollective | None:
         return None
 
-    def waited(self) -> float | None:
+    def waited(self) -> tuple[float, float] | None:
         return None
-
-    def usual_wait(self) -> float:
-        return 0.0
 
     def executed(self) -> int | None:
         return None

@@ -70,12 +70,9 @@ class Gauges(Protocol):
     def waiting(self) -> PendingCollective | None:
         """The collective that this rank waits in; None if none, or not visible."""
 
-    def waited(self) -> float | None:
-        """Seconds that this rank has waited in collectives so far, with the one that it waits in;
-        None where that is not visible."""
-
-    def usual_wait(self) -> float:
-        """Seconds of such a wait that half of the waiting was in waits as long at most."""
+    def waited(self) -> tuple[float, float] | None:
+        """Seconds that this rank has waited in collectives so far, with the one that it waits in,
+        and of a usual wait (Sample); None where that is not visible."""
 
     def executed(self) -> int | None:
         """Graphs that were looked up so far, in a microsecond; None where they are not counted."""

@@ -220,13 +220,9 @@ class SimulatedChips(Chips):
         waiting: PendingCollective | None = _host().waiting()
         return waiting
 
-    def waited(self) -> float | None:
-        waited: float | None = _host().waited()
+    def waited(self) -> tuple[float, float] | None:
+        waited: tuple[float, float] | None = _host().waited()
         return waited
-
-    def usual_wait(self) -> float:
-        usual: float = _host().usual_wait()
-        return usual
 
     def memory(self) -> None:
         return None

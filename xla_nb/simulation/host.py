@@ -207,17 +207,11 @@ def waiting() -> CollectiveWait | None:
     return None if programs is None else programs.waits.current
 
 
-def waited() -> float | None:
-    """Seconds that this rank has waited in collectives, with the one that it is in; safe to call
-    from any thread."""
+def waited() -> tuple[float, float] | None:
+    """Seconds that this rank has waited in collectives, with the one that it is in, and of a usual
+    wait; safe to call from any thread."""
     programs = _programs()
-    return None if programs is None else programs.waits.seconds
-
-
-def usual_wait() -> float:
-    """`Waits.usual` of this rank; safe to call from any thread."""
-    programs = _programs()
-    return 0.0 if programs is None else programs.waits.usual
+    return None if programs is None else (programs.waits.seconds, programs.waits.usual)
 
 
 def _programs() -> Programs | None:
