@@ -195,6 +195,7 @@ def test_ddp_pjrt(played):
     assert played.numbers("sum of weights:") == [pytest.approx(sum(weights(net)), **CLOSE)]
 
 
+@pytest.mark.slow
 def test_ddp_xla(played):
     g = torch.Generator().manual_seed(7)
     x, y = torch.randn(96, 8, generator=g), torch.randint(0, 3, (96,), generator=g)
@@ -574,6 +575,7 @@ def test_registry_package(played):
     assert played.numbers("EMA") == [pytest.approx(total, **CLOSE)]
 
 
+@pytest.mark.slow
 def test_tpu_fitter(played):
     """Its losses are rank 0's; the scheduler halves the rate for the third epoch."""
     rs = np.random.RandomState(3)
@@ -600,6 +602,7 @@ def test_tpu_fitter(played):
     assert played.value("len(glob('node_submissions/*.csv'))") == 4
 
 
+@pytest.mark.slow
 def test_own_trainer(played):
     """Stopped after an epoch by a callback; the second fit starts from the first one's weights."""
     x = torch.rand(32, 2, generator=torch.Generator().manual_seed(11)) * 4 - 2
@@ -632,6 +635,7 @@ def test_own_trainer(played):
 
 
 @pytest.mark.leaves("processes")  # the notebook's Manager
+@pytest.mark.slow
 def test_distill_loggers(played):
     targets = torch.tensor([0] * 16 + [1] * 8)
     shift = np.eye(2, 5)[targets.numpy()] * 2
