@@ -31,6 +31,7 @@ import pytest
 from jupyter_core.utils import ensure_event_loop
 
 from tests.support.kernel import Notebook
+from tests.support.warm_kernels import WarmKernels
 from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.record import tidying
@@ -247,6 +248,14 @@ def kernel(home: None) -> Iterator[Notebook]:
     notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
     yield notebook
     notebook.close()
+
+
+@pytest.fixture(scope="session")
+def warm_kernels(home: None) -> Iterator[WarmKernels]:
+    """For kernels of a test's own which import torch_xla all the same: `Notebook(warm=...)`."""
+    started = WarmKernels()
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.support.kernel import Notebook
+from tests.support.warm_kernels import WarmKernels
 
 CLOSE = {"rel": 1e-3, "abs": 2e-5}  # float32 in another order, and digits that were not printed
 PIP = "#!/bin/sh\necho Requirement already satisfied: $*\n"  # no program needs what it installs
@@ -26,10 +27,10 @@ IN_FRONT = re.compile(r"^\[\d+\] ")  # the rank that printed a line
 class Programs:
     """A kernel in which programs are played one after the other, each in a folder of its own."""
 
-    def __init__(self, pip: Path) -> None:
+    def __init__(self, pip: Path, warm: WarmKernels) -> None:
         pip.write_text(PIP)
         pip.chmod(0o755)
-        self.notebook = Notebook(PATH=f"{pip.parent}:{os.environ['PATH']}")
+        self.notebook = Notebook(warm=warm, PATH=f"{pip.parent}:{os.environ['PATH']}")
         self.notebook.ok("%load_ext xla_nb")
         # What a program sets in the environment must not be there for the next one.
         self.notebook.ok("import os, sys, torch_xla\nsys.environment = dict(os.environ)")
@@ -61,8 +62,10 @@ def numbers(text: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    played = Programs(tmp_path_factory.mktemp("bin") / "pip")
+def programs(
+    tmp_path_factory: pytest.TempPathFactory, warm_kernels: WarmKernels
+) -> Iterator[Programs]:
+    played = Programs(tmp_path_factory.mktemp("bin") / "pip", warm_kernels)
     # Processes that stay once anything needs them: of the first semaphore with a name.
     played.notebook.ok("from multiprocessing import resource_tracker as r; r.ensure_running()")
     yield played
