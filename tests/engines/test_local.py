@@ -247,9 +247,12 @@ def test_killing_the_kernel_ends_every_process():
         "    subprocess.Popen('(setsid sleep 600 &)', shell=True).wait()\n"
         "    print('up', flush=True)\n    time.sleep(600)"
     )
+    notebook.ok("%xla_start -n 2 --name live\n%xla_start -n 1 --name kept")
+    notebook.ok("%%xla --group live --bg\nimport time\nprint('up', flush=True)\ntime.sleep(600)")
     notebook.ok("while not all(run.output(r) for r in (0, 1)): __import__('time').sleep(0.02)")
     everything = processes_of(notebook.pid)
-    assert len(everything) >= 8  # fork server, job, two ranks, four sleeps
+    # The fork server; a job, two ranks and four sleeps; a job and two ranks; a job and a rank.
+    assert len(everything) >= 13
     notebook.ok("import os, time\nforked = os.fork()\nif not forked: time.sleep(600)")
     forked = psutil.Process(int(notebook.value("forked")))
     os.kill(notebook.pid, signal.SIGKILL)
