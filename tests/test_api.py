@@ -221,6 +221,11 @@ CELLS = [
     "    return rank + int(torch.full((), 7))",
     "print(_.results)",
     "print('IMPORTED', [name for name in __import__('sys').modules if name.startswith('torch')])",
+    "%xla_start -n 1",
+    "%%xla --view none\nrank",
+    "%xla_ranks",
+    "import xla_nb\nxla_nb.ranks()",
+    "%xla_shutdown",
 ]
 
 
@@ -236,6 +241,15 @@ def plain_ipython(tmp_path_factory):
 def test_plain_ipython_has_the_magic_too(plain_ipython):
     assert "[1] on 1" in plain_ipython
     assert "{0: 7, 1: 8}" in plain_ipython
+
+
+def test_plain_ipython_shows_live_ranks_as_text(plain_ipython):
+    lines = plain_ipython.splitlines()
+    assert "Started rank 0." in lines
+    (title,) = (line for line in lines if line.startswith("○ 1 live rank, idle for "))
+    assert "1 cell" in title
+    assert "<Ranks 'ranks': rank 0, alive>" in plain_ipython
+    assert "Ended rank 0." in lines
 
 
 def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):

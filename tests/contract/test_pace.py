@@ -58,7 +58,7 @@ def main(rank):
 @pytest.mark.parametrize(
     "loop",
     (
-        "loader",
+        pytest.param("loader", marks=pytest.mark.slow),
         pytest.param("xla_nb.progress(loader)", marks=pytest.mark.slow),
         "torch_xla.distributed.parallel_loader.MpDeviceLoader(loader, 'xla')",
         pytest.param("xla_nb.progress(Items()[n] for n in range(40))", marks=pytest.mark.slow),
