@@ -30,6 +30,7 @@ from typing import Any
 import pytest
 from jupyter_core.utils import ensure_event_loop
 
+from tests.support.fresh import fork_server
 from tests.support.kernel import Notebook
 from tests.support.warm_kernels import WarmKernels
 from tests.support.worlds.worlds import Worlds
@@ -48,6 +49,7 @@ TOGETHER = ("browser", "simulation", "spmd", "torchax")
 FIRST = (
     "browser",
     "engines/ray/test_cluster.py",
+    "engines/ray/test_two_hosts.py",
     "simulation",
     "programs",
     "test_notebooks.py",
@@ -121,6 +123,12 @@ def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str,
 
         yield ask
         told.close()
+
+
+@pytest.fixture(scope="session")
+def fresh_processes() -> Iterator[None]:
+    """What support/fresh.py forks: processes that have imported torch; one server for all tests."""
+    yield from fork_server()
 
 
 @pytest.fixture(scope="session")

@@ -141,6 +141,7 @@ def weights(net):
     return torch.cat([p.detach().reshape(-1) for p in net.parameters()]).tolist()
 
 
+@pytest.mark.slow
 def test_download_once(played):
     rng = np.random.RandomState(0)
     x = torch.tensor(rng.randn(256, 6).astype("float32"))
@@ -232,6 +233,7 @@ def test_fsdp(played):
     assert found == pytest.approx(weights(net), **CLOSE)
 
 
+@pytest.mark.slow
 def test_zero(played):
     torch.manual_seed(123)
     net = nn.Sequential(nn.Linear(5, 9), nn.GELU(), nn.Linear(9, 1))
@@ -339,6 +341,7 @@ def test_helper_file(played):
     assert "steps 3" in played.lines
 
 
+@pytest.mark.slow
 def test_sync_batchnorm(played):
     torch.manual_seed(2)
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -489,6 +492,7 @@ def test_queue_results(played):
     assert f"inside {inside} all {sum(inside)} True" in played.lines
 
 
+@pytest.mark.slow
 def test_contrastive(played):
     weight = torch.cos(torch.arange(15.0)).view(3, 5).requires_grad_()
     z = F.normalize(torch.sin(torch.arange(80.0)).view(16, 5) @ weight.T, dim=-1)
