@@ -219,7 +219,7 @@ def test_ipythons_own_open_is_not_what_ranks_get(notebook):
     assert notebook.value("o[0]") == "True"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_data_loader_workers_find_the_cells_classes(notebook, method):
     notebook.ok("OFFSET = 100")
     notebook.ok(

@@ -94,6 +94,7 @@ def _serve() -> None:
 
     sets = {name: value for name, value in os.environ.items() if name not in given}
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the kernels
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests' process closes the pipe
     for line in sys.stdin:
         if os.fork() == 0:
             _become_kernel(*json.loads(line), sets)
@@ -104,6 +105,7 @@ def _become_kernel(
 ) -> None:
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()  # before anybody knows of it, and signals its group
     print(os.getpid(), flush=True)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
