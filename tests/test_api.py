@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import xla_nb
+from tests.support.kernel import unfolded
 from xla_nb import api
 from xla_nb.errors import LaunchError
 from xla_nb.record.files import Record
@@ -57,6 +58,8 @@ try:
     xla_nb.spawn(failing, n=2)
 except xla_nb.RunFailed as error:
     print("RAISED", error.run.ok)
+
+xla_nb.spawn(lambda rank: print("hi"), n=2)._ipython_display_()
 """
 
 
@@ -82,6 +85,13 @@ def script(tmp_path_factory):
 )
 def test_a_plain_script_needs_no_main_guard(script, line):
     assert line in script[0]
+
+
+def test_a_terminal_prints_one_line_of_a_run(script):
+    *_, summary, shown = script[0].splitlines()
+    assert {"[0] hi", "[1] hi"} <= set(unfolded(script[0]))
+    assert summary.startswith("2 ranks finished · ")
+    assert shown.startswith("<Run ")
 
 
 def test_a_failure_names_the_scripts_own_line(script):

@@ -1,8 +1,5 @@
 """What a notebook keeps that is executed without a page, by nbclient, papermill or nbconvert."""
 
-import subprocess
-import sys
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -137,15 +134,3 @@ def test_a_run_in_the_background_is_shown_once_where_its_text_comes(notebook):
     assert len(pictures) <= 1  # it may have ended in the cell before
     assert "1 rank finished" in notebook.ok("later").result
     assert "<b" in notebook.value("later._repr_html_()")
-
-
-def test_a_terminal_prints_one_line_of_a_run(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import xla_nb\nxla_nb.spawn(lambda rank: print('hi'), n=2)._ipython_display_()\n"
-    )
-    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=True)
-    *_, summary, shown = done.stdout.splitlines()
-    assert {"[0] hi", "[1] hi"} <= set(unfolded(done.stdout))
-    assert summary.startswith("2 ranks finished · ")
-    assert shown.startswith("<Run ")
