@@ -112,6 +112,8 @@ def _become_kernel(
     os.dup2(2, 1)
     os.environ.clear()
     os.environ.update(sets | env | {"JPY_PARENT_PID": str(parent)})
+    # ipykernel has read it already, and ends with that process.
+    arguments = [*arguments, f"--IPKernelApp.parent_handle={parent}"]
     os.chdir(cwd)
     tempfile.tempdir = None
     random.seed()
