@@ -36,7 +36,7 @@ WORDS = (
 @pytest.fixture(scope="module")
 def stale(warm_kernels):
     kernel = Notebook(warm=warm_kernels)
-    kernel.ok(COLD + ABOVE)  # but for the last test
+    kernel.ok(COLD + ABOVE)
     kernel.ok(MADE)
     yield kernel
     kernel.close()
@@ -82,7 +82,9 @@ def test_live_ranks_do_not_get_it_either(stale):
 
 
 @pytest.mark.slow
+@pytest.mark.leaves("processes")  # the fork server, as long as the kernel
 def test_a_launch_that_makes_its_own_has_a_world_of_all_ranks(stale):
+    stale.ok("del api.engine().warm")  # what COLD has put there
     stale.ok(
         "def world(index):\n"
         "    accelerator = Accelerator()\n"
