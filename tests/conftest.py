@@ -30,7 +30,9 @@ from typing import Any
 import pytest
 from jupyter_core.utils import ensure_event_loop
 
+from tests.support.fresh import fork_server
 from tests.support.kernel import Notebook
+from tests.support.warm_kernels import WarmKernels
 from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.record import tidying
@@ -47,6 +49,7 @@ TOGETHER = ("browser", "simulation", "spmd", "torchax")
 FIRST = (
     "browser",
     "engines/ray/test_cluster.py",
+    "engines/ray/test_two_hosts.py",
     "simulation",
     "programs",
     "test_notebooks.py",
@@ -120,6 +123,12 @@ def torch_xla_says() -> Iterator[Callable[[list[dict[str, Any]]], list[dict[str,
 
         yield ask
         told.close()
+
+
+@pytest.fixture(scope="session")
+def fresh_processes() -> Iterator[None]:
+    """What support/fresh.py forks: processes that have imported torch; one server for all tests."""
+    yield from fork_server()
 
 
 @pytest.fixture(scope="session")
@@ -249,6 +258,26 @@ def kernel(home: None) -> Iterator[Notebook]:
     notebook.close()
 
 
+@pytest.fixture(scope="session")
+def warm_kernels(home: None) -> Iterator[WarmKernels]:
+    """For kernels of a test's own which import torch_xla all the same: `Notebook(warm=...)`."""
+    started = WarmKernels()
+    yield started
+    started.close()
+
+
 @pytest.fixture
 def notebook(kernel: Notebook) -> Notebook:
     return kernel
+
+
+@pytest.fixture
+def soon(kernel: Notebook) -> Iterator[None]:
+    """A quarter of the seconds that have to be lost for something to be said of them: a test then
+    waits for no more. How many there have to be is tested in tests/views/test_diagnosis.py."""
+    all_of_them = "conclusions._COST, conclusions._LONG, diagnosis._LONG"
+    kernel.ok("from xla_nb.run import conclusions\nfrom xla_nb.views import diagnosis")
+    kernel.ok(f"without_soon = {all_of_them}")
+    kernel.ok(f"{all_of_them} = (seconds / 4 for seconds in without_soon)")
+    yield
+    kernel.ok(f"{all_of_them} = without_soon")

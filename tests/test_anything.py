@@ -38,7 +38,7 @@ from xla_nb.program.module_file import ModuleMap
 from xla_nb.run.options import Options
 
 MANY = int(os.environ.get("XLA_NB_ANYTHING") or 2000)
-FEW = 120
+FEW = 60
 PATIENCE = 20  # seconds for one of them, on a machine that does much else
 
 BEFORE = """

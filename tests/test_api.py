@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import xla_nb
+from tests.support.kernel import unfolded
 from xla_nb import api
 from xla_nb.errors import LaunchError
 from xla_nb.record.files import Record
@@ -57,6 +58,8 @@ try:
     xla_nb.spawn(failing, n=2)
 except xla_nb.RunFailed as error:
     print("RAISED", error.run.ok)
+
+xla_nb.spawn(lambda rank: print("hi"), n=2)._ipython_display_()
 """
 
 
@@ -82,6 +85,13 @@ def script(tmp_path_factory):
 )
 def test_a_plain_script_needs_no_main_guard(script, line):
     assert line in script[0]
+
+
+def test_a_terminal_prints_one_line_of_a_run(script):
+    *_, summary, shown = script[0].splitlines()
+    assert {"[0] hi", "[1] hi"} <= set(unfolded(script[0]))
+    assert summary.startswith("2 ranks finished · ")
+    assert shown.startswith("<Run ")
 
 
 def test_a_failure_names_the_scripts_own_line(script):
@@ -221,6 +231,11 @@ CELLS = [
     "    return rank + int(torch.full((), 7))",
     "print(_.results)",
     "print('IMPORTED', [name for name in __import__('sys').modules if name.startswith('torch')])",
+    "%xla_start -n 1",
+    "%%xla --view none\nrank",
+    "%xla_ranks",
+    "import xla_nb\nxla_nb.ranks()",
+    "%xla_shutdown",
 ]
 
 
@@ -236,6 +251,15 @@ def plain_ipython(tmp_path_factory):
 def test_plain_ipython_has_the_magic_too(plain_ipython):
     assert "[1] on 1" in plain_ipython
     assert "{0: 7, 1: 8}" in plain_ipython
+
+
+def test_plain_ipython_shows_live_ranks_as_text(plain_ipython):
+    lines = plain_ipython.splitlines()
+    assert "Started rank 0." in lines
+    (title,) = (line for line in lines if line.startswith("○ 1 live rank, idle for "))
+    assert "1 cell" in title
+    assert "<Ranks 'ranks': rank 0, alive>" in plain_ipython
+    assert "Ended rank 0." in lines
 
 
 def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):

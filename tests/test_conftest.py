@@ -40,7 +40,7 @@ LEFT = {
 def test_what_is_left_behind_is_found(tmp_path: Path) -> None:
     here = Path(__file__).parent
     guard = (here / "conftest.py").read_text()
-    (tmp_path / "conftest.py").write_text(guard.replace("PATIENCE = 60.0", "PATIENCE = 2.0"))
+    (tmp_path / "conftest.py").write_text(guard.replace("PATIENCE = 60.0", "PATIENCE = 1.0"))
     (tmp_path / "test_leaky.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = leaves: see conftest.py\n")
     done = subprocess.run(

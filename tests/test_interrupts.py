@@ -16,6 +16,13 @@ from tests.support.staying import (
 )
 
 CASES = pytest.mark.parametrize("body", STAYS.values(), ids=STAYS)
+FIRST, *others = STAYS.items()
+#: Until ranks are ended by force, two seconds pass.
+FEW_CASES = pytest.mark.parametrize(
+    "body",
+    [FIRST[1], *(pytest.param(body, marks=pytest.mark.slow) for _, body in others)],
+    ids=STAYS,
+)
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def test_spawned_ranks_that_are_interrupted_again_are_told_where_they_stay(kerne
     assert f"{cell}, line {line_of(body, 'struck')}" not in said
 
 
-@CASES
+@FEW_CASES
 def test_spawned_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stack(kernel, body):
     cell = interrupted(kernel, "%%xla_spawn -n 2 --grace 2", body)
     kernel.ok("staying_.join_end()")
@@ -110,7 +117,7 @@ def test_live_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, 
     assert did in kernel.run(f"%%xla --group {group}\nrank").error
 
 
-@CASES
+@FEW_CASES
 def test_live_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stack(kernel, group, body):
     cell = interrupted(kernel, f"%%xla --group {group} --grace 2", body)
     kernel.ok("staying_.join_end()")

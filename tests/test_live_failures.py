@@ -316,15 +316,6 @@ def test_live_ranks_go_on_after_somebody_has_removed_their_records(tmp_path):
         kernel.close()
 
 
-def test_nothing_is_left_of_live_ranks_whose_kernel_is_killed(tmp_path):
-    kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
-    kernel.ok("%load_ext xla_nb")
-    start(kernel, "ranks")
-    pids, job, server = processes(kernel, "ranks")
-    kernel.kill()
-    assert survivors([*pids, job, server]) == []
-
-
 def test_what_the_others_hold_can_be_had_after_a_rank_was_killed_in_a_collective(kernel, group):
     shown = kernel.run(
         f"%%xla --group {group}\nif rank == 0: os.kill(os.getpid(), signal.SIGKILL)\ntotal(3)"

@@ -1,8 +1,5 @@
 """Where live ranks are shown in a notebook whose front end has no panel, and in a terminal."""
 
-import subprocess
-import sys
-
 import pytest
 
 
@@ -111,25 +108,3 @@ def test_ranks_that_have_ended_are_not_followed_any_more(kernel, shown):
 def test_captured_ranks_are_told_in_text(kernel, started):
     kernel.ok("%%capture caught_\n%xla_ranks still")
     assert "2 live ranks, idle" in kernel.value("caught_.stdout")
-
-
-TERMINAL = """\
-from IPython.terminal.interactiveshell import TerminalInteractiveShell
-shell = TerminalInteractiveShell.instance()
-shell.run_line_magic("load_ext", "xla_nb")
-for cell in ("%xla_start -n 1", "%%xla --view none\\nrank", "%xla_ranks", "import xla_nb",
-             "xla_nb.ranks()", "%xla_shutdown"):
-    shell.run_cell(cell)
-"""
-
-
-def test_a_terminal_gets_text(home):
-    done = subprocess.run(
-        [sys.executable, "-c", TERMINAL], capture_output=True, text=True, timeout=120, check=True
-    )
-    lines = done.stdout.splitlines()
-    assert "Started rank 0." in lines
-    (title,) = (line for line in lines if line.startswith("○ 1 live rank, idle for "))
-    assert "1 cell" in title
-    assert "<Ranks 'ranks': rank 0, alive>" in done.stdout
-    assert "Ended rank 0." in lines

@@ -219,7 +219,7 @@ def test_ipythons_own_open_is_not_what_ranks_get(notebook):
     assert notebook.value("o[0]") == "True"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_data_loader_workers_find_the_cells_classes(notebook, method):
     notebook.ok("OFFSET = 100")
     notebook.ok(
@@ -350,7 +350,7 @@ def test_an_interrupt_ends_a_run_that_prints_faster_than_it_is_shown(notebook):
             notebook.interrupt()
 
     asked: list[bool] = []
-    flood = spawn("import os\ndef f(rank): os.system('yes')", "--grace 1")  # it ignores SIGINT
+    flood = spawn("import os\ndef f(rank): os.system('yes')", "--grace 0.3")  # it ignores SIGINT
     shown = notebook.run(flood, during=when_it_prints)
     assert "Stopped by an interrupt" in shown.error
     assert " more lines" in shown.stdout

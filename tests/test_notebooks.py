@@ -1,28 +1,31 @@
 """The notebooks that ship, executed as `make demo` does it: their own asserts hold."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from notebooks import run_demo
 from notebooks.run_demo import execute
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+#: The quickstart's epochs and its rate, and enough of them for the accuracy that it asserts.
+LONG, SHORT = '--args "(16, 0.004)"', '--args "(6, 0.01)"'
 
 
-def test_the_quickstart_trains_one_model_on_four_ranks():
-    done = subprocess.run(
-        [sys.executable, str(NOTEBOOKS / "run_demo.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line.split(maxsplit=2) for line in done.stdout.splitlines() if "'accuracy'" in line]
+def test_the_quickstart_trains_one_model_on_four_ranks(monkeypatch, tmp_path, capsys):
+    notebook = nbformat.read(run_demo.NOTEBOOK, as_version=4)
+    (cell,) = (cell for cell in notebook.cells if LONG in cell.source)
+    cell.source = cell.source.replace(LONG, SHORT)
+    nbformat.write(notebook, tmp_path / "shorter.ipynb")
+    monkeypatch.setattr(run_demo, "NOTEBOOK", tmp_path / "shorter.ipynb")
+    monkeypatch.setattr(run_demo, "EXECUTED", tmp_path / "out" / "executed.ipynb")
+    ended = run_demo.main()
+    told = capsys.readouterr().out
+    assert ended == 0, told
+    rows = [line.split(maxsplit=2) for line in told.splitlines() if "'accuracy'" in line]
     assert [row[:2] for row in rows] == [[str(rank), "xla:0"] for rank in range(4)]
+    assert "'accuracy'" in run_demo.EXECUTED.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,7 @@ def as_text(output):
     return said or ""
 
 
+@pytest.mark.slow
 def test_live_ranks_compile_for_the_first_training_cell_and_for_an_edited_function(live):
     first, second, third = shown(live, "losses = train(")
     assert "compiles" in first
@@ -54,6 +58,7 @@ def test_live_ranks_compile_for_the_first_training_cell_and_for_an_edited_functi
     assert "compiles" in third
 
 
+@pytest.mark.slow
 def test_live_ranks_are_said_to_differ_below_the_cell_that_gave_one_another_seed(live):
     (mistake,) = [cell for cell in live.cells if "# the mistake" in cell.source]
     drift = f"`model` differs between ranks since Cell In[{mistake.execution_count}]: rank 2 ("
@@ -63,6 +68,7 @@ def test_live_ranks_are_said_to_differ_below_the_cell_that_gave_one_another_seed
     assert "equal" in shown(live, "%xla_vars model")[-1]
 
 
+@pytest.mark.slow
 def test_the_one_cell_of_live_ranks_that_fails_is_followed_by_one_that_works(live):
     cells = shown(live, "%%xla")
     (failed,) = [number for number, text in enumerate(cells) if text.startswith("✗")]
@@ -70,10 +76,12 @@ def test_the_one_cell_of_live_ranks_that_fails_is_followed_by_one_that_works(liv
     assert "4 ranks finished" in cells[failed + 1]
 
 
+@pytest.mark.slow
 def test_live_ranks_show_below_their_start_what_they_ran(live):
     assert "4 live ranks ended by %xla_shutdown" in shown(live, "%xla_start")[0]
 
 
+@pytest.mark.slow
 def test_the_notebook_of_live_ranks_is_stored_with_what_its_cells_show(live):
     stored = nbformat.read(NOTEBOOKS / "live-ranks.ipynb", as_version=4)
     assert kinds(stored) == kinds(live)

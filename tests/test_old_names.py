@@ -87,8 +87,8 @@ def test_names_that_were_taken_away_are_given_again(release):
 
 
 @pytest.fixture(scope="module")
-def published():
-    kernel = Notebook()
+def published(warm_kernels):
+    kernel = Notebook(warm=warm_kernels)
     kernel.ok(
         "%load_ext xla_nb\nimport torch, torch_xla\nimport torch_xla.core.xla_model as xm\n"
         "import torch_xla.distributed.xla_multiprocessing as xmp\n"

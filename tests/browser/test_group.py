@@ -273,6 +273,7 @@ def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(
     restarted.wait_for("1 rank finished", cells[-1])
 
 
+@pytest.mark.slow  # a run's does in test_flows.py, and live ranks' is shown again there
 @pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
 def test_after_a_reload_the_panel_goes_on(restarted: LabNotebook) -> None:
     headline = restarted.output(restarted.execute("%xla_start -n 1")).locator(".xn-headline")
@@ -283,12 +284,9 @@ def test_after_a_reload_the_panel_goes_on(restarted: LabNotebook) -> None:
     restarted.execute("%xla_shutdown")
 
 
+@pytest.mark.slow  # nearly the same in test_flows.py
 @pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
-@pytest.mark.parametrize(
-    "busy",
-    [pytest.param(False, marks=pytest.mark.slow), True],  # idle: nearly the same in test_flows.py
-    ids=["idle", "during a cell"],
-)
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "during a cell"])
 def test_after_a_reload_a_restarted_kernel_freezes_the_panel(
     restarted: LabNotebook, busy: bool
 ) -> None:

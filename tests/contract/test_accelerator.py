@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests.support.kernel import Notebook
+from tests.support.kernel import COLD, Notebook
 
 pytest.importorskip("accelerate")
 
 ABOVE = """
-%load_ext xla_nb
 import torch, torch_xla, xla_nb
 import torch_xla.distributed.xla_multiprocessing as xmp
 from accelerate import Accelerator, PartialState, notebook_launcher
@@ -35,9 +34,9 @@ WORDS = (
 
 
 @pytest.fixture(scope="module")
-def stale(home):
-    kernel = Notebook()
-    kernel.ok(ABOVE)
+def stale(warm_kernels):
+    kernel = Notebook(warm=warm_kernels)
+    kernel.ok(COLD + ABOVE)
     kernel.ok(MADE)
     yield kernel
     kernel.close()
@@ -82,7 +81,10 @@ def test_live_ranks_do_not_get_it_either(stale):
     assert WORDS in shown.error
 
 
+@pytest.mark.slow
+@pytest.mark.leaves("processes")  # the fork server, as long as the kernel
 def test_a_launch_that_makes_its_own_has_a_world_of_all_ranks(stale):
+    stale.ok("del api.engine().warm")  # what COLD has put there
     stale.ok(
         "def world(index):\n"
         "    accelerator = Accelerator()\n"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.kernel import Notebook, Shown
+from tests.support.warm_kernels import WarmKernels
 
 # ---------------------------------------------------------------- what is on the notebook's device
 
@@ -17,10 +18,10 @@ def launch(fn, *args): return xmp.spawn(fn, args=args, nprocs=2)
 
 
 @pytest.fixture(scope="module")
-def opened() -> Iterator[Notebook]:
+def opened(warm_kernels: WarmKernels) -> Iterator[Notebook]:
     """A notebook that has opened the device: not the session's, whose other launches are to see
     none."""
-    notebook = Notebook()
+    notebook = Notebook(warm=warm_kernels)
     notebook.ok("%load_ext xla_nb\n%xla_config view=text\n" + SEEN, timeout=300)
     # A process that stays, as in the session's kernel.
     notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")

@@ -8,6 +8,8 @@ import pytest
 
 from xla_nb.views.saved import style
 
+pytestmark = pytest.mark.usefixtures("soon")
+
 # Waits in the kernel until the newest sample of rank 0 is so, which ends the loop on the ranks.
 SAMPLED = """
 import time
@@ -56,7 +58,7 @@ def ended(notebook, tmp_path):
     return ended
 
 
-COMPILES = "sample.changes_at and sample.compile_seconds > 2.3"
+COMPILES = "sample.changes_at and sample.compile_seconds > 0.6"
 
 
 @pytest.mark.slow
@@ -70,7 +72,7 @@ def test_the_line_whose_shape_changes_in_every_step_stays_with_what_it_cost(ende
     told = re.match(
         r"! 2 ranks finished in [\d.]+ s; line 10 gives a new shape in each step "
         r"\(\((\d+), 8\), then \((\d+), 8\)\), so each compiled a new graph, "
-        r"[\d.]+ s of it · ",
+        r"[\d.]+ m?s of it · ",
         title,
     )
     assert told, title
@@ -96,8 +98,8 @@ def test_where_it_is_not_known_what_changes_no_line_is_named(ended):
         for _ in range(60 + step):  # no shape and no number: each step has more operations
             y = torch.sin(y)
 """
-    title, _ = ended("unknown", body, "sample.compile_seconds > 2.3 and sample.steps > 12")
-    assert re.search(r" s; each step compiled a new graph, [\d.]+ s of it · ", title), title
+    title, _ = ended("unknown", body, "sample.compile_seconds > 0.6 and sample.steps > 12")
+    assert re.search(r" s; each step compiled a new graph, [\d.]+ m?s of it · ", title), title
 
 
 def test_a_fallback_to_the_cpu_names_its_line(ended):
@@ -112,11 +114,11 @@ def test_a_fallback_to_the_cpu_names_its_line(ended):
 def test_the_slowest_rank_stays(ended):
     body = """
         import torch_xla.core.xla_model as xm
-        time.sleep(0.1 * rank)
+        time.sleep(0.05 * rank)
         y = xm.all_reduce("sum", x)
 """
-    title, _ = ended("slowest", body, "sample.waited > 2.3 and sample.steps > 12")
-    told = r"; rank 1 was the slowest, by [\d.]+ ms a sync: the other waited [\d.]+ s of it · "
+    title, _ = ended("slowest", body, "sample.waited > 0.6 and sample.steps > 12")
+    told = r"; rank 1 was the slowest, by [\d.]+ ms a sync: the other waited [\d.]+ m?s of it · "
     assert re.search(told, title), title
 
 
@@ -128,12 +130,12 @@ import time, xla_nb
 import torch_xla.core.xla_model as xm
 def main(rank):
     for step in xla_nb.progress(range(40)):
-        time.sleep(2.5 * (rank == 1 and step == 3))
+        time.sleep(0.8 * (rank == 1 and step == 3))
         xm.rendezvous("x")
 """
     notebook.ok(cell.strip())
     title, _ = ast.literal_eval(notebook.value("title(stalled)"))
-    assert re.search(r"; the others waited 2\.\d s of it for rank 1 · ", title), title
+    assert re.search(r"; the others waited [\d.]+ m?s of it for rank 1 · ", title), title
 
 
 def test_who_had_waited_for_whom_when_stop_came_stays(notebook, tmp_path):
@@ -149,10 +151,10 @@ def main(rank):
 """
     notebook.ok(cell.strip())
     flag = str(tmp_path / "over")
-    notebook.ok(f"sampled(halted, {flag!r}, lambda sample: (sample.waited or 0) > 3.3)")
+    notebook.ok(f"sampled(halted, {flag!r}, lambda sample: (sample.waited or 0) > 1.1)")
     notebook.ok("halted.stop(); halted.join_end(60)")
     title, _ = ast.literal_eval(notebook.value("title(halted)"))
-    told = "! Stopped by run.stop(); 2 ranks had waited 3 s for rank 1, at line 6 · after "
+    told = "! Stopped by run.stop(); 2 ranks had waited 1 s for rank 1, at line 6 · after "
     assert title.startswith(told), title
 
 
@@ -196,12 +198,15 @@ import time, xla_nb
 import torch_xla.core.xla_model as xm
 def main(rank):
     for _ in xla_nb.progress(range(12)):
-        time.sleep(0.25 * (rank == 2))
+        time.sleep(0.1 * (rank == 2))
         {meet}
 """
     notebook.ok(cell.strip())
     title, _ = ast.literal_eval(notebook.value("title(met)"))
-    told = r"; rank 2 was the slowest, by 2\d\d ms a step: the others waited [\d.]+ s of it · "
+    told = (
+        r"; rank 2 was the slowest, by (9\d\.\d|1\d\d) ms a step: "
+        r"the others waited [\d.]+ m?s of it · "
+    )
     assert re.search(told, title), title
 
 
@@ -212,8 +217,8 @@ def test_a_few_graphs_that_took_most_of_the_run_to_compile_are_told_calmly(noteb
 import torch, torch_xla
 import torch_xla.debug.metrics as met
 def main(rank):
-    x, operations = torch.ones(2, device="xla"), 500
-    while (met.metric_data("CompileTime") or (0, 0))[1] < 2.2e9:
+    x, operations = torch.ones(2, device="xla"), 1000
+    while (met.metric_data("CompileTime") or (0, 0))[1] < 1.2e9:
         for _ in range(operations):
             x = torch.sin(x) + x[:1]
         torch_xla.sync()
@@ -221,7 +226,7 @@ def main(rank):
 """
     notebook.ok(cell.strip())
     title, page = ast.literal_eval(notebook.value("title(graphs)"))
-    told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ s of it compiling \d graphs · "
+    told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ m?s of it compiling \d graphs · "
     assert re.match(told, title), title
     assert style.AMBER not in page.partition("</b>")[0]
 
@@ -230,7 +235,7 @@ def test_the_rank_that_the_others_waited_for_most_of_the_time_stays(notebook):
     notebook.ok(SAMPLED)
     notebook.ok(
         "%%xla_spawn -n 3 -o waited_ --view none\nimport time, torch_xla.core.xla_model as xm\n"
-        "def f(rank):\n    time.sleep(3 * (rank == 1))\n    xm.rendezvous('late')"
+        "def f(rank):\n    time.sleep(rank == 1)\n    xm.rendezvous('late')"
     )
     text, _ = ast.literal_eval(notebook.value("title(waited_)"))
-    assert re.search(r"finished in .*; the others waited [23]\.\d s of it for rank 1", text)
+    assert re.search(r"finished in .*; the others waited [\d.]+ m?s of it for rank 1", text)

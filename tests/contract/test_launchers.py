@@ -139,9 +139,9 @@ def train(index=0, by=2):
 
 
 @pytest.fixture(scope="module")
-def trained(home):
+def trained(warm_kernels):
     """A kernel of its own, as what is called in it opens its device."""
-    kernel = Notebook()
+    kernel = Notebook(warm=warm_kernels)
     kernel.ok("%load_ext xla_nb")
     kernel.ok(ABOVE + ONE)
     yield kernel
@@ -202,8 +202,8 @@ def opens(index=0):
 
 
 @pytest.fixture
-def machine(home):
-    kernel = Notebook()
+def machine(warm_kernels):
+    kernel = Notebook(warm=warm_kernels)
     kernel.ok(CHIPS)
     yield kernel
     kernel.close()

@@ -110,7 +110,10 @@ def test_what_ranks_leave_to_the_end_of_a_script_is_done(
     "work",
     [
         "atexit.register(time.sleep, 600)",
-        "concurrent.futures.ProcessPoolExecutor(1).submit(time.sleep, 600)",
+        pytest.param(
+            "concurrent.futures.ProcessPoolExecutor(1).submit(time.sleep, 600)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_still_works_at_the_end_is_told_and_ended(notebook: Notebook, work: str) -> None:

@@ -1,7 +1,4 @@
-"""The line that says how far a run has come, and the one that says what a launch waits for."""
-
-import nbformat
-from nbclient import NotebookClient
+"""The line that says how far a run has come."""
 
 APART = """\
 %%xla_spawn -n 4 --bg --view none -o apart
@@ -33,29 +30,3 @@ def test_the_words_of_a_runs_progress_are_the_same_however_far_ranks_are_apart(n
     notebook.ok("apart.wait()")
     assert "\nepoch: 20 % · 6 of 30" in shown
     assert "slowest" not in shown
-
-
-def test_nothing_stays_of_what_the_first_launch_waited_for():
-    spawn = "print('before')\nxla_nb.spawn(work, n=2)"
-    cells = ["import xla_nb\n%load_ext xla_nb\ndef work(rank): print('works')", spawn]
-    file = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
-    told = []
-    _execute(file, told)
-    outputs = file.cells[1].outputs
-    assert "importing the ranks' packages" in str(told)
-    assert "importing" not in str(outputs)
-    assert "before" in outputs[0]["text"]
-    assert "[0, 1] works" in str(outputs)
-
-
-def _execute(file, told):
-    """Execute a notebook; `told` gets all that its kernel says."""
-    client = NotebookClient(file)
-    take = client.process_message
-
-    def heard(message, *rest):
-        told.append(message["content"])
-        return take(message, *rest)
-
-    client.process_message = heard
-    client.execute()

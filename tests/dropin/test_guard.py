@@ -58,8 +58,8 @@ OPENING = (
 
 
 @pytest.fixture(scope="module")
-def machine():
-    kernel = Notebook()
+def machine(warm_kernels):
+    kernel = Notebook(warm=warm_kernels)
     kernel.ok(CHIPS)
     kernel.ok(ABOVE)
     yield kernel
@@ -213,9 +213,9 @@ def test_a_simulated_host_is_only_told_once(machine):
 
 
 @pytest.fixture
-def openable():
+def openable(warm_kernels):
     """A kernel that takes its device for a TPU, and can open it."""
-    kernel = Notebook()
+    kernel = Notebook(warm=warm_kernels)
     kernel.ok(CHIPS)
     kernel.ok("os.environ['PJRT_DEVICE'] = 'CPU'\nchips.choose_device = lambda *_: 'TPU'")
     yield kernel

@@ -37,9 +37,9 @@ exec("def fit(f): import torch_xla; return torch_xla.launch(f)", vars(library))
 
 
 @pytest.fixture(scope="module")
-def published():
+def published(warm_kernels):
     """A kernel in which torch_xla was imported before the extension was loaded."""
-    kernel = Notebook()
+    kernel = Notebook(warm=warm_kernels)
     kernel.ok(ABOVE)
     kernel.ok("%load_ext xla_nb")
     yield kernel

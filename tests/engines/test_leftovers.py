@@ -37,8 +37,8 @@ READY = (
 )
 
 
-def warm():
-    notebook = Notebook()
+def warm(**env):
+    notebook = Notebook(**env)
     notebook.ok("%load_ext xla_nb")
     notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)
     return notebook
@@ -46,10 +46,12 @@ def warm():
 
 @pytest.fixture(scope="module")
 def notebook():
-    """A kernel whose jobs and ranks the tests kill."""
-    notebook = warm()
-    yield notebook
-    notebook.close()
+    """A kernel whose jobs and ranks the tests kill, and whose TMPDIR nobody else uses."""
+    with tempfile.TemporaryDirectory(prefix="xla-nb-") as folder:
+        notebook = warm(TMPDIR=folder)
+        notebook.ok("import tempfile")
+        yield notebook
+        notebook.close()
 
 
 @pytest.fixture
@@ -67,9 +69,14 @@ def doomed(before):
         notebook.close()
 
 
-def left():
+def left_by(notebook):
+    """All that is in the kernel's TMPDIR."""
+    return left(notebook.value("tempfile.gettempdir()").strip("'"))
+
+
+def left(folder=None):
     """All that is in TMPDIR, but for the kernel's connection and torch's own folder."""
-    top = Path(tempfile.gettempdir())
+    top = Path(folder or tempfile.gettempdir())
     return {
         str(path.relative_to(top))
         for path in top.rglob("*")
@@ -82,15 +89,17 @@ def server_pid(notebook):
     return int(notebook.value("api.engine()._servers[xla_runtime.IMPORTS].child.process.pid"))
 
 
-def test_ranks_that_are_killed_leave_no_folders(notebook, before):
+def test_ranks_that_are_killed_leave_no_folders(notebook):
+    before = left_by(notebook)
     shown = notebook.run(
         "%%xla_spawn -n 2 --grace 1\n" + USES_FOLDERS + "    os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert "SIGKILL" in shown.error
-    assert left() == before
+    assert left_by(notebook) == before
 
 
-def test_a_job_that_is_killed_leaves_no_folders(notebook, before):
+def test_a_job_that_is_killed_leaves_no_folders(notebook):
+    before = left_by(notebook)
     notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")
     notebook.ok(READY.format(run="run"))
     (job,) = [
@@ -101,7 +110,7 @@ def test_a_job_that_is_killed_leaves_no_folders(notebook, before):
     job.kill()
     notebook.run("run.wait(60)")
     assert notebook.value("run.done") == "True"
-    assert left() == before
+    assert left_by(notebook) == before
 
 
 @pytest.mark.slow

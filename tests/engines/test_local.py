@@ -172,9 +172,9 @@ def test_a_killed_spare_job_is_replaced(notebook):
     assert notebook.value("unspared.results") == "{0: 0, 1: 1}"
 
 
-def test_processes_that_ranks_leave_running_are_ended_with_the_run(notebook):
+def test_processes_that_ranks_leave_running_are_ended_with_the_run_and_told(notebook):
     pid = server_pid(notebook)
-    notebook.ok(
+    shown = notebook.ok(
         SPAWN + "\nimport subprocess\ndef f(rank):\n"
         "    subprocess.Popen(['sleep', '600'])\n"
         "    subprocess.Popen('(setsid sleep 600 &)', shell=True).wait()\n"
@@ -183,6 +183,10 @@ def test_processes_that_ranks_leave_running_are_ended_with_the_run(notebook):
     while left := processes_of(pid):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+    assert (
+        "Processes that ranks had started (sleep) had not ended 3 s after the ranks, and were "
+        "ended. Wait for them in the function (`process.wait()`)."
+    ) in shown.stderr.replace("\n", " ")
 
 
 LATER = {
@@ -203,16 +207,6 @@ def test_processes_that_ranks_have_started_have_time_to_end(notebook, start):
     )
     assert notebook.value("[later.output(r) for r in (0, 1)]") == repr(["late\n"] * 2)
     assert "had not ended" not in shown.stderr
-
-
-def test_processes_that_ranks_leave_are_ended_and_told(notebook):
-    shown = notebook.ok(
-        SPAWN + "\nimport subprocess\ndef f(rank): subprocess.Popen(['sleep', '600'])"
-    )
-    assert (
-        "Processes that ranks had started (sleep) had not ended 3 s after the ranks, and were "
-        "ended. Wait for them in the function (`process.wait()`)."
-    ) in shown.stderr.replace("\n", " ")
 
 
 def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_told(notebook):
@@ -247,9 +241,12 @@ def test_killing_the_kernel_ends_every_process():
         "    subprocess.Popen('(setsid sleep 600 &)', shell=True).wait()\n"
         "    print('up', flush=True)\n    time.sleep(600)"
     )
+    notebook.ok("%xla_start -n 2 --name live\n%xla_start -n 1 --name kept")
+    notebook.ok("%%xla --group live --bg\nimport time\nprint('up', flush=True)\ntime.sleep(600)")
     notebook.ok("while not all(run.output(r) for r in (0, 1)): __import__('time').sleep(0.02)")
     everything = processes_of(notebook.pid)
-    assert len(everything) >= 8  # fork server, job, two ranks, four sleeps
+    # The fork server; a job, two ranks and four sleeps; a job and two ranks; a job and a rank.
+    assert len(everything) >= 13
     notebook.ok("import os, time\nforked = os.fork()\nif not forked: time.sleep(600)")
     forked = psutil.Process(int(notebook.value("forked")))
     os.kill(notebook.pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ those files run whose libraries are there.
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,12 @@ NEEDS = {
 collect_ignore = [
     file for file, names in NEEDS.items() if not all(map(importlib.util.find_spec, names))
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("libraries")
 
 
 @pytest.fixture(scope="module")

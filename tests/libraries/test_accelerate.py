@@ -46,6 +46,7 @@ expected = list(net.parameters())
 """
 
 
+@pytest.mark.slow
 def test_four_ranks_train_as_one_process_does(notebook):
     notebook.ok(PROGRAM)
     shown = notebook.ok("run = notebook_launcher(train, num_processes=4)")
@@ -65,6 +66,7 @@ def test_mixed_precision_trains_to_its_own_rounding(notebook):
     assert 1e-5 < float(notebook.value(near)) < 0.05
 
 
+@pytest.mark.slow
 def test_what_accelerate_cannot_do_on_xla_stays_its_own_error(notebook):
     notebook.ok(
         "def objects():\n    from accelerate.utils import gather_object\n    Accelerator()\n"

@@ -48,6 +48,7 @@ def trained(notebook):
     return notebook
 
 
+@pytest.mark.slow
 def test_ranks_save_one_checkpoint_and_each_loads_it(trained, tmp_path):
     trained.ok(CHECKPOINT)
     trained.ok(f"run = xmp.spawn(_mp_fn, args=({str(tmp_path)!r},), nprocs=4)")

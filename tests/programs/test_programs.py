@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.support.kernel import Notebook
+from tests.support.warm_kernels import WarmKernels
 
 CLOSE = {"rel": 1e-3, "abs": 2e-5}  # float32 in another order, and digits that were not printed
 PIP = "#!/bin/sh\necho Requirement already satisfied: $*\n"  # no program needs what it installs
@@ -26,10 +27,10 @@ IN_FRONT = re.compile(r"^\[\d+\] ")  # the rank that printed a line
 class Programs:
     """A kernel in which programs are played one after the other, each in a folder of its own."""
 
-    def __init__(self, pip: Path) -> None:
+    def __init__(self, pip: Path, warm: WarmKernels) -> None:
         pip.write_text(PIP)
         pip.chmod(0o755)
-        self.notebook = Notebook(PATH=f"{pip.parent}:{os.environ['PATH']}")
+        self.notebook = Notebook(warm=warm, PATH=f"{pip.parent}:{os.environ['PATH']}")
         self.notebook.ok("%load_ext xla_nb")
         # What a program sets in the environment must not be there for the next one.
         self.notebook.ok("import os, sys, torch_xla\nsys.environment = dict(os.environ)")
@@ -61,8 +62,10 @@ def numbers(text: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    played = Programs(tmp_path_factory.mktemp("bin") / "pip")
+def programs(
+    tmp_path_factory: pytest.TempPathFactory, warm_kernels: WarmKernels
+) -> Iterator[Programs]:
+    played = Programs(tmp_path_factory.mktemp("bin") / "pip", warm_kernels)
     # Processes that stay once anything needs them: of the first semaphore with a name.
     played.notebook.ok("from multiprocessing import resource_tracker as r; r.ensure_running()")
     yield played
@@ -138,6 +141,7 @@ def weights(net):
     return torch.cat([p.detach().reshape(-1) for p in net.parameters()]).tolist()
 
 
+@pytest.mark.slow
 def test_download_once(played):
     rng = np.random.RandomState(0)
     x = torch.tensor(rng.randn(256, 6).astype("float32"))
@@ -195,6 +199,7 @@ def test_ddp_pjrt(played):
     assert played.numbers("sum of weights:") == [pytest.approx(sum(weights(net)), **CLOSE)]
 
 
+@pytest.mark.slow
 def test_ddp_xla(played):
     g = torch.Generator().manual_seed(7)
     x, y = torch.randn(96, 8, generator=g), torch.randint(0, 3, (96,), generator=g)
@@ -228,6 +233,7 @@ def test_fsdp(played):
     assert found == pytest.approx(weights(net), **CLOSE)
 
 
+@pytest.mark.slow
 def test_zero(played):
     torch.manual_seed(123)
     net = nn.Sequential(nn.Linear(5, 9), nn.GELU(), nn.Linear(9, 1))
@@ -335,6 +341,7 @@ def test_helper_file(played):
     assert "steps 3" in played.lines
 
 
+@pytest.mark.slow
 def test_sync_batchnorm(played):
     torch.manual_seed(2)
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -485,6 +492,7 @@ def test_queue_results(played):
     assert f"inside {inside} all {sum(inside)} True" in played.lines
 
 
+@pytest.mark.slow
 def test_contrastive(played):
     weight = torch.cos(torch.arange(15.0)).view(3, 5).requires_grad_()
     z = F.normalize(torch.sin(torch.arange(80.0)).view(16, 5) @ weight.T, dim=-1)
@@ -574,6 +582,7 @@ def test_registry_package(played):
     assert played.numbers("EMA") == [pytest.approx(total, **CLOSE)]
 
 
+@pytest.mark.slow
 def test_tpu_fitter(played):
     """Its losses are rank 0's; the scheduler halves the rate for the third epoch."""
     rs = np.random.RandomState(3)
@@ -600,6 +609,7 @@ def test_tpu_fitter(played):
     assert played.value("len(glob('node_submissions/*.csv'))") == 4
 
 
+@pytest.mark.slow
 def test_own_trainer(played):
     """Stopped after an epoch by a callback; the second fit starts from the first one's weights."""
     x = torch.rand(32, 2, generator=torch.Generator().manual_seed(11)) * 4 - 2
@@ -632,6 +642,7 @@ def test_own_trainer(played):
 
 
 @pytest.mark.leaves("processes")  # the notebook's Manager
+@pytest.mark.slow
 def test_distill_loggers(played):
     targets = torch.tensor([0] * 16 + [1] * 8)
     shift = np.eye(2, 5)[targets.numpy()] * 2

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from tests.support.fresh import fork_server, in_a_new_process, launched
+from tests.support.fresh import in_a_new_process, launched
 from tests.support.notebook_double import importable_folder, opened
 from xla_nb.program.build import build_call
 from xla_nb.protocol import modules
 
 notebook = pytest.fixture(opened)
-server = pytest.fixture(fork_server, scope="module", autouse=True)
+pytestmark = pytest.mark.usefixtures("fresh_processes")
 local = pytest.fixture(importable_folder)
 
 HELPER = """

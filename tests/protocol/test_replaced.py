@@ -9,11 +9,11 @@ import textwrap
 import pytest
 import torch  # noqa: F401  # or the folder of a test would forget it with its modules
 
-from tests.support.fresh import fork_server, launched
+from tests.support.fresh import launched
 from tests.support.notebook_double import importable_folder, opened
 
 notebook = pytest.fixture(opened)
-server = pytest.fixture(fork_server, scope="module", autouse=True)
+pytestmark = pytest.mark.usefixtures("fresh_processes")
 local = pytest.fixture(importable_folder)
 
 TRACED = """

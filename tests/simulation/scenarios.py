@@ -646,7 +646,7 @@ def check_rendezvous(rank: int) -> None:
 
 
 def check_values_of_many_chunks(rank: int) -> None:
-    ragged, rows = 2_500_003, 2_500_004  # 10 MB: three chunks of shared memory, the last one short
+    ragged = 2_500_003  # 10 MB: three chunks of shared memory, the last one short
     both = [mine(ragged), mine(999_983, dtype=torch.int32), mine(ragged, seed=1)]
     wanted = [
         everyones(ragged).sum(0),
@@ -655,6 +655,11 @@ def check_values_of_many_chunks(rank: int) -> None:
     ]
     for result, expected in zip(xm.all_reduce("sum", both), wanted, strict=True):
         same(result, expected)
+    same(xm.all_reduce("sum", mine(3)), everyones(3).sum(0))
+
+
+def check_every_collective_moves_values_of_many_chunks(rank: int) -> None:
+    ragged, rows = 2_500_003, 2_500_004
     first, second = (xm.all_reduce("max", mine(ragged, seed=seed)) for seed in (2, 3))
     same(first, everyones(ragged, seed=2).amax(0))
     same(second, everyones(ragged, seed=3).amax(0))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,22 @@ from tests.simulation.harness import Launcher, job
 
 SCENARIOS = Path(__file__).with_name("scenarios.py").read_text()
 CHECKS = re.findall(r"^def (check_\w+)", SCENARIOS, re.MULTILINE)
-#: They compile a dozen graphs on each rank, and others would fail with them.
+#: They compile a dozen graphs on each rank or move hundreds of megabytes, and others would fail
+#: with them.
 SLOW = (
+    "check_every_collective_moves_values_of_many_chunks",
+    "check_training_with_ddp_in_a_full_graph",
+    "check_training_with_fsdp_in_a_full_graph",
     "check_what_collectives_in_place_reach_is_torch_xlas",
     "check_compiled_all_gather_and_functional_names",
     "check_compiled_collective_under_autocast",
 )
 TRAINING = [name for name in CHECKS if "training" in name or "batch_norm" in name]
+
+
+def of_them(names: Iterable[str]) -> list[Any]:
+    """Parameters, of which the slow ones are marked so."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +63,11 @@ def found(launcher: Launcher, request: pytest.FixtureRequest) -> Callable[[str, 
     return of
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
-        for name in CHECKS
-        if name not in TRAINING
-    ],
-)
+@pytest.mark.parametrize("check", of_them(name for name in CHECKS if name not in TRAINING))
 def test_collectives_on_four_ranks(found: Callable[[str, int], list[str]], check: str) -> None:
     assert found(check, 4) == [""] * 4
 
 
-@pytest.mark.parametrize("check", TRAINING)
+@pytest.mark.parametrize("check", of_them(TRAINING))
 def test_training_on_two_ranks(found: Callable[[str, int], list[str]], check: str) -> None:
     assert found(check, 2) == [""] * 2

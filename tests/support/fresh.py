@@ -30,7 +30,7 @@ _servers: list[subprocess.Popen[str]] = []
 
 
 def fork_server() -> Iterator[None]:
-    """For a fixture of a module's tests."""
+    """For the fixture `fresh_processes`."""
     command = [sys.executable, "-m", "tests.support.fresh"]
     pipe = subprocess.PIPE
     with subprocess.Popen(

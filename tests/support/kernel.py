@@ -17,6 +17,8 @@ from typing import Any
 
 from jupyter_client import KernelManager
 
+from tests.support.warm_kernels import WarmKernels
+
 #: Loads the extension in a kernel that launches nothing: a fork server would import torch_xla there
 #: for nothing, which takes five seconds of CPU.
 COLD = "from xla_nb import api\napi.engine().warm = lambda imports: None\n%load_ext xla_nb\n"
@@ -93,9 +95,12 @@ def _numbers(spans: str) -> Iterator[int]:
 class Notebook:
     """A kernel and its client. The caller closes it.
 
-    under: a command that executes the one it is given, as `prlimit --nofile=64` does."""
+    under: a command that executes the one it is given, as `prlimit --nofile=64` does.
+    warm: what it is forked from, with torch_xla imported."""
 
-    def __init__(self, *, under: Sequence[str] = (), **env: str) -> None:
+    def __init__(
+        self, *, under: Sequence[str] = (), warm: WarmKernels | None = None, **env: str
+    ) -> None:
         # Sockets in a folder: nobody else can take their names, and ipykernel warns of TCP.
         self._folder = tempfile.TemporaryDirectory(prefix="xla-nb-")
         connection = str(Path(self._folder.name) / "kernel.json")
@@ -103,7 +108,8 @@ class Notebook:
             kernel_name="python3", transport="ipc", connection_file=connection
         )
         self.manager.kernel_spec.argv[:1] = [*under, sys.executable]
-        self.manager.start_kernel(env={**os.environ, **env})
+        with warm.starting() if warm else contextlib.nullcontext():
+            self.manager.start_kernel(env={**os.environ, **env})
         self.client = self.manager.client()
         # No heartbeat: where the machine pauses, it opens a socket anew in the middle of a test.
         self.client.start_channels(hb=False)

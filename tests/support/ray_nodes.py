@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+#: No workers before somebody needs one: four would import Ray for nothing on two nodes.
+_NO_SPARE = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
+
 
 def _agents() -> dict[str, int]:
     """Free ports for a node's agents. Without, its raylet waits 15 seconds until they have chosen
@@ -69,8 +72,9 @@ class Nodes:
 
         # In /tmp because the paths of Ray's sockets have a length limit.
         self._folder = tempfile.mkdtemp(prefix="xr-", dir="/tmp")
-        self._before = os.environ.get("RAY_TMPDIR")
-        os.environ["RAY_TMPDIR"] = self._folder  # Ray records this machine's cluster here
+        ours = {"RAY_TMPDIR": self._folder} | _NO_SPARE  # Ray records this machine's cluster there
+        self._before = {name: os.environ.get(name) for name in ours}
+        os.environ.update(ours)
         Path(self._folder, "ray").mkdir()
         self._common: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 200 << 20}
         with _patience_for_nodes():
@@ -120,9 +124,10 @@ class Nodes:
 
     def close(self) -> None:
         self._cluster.shutdown()
-        del os.environ["RAY_TMPDIR"]
-        if self._before is not None:
-            os.environ["RAY_TMPDIR"] = self._before
+        for name, value in self._before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

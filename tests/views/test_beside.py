@@ -145,7 +145,7 @@ xmp.spawn(f, nprocs=2)
 @pytest.mark.parametrize(
     "runtime",
     # The kernel keeps the fork server of each runtime's imports.
-    ["spmd", pytest.param("torchax", marks=pytest.mark.leaves("processes"))],
+    ["spmd", pytest.param("torchax", marks=[pytest.mark.slow, pytest.mark.leaves("processes")])],
 )
 def test_ranks_of_every_runtime_display(runtime, notebook):
     if runtime == "torchax":

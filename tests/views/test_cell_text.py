@@ -1,8 +1,5 @@
 """What a notebook keeps that is executed without a page, by nbclient, papermill or nbconvert."""
 
-import subprocess
-import sys
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -26,7 +23,8 @@ def fails(rank):
         raise ValueError("boom")
 """
 CELLS = {
-    "load": "%load_ext xla_nb",
+    "load": "%load_ext xla_nb\nimport xla_nb\ndef work(rank): print('works')",
+    "first": "print('before')\nxla_nb.spawn(work, n=2)",
     "loop": LOOP,
     "fails": FAILS,
     "hidden": "%%xla_spawn -n 1 --view none -o hidden\ndef f(rank): print('behind')",
@@ -36,13 +34,27 @@ CELLS = {
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
+def told():
+    """All that the kernel of the executed notebook says."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def executed(told, tmp_path_factory):
     """The outputs of each cell of an executed notebook."""
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS.values()]
     spec = {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}}
     whole = nbformat.v4.new_notebook(cells=cells, metadata=spec)
     folder = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
-    NotebookClient(whole, timeout=180, allow_errors=True, resources=folder).execute()
+    client = NotebookClient(whole, timeout=180, allow_errors=True, resources=folder)
+    take = client.process_message
+
+    def heard(message, *rest):
+        told.append(message["content"])
+        return take(message, *rest)
+
+    client.process_message = heard
+    client.execute()
     return dict(zip(CELLS, (cell.outputs for cell in whole.cells), strict=True))
 
 
@@ -54,6 +66,14 @@ def picture(output):
     """HTML and text of the picture of a run."""
     assert output.output_type in ("display_data", "execute_result")
     return output.data["text/html"], output.data["text/plain"]
+
+
+def test_nothing_stays_of_what_the_first_launch_waited_for(executed, told):
+    outputs = executed["first"]
+    assert "importing the ranks' packages" in str(told)
+    assert "importing" not in str(outputs)
+    assert "before" in outputs[0]["text"]
+    assert "[0, 1] works" in str(outputs)
 
 
 def test_the_last_output_is_the_picture_that_a_panel_leaves(executed):
@@ -69,7 +89,7 @@ def test_lines_are_printed_as_they_come_and_are_folded_in_the_picture(executed):
     lines = unfolded(printed(executed["loop"], "stdout"))
     assert set(lines[-4:]) == {f"[{rank}] done" for rank in range(4)}
     warned = [one for one in unfolded(printed(executed["loop"], "stderr")) if "is old" in one]
-    assert {f"[{rank}] Cell In[2]:4: UserWarning: it is old" for rank in range(4)} <= set(warned)
+    assert {f"[{rank}] Cell In[3]:4: UserWarning: it is old" for rank in range(4)} <= set(warned)
     html, _ = picture(executed["loop"][-1])
     before, fold, after = html.partition(">output</span></summary>")
     assert fold
@@ -92,7 +112,7 @@ def test_a_cell_that_shows_its_run_does_not_show_it_twice(executed):
 def test_an_error_is_told_by_the_picture_and_the_exception_names_it_in_a_line(executed):
     *_, shown, error = executed["fails"]
     _, text = picture(shown)
-    told = "Rank 1 failed at Cell In[3], line 5: ValueError: boom"
+    told = "Rank 1 failed at Cell In[4], line 5: ValueError: boom"
     assert text.startswith(f"✗ {told} · after ")
     assert 'raise ValueError("boom")' in text
     assert (error.output_type, error.evalue) == ("error", told)
@@ -114,15 +134,3 @@ def test_a_run_in_the_background_is_shown_once_where_its_text_comes(notebook):
     assert len(pictures) <= 1  # it may have ended in the cell before
     assert "1 rank finished" in notebook.ok("later").result
     assert "<b" in notebook.value("later._repr_html_()")
-
-
-def test_a_terminal_prints_one_line_of_a_run(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import xla_nb\nxla_nb.spawn(lambda rank: print('hi'), n=2)._ipython_display_()\n"
-    )
-    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=True)
-    *_, summary, shown = done.stdout.splitlines()
-    assert {"[0] hi", "[1] hi"} <= set(unfolded(done.stdout))
-    assert summary.startswith("2 ranks finished · ")
-    assert shown.startswith("<Run ")

@@ -502,7 +502,7 @@ def main(rank, flag={flag!r}):
 
 
 @pytest.fixture
-def diagnosed(kernel, tmp_path):
+def diagnosed(kernel, soon, tmp_path):
     """What the first diagnosis of a cell says that has these words."""
     flag = tmp_path / "over"
     kernel.ok(LOOK)

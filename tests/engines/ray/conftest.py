@@ -1,4 +1,5 @@
-"""A Ray cluster of three nodes on this machine, and a notebook connected to it."""
+"""A Ray cluster of nodes on this machine, and a notebook connected to it: three nodes for a file of
+tests without `HOSTS`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from tests.support.kernel import COLD, Notebook
 from tests.support.ray_nodes import Nodes
 
 HERE = Path(__file__).parent
-HOSTS = 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,18 +26,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def nodes(home: None) -> Iterator[Nodes]:
-    started = Nodes(HOSTS)
+def hosts(request: pytest.FixtureRequest) -> int:
+    return getattr(request.module, "HOSTS", 3)
+
+
+@pytest.fixture(scope="module")
+def nodes(home: None, hosts: int) -> Iterator[Nodes]:
+    started = Nodes(hosts)
     yield started
     started.close()
 
 
 @pytest.fixture(scope="module")
-def on_ray(nodes: Nodes) -> Iterator[Notebook]:
+def on_ray(nodes: Nodes, hosts: int) -> Iterator[Notebook]:
     """A notebook connected to the cluster, its hosts warm. Not the session's notebook: cells
     launched here bind names such as torch, and a later test that uses one would import it."""
     notebook = Notebook(RAY_ADDRESS=nodes.address)
     notebook.ok(COLD)  # on this machine nothing is launched
-    notebook.ok(f"%%xla_spawn -n 1 --on ray --hosts {HOSTS}\ndef warm(rank): pass", timeout=300)
+    notebook.ok(f"%%xla_spawn -n 1 --on ray --hosts {hosts}\ndef warm(rank): pass", timeout=300)
     yield notebook
     notebook.close()

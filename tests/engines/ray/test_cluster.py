@@ -11,7 +11,7 @@ import pytest
 from tests.support import staying
 from tests.support.ray_nodes import eventually, of_ours
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]  # test_two_hosts.py has the shortest
 
 SPAWN = "%%xla_spawn --on ray --hosts 3 -n 2 --view text"
 
@@ -21,24 +21,6 @@ def spawn(body, line=""):
 
 
 # ---------------------------------------------------------------- ranks
-
-
-def test_ranks_are_numbered_over_all_hosts(on_ray):
-    shown = on_ray.ok(
-        spawn(
-            "import torch_xla.runtime as xr\n"
-            "def f(rank):\n"
-            "    print(f'rank {rank}')\n"
-            "    return rank, xr.global_ordinal(), xr.local_ordinal(), xr.world_size()",
-            "-o far",
-        )
-    )
-    assert on_ray.value("far.results == {r: (r, r, r % 2, 6) for r in range(6)}") == "True"
-    printed = sorted(line for line in shown.lines if line.startswith("["))
-    assert printed == [f"[{r}] rank {r}" for r in range(6)]
-    hosts = "[far.state.ranks[r].host for r in range(6)]"
-    assert on_ray.value(f"len(set({hosts}))") == "3"
-    assert on_ray.value(f"all({hosts}[r] == {hosts}[r + 1] for r in (0, 2, 4))") == "True"
 
 
 def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
@@ -69,7 +51,6 @@ def test_data_parallel_training_over_hosts_equals_one_process(on_ray):
     assert on_ray.value("min(trained_[r][1] for r in range(6)) > 1e-2") == "True"
 
 
-@pytest.mark.slow
 @pytest.mark.leaves("processes")  # the worker's, which live as long as it
 def test_a_task_that_launches_does_so_on_its_worker(on_ray):
     on_ray.ok(
@@ -239,23 +220,6 @@ def test_what_a_cells_definitions_print_names_the_host(on_ray):
 # ---------------------------------------------------------------- errors
 
 
-def test_an_error_on_one_host_is_reported_with_its_line(on_ray):
-    shown = on_ray.run(
-        spawn(
-            "import torch_xla.core.xla_model as xm\n"
-            "def f(rank):\n"
-            "    if rank == 4:\n"
-            "        raise ValueError('boom')\n"
-            "    xm.rendezvous('never')"
-        )
-    )
-    assert shown.ename == "RunFailed"
-    place = f"Cell In[{shown.number}], line 5"
-    assert (
-        f"Rank 4 failed at {place}: ValueError: boom; 5 others failed because of it" in shown.error
-    )
-
-
 def test_a_rank_that_is_killed_is_named_with_its_signal(on_ray):
     shown = on_ray.run(
         spawn(
@@ -314,23 +278,6 @@ def test_ranks_are_told_which_host_of_a_simulated_slice_they_are_on(on_ray):
 # ---------------------------------------------------------------- stopping
 
 
-def test_an_interrupt_stops_the_ranks_of_all_hosts(on_ray):
-    begun = []
-
-    def interrupt(shown):
-        if shown.printed.count("begun") >= 6 and not begun:
-            begun.append(True)
-            on_ray.interrupt()
-
-    shown = on_ray.run(
-        spawn("import time\ndef f(rank):\n    print('begun'); time.sleep(100)"),
-        during=interrupt,
-    )
-    assert "Stopped by an interrupt" in shown.error
-    assert f"ranks 0–5: stopped at Cell In[{shown.number}], line 4" in shown.result
-    eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
-
-
 def test_ranks_of_all_hosts_that_an_interrupt_does_not_end_are_told_where_they_stay(on_ray):
     line, body = "%%xla_spawn --on ray --hosts 3 -n 2 --grace 600", staying.STAYS["in finally"]
     cell = staying.interrupted_twice(on_ray, line, body, ranks=6)
@@ -355,7 +302,6 @@ def test_stacks_come_from_all_hosts(on_ray):
 # ---------------------------------------------------------------- torchax
 
 
-@pytest.mark.slow
 @pytest.mark.leaves("processes")  # servers that have imported JAX, for the next launch
 def test_torchax_ranks_form_one_world_and_end_in_any_order(on_ray):
     on_ray.ok(
@@ -510,7 +456,6 @@ def test_a_lost_host_ends_the_run_and_leaves_no_process(on_ray, nodes):
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))
 
 
-@pytest.mark.slow
 @pytest.mark.leaves("processes")  # a new driver, for the next launch
 def test_a_killed_driver_ends_the_run_with_its_signal(on_ray):
     def end(shown):

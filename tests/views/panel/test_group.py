@@ -192,7 +192,7 @@ SLOW = """\
 import time
 class Slow:
     def __repr__(self):
-        time.sleep(0.4)
+        time.sleep(0.15)
         return "slow"
 for number in range(20):
     globals()[f"slow_{number}"] = Slow()
