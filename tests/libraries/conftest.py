@@ -27,7 +27,7 @@ collect_ignore = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker("libraries")
+            item.add_marker("published")
 
 
 @pytest.fixture(scope="module")
