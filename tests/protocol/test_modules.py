@@ -93,10 +93,6 @@ SAME = {
         "import warnings\nfilters = warnings.filters",
         "filters is warnings.filters",
     ),
-    "decimal's context": (
-        "import decimal\ncontext = decimal.getcontext()",
-        "context is decimal.getcontext()",
-    ),
     "settings of a package": (
         "import matplotlib\nfrom matplotlib import rcParams",
         "rcParams is matplotlib.rcParams",

@@ -46,6 +46,20 @@ def test_what_is_written_in_place_is_sent(notebook, made, written, seen):
     assert notebook.sent == set()
 
 
+@pytest.mark.parametrize("value", ["pandas.DataFrame({'a': [1.0], 'b': [3]})", "AsArrows(b'a')"])
+def test_memory_that_is_made_to_be_pickled_is_sent_again_only_when_it_has_changed(notebook, value):
+    notebook.run(
+        "import pandas, pickle\nclass AsArrows:\n"
+        "    def __init__(self, held): self.held = held\n"
+        "    def __reduce_ex__(self, _):\n"
+        "        return AsArrows, (pickle.PickleBuffer(bytearray(self.held)),)\n"
+        f"x = {value}"
+    )
+    notebook.cell("x")
+    notebook.cell("x")
+    assert notebook.sent == set()
+
+
 @pytest.mark.parametrize("change", ["x.append(2)", "x[0].add(5)"])
 def test_what_ranks_changed_stays_where_the_notebook_did_not(notebook, change):
     notebook.run("x = [{1}]\ndef f(): return x")

@@ -47,9 +47,9 @@ def test_getoutput_returns_a_list_of_lines():
     [
         ("echo {n + 1}", "3"),
         ("echo $n", "2"),
-        ("echo {n:03d}", "002"),
+        ("echo {n:03d}", "{n:03d}"),
         ("echo {{n}}", "{n}"),
-        ("NOT_A_VARIABLE=7; echo $n $NOT_A_VARIABLE", "2 7"),
+        ("NOT_A_VARIABLE=7; echo {n} $NOT_A_VARIABLE", "{n} 7"),
         ("echo a b | awk '{print $2}'", "b"),
         ("echo {missing}", "{missing}"),
     ],

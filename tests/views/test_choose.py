@@ -30,7 +30,7 @@ def test_colab_and_vs_code_get_the_panel_without_a_cell_id():
 
 
 def test_without_anywidget_the_view_is_text(monkeypatch):
-    monkeypatch.setattr(choose, "_installed", lambda name: False)
+    monkeypatch.setattr(choose, "find_spec", lambda name: None)
     assert default(LAB, modules=()) == "text"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import decimal
 import functools
 import gc
 import types
@@ -54,10 +53,6 @@ def _alias(_: object, made: Any) -> Any:
 
 def _field_kind(_: object, kind: Any) -> Any:
     return remake.held_by_module, ("dataclasses", kind.name, type(kind).__name__)
-
-
-def _context(_: object, context: decimal.Context) -> Any:
-    return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
 
 
 def _manager(_: object, manager: Any) -> Any:
@@ -171,7 +166,6 @@ REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     contextlib._GeneratorContextManager: _manager,
     functools.cached_property: _cached_property,
     abc.abstractproperty: descriptor,  # cloudpickle: a plain one
-    decimal.Context: _context,
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.ParamSpec: _parameters,

@@ -39,14 +39,15 @@ class Memory:
 
     def keep(self, sent: SentMemory) -> None:
         """It was sent: from now on only that counts."""
-        found = [sent.find(*place) for place in self.places]
+        found = [sent.find(raw) for raw in self._now]
         known = [one for one in found if one is not None]
         self._sent = known if len(known) == len(found) else None  # or it is sent again
         self._now = []
 
 
 class SentMemory:
-    """The memory in a parcel's file, found by the addresses that it had in the notebook."""
+    """The memory in a parcel's file, found by the addresses that it had in the notebook; what was
+    made to be pickled, as Arrow's buffers are, by its content."""
 
     def __init__(self, packed: Packed, files: Sequence[int]) -> None:
         raws = [buffer.raw() for buffer in packed.buffers]
@@ -55,13 +56,15 @@ class SentMemory:
             (address_of(raw), raw.nbytes): copy for raw, copy in zip(raws, copies, strict=True)
         }
 
-    def find(self, address: int, size: int) -> memoryview | None:
+    def find(self, raw: memoryview) -> memoryview | None:
+        address, size = address_of(raw), raw.nbytes
         if (address, size) in self._copies:
             return self._copies[address, size]
         for (first, length), copy in self._copies.items():
             if first <= address and address + size <= first + length:
                 return copy[address - first :][:size]
-        return None
+        alike = (copy for copy in self._copies.values() if copy.nbytes == size)
+        return next((copy for copy in alike if _equal(copy, raw)), None)
 
 
 def _equal(sent: memoryview, now: memoryview) -> bool:

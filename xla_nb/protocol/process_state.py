@@ -1,13 +1,11 @@
 """What a script's forked ranks have of their process besides its memory, taken from the notebook.
 
-The arguments of the program, the limits of recursion and of integers' digits, decimal's context,
-options and filters of warnings, what logging and torch are set to, and what NumPy does about
-errors.
+The arguments of the program, the limit of recursion, options and filters of warnings, what logging
+and torch are set to, and what NumPy does about errors.
 """
 
 from __future__ import annotations
 
-import decimal
 import logging
 import sys
 import warnings
@@ -18,7 +16,6 @@ from xla_nb.protocol import loggers
 from xla_nb.protocol.loggers import Handler
 from xla_nb.protocol.torch_settings import TorchSettings
 
-_DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
 _AS_MADE = (logging.NOTSET, True, False)
 _Filter = tuple[Any, Any, type[Warning], Any, int]
 
@@ -59,13 +56,6 @@ class Logging:
                     logger.addHandler(made)
 
 
-def _decimals() -> dict[str, Any]:
-    """What makes a context like this thread's."""
-    context = decimal.getcontext()
-    traps = [signal for signal, is_on in context.traps.items() if is_on]
-    return {name: getattr(context, name) for name in _DECIMALS} | {"traps": traps}
-
-
 def _numpy_errors() -> dict[str, str]:
     """What this thread's NumPy does about each kind of error of floats; empty without NumPy."""
     numpy = sys.modules.get("numpy")
@@ -78,8 +68,6 @@ class ProcessState:
 
     argv: tuple[str, ...] = field(default_factory=lambda: tuple(map(str, sys.argv)))
     recursion_limit: int = field(default_factory=sys.getrecursionlimit)
-    digits_limit: int = field(default_factory=sys.get_int_max_str_digits)
-    decimals: dict[str, Any] = field(default_factory=_decimals)
     warn_options: tuple[str, ...] = field(default_factory=lambda: tuple(sys.warnoptions))
     filters: tuple[_Filter, ...] = field(default_factory=lambda: tuple(_filters()))
     logs: Logging = field(default_factory=Logging.of_this_process)
@@ -90,10 +78,6 @@ class ProcessState:
         """Set it in this process."""
         sys.argv[:] = self.argv
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
-        sys.set_int_max_str_digits(self.digits_limit)
-        decimal.setcontext(decimal.Context(**self.decimals))
-        for name in _DECIMALS:
-            setattr(decimal.DefaultContext, name, self.decimals[name])  # of new threads
         sys.warnoptions[:] = self.warn_options  # of interpreters that ranks start
         own = [one for one in warnings.filters if one not in self.filters]
         warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]

@@ -7,15 +7,11 @@ every launch, as it would in a new process; the library is not imported for this
 
 from __future__ import annotations
 
-import os
 import random
+import secrets
 import sys
 from dataclasses import dataclass, field
 from typing import Any
-
-
-def _entropy() -> int:
-    return int.from_bytes(os.urandom(4), "little")
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class Inheritance:
     numpy: Any = None
     torch: Any = None
     dtype: str | None = None
-    seed: int = field(default_factory=_entropy)
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
 
     @classmethod
     def of_this_process(cls) -> Inheritance:

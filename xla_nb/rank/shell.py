@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import string
 import subprocess
 import sys
 import time
@@ -20,8 +19,7 @@ class RankShell:
     """What `get_ipython()` returns in a rank: shell commands and the magics in `SUPPORTED`.
 
     `{expression}` and `$name` in a command are expanded from the caller's variables, as in a
-    notebook. A text that cannot be expanded is used as written, and a `$name` that is not a
-    variable is left to the shell.
+    notebook: a text that cannot be expanded is used as written.
     """
 
     def system(self, command: str) -> None:
@@ -54,21 +52,12 @@ class RankShell:
 
 def expand(text: str, caller: FrameType) -> str:
     """The text with `{expression}` and `$name` expanded from the caller's variables."""
-    names = {**caller.f_globals, **caller.f_locals}
+    from IPython.utils.text import DollarFormatter  # slow to import, and seldom needed
 
-    def dollar(match: re.Match[str]) -> str:
-        name = match[1]
-        return "$" if name == "$" else str(names[name]) if name in names else match[0]
-
-    parts = []
     try:
-        for literal, expression, form, _ in string.Formatter().parse(text):
-            parts.append(re.sub(r"\$(\$|[A-Za-z_]\w*)", dollar, literal))
-            if expression is not None:
-                parts.append(format(eval(expression, names), form or ""))
+        return DollarFormatter().vformat(text, (), {**caller.f_globals, **caller.f_locals})
     except Exception:  # the braces hold something else: awk '{print $1}'
         return text
-    return "".join(parts)
 
 
 def _shell(command: str, *, capture: bool) -> subprocess.CompletedProcess[str]:

@@ -25,8 +25,7 @@ _MANY = 256  # ranks, of which a look takes some 20 ms; of more, looks are rarer
 _NEAR = 0.8  # of the time without progress, from which a rank is told with those that are hung
 _SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it is told
 _AGAIN = 10.0  # seconds between two waits for the lock that are taken for one
-_FREELY = 10  # reports, after which each next one keeps twice the distance of the one before,
-_DISTANCE = 3600.0  # up to so many seconds
+_FREELY, _DISTANCE = 10, 600.0  # reports, after which the next ones are so many seconds apart
 
 _JOB_RUNS = "The process that started the ranks is no longer stopped"
 
@@ -116,11 +115,9 @@ class HangWatch:
         """Seconds from the last report to the next one: a slow run must not fill the record.
 
         `certain`: what is new is no matter of time."""
-        more = self._reports - _FREELY
-        doubled = min(_DISTANCE, (60 if certain else self._after) * 2.0 ** min(max(0, more), 20))
-        if certain:
-            return doubled if more >= 0 else 0.0
-        return max(self._after, doubled)
+        if self._reports >= _FREELY:
+            return max(self._after, _DISTANCE)
+        return 0.0 if certain else self._after
 
     def _say_over(self, gone: frozenset[_Reason], standings: list[Standing]) -> None:
         self._reported = frozenset()

@@ -31,7 +31,7 @@ def default(
     """
     if not _has_page(parent, names, modules):
         return "text"
-    return "panel" if "anywidget" in modules or _installed("anywidget") else "text"
+    return "panel" if "anywidget" in modules or find_spec("anywidget") else "text"
 
 
 def _has_page(
@@ -82,7 +82,3 @@ _MAKERS: dict[ViewName, Callable[[Run], View]] = {
     "text": _text,
     "none": lambda run: NoView(),
 }
-
-
-def _installed(name: str) -> bool:
-    return find_spec(name) is not None

@@ -124,34 +124,15 @@ def _below_title(title: str, lines: Sequence[str]) -> Sequence[str]:
 
 
 def excerpts(snapshot: Snapshot, room: int, draw: Draw) -> list[tuple[Excerpt, Shown]]:
-    """All output in `room` bytes: room that short streams leave goes to long ones."""
+    """All output in `room` bytes, of which each stream has as many."""
     chosen = selected(snapshot)
-
-    def show(excerpt: Excerpt, room: int) -> Shown:
-        return bounded(excerpt.head, excerpt.left_out, excerpt.tail, room, draw)
-
-    most = min(room, 4 * room // max(len(chosen), 1))
-    first = [show(excerpt, most) for excerpt in chosen]
-    level = _level([shown.size for shown in first], room)
-    return [
-        (excerpt, shown if shown.size <= level else show(excerpt, level))
-        for excerpt, shown in zip(chosen, first, strict=True)
-    ]
+    each = room // max(len(chosen), 1)
+    return [(one, bounded(one.head, one.left_out, one.tail, each, draw)) for one in chosen]
 
 
 def selected(snapshot: Snapshot) -> list[Excerpt]:
     """The streams to show, in the order of ranks."""
     return [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)][:STREAMS]
-
-
-def _level(sizes: Iterable[int], room: int) -> int:
-    """The largest bound on each size that lets all of them fit in `room`."""
-    ordered = sorted(sizes)
-    for number, size in enumerate(ordered):
-        if size * (len(ordered) - number) > room:
-            return room // (len(ordered) - number)
-        room -= size
-    return max(ordered, default=0)
 
 
 def size_of(text: str) -> int:

@@ -19,7 +19,7 @@ function restyle(style, sequence) {
 	const codes = sequence.split(/[;:]/).map(Number);
 	for (let i = 0; i < codes.length; i++) {
 		const code = codes[i];
-		const [tens, ones] = [Math.floor(code / 10), code % 10];
+		const [tens, ones] = [(code / 10) | 0, code % 10];
 		const key = tens === 3 || tens === 9 ? "fg" : "bg";
 		if (code === 0) next = {};
 		else if (FLAGS[code]) next[FLAGS[code]] = true;

@@ -19,7 +19,7 @@ export class Lines {
 	focused = new Set();
 
 	cap(rank) {
-		const fair = Math.max(HELD_EACH, HELD / this.ranks);
+		const fair = Math.max(HELD_EACH, Math.floor(HELD / this.ranks));
 		return this.focused.has(rank) ? Math.max(HELD_FOCUSED, fair) : fair;
 	}
 

@@ -18,7 +18,7 @@ export function duration(seconds) {
 	const s = Math.max(0, Math.floor(seconds));
 	if (s < 60) return `${s} s`;
 	const m = Math.floor(s / 60);
-	return m < 60 ? `${m}:${two(s % 60)}` : `${Math.floor(m / 60)}:${two(m % 60)}:${two(s % 60)}`;
+	return m < 60 ? `${m}:${two(s % 60)}` : `${(m / 60) | 0}:${two(m % 60)}:${two(s % 60)}`;
 }
 
 /** How long a step takes. */
