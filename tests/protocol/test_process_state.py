@@ -11,7 +11,6 @@ state.take_on()
 print(sys.argv)
 print(sys.getrecursionlimit(), sys.warnoptions)
 logging.getLogger("mine").debug("heard")
-logging.getLogger("mine").log(logging.getLevelName("NOTICE"), logging.getLevelName(25))
 logging.getLogger("other").debug("not heard")
 logging.getLogger("mine.apart").addHandler(logging.NullHandler())
 logging.getLogger("mine.apart").error("not heard")
@@ -30,7 +29,6 @@ logging.basicConfig(level="INFO", format="<%(name)s %(message)s>", stream=sys.st
 logging.getLogger("mine").setLevel("DEBUG")
 logging.getLogger("mine.apart").propagate = False
 logging.getLogger("mine.off").disabled = True
-logging.addLevelName(25, "NOTICE")
 logging.disable(7)
 print(pickle.dumps(ProcessState()).hex())
 """
@@ -56,7 +54,6 @@ def test_arguments_limits_filters_and_logging_are_the_notebooks():
         "['train.py', '--lr', '3']",
         "4321 ['error::ImportWarning']",
         "<mine heard>",
-        "<mine NOTICE>",
         "7",
     ]
     assert "ImportWarning: as an error" in taken.stderr

@@ -133,13 +133,20 @@ def test_a_clock_that_is_set_back_begins_again_there():
 
 def test_the_share_of_waiting_is_of_all_that_a_lane_shows():
     made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 1.0, "compile_seconds": 2.0}))
-    assert made.waits == 0.25
+    assert made.waits() == 0.25
+
+
+def test_what_lies_before_the_minute_that_lanes_show_is_no_part_of_the_share():
+    made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 4.0}), (108.0, {"waited": 4.0}))
+    assert made.waits() == 0.5
+    assert made.waits(newest=163) == 0.0
+    assert made.waits(newest=300) is None
 
 
 def test_waits_are_unknown_where_they_cannot_be_seen():
     unseen = track((100.0, {"lock_waited": 0.0}), (102.0, {"lock_waited": 1.0}))
-    assert unseen.waits is None
-    assert track((100.0, {"waited": 0.0}), (102.0, {"waited": 1.0})).waits == 0.5
+    assert unseen.waits() is None
+    assert track((100.0, {"waited": 0.0}), (102.0, {"waited": 1.0})).waits() == 0.5
 
 
 # ---------------------------------------------------------------- steps

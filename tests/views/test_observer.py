@@ -519,6 +519,14 @@ def test_a_rank_that_asks_says_so(run, observer):
     assert card(observer, 0).detail == "for an answer in the notebook"
 
 
+def test_a_rank_that_asks_does_so_before_a_sample_says_it(run, observer):
+    started(run, 0)
+    samples(run, 0)
+    run.state.apply(events.Asked(rank=0, pid=1, fd=2, ino=3, prompt="name? ", secret=False))
+    seen = card(observer, 0)
+    assert (seen.phase, seen.detail) == ("waiting", "for an answer in the notebook")
+
+
 def test_a_note_of_no_use_once_the_run_has_ended_goes_with_it(run, observer):
     started(run, 0)
     run.state.apply(events.Notice(text="Stop again to end now.", passing=True))

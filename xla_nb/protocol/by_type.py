@@ -39,16 +39,11 @@ def _parameters(_: object, made: Any) -> Any:
 
 
 def _alias(_: object, made: Any) -> Any:
-    """What a `type` statement makes. Its value is computed here, since it may use any name."""
+    """What a `type` statement makes, whose value is computed when it is asked for."""
     if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
         return NotImplemented
-    if made.__type_params__:
-        raise Unshippable(
-            f"the type alias `{made.__name__}`, which has parameters",
-            "Put it into a file that the notebook imports",
-        )
-    about = made.__name__, made.__module__
-    return new_alias, about, made.__value__, None, None, fill_alias
+    name, fix = made.__name__, "Put it into a file that the notebook imports"
+    raise Unshippable(f"the type alias `{name}`", f"{fix}, or write `{name} = …`")
 
 
 def _field_kind(_: object, kind: Any) -> Any:
@@ -147,18 +142,6 @@ def new_type(name: str, supertype: Any, module: str) -> Any:
 
 def type_parameters(kind: Any, name: str) -> Any:
     return kind(name)
-
-
-def new_alias(name: str, module: str) -> Any:
-    """An alias that asks for its value only when that is there, since it may name itself."""
-    place: dict[str, Any] = {"__name__": module}
-    exec(f"type {name} = value", place)
-    return place[name]
-
-
-def fill_alias(alias: Any, value: object) -> None:
-    (compute,) = (part for part in gc.get_referents(alias) if isinstance(part, types.FunctionType))
-    compute.__globals__["value"] = value
 
 
 REDUCERS: dict[type, Callable[[Any, Any], Any]] = {

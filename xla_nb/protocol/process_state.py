@@ -24,12 +24,11 @@ _Filter = tuple[Any, Any, type[Warning], Any, int]
 class Logging:
     """Loggers that are not as `getLogger` makes them, by name: level, whether it propagates and
     whether it is disabled; the level that `logging.disable` was given; the handlers of loggers
-    that no module makes; and what levels are called."""
+    that no module makes."""
 
     loggers: dict[str, tuple[int, bool, bool]]
     disabled: int
     handlers: dict[str, tuple[Handler, ...]]
-    names: dict[int, str]
 
     @classmethod
     def of_this_process(cls) -> Logging:
@@ -37,11 +36,9 @@ class Logging:
         states = {name: (one.level, one.propagate, one.disabled) for name, one in known.items()}
         changed = {name: one for name, one in states.items() if one != _AS_MADE}
         handlers = {name: found for name, one in known.items() if (found := loggers.handlers(one))}
-        return cls(changed, logging.root.manager.disable, handlers, dict(logging._levelToName))
+        return cls(changed, logging.root.manager.disable, handlers)
 
     def take_on(self) -> None:
-        for number, called in self.names.items():
-            logging.addLevelName(number, called)
         for name, (level, propagates, disabled) in self.loggers.items():
             logger = logging.getLogger(name)
             if logger.level != level:  # each call looks at all loggers, as `disable` does

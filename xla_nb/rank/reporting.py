@@ -87,7 +87,7 @@ class Progress(Generic[T]):
                 self.done, self.at = self.done + 1, time.time()
                 for book, before in zip(books, begun, strict=True):
                     if book.begun == before:
-                        book.items, book.items_at = book.items + 1, self.at
+                        book.count(self.at)
         finally:
             self.finished = True
 
@@ -178,8 +178,8 @@ class Book:
     idle: runs while a live rank has nothing to run
     turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
     begun: loops that have begun
-    items: items done of all loops, but of those in which another loop began; the last one at
-        `items_at`"""
+    items: items done of all loops, but of those in which another loop began
+    items_at: when the last one was done, without what lay between such loops"""
 
     path: str | Path
     losses: Losses | None = None
@@ -191,6 +191,8 @@ class Book:
     begun: int = 0
     items: int = 0
     items_at: float = 0.0
+    _done: float = 0.0  # when the last one was
+    _between: float = 0.0
     _count: int = 0
     _streaks: dict[str, _Streak] = field(default_factory=dict)
     _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
@@ -211,6 +213,12 @@ class Book:
         running = (other for other in self.loops if other is not loop and not other.finished)
         self.loops = [*running, loop]
         self.begun += 1
+        if self._done:
+            self._between, self._done = self._between + time.time() - self._done, time.time()
+
+    def count(self, at: float) -> None:
+        """An item was done."""
+        self.items, self.items_at, self._done = self.items + 1, at - self._between, at
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         values = {name: _snapshot(name, value) for name, value in figures.items()}

@@ -217,12 +217,10 @@ class SimulatedChips(Chips):
         return error if follows or isinstance(error, RankLost) else None
 
     def waiting(self) -> PendingCollective | None:
-        waiting: PendingCollective | None = _host().waiting()
-        return waiting
+        return _host().waiting()  # type: ignore[no-any-return]
 
     def waited(self) -> tuple[float, float] | None:
-        waited: tuple[float, float] | None = _host().waited()
-        return waited
+        return _host().waited()  # type: ignore[no-any-return]
 
     def memory(self) -> None:
         return None

@@ -284,7 +284,7 @@ class Agreement:
         started, warned, limit = time.monotonic(), False, self.timeout()
         waited = 0.0
         while waited < limit or not waited:
-            if waited >= _LATE and not warned:
+            if waited >= _LATE and not warned and missing():
                 warned = True
                 # In one write, so that lines of ranks sharing a stream do not mix.
                 sys.stderr.write(f"xla_nb: {absence(mine, missing(), waited)}\n")

@@ -113,14 +113,15 @@ class Track:
             self._lane = tuple(self._slots.values())
         return self._lane
 
-    @property
-    def waits(self) -> float | None:
+    def waits(self, newest: int | None = None) -> float | None:
         """Share of all that its lane shows in which it waited for others; None where that cannot be
-        seen, or of less than a second."""
-        known = math.fsum(sum(slot.parts) for slot in self.lane)
+        seen, or of less than a second. newest: the last second that lanes show."""
+        first = -math.inf if newest is None else newest - _LANE
+        shown = [slot for slot in self.lane if slot.second > first]
+        known = math.fsum(sum(slot.parts) for slot in shown)
         if not self._sees_others or known < 1.0:
             return None
-        return min(1.0, math.fsum(slot.others for slot in self.lane) / known)
+        return min(1.0, math.fsum(slot.others for slot in shown) / known)
 
     @property
     def pace(self) -> Window | None:

@@ -115,6 +115,7 @@ class Observer:
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
         self._tracks: dict[int, Track] = {}
+        self._newest: int | None = None  # the last second of all lanes
         self._diagnoser = Diagnoser()
         self._report: tuple[events.HangReported, Hang] | None = None
 
@@ -224,6 +225,8 @@ class Observer:
         """The run as it is now, without output."""
         state = self.run.state
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
+        ends = [track.lane[-1].second for track in self._tracks.values() if track.lane]
+        self._newest = max(ends, default=None)
         own = [self.card(rank) for rank in ranks]
         whole = together(card.bars[0] for card in own if card.bars)
         shared = any(rank.devices for rank in ranks)
@@ -305,6 +308,11 @@ class Observer:
 
     def card(self, rank: RankState) -> Card:
         sample = self._samples.get(rank.rank)
+        asked = next((one for one in self.run.state.questions if one.rank == rank.rank), None)
+        if sample and asked:  # which is known before a sample says so
+            sample = replace(
+                sample, activity="waiting", operation=INPUT, since=asked.at, missing=()
+            )
         track = self._tracks.get(rank.rank) or Track()
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
@@ -332,7 +340,7 @@ class Observer:
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended or phase == "idle" else self._cpu.get(rank.rank),
             step=track.step,
-            waits=track.waits,
+            waits=track.waits(self._newest),
             lane=track.lane,
             bars=tuple(
                 replace(one, eta=None) if ended or self.run.state.stopping else one

@@ -152,3 +152,11 @@ def test_importing_the_module_loads_no_heavy_module():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert not done.stdout.strip()
+
+
+def test_lines_are_drawn_in_the_frame_that_is_given_which_floats_would_miss():
+    line = [(0, 0.0), (1, 2.979e33)]
+    shape = chart.frame({0: line})
+    marked = {0: line, 1: [(1, shape.low), (1, shape.high)]}
+    grid = elements(chart.svg(marked, {0: RED, 1: RED}, WIDTH, HEIGHT, {}, shape))[0]
+    assert grid.get("d").count("M") == len(shape.ticks) == 4

@@ -782,17 +782,6 @@ def test_a_very_long_line_is_cut_with_a_count() -> None:
         assert len(shown) < 5_000
 
 
-def test_room_that_short_output_leaves_goes_to_long_output() -> None:
-    few = [printed(f"short-{rank}.", rank=rank) for rank in range(63)]
-    lines = [f"line {number} {'x' * 80}" for number in range(1200)]
-    whole = snapshot(
-        excerpts=(*few, printed(*lines[:600], rank=63, left_out=5, tail=tuple(lines[600:])))
-    )
-    html = saved.render_html(whole)
-    assert html.count("short-") == 63
-    assert html.count("line ") > 3 * saved.OUTPUT / 64 / 90  # more than an equal part
-
-
 def test_shortened_output_keeps_both_ends_and_counts_the_rest() -> None:
     lines = tuple(f"{number:05} {'x' * 200}" for number in range(4000))
     for shown in both(snapshot(excerpts=(printed(*lines[:2000], left_out=10, tail=lines[2000:]),))):

@@ -42,10 +42,6 @@ class Shown:
     left_out: int
     tail: list[str]
 
-    @property
-    def size(self) -> int:
-        return sum(map(size_of, self.head)) + sum(map(size_of, self.tail))
-
     def lines(self, gap: str) -> list[str]:
         """All of them, with `gap` in place of those left out."""
         return [*self.head, *([gap] if self.left_out else []), *self.tail]

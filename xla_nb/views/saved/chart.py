@@ -75,13 +75,15 @@ def svg(
     width: int,
     height: int,
     bands: Bands = MappingProxyType({}),
+    shape: Frame | None = None,
 ) -> str:
-    """A chart of `width` by `height` CSS pixels; `colours` are `#rrggbb` by line, of its band too.
+    """A chart of `width` by `height` CSS pixels in the frame `shape`, by default that of its
+    points; `colours` are `#rrggbb` by line, of its band too.
 
     The background is transparent. NaN and infinity are gaps; a single point is a dot. Of more
     points than there are half pixels the lowest and the highest are drawn.
     """
-    shape = frame(lines, bands)
+    shape = shape or frame(lines, bands)
     if shape is None:
         return drawing("", width, height)
     thickness, opacity = _pen(len(lines))

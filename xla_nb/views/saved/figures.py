@@ -105,7 +105,7 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
     marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
     colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
-    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands)
+    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands, shape)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
