@@ -60,6 +60,17 @@ def test_memory_that_is_made_to_be_pickled_is_sent_again_only_when_it_has_change
     assert notebook.sent == set()
 
 
+def test_nothing_is_sent_again_because_a_cell_names_it_in_another_order(notebook):
+    notebook.run(
+        "import numpy, torch\nmodel = torch.nn.Linear(2, 1)\n"
+        "opt = torch.optim.Adam(model.parameters())\nb = numpy.zeros(4)\na = b[:]\nc = [b, a]"
+    )
+    notebook.cell("model, opt, b, a, c")
+    for names in ("opt", "model", "opt, model", "c", "a, b", "b", "c, opt, a"):
+        notebook.cell(names)
+        assert notebook.sent == set(), names
+
+
 @pytest.mark.parametrize("change", ["x.append(2)", "x[0].add(5)"])
 def test_what_ranks_changed_stays_where_the_notebook_did_not(notebook, change):
     notebook.run("x = [{1}]\ndef f(): return x")

@@ -80,14 +80,15 @@ def _link(found: dict[Any, set[Any]], group: list[tuple[Any, Hashable]]) -> None
 
 
 def _overlapping(units: Mapping[Any, Parts]) -> list[list[tuple[Any, Hashable]]]:
-    """Pieces of memory that have some in common, two by two."""
+    """Pieces of memory that have some in common, two by two: the same ones in whichever order the
+    units were looked at."""
     pieces = [
         (start, end, n, key)
         for key, unit in units.items()
         for n, (start, end) in enumerate(unit.memory)
         if 0 <= start < end
     ]
-    pieces.sort(key=lambda piece: piece[:2])
+    pieces.sort(key=lambda piece: (*piece[:2], repr(piece[3])))
     found: list[list[tuple[Any, Hashable]]] = []
     before: list[tuple[int, int, int, Any]] = []
     for start, end, n, key in pieces:
