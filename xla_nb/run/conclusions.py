@@ -107,9 +107,9 @@ class _Time:
         return Concluded(kind="compiling", sentence=told, ranks=some, strength=cost)
 
     def mostly_compiled(self) -> Iterator[Concluded]:
-        """That it did so for half of the time or more; as one of the ranks did."""
-        ordered = sorted(self.windows.items(), key=lambda pair: pair[1].compiling)
-        for rank, one in ordered[(len(ordered) - 1) // 2 :][:1]:
+        """That it did so for half of the time or more: the rank that did so longest."""
+        if self.windows:
+            rank, one = max(self.windows.items(), key=lambda pair: pair[1].compiling)
             if _matters(one.compiling, one, _MOST):
                 told = f"{self._part(one.compiling)} compiling {several(one.compiles, 'graph')}"
                 if len({other.compiles for other in self.windows.values()}) > 1:
