@@ -370,11 +370,13 @@ def telling() -> Iterator[OnWait]:
 
 def tell_import(goes_on: Callable[[], bool]) -> None:
     """Say that the notebook's own process is importing torch_xla, while it does."""
-    what, began = "importing torch_xla in the notebook, once …", time.monotonic()
+    what, began, seconds = "importing torch_xla in the notebook, once …", time.monotonic(), 0
     with telling() as told:
         while goes_on():
             spec = getattr(sys.modules.get("torch_xla"), "__spec__", None)
             if not getattr(spec, "_initializing", False):
+                if seconds:
+                    return  # at once: what follows is not part of that line
                 began = time.monotonic()
             elif (seconds := int(time.monotonic() - began)) >= 1:
                 told(seconds, f"{what} {seconds} s" if picture.kernel() else what)
