@@ -1,7 +1,7 @@
 """What a script's forked ranks have of their process besides its memory, taken from the notebook.
 
-The arguments of the program, the limits of recursion and of integers' digits, options and filters of warnings, what logging
-and torch are set to, and what NumPy does about errors.
+The arguments of the program, the limits of recursion and of integers' digits, options and filters
+of warnings, what logging and torch are set to, and what NumPy does about errors.
 """
 
 from __future__ import annotations
