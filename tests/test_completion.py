@@ -65,7 +65,7 @@ def replied(code, fragment="", *names, of_object=True, own=(), after=""):
     def before(code, cursor):
         return {"matches": list(own), "cursor_start": cursor - len(fragment)}
 
-    offered = Completions(fragment, dict.fromkeys(names, "instance"), of_object)
+    offered = Completions(fragment, names, of_object)
     reply = completion._completed(before, {}, lambda *_: offered, code + after, len(code))
     return [code[: reply["cursor_start"]] + text for text in reply["matches"]]
 
@@ -105,5 +105,5 @@ def test_ranks_are_asked_inside_their_cells_only(code, top, before):
 
 def test_without_a_kernel_nothing_is_changed():
     shell = SimpleNamespace()
-    completion.turn_on(shell, [], lambda *_: None, lambda *_: None)
+    completion.turn_on(shell, {}, lambda *_: None, lambda *_: None)
     completion.turn_off(shell)

@@ -22,17 +22,16 @@ _LIVE = re.compile(r"%%xla(\s|$)")
 
 def turn_on(
     shell: Any,
-    parsers: Sequence[argparse.ArgumentParser],
+    parsers: Mapping[str, argparse.ArgumentParser],
     ranks_offer: RanksOffer,
     explain: Explain,
 ) -> None:
     """Have the shell's kernel, if it has one, ask here first, once; `parsers`: those of magics with
-    options."""
+    options, by magic."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or "do_complete" in vars(kernel):
         return
-    by_magic = {one.prog: one for one in parsers}
-    kernel.do_complete = functools.partial(_completed, kernel.do_complete, by_magic, ranks_offer)
+    kernel.do_complete = functools.partial(_completed, kernel.do_complete, parsers, ranks_offer)
     kernel.do_inspect = functools.partial(_inspected, kernel.do_inspect, explain)
 
 
@@ -56,7 +55,7 @@ def _completed(
     symbol = re.split(r"[\s=]", line)[-1]
     words = [word for word in _behind(parsers, line, symbol) if word.startswith(symbol)]
     if words:
-        return _reply(dict.fromkeys(words, "magic option"), symbol, cursor)
+        return _reply(words, symbol, cursor)
     top = _top_of(code[:cursor])
     offered = ranks_offer(top, code[:cursor].partition(f"{top}\n")[2]) if top else None
     if offered is not None and offered.matches and offered.of_object:
@@ -66,20 +65,13 @@ def _completed(
         return own
     start = cursor - len(offered.fragment)
     names = own["matches"] if own["cursor_start"] == start else []
-    return _reply(offered.matches | dict.fromkeys(names, ""), offered.fragment, cursor)
+    return _reply([*dict.fromkeys((*offered.matches, *names))], offered.fragment, cursor)
 
 
-def _reply(matches: Mapping[str, str], fragment: str, cursor: int) -> dict[str, Any]:
-    """As ipykernel has it, with the kinds of what is offered."""
-    place = {"start": cursor - len(fragment), "end": cursor}
-    kinds = [{**place, "text": text, "type": kind} for text, kind in matches.items()]
-    return {
-        "status": "ok",
-        "matches": list(matches),
-        "cursor_start": place["start"],
-        "cursor_end": cursor,
-        "metadata": {"_jupyter_types_experimental": kinds},
-    }
+def _reply(matches: Sequence[str], fragment: str, cursor: int) -> dict[str, Any]:
+    """As ipykernel has it."""
+    place = {"cursor_start": cursor - len(fragment), "cursor_end": cursor}
+    return {"status": "ok", "matches": list(matches), **place, "metadata": {}}
 
 
 def _behind(

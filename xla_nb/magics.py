@@ -50,9 +50,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 _ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
 
-#: The parsers of our magics, by these.
-_made: dict[str, Parser] = {}
-
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics; start to warm the fork server, and the panel where there is one."""
@@ -64,8 +61,7 @@ def load(shell: InteractiveShell) -> None:
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
-    parsers = [*_live_parsers(), _spawn_parser(), _topology_parser()]
-    completion.turn_on(shell, parsers, offered, explained)
+    completion.turn_on(shell, _parsers(), offered, explained)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
@@ -105,7 +101,7 @@ class Parser(argparse.ArgumentParser):
 
 def _parser(prog: str, names: Iterable[str]) -> Parser:
     """A parser of these options of a launch; their values are checked later, with the settings."""
-    made = _made[prog] = Parser(prog=prog, add_help=False, allow_abbrev=False)
+    made = Parser(prog=prog, add_help=False, allow_abbrev=False)
     for option in map(OPTIONS.__getitem__, names):
         if not option.metavar:
             made.add_argument(option.flag, dest=option.name, action="store_true", default=None)
@@ -116,7 +112,8 @@ def _parser(prog: str, names: Iterable[str]) -> Parser:
     return made
 
 
-def _parsed(parser: Parser, line: str) -> dict[str, Any]:
+def _parsed(prog: str, line: str) -> dict[str, Any]:
+    parser = _parsers()[prog]
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
@@ -136,7 +133,7 @@ def _parsed(parser: Parser, line: str) -> dict[str, Any]:
 def _elsewhere(word: str, words: Sequence[str]) -> str:
     """Which of our magics has this option, with a space before it; empty if none has."""
     flag = word.removesuffix("=…") if word[:2] == "--" else word[:2]
-    for prog, other in _made.items():
+    for prog, other in _parsers().items():
         if (option := other._option_string_actions.get(flag)) is not None:
             after = words[words.index(word) + 1 :] if word in words else []
             value = f" {after[0]}" if after and option.nargs is None and "=" not in after[0] else ""
@@ -180,7 +177,6 @@ def _expanded(notebook: Notebook, line: str) -> str:
     return f"{expand(head, depth + 1)}{found[0]}{expand(tail, depth + 1)}"
 
 
-@functools.cache
 def _spawn_parser() -> Parser:
     made = _parser("%%xla_spawn", OPTIONS)
     made.add_argument("entry", nargs="?")
@@ -189,7 +185,6 @@ def _spawn_parser() -> Parser:
     return made
 
 
-@functools.cache
 def _topology_parser() -> Parser:
     made = _parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
     made.add_argument("--accelerator")
@@ -197,10 +192,12 @@ def _topology_parser() -> Parser:
     return made
 
 
-def _live_parsers() -> list[Parser]:
-    """Those of the magics with options."""
+@functools.cache
+def _parsers() -> dict[str, Parser]:
+    """Those of the magics with options, by magic."""
     named = [_restart_parser(), _shutdown_parser(), _shutdown_parser("%xla_ranks")]
-    return [_start_parser(), _cell_parser(), *named, _vars_parser()]
+    live = [_start_parser(), _cell_parser(), *named, _vars_parser()]
+    return {one.prog: one for one in (*live, _spawn_parser(), _topology_parser())}
 
 
 def offered(line: str, before: str) -> Completions | None:
@@ -222,13 +219,12 @@ def explained(line: str, expression: str, source: bool) -> str | None:
 def _group_of(line: str) -> Group | None:
     """The ranks of a %%xla line; None where it is not finished, or there are none."""
     try:
-        return live.of(_parsed(_cell_parser(), line.partition("%%xla")[2])["group"])
+        return live.of(_parsed("%%xla", line.partition("%%xla")[2])["group"])
     except XlaNbError:
         return None
 
 
 @functools.cache  # a cell should not wait for it
-@functools.cache
 def _cell_parser() -> Parser:
     made = _parser("%%xla", live.OF_CELL)
     made.add_argument("ranks", nargs="?", type=Word)
@@ -237,7 +233,6 @@ def _cell_parser() -> Parser:
     return made
 
 
-@functools.cache
 def _start_parser() -> Parser:
     made = _parser("%xla_start", live.OF_GROUP)
     made.add_argument("--idle", type=Word)
@@ -245,21 +240,18 @@ def _start_parser() -> Parser:
     return made
 
 
-@functools.cache
 def _restart_parser() -> Parser:
     made = _shutdown_parser("%xla_restart")
     made.add_argument("--replay", action="store_true")
     return made
 
 
-@functools.cache
 def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
     made = _parser(prog, ())
     made.add_argument("name", nargs="?", default=DEFAULT)
     return made
 
 
-@functools.cache
 def _vars_parser() -> Parser:
     made = _parser("%xla_vars", ())
     made.add_argument("names", nargs="*", type=Word)
@@ -419,7 +411,7 @@ class XlaMagics(_NotebookMagics):
         """What a launched cell's line says: the options, the function's name, its arguments, the
         cell as it is shown, and what is to be done once it has been launched."""
         filled = _expanded(self.notebook, line)
-        words = _parsed(_spawn_parser(), filled)
+        words = _parsed("%%xla_spawn", filled)
         entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
         out = None if out is None else run_options.variable("-o", out or "")
         options = self._options(words)
@@ -447,7 +439,7 @@ class XlaMagics(_NotebookMagics):
         """Whether a launched cell runs in the notebook before a function is called on the ranks:
         it defines or names one, and nothing about it is to be refused."""
         try:
-            words = _parsed(_spawn_parser(), re.sub(r"{[^{}]*}", "…", line))
+            words = _parsed("%%xla_spawn", re.sub(r"{[^{}]*}", "…", line))
             if not re.search(r"[{$]", line):  # else they are known once these are filled in
                 self._options({name: words[name] for name in OPTIONS})
             f"{line}{body}".encode()  # as Python does
@@ -478,7 +470,7 @@ class XlaMagics(_NotebookMagics):
 
     def _top_level(self, line: str) -> TopLevel:
         with contextlib.suppress(UsageError):  # which is told when the function is called
-            words = _parsed(_spawn_parser(), _expanded(self.notebook, line))
+            words = _parsed("%%xla_spawn", _expanded(self.notebook, line))
             return TopLevel({n: v for n, v in words.items() if n in OPTIONS and v is not None})
         return TopLevel({})
 
@@ -549,7 +541,7 @@ class XlaMagics(_NotebookMagics):
         --accelerator TYPE  type of a slice, such as v5litepod-16 (default: simulated hosts)
         -n N                ranks on each host
         """
-        words = _parsed(_topology_parser(), line)
+        words = _parsed("%xla_topology", line)
         accelerator, dry_run = words.pop("accelerator"), words.pop("dry_run")
         given = run_options.options(words, flags=True)
         options = self._options(words)
@@ -675,7 +667,7 @@ class LiveMagics(_NotebookMagics):
         The other options are those of %%xla_spawn. Returns a Run.
         """
         filled = _expanded(self.notebook, line)
-        words = _parsed(_cell_parser(), filled)
+        words = _parsed("%%xla", filled)
         chosen, out, name = words.pop("ranks"), words.pop("out"), words.pop("group")
         if question := _QUESTION.fullmatch(cell):
             self._explain(live.of(name), question[1], question[2])
@@ -707,7 +699,7 @@ class LiveMagics(_NotebookMagics):
         --idle 30m, which ends them, and gives chips and hosts back, when no cell has come for so
         long.
         """
-        words = _parsed(_start_parser(), line)
+        words = _parsed("%xla_start", line)
         name, idle = words.pop("name"), words.pop("idle")
         seconds = None if idle is None else run_options.duration("--idle", idle)
         self._tell("Started", live.start(self._options(words), name, seconds, shown=True))
@@ -719,13 +711,13 @@ class LiveMagics(_NotebookMagics):
         --replay runs the cells that had succeeded once more, in order, with their text of then and
         what the notebook holds now; it stops at the first that fails.
         """
-        words = _parsed(_restart_parser(), line)
+        words = _parsed("%xla_restart", line)
         self._tell("Restarted", live.restart(words["name"], replay=words["replay"], shown=True))
 
     @line_magic
     def xla_shutdown(self, line: str) -> None:
         """End live ranks, and with them what they hold: `%xla_shutdown [NAME]`."""
-        name = _parsed(_shutdown_parser(), line)["name"]
+        name = _parsed("%xla_shutdown", line)["name"]
         self._tell("Ended", live.end(name))
 
     @line_magic
@@ -735,7 +727,7 @@ class LiveMagics(_NotebookMagics):
         A row for each rank over all cells, the cells they have run, and their variables. They are
         shown in one cell at a time.
         """
-        live.show(live.of(_parsed(_shutdown_parser("%xla_ranks"), line)["name"]))
+        live.show(live.of(_parsed("%xla_ranks", line)["name"]))
 
     @line_magic
     def xla_vars(self, line: str) -> Variables | None:
@@ -750,7 +742,7 @@ class LiveMagics(_NotebookMagics):
         after each cell, beside those that are watched already, and says in which one ranks drifted
         apart; --unwatch ends that for these, or for all.
         """
-        words = _parsed(_vars_parser(), line)
+        words = _parsed("%xla_vars", line)
         group = live.of(words["group"])
         names = [run_options.variable("%xla_vars", name) for name in words["names"]]
         if words["watch"] or words["unwatch"]:

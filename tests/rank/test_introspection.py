@@ -68,12 +68,6 @@ def test_slots_are_attributes():
     assert offered("x.sp", x=Slotted()) == ["speed"]
 
 
-def test_kinds_are_those_of_ipython():
-    kinds = completions("x.", {"x": Hostile()}).matches
-    assert (kinds["method"], kinds["layer"]) == ("function", "instance")
-    assert completions("torc", {"torch": torch}).matches == {"torch": "module"}
-
-
 def test_parameters_and_modules_of_a_model():
     model = nn.Sequential(nn.Linear(2, 3), nn.ModuleDict({"head": nn.Linear(3, 1)}))
     assert offered("model[0].wei", model=model) == ["weight"]

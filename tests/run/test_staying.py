@@ -143,7 +143,10 @@ def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
     ("lives", "says"),
     [
         (False, "Stop again to end them now."),
-        (True, "Then, or if you stop again, ranks 0, 2 are ended, with what they hold."),
+        (
+            True,
+            "Then, or if you stop again, SIGTERM ends ranks 0, 2, and what is held there is lost.",
+        ),
     ],
 )
 def test_what_a_second_stop_costs_is_told(lives, says):

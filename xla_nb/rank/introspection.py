@@ -9,7 +9,8 @@ import inspect
 import re
 import sys
 import types
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,12 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Completions:
-    """What may stand in place of `fragment`, the end of the text before the cursor, and its kinds.
+    """What may stand in place of `fragment`, the end of the text before the cursor.
 
     of_object  these are attributes or keys of an object; else names, beside the notebook's"""
 
     fragment: str = ""
-    matches: dict[str, str] = field(default_factory=dict)
+    matches: tuple[str, ...] = ()
     of_object: bool = False
 
 
@@ -61,37 +62,27 @@ def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
     line = text.rpartition("\n")[2]
     member, name = _MEMBER.search(line), _NAME.search(line)
     if member is None:
-        return _offered(name[0], dict(namespace)) if name else Completions()
+        return _offered(name[0], list(namespace)) if name else Completions()
     try:
         value = find(namespace, member[1])
         if member["name"] is not None:
-            held = {one: inspect.getattr_static(value, one, None) for one in dir(value)}
-            return _offered(member["name"], held, of_object=True)
+            return _offered(member["name"], dir(value), of_object=True)
         keys = [key for key in dict.keys(value) if type(key) is str and key.isprintable()]
     except Exception:  # it is not there, or known only by running something
         return Completions()
     quote, fragment = member["quote"], member["key"] or ""
     fitting = [key if quote else repr(key) for key in keys if not quote or quote not in key]
-    keyed = {key: "key" for key in fitting[:_MOST] if key.startswith(fragment)}
-    return Completions(fragment, keyed, True)
+    keys = [key for key in fitting[:_MOST] if key.startswith(fragment)]
+    return Completions(fragment, tuple(keys), True)
 
 
-def _offered(fragment: str, held: dict[str, Any], *, of_object: bool = False) -> Completions:
+def _offered(fragment: str, held: Sequence[str], *, of_object: bool = False) -> Completions:
     """Names that begin so; those with an underscore only if it was typed, as IPython has it."""
     hides = not fragment.startswith("_")
     names = (name for name in held if type(name) is str and name.isidentifier())
     fitting = (name for name in names if name.startswith(fragment))
     shown = sorted(name for name in fitting if not (hides and name.startswith("_")))[:_MOST]
-    return Completions(fragment, {name: _kind(held[name]) for name in shown}, of_object)
-
-
-def _kind(value: object) -> str:
-    """As IPython calls it."""
-    if inspect.isroutine(value) or isinstance(value, classmethod | staticmethod):
-        return "function"
-    if isinstance(value, type):
-        return "class"
-    return "module" if isinstance(value, types.ModuleType) else "instance"
+    return Completions(fragment, tuple(shown), of_object)
 
 
 # ---------------------------------------------------------------- what a name leads to

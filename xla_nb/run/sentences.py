@@ -225,11 +225,6 @@ def hang(state: RunState) -> str:
     return state.hang.report.verdict if state.hang is not None and not state.hang.over else ""
 
 
-def left_early(state: RunState) -> tuple[int, ...]:
-    """The ranks that had returned, and whose absence in a collective is why the run failed."""
-    return state.first_failure.early if state.first_failure is not None else ()
-
-
 def tells(headline: str, error: RankError) -> bool:
     """Whether a headline has what an error says, and at which line; ranks that diverged, each at a
     line of its own, are told by what they did."""

@@ -165,12 +165,8 @@ def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
     """That these may take as long as that, and what comes of another stop; lives: they are live."""
     who, then = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
     if lives:
-        held = (
-            "is ended, with what it holds"
-            if len(numbers) == 1
-            else "are ended, with what they hold"
-        )
-        then = f"Then, or if you stop again, {ranks(numbers)} {held}."
+        lost = "what is held there is lost"
+        then = f"Then, or if you stop again, SIGTERM ends {ranks(numbers)}, and {lost}."
     text = f"{who} may take up to {grace:g} s to clean up (grace). {then}"
     return events.Notice(text=text, passing=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import time
@@ -62,9 +63,5 @@ class Waits:
         most."""
         lengths = sorted(self._lengths.copy().items())
         waited = list(itertools.accumulate(seconds for _, seconds in lengths))
-        most = (
-            2.0**n
-            for (n, _), so_far in zip(lengths, waited, strict=True)
-            if so_far >= waited[-1] / 2
-        )
-        return next(most, 0.0)
+        middle = bisect.bisect_left(waited, waited[-1] / 2) if waited else 0
+        return 2.0 ** lengths[middle][0] if waited else 0.0

@@ -326,7 +326,8 @@ class Observer:
         place = rank.place if ended or steady is None else steady.place
         if phase == "died" and not place and sample and sample.place:  # it could not say where
             place, detail = sample.place, f"{detail}, last seen there"
-        if phase == "finished" and rank.rank in sentences.left_early(self.run.state):
+        first = self.run.state.first_failure
+        if phase == "finished" and first is not None and rank.rank in first.early:
             phase, detail = "early", "returned without the collective that others called"
         return Card(
             rank=rank.rank,
