@@ -212,7 +212,7 @@ def diverged(rank, **more):
 def test_ranks_that_diverged_are_told_by_what_they_did_and_who_left_early_is_known():
     state = run_of(finished(1), diverged(2), diverged(0), ranks=3)
     assert sentences.headline(state) == DIVERGED
-    assert sentences.left_early(state) == (1,)
+    assert state.first_failure.early == (1,)
     assert sentences.errors(state)[2].first_line == f"CollectiveMismatch: {DIVERGED}: …"
 
 
@@ -224,7 +224,7 @@ def test_beside_them_a_rank_that_failed_by_itself_is_counted():
 def test_ranks_that_diverged_since_another_had_failed_do_not_lead():
     state = run_of(failed(1), diverged(2, follows=True), ranks=3)
     assert sentences.headline(state).startswith("Rank 1 failed at Cell In[3], line 4: ValueError")
-    assert sentences.left_early(state) == ()
+    assert state.first_failure is None
 
 
 def test_devices_of_one_process_are_counted_as_such():
