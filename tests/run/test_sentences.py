@@ -224,7 +224,7 @@ def test_beside_them_a_rank_that_failed_by_itself_is_counted():
 def test_ranks_that_diverged_since_another_had_failed_do_not_lead():
     state = run_of(failed(1), diverged(2, follows=True), ranks=3)
     assert sentences.headline(state).startswith("Rank 1 failed at Cell In[3], line 4: ValueError")
-    assert state.first_failure is None
+    assert state.first_failure.early == ()
 
 
 def test_devices_of_one_process_are_counted_as_such():
