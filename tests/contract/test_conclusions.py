@@ -197,7 +197,7 @@ def test_the_slowest_rank_stays_where_steps_are_items_that_only_meet(notebook, m
 import time, xla_nb
 import torch_xla.core.xla_model as xm
 def main(rank):
-    for _ in xla_nb.progress(range(12)):
+    for _ in xla_nb.progress(range(40)):
         time.sleep(0.1 * (rank == 2))
         {meet}
 """

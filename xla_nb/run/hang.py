@@ -25,7 +25,7 @@ _MANY = 256  # ranks, of which a look takes some 20 ms; of more, looks are rarer
 _NEAR = 0.8  # of the time without progress, from which a rank is told with those that are hung
 _SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it is told
 _AGAIN = 10.0  # seconds between two waits for the lock that are taken for one
-_FREELY, _DISTANCE = 10, 600.0  # reports, after which the next ones are so many seconds apart
+_FREELY, _DISTANCE = 10, 3600.0  # reports, after which the next ones are so many seconds apart
 
 _JOB_RUNS = "The process that started the ranks is no longer stopped"
 
