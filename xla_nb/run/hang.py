@@ -25,7 +25,7 @@ _MANY = 256  # ranks, of which a look takes some 20 ms; of more, looks are rarer
 _NEAR = 0.8  # of the time without progress, from which a rank is told with those that are hung
 _SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it is told
 _AGAIN = 10.0  # seconds between two waits for the lock that are taken for one
-_FREELY, _DISTANCE = 10, 3600.0  # reports, after which the next ones are so many seconds apart
+_FREELY, _DISTANCE = 10, 3600.0  # reports, after which each next one is twice as far, up to that
 
 _JOB_RUNS = "The process that started the ranks is no longer stopped"
 
@@ -115,9 +115,9 @@ class HangWatch:
         """Seconds from the last report to the next one: a slow run must not fill the record.
 
         `certain`: what is new is no matter of time."""
-        if self._reports >= _FREELY:
-            return max(self._after, _DISTANCE)
-        return 0.0 if certain else self._after
+        more = min(max(0, self._reports - _FREELY), 20)
+        gap = min(_DISTANCE, (60 if certain else self._after) * 2.0**more)
+        return max(0.0 if certain else self._after, gap if self._reports >= _FREELY else 0.0)
 
     def _say_over(self, gone: frozenset[_Reason], standings: list[Standing]) -> None:
         self._reported = frozenset()
