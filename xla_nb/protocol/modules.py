@@ -108,7 +108,7 @@ class Modules:
         self._first: set[str] = set()  # imported for the first time since the last look
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
-        self._seen: list[tuple[str, types.ModuleType, int]] = []
+        self._seen: tuple[list[types.ModuleType], list[int]] = [], []
         self._noted.take()
 
     def own(self) -> list[types.ModuleType]:
@@ -119,17 +119,17 @@ class Modules:
     def look(self) -> None:
         """Look through what has come since, and through the user's own modules."""
         main = sys.modules["__main__"]  # which gets names with every cell
-        found = ((n, m) for n, m in list(sys.modules.items()) if isinstance(m, types.ModuleType))
-        there = [(name, module, len(vars(module))) for name, module in found if module is not main]
-        for name, module, size in there if there != self._seen else ():
+        found = {n: m for n, m in list(sys.modules.items()) if isinstance(m, types.ModuleType)}
+        there = {name: module for name, module in found.items() if module is not main}
+        seen = list(there.values()), list(map(len, map(vars, there.values())))
+        for name, module in there.items() if seen != self._seen else ():
             content = vars(module)
-            is_known = self._held.get(name, ())[:2] == (id(content), size)
+            is_known = self._held.get(name, ())[:2] == (id(content), len(content))
             if not is_known and content.get("__spec__") is not None:
                 self._look_through(name, module)
-        self._seen = there
-        for name, module, _ in there:
-            if name in self._own:
-                self._look_through(name, module)
+        self._seen = seen
+        for name in [name for name in self._own if name in there]:
+            self._look_through(name, there[name])
         self._tell_reloads()
 
     def _tell_reloads(self) -> None:
