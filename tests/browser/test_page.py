@@ -1405,8 +1405,18 @@ def test_lines_left_out_are_counted(panel: Panel) -> None:
     assert panel.rows() == ["… 4,210 lines not shown, in rank-3.out", "after"]
 
 
-def test_a_page_that_is_opened_late_shows_each_line_once(panel: Panel) -> None:
+def test_a_page_that_has_had_the_first_message_needs_no_lines_before(panel: Panel) -> None:
     page = panel.wait_sent("whole")["page"]
+    panel.tell(lines=[block(0, "start", start=0)])
+    panel.tell(pages=[page], before=[block(0, "long", "the end", start=80)])  # as far as it goes
+    assert panel.rows() == ["start"]
+
+
+def test_a_page_that_is_opened_late_shows_each_line_once(opened: Opener) -> None:
+    panel = opened()
+    page = panel.wait_sent("whole")["page"]
+    panel.seq = 3
+    panel.begin(card(0))
     panel.tell(lines=[block(0, "long", "the end", start=90)])  # before the kernel had heard of it
     panel.tell(pages=["another"], before=[block(0, "start", start=0)])
     assert panel.rows() == ["long", "the end"]

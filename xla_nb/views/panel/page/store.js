@@ -118,7 +118,6 @@ export class Store {
 		}
 		const handler = `on_${message?.type}`;
 		if (message?.run === this.run && handler in this) this[handler](message);
-		else console.debug("xla_nb: ignored", message);
 	}
 
 	on_news(message) {
@@ -145,7 +144,8 @@ export class Store {
 		if (message.figures) this.plot(objects(message.figures), all);
 		if (message.lanes) this.lay(objects(message.lanes), all);
 		if (message.ran) this.remember(objects(message.ran), all);
-		if (list(message.pages).includes(PAGE)) {
+		this.begun ||= message.seq === 1;
+		if (!this.begun && list(message.pages).includes(PAGE)) {
 			// It has had a part of these lines, or none.
 			this.lines.byRank.clear();
 			this.lines.received.clear();
