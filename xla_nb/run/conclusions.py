@@ -28,9 +28,7 @@ _SOME = 0.3  # where it is known what changes: other graphs follow a collective,
 _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
 _LOADING, _MOST = 0.2, 0.5  # and of waiting for data, and of compiling graphs that are needed
-_USUAL = (
-    4  # times a step's part of the waiting: what most waits are at most, if all steps have some
-)
+_USUAL = 4  # times a step's part of the waiting, which most waits take at most where all have some
 _LONG = 3.0  # seconds of a wait, from which it is told who was waited for
 
 
