@@ -313,8 +313,9 @@ def refill_instance(made: Any, state: Any) -> None:
         fill_instance(made, state)
 
 
-#: What was found out while pickles were opened here, for the user; "" if nothing.
-notices: list[Callable[[], str]] = []
+#: What was found out while pickles were opened here, for the user; "" if nothing. Bounded, as
+#: nobody takes what the notebook opens.
+notices: collections.deque[Callable[[], str]] = collections.deque(maxlen=10_000)
 _OTHER = "`{}` is `{}` in the notebook, but `{}` on ranks, which have it as the import makes it"
 _WRAPPED = "`{}` was wrapped in the notebook after its import; ranks have it as the import makes it"
 
