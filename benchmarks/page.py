@@ -19,8 +19,7 @@ from benchmarks.client import ROOT, CellFailed
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from browser.conftest import FLAGS, NAMES
-from browser.lab import Lab, LabNotebook
+from browser.lab import NAMES, Lab, LabNotebook, browser
 
 ROUNDS = 7
 WARM = 4000  # ms until the page has reached its size
@@ -95,13 +94,11 @@ def _aims(where: str, figures: dict[str, float], least: int, most: float) -> Ite
 
 @contextmanager
 def _notebook() -> Iterator[LabNotebook]:
-    executable = next(filter(None, map(shutil.which, NAMES)), None)
-    if executable is None:
+    if not any(map(shutil.which, NAMES)):
         raise CellFailed(f"No browser found on PATH (tried {', '.join(NAMES)}).")
-    flags = [*FLAGS, "--enable-precise-memory-info"]
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as home:
-        browser = playwright.chromium.launch(executable_path=executable, args=flags)
-        lab = Lab(browser, Path(home))
+        chromium = browser(playwright, Path(home), "--enable-precise-memory-info")
+        lab = Lab(chromium, Path(home))
         try:
             with lab.open(["%load_ext xla_nb"]) as notebook:
                 notebook.run(0)
@@ -110,7 +107,7 @@ def _notebook() -> Iterator[LabNotebook]:
                 yield notebook
         finally:
             lab.close()
-            browser.close()
+            chromium.close()
 
 
 def _openings(notebook: LabNotebook, rounds: int) -> Iterator[float]:

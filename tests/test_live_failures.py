@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.kernel import Notebook
 from tests.support.stopping import halt, survivors
 from xla_nb import linux
@@ -201,7 +202,7 @@ total()
 @pytest.fixture
 def world(tmp_path):
     """A kernel with three live ranks of one JAX world, over gloo."""
-    pytest.importorskip("jax")
+    need("jax")
     kernel = Notebook(XLA_NB_HOME=str(tmp_path / "home"))
     try:
         kernel.ok("import xla_nb\n%load_ext xla_nb")

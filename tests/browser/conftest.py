@@ -1,6 +1,6 @@
-"""The fixtures `chromium`, a browser, `context` and `page` in it, and `lab`, a JupyterLab in it.
+"""The fixtures `chromium`, a browser, `page` in it, and `lab`, a JupyterLab in it.
 
-A page of JupyterLab costs five seconds of CPU, and a kernel's fork server as many. So all tests
+A page of JupyterLab costs four seconds of CPU, and a kernel's fork server as many. So all tests
 share three: `notebook`, `restarted`, whose kernel tests restart, and `viewer`, which has none.
 
 They end with this package: Playwright's synchronous interface leaves an event loop running in the
@@ -15,23 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
-from tests.browser.lab import Lab, LabNotebook
+from tests.browser.lab import NAMES, Lab, LabNotebook, browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "no browser on PATH; looked for " + ", ".join(NAMES)
 LAB = pytest.StashKey[Lab]()
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,38 +43,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="package")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    executable = next(filter(None, map(shutil.which, NAMES)), None)
-    if executable is None:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    if not any(map(shutil.which, NAMES)):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(MISSING)
     expect.set_options(timeout=60_000)  # a busy machine is not a failure
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=executable,
-            args=FLAGS,
-            env={**os.environ, "HOME": str(tmp_path_factory.mktemp("chromium"))},
-        )
-        yield browser
-        browser.close()
+        started = browser(playwright, tmp_path_factory.mktemp("chromium"))
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="package")
-def context(chromium: Browser) -> Iterator[BrowserContext]:
-    """Where the pages of panels are opened, without a JupyterLab."""
-    context = chromium.new_context(viewport={"width": 1000, "height": 1400})
-    yield context
-    context.close()
-
-
-@pytest.fixture(scope="package")
-def page(context: BrowserContext) -> Page:
-    """The page of each test's first panel."""
-    return context.new_page()
+def page(chromium: BrowserContext) -> Page:
+    """The page of each test's first panel, without a JupyterLab."""
+    return chromium.new_page()
 
 
 @pytest.fixture(scope="package")
 def lab(
-    chromium: Browser, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+    chromium: BrowserContext, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[Lab]:
     started = Lab(chromium, tmp_path_factory.mktemp("lab"))
     pytestconfig.stash[LAB] = started

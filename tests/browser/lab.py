@@ -26,7 +26,7 @@ from urllib.parse import quote
 import nbformat
 import psutil
 from nbformat import NotebookNode
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Playwright
 
 PATIENCE = 180.0  # seconds, for a machine that has other things to do; nothing waits for luck
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
@@ -53,6 +53,33 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+
+
+def browser(playwright: Playwright, home: Path, *flags: str) -> BrowserContext:
+    """A browser with a profile, which keeps what JupyterLab's scripts compile to for the next page,
+    as a user's does."""
+    context = playwright.chromium.launch_persistent_context(
+        home / "profile",
+        executable_path=next(filter(None, map(shutil.which, NAMES))),
+        args=[*FLAGS, *flags],
+        env={**os.environ, "HOME": str(home)},
+        viewport={"width": 1280, "height": 900},
+    )
+    context.set_default_timeout(PATIENCE * 1000)
+    return context
+
+
 #: Each page would have the server start Node.js to see whether JupyterLab could be built anew.
 PAGES = {"buildCheck": False, "buildAvailable": False}
 
@@ -60,7 +87,7 @@ PAGES = {"buildCheck": False, "buildAvailable": False}
 class Lab:
     """A Jupyter server with a home of its own, and the browser that looks at it."""
 
-    def __init__(self, browser: Browser, home: Path) -> None:
+    def __init__(self, context: BrowserContext, home: Path) -> None:
         self.root = home / "notebooks"
         self.log = home / "server.log"
         self._settings = home / "settings" / "@jupyterlab"
@@ -86,12 +113,10 @@ class Lab:
             )
         try:
             self.url = self._address(home / "runtime" / f"jpserver-{self.server.pid}.json")
-            # One context for all pages: they share the cache, as the tabs of a user do.
-            self.context = browser.new_context(viewport={"width": 1280, "height": 900})
         except BaseException:
             self._end()
             raise
-        self.context.set_default_timeout(PATIENCE * 1000)
+        self.context = context
 
     def _environment(self, home: Path) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "JPY"))}
@@ -197,10 +222,7 @@ class Lab:
         assert not alive, alive
 
     def close(self) -> None:
-        try:
-            self.context.close()
-        finally:
-            self._end()
+        self._end()
 
     def _end(self) -> None:
         """The server ends its kernels when it is told to end; what does not go is killed."""

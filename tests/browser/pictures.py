@@ -12,11 +12,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import BrowserContext, expect, sync_playwright
 
 from benchmarks.nodes import cluster
-from tests.browser.conftest import FLAGS
-from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook
+from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook, browser
 from tests.browser.test_flows import Flow, flow
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -198,9 +197,9 @@ def live(lab: Lab, notebook: LabNotebook) -> None:
 PICTURES: list[Callable[[Lab, LabNotebook], None]] = [panel, errors, saved, many, hosts, live]
 
 
-def main(names: list[str], browser: Browser) -> None:
+def main(names: list[str], chromium: BrowserContext) -> None:
     with tempfile.TemporaryDirectory() as home:
-        lab = Lab(browser, Path(home))
+        lab = Lab(chromium, Path(home))
         try:
             with lab.open(["%load_ext xla_nb"]) as notebook:
                 notebook.page.set_viewport_size({"width": 1280, "height": 1600})
@@ -215,7 +214,7 @@ def main(names: list[str], browser: Browser) -> None:
 
 if __name__ == "__main__":
     expect.set_options(timeout=120_000)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as home:
+        chromium = browser(playwright, Path(home))
         main(sys.argv[1:], chromium)
         chromium.close()

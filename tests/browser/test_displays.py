@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.browser.lab import Lab, LabNotebook
 from tests.browser.test_flows import Flow, flow, saved
+from tests.support.installed import need
 
 FIGURES = """\
 import matplotlib.pyplot as plt
@@ -97,7 +97,7 @@ def pictures_are_drawn(run: Flow, ranks: int) -> None:
 def test_figures_of_four_ranks_are_seen_live_and_in_the_saved_cell(
     notebook: LabNotebook, lab: Lab, viewer: LabNotebook
 ) -> None:
-    pytest.importorskip("matplotlib")
+    need("matplotlib")
     run = flow(notebook, "-n 4", FIGURES)
     for rank in range(4):
         expect(run.rows(f"drawn by {rank}")).to_be_visible()

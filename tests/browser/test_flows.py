@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 from nbformat import NotebookNode
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.browser.lab import Lab, LabNotebook, of_cells
 
@@ -585,7 +585,7 @@ def test_a_saved_run_is_shown_without_a_kernel(
 
 
 def test_a_saved_run_is_shown_in_nbconvert_html(
-    saved_cell: NotebookNode, lab: Lab, chromium: Browser, tmp_path: Path
+    saved_cell: NotebookNode, lab: Lab, chromium: BrowserContext, tmp_path: Path
 ) -> None:
     name = lab.write(saved_cell)
     command = [sys.executable, "-m", "nbconvert", "--to", "html", "--output-dir", tmp_path]

@@ -24,12 +24,12 @@ ACKNOWLEDGE = "void (answer = ({type, run, request}) => give({type: 'ack', run, 
 
 
 @pytest.fixture
-def opened(context: BrowserContext, page: Page) -> Iterator[Opener]:
+def opened(chromium: BrowserContext, page: Page) -> Iterator[Opener]:
     """Opens panels; none of them may raise an error or request a file."""
     panels: list[Panel] = []
 
     def opener(**options: Any) -> Panel:
-        panels.append(Panel(context.new_page() if panels else page, **options))
+        panels.append(Panel(chromium.new_page() if panels else page, **options))
         return panels[-1]
 
     yield opener

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.kernel import COLD, Notebook
 
-pytest.importorskip("accelerate")
+need("accelerate", whole_file=True)
 
 ABOVE = """
 import torch, torch_xla, xla_nb

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.kernel import Notebook, Shown
 from tests.support.warm_kernels import WarmKernels
 
@@ -152,7 +153,7 @@ def play(rank):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name() -> None:
-    pytest.importorskip("ray")
+    need("ray")
     with tempfile.TemporaryDirectory(prefix="xla-nb-") as folder:
         notebook = Notebook(RAY_TMPDIR=folder, RAY_raylet_start_wait_time_s="200")
         try:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.kernel import COLD, Notebook
 
 ABOVE = """
@@ -75,7 +76,7 @@ def test_a_launcher_below_the_live_magic_is_told_to_lose_one_of_them(cells):
 )
 def test_a_published_program_below_the_magic_launches_once(cells, call):
     if "accelerate" in call:
-        pytest.importorskip("accelerate")
+        need("accelerate")
     cells.ok("FLAGS = {'lr': 0.1}")
     cell = f"def f(rank=-1, flags=None): print('called', rank, len(flags))\n{call}"
     shown = cells.ok(f"%%xla_spawn -n 2 --view text\n{cell}")
@@ -104,14 +105,14 @@ def launches(rank): notebook_launcher(told, num_processes={})
 
 
 def test_accelerates_launcher_is_refused_on_a_rank(cells):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     cells.ok(ACCELERATED.format(2))
     shown = cells.run("xmp.spawn(launches, nprocs=2)")
     assert CALLED.format("notebook_launcher") in shown.error
 
 
 def test_accelerates_launcher_of_one_process_calls_the_function_on_the_rank(cells):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     cells.ok(ACCELERATED.format(1))
     shown = cells.ok("xmp.spawn(launches, nprocs=2)")
     assert {"[0] called", "[1] called"} <= {*shown.lines}
@@ -162,7 +163,7 @@ def trained(warm_kernels):
 )
 def test_a_launch_of_one_process_trains_the_notebooks_model(trained, call):
     if "notebook_launcher" in call:
-        pytest.importorskip("accelerate")
+        need("accelerate")
         trained.ok("from accelerate import notebook_launcher")
     trained.ok(ONE)
     shown = trained.ok(f"returned = {call}\nprint(returned, history, model.weight.item())")

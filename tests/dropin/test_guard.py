@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.kernel import COLD, Notebook
 
 #: The machine has four chips, as far as xla_nb looks.
@@ -178,7 +179,7 @@ def test_an_error_that_is_shown_is_not_told_again(machine, tmp_path):
 
 
 def test_a_library_that_opens_it_is_stopped_too(machine):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     shown = machine.run("import accelerate\naccelerate.Accelerator()")
     assert "  accelerate.Accelerator()" in shown.error
     assert machine.value("is_open()") == "False"

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.kernel import Notebook
 
 #: What is bound before the extension is there, as at the top of a published notebook.
@@ -347,7 +348,7 @@ run = notebook_launcher(train, (2,), num_processes=4, mixed_precision="bf16")
 
 
 def test_accelerates_launcher_starts_one_world(published):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     shown = published.ok(ACCELERATED)
     assert [line for line in shown.lines if "once" in line] == ["[0] once"]
     expected = {index: (index, 4, "bf16", [0.0, 2.0, 4.0, 6.0]) for index in range(4)}
@@ -356,7 +357,7 @@ def test_accelerates_launcher_starts_one_world(published):
 
 
 def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_start(published):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     published.ok("from accelerate import notebook_launcher\ndef train(index): pass")
     shown = published.run("notebook_launcher(train, num_processes=2)")
     assert "UsageError: notebook_launcher: cannot call train(index) with 0 arguments" in shown.error
@@ -364,7 +365,7 @@ def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_sta
 
 
 def test_accelerates_launcher_refuses_a_precision_that_there_is_not(published):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     shown = published.run(
         "from accelerate import notebook_launcher\n"
         "notebook_launcher(print, num_processes=2, mixed_precision='half')"
@@ -388,7 +389,7 @@ def test_a_method_that_ranks_cannot_have_is_named(published):
 
 
 def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     published.ok("from accelerate import notebook_launcher")
     shown = published.run("notebook_launcher(print, num_processes=4, num_nodes=2)")
     assert "UsageError: notebook_launcher: num_nodes=2 would start" in shown.error

@@ -7,6 +7,8 @@ import tempfile
 
 import pytest
 
+from tests.support.installed import need
+
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 #: As a notebook has it: nested functions, a closure, a lock, and the workers set up by a hook.
@@ -55,7 +57,7 @@ if __name__ == "__main__":
 
 
 def test_nested_functions_launch_in_tasks_and_actors(tmp_path):
-    pytest.importorskip("ray")
+    need("ray")
     (tmp_path / "program.py").write_text(PROGRAM)
     # Ray ends its workers and their children by SIGKILL: what they have in TMPDIR stays.
     with tempfile.TemporaryDirectory() as short:  # there are sockets in it

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.support.installed import need
 from tests.support.kernel import Notebook
 from tests.support.warm_kernels import WarmKernels
 
@@ -543,7 +544,7 @@ def test_evolution(played):
 
 
 def test_accelerate_nlp(played):
-    pytest.importorskip("accelerate")
+    need("accelerate")
     x = torch.linspace(-1, 1, 64).view(32, 2)
     y = (x @ torch.tensor([[2.0], [-3.0]])) + 0.5
     net = zeroed(nn.Linear(2, 1))

@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.notebook_double import importable_folder, opened
 from xla_nb.protocol.modules import Modules
 from xla_nb.protocol.parcel import Unopened
@@ -102,7 +103,7 @@ SAME = {
 
 @pytest.mark.parametrize(("cell", "asked"), SAME.values(), ids=SAME)
 def test_an_object_of_a_module_is_the_modules_on_ranks(notebook, cell, asked, monkeypatch):
-    pytest.importorskip("matplotlib")
+    need("matplotlib")
     monkeypatch.setattr(warnings, "filters", _warnings.filters)  # of which pytest has a copy
     notebook.run(cell)
     found = notebook.launch(f"def f(rank): return {asked}")

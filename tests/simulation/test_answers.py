@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.harness import Job
+from tests.support.installed import need
 from xla_nb.topology import tpu_types
 
 Simulate = Callable[..., Job]
@@ -117,7 +118,7 @@ def test_the_guide_names_each_reason_for_a_refusal(simulate: Simulate) -> None:
 @pytest.mark.parametrize("what", ["memory", "kernel"])
 def test_what_only_a_tpu_has_is_refused(simulate: Simulate, what: str) -> None:
     if what == "kernel":
-        pytest.importorskip("jax")
+        need("jax")
     ended = simulate(f"asks_for_{what}", ranks=1, env=variables("")).ranks[0]
     assert ended.how == "NotCarried"
     assert "The simulated TPU host does not support" in ended.value

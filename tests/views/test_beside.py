@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.support.installed import need
 from tests.support.run_double import Run
 from xla_nb.record.displays import Display, Journal, Shown, encode
 from xla_nb.views.rank_outputs import Beside, Lines, Outputs
@@ -149,7 +150,7 @@ xmp.spawn(f, nprocs=2)
 )
 def test_ranks_of_every_runtime_display(runtime, notebook):
     if runtime == "torchax":
-        pytest.importorskip("torchax")
+        need("torchax")
     cell = f"%%xla_spawn -n 2 --runtime {runtime}\ndef f(rank): display(f'from {{rank}}')"
     _, text = composed(notebook.ok(cell, timeout=300))
     assert "[0] 'from 0'" in text
