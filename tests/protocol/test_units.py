@@ -46,10 +46,18 @@ def test_what_is_written_in_place_is_sent(notebook, made, written, seen):
     assert notebook.sent == set()
 
 
-@pytest.mark.parametrize("value", ["pandas.DataFrame({'a': [1.0], 'b': [3]})", "AsArrows(b'a')"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "pandas.DataFrame({'a': [1.0], 'b': [3]})",
+        "AsArrows(b'a')",
+        "torch.Generator().manual_seed(1)",
+        "torch.utils.data.DataLoader([1, 2, 3], shuffle=True, generator=torch.Generator())",
+    ],
+)
 def test_memory_that_is_made_to_be_pickled_is_sent_again_only_when_it_has_changed(notebook, value):
     notebook.run(
-        "import pandas, pickle\nclass AsArrows:\n"
+        "import pandas, pickle, torch\nclass AsArrows:\n"
         "    def __init__(self, held): self.held = held\n"
         "    def __reduce_ex__(self, _):\n"
         "        return AsArrows, (pickle.PickleBuffer(bytearray(self.held)),)\n"

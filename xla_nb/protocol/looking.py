@@ -157,7 +157,7 @@ class Look:
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
             objects = {one: number for one, number in objects.items() if one in held}
-        memory = Memory(made.buffers)
+        memory = Memory(made)
         pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())

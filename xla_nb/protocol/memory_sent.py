@@ -8,7 +8,6 @@ certain.
 from __future__ import annotations
 
 import ctypes
-import pickle
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -24,8 +23,8 @@ _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 class Memory:
     """That of one unit: what there is now, while it is looked at, and what was sent of it."""
 
-    def __init__(self, buffers: Sequence[pickle.PickleBuffer]) -> None:
-        self._now = [buffer.raw() for buffer in buffers]
+    def __init__(self, made: Packed) -> None:
+        self._now, self._owner = [buffer.raw() for buffer in made.buffers], made.writer
         self._sent: list[memoryview] | None = None
         self.places: list[Place] = [(address_of(raw), raw.nbytes) for raw in self._now]
 
@@ -42,7 +41,7 @@ class Memory:
         found = [sent.find(raw) for raw in self._now]
         known = [one for one in found if one is not None]
         self._sent = known if len(known) == len(found) else None  # or it is sent again
-        self._now = []
+        self._now, self._owner = [], None
 
 
 class SentMemory:
