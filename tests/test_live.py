@@ -451,6 +451,46 @@ def test_what_was_set_back_as_a_rank_could_not_open_the_rest_is_back_after_it(li
     assert results(live, "set_before.LIMIT", "0") == "{0: 1}"
 
 
+@pytest.mark.parametrize("text", ["K = {0}\ndef f(): return {0}\n", "def f(): return {0}\n"])
+def test_a_file_that_is_edited_once_the_ranks_have_it_is_theirs_as_the_notebook_has_it(
+    live, module, text
+):
+    name = f"edited_{len(text)}"
+    module(name, text.format(1), 1e9)
+    live.ok(f"import {name}")
+    assert results(live, f"{name}.f()", "0") == "{0: 1}"
+    live.ok(f"{name}.K = 9")
+    module(name, text.format(2), 2e9)
+    shown = live.ok(f"%%xla 0 -o found\n{name}.f(), {name}.K")
+    assert live.value("found.results") == "{0: (1, 9)}"
+    assert "was changed" not in shown.stderr
+    live.ok(f"import importlib\nimportlib.reload({name})")
+    assert results(live, f"{name}.f()", "0") == "{0: 2}"
+
+
+def test_a_file_that_was_edited_before_ranks_import_it_is_as_it_says_and_a_line_tells(live, module):
+    module("edited_before", "def f(): return 1\n", 1e9)
+    live.ok("import edited_before")
+    live.ok("%%xla 0\nrank")  # the notebook's modules are looked at
+    module("edited_before", "def f(): return 2\n", 2e9)
+    shown = live.ok("%%xla 0 -o found\nedited_before.f()")
+    assert live.value("found.results") == "{0: 2}"
+    assert "was changed" in shown.stderr
+
+
+def test_the_first_change_after_the_cell_that_loads_autoreload_is_seen_on_the_ranks(live, module):
+    module("first_change", "def f(): return 'old'\n", 1e9)
+    live.ok("import first_change")
+    assert results(live, "first_change.f()", "0") == "{0: 'old'}"
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        module("first_change", "def f(): return 'new'\n", 2e9)
+        assert live.value("first_change.f()") == "'new'"
+        assert results(live, "first_change.f()", "0") == "{0: 'new'}"
+    finally:
+        live.ok("%autoreload 0")
+
+
 def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, module):
     text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
     module("autoreloaded", text.format("'old'"), 1e9)

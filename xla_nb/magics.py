@@ -476,6 +476,7 @@ class XlaMagics(_NotebookMagics):
 
     def after_cell(self, _result: object = None) -> None:
         self.notebook.top_level = None
+        self.notebook.follow_reloads()
 
     @line_magic
     def xla_config(self, line: str) -> None:

@@ -110,13 +110,12 @@ class Notebook:
 
     def program(self, make: Callable[[Scope], Program]) -> Program:
         """What `make` builds of what the notebook holds. Raises what that raises."""
-        for name in self._reloaded():
-            modules.of_this_process().changed_in_place(name)
+        self.follow_reloads()
         return make(self.scope())
 
-    def _reloaded(self) -> Iterator[str]:
-        """The user's modules that %autoreload has changed in place since the last look, and did not
-        fail to."""
+    def follow_reloads(self) -> None:
+        """Note which modules %autoreload has changed in place since the last look, and did not fail
+        to: after each cell, or the first change after the cell that loads it would be missed."""
         magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
         reloader = getattr(magics, "_reloader", None)
         times: dict[str, float] = dict(getattr(reloader, "modules_mtimes", {}))
@@ -124,7 +123,7 @@ class Notebook:
         before, self._read = self._read, times
         for name, time in times.items():
             if before.get(name, time) != time and time not in failed:
-                yield name
+                modules.of_this_process().changed_in_place(name)
 
     def begun(self, cell: Cell) -> None:
         """The cell that runs now has launched this one, which IPython's history lacks."""

@@ -67,6 +67,8 @@ class Live:
     seen      labels of the cells that code is from
     owned     what modules hold
     uses      the modules that all this leads to, and the names that code has
+    imports   of the user's own modules, by which ranks have what the notebook has; those that they
+              have `imported` by earlier pickles count whatever the files say now
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Live:
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
         self._source = source
+        self.imported: Container[own_modules.Import] = ()
         self.begin()
 
     def begin(self) -> None:
@@ -108,6 +111,7 @@ class Live:
         self.later: list[tuple[str, Call]] = []
         self.kin: list[type] = []
         self.seen: set[str] = set()
+        self.imports: set[own_modules.Import] = set()
         self.uses = own_modules.Uses()
         self._looked_at = self.uses.size
         self._source(self.uses)
@@ -118,8 +122,9 @@ class Live:
         if self.uses.size == self._looked_at:
             return {}
         self._looked_at = self.uses.size
-        found = self.uses.found()
+        found = self.uses.found(self.imported)
         self.notes |= found.notes
+        self.imports |= found.imports
         return found.values
 
     def anew(self) -> Live:

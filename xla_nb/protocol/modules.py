@@ -18,7 +18,7 @@ import itertools
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,10 +167,13 @@ class Modules:
         self._held[name] = id(content), len(content), ids
         self.ids |= {*ids, id(content)}
 
-    def is_edited(self, name: str) -> bool:
-        """Whether the file of one of the user's own modules has changed since its import."""
+    def is_edited(self, name: str, on_ranks: Container[tuple[str, int]] = ()) -> bool:
+        """Whether the file of one of the user's own modules has changed since its import, and ranks
+        do not have that import of it (its name, and its number in `again`)."""
         own = self._own.get(name)
-        if own is None or own.written == _time(sys.modules[name]):
+        if (name, self.again[name]) in on_ranks or own is None:
+            return False
+        if own.written == _time(sys.modules[name]):
             return False
         return own.content != _written(sys.modules[name])[1]
 

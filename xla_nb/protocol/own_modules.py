@@ -17,7 +17,7 @@ import io
 import logging
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from xla_nb.protocol import modules, parts, remake, replaced
@@ -26,6 +26,8 @@ from xla_nb.protocol.remake import EMPTY, Call
 
 #: A module's name, and a name in it ("CFG", or "Settings.values" of a class).
 Key: TypeAlias = tuple[str, str]
+#: One of the user's own modules by its name, and how often it was imported again.
+Import: TypeAlias = tuple[str, int]
 
 _FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
 _FOLLOWED = (type, types.ModuleType, *_FUNCTIONS)
@@ -51,10 +53,12 @@ class Told(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the notebook has in the user's own modules, and sentences for the user."""
+    """What the notebook has in the user's own modules, sentences for the user, and which imports of
+    them ranks make the same."""
 
     values: dict[Key, object]
     notes: set[str]
+    imports: set[Import]
 
 
 class Uses:
@@ -84,8 +88,8 @@ class Uses:
         """Another one once something has come that was not there."""
         return len(self.names) + len(self.imports), len(self._reached)
 
-    def found(self) -> Found:
-        """What all that leads to has now."""
+    def found(self, on_ranks: Container[Import] = ()) -> Found:
+        """What all that leads to has now, for ranks that have these imports."""
         every, held = Uses(), list[types.ModuleType]()
         every.take(self)
         own = {one.__name__.rpartition(".")[2]: one for one in modules.of_this_process().own()}
@@ -103,7 +107,7 @@ class Uses:
                 content = vars(module)
                 for name in every.names & content.keys():
                     every._reach(content[name])
-        return every._found(held)
+        return every._found(held, on_ranks)
 
     def _reach(self, value: object) -> None:
         if issubclass(type(value), _FOLLOWED):  # asks nothing of a library's stand-ins
@@ -125,8 +129,9 @@ class Uses:
                 self.add(module)
                 self.of_code(function.__code__)
 
-    def _found(self, held: Iterable[types.ModuleType]) -> Found:
-        found, edited = Found({}, set()), modules.of_this_process().is_edited
+    def _found(self, held: Iterable[types.ModuleType], on_ranks: Container[Import]) -> Found:
+        found, here = Found({}, set(), set()), modules.of_this_process()
+        edited = functools.partial(here.is_edited, on_ranks=on_ranks)
         for module in held:
             name = module.__name__
             if not is_own(module):
@@ -136,6 +141,7 @@ class Uses:
             elif edited(name):
                 found.notes.add(_EDITED.format(name))
             else:
+                found.imports.add((name, here.again[name]))
                 found.values.update(_set_in(module, name, "", self.names))
         functions = (one for one in self._reached.values() if isinstance(one, types.FunctionType))
         under = (((one.__module__, one.__qualname__), one) for one in functions)
@@ -232,11 +238,11 @@ def value_of(key: Key) -> object:
     return found
 
 
-def known(keys: Iterable[Key]) -> dict[Any, object]:
+def known(keys: Iterable[Key], on_ranks: Container[Import]) -> dict[Any, object]:
     """What the notebook has now where it had set something before: also what was there first, or
     nothing any more."""
     edited = modules.of_this_process().is_edited
-    return {key: value_of(key) for key in sorted(keys) if not edited(key[0])}
+    return {key: value_of(key) for key in sorted(keys) if not edited(key[0], on_ranks)}
 
 
 def call(key: Key, value: object) -> Call:

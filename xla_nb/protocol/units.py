@@ -34,6 +34,7 @@ class _Staged:
     dropped: set[int]
     gone: set[str]
     put: set[own_modules.Key]
+    imports: set[own_modules.Import]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Sent:
     def forget(self) -> None:
         """The ranks have nothing."""
         self._units: dict[Key, Unit] = {}
+        self._imported: set[own_modules.Import] = set()
         self._on_ranks: set[int] = set()
         self._dropped: set[int] = set()
         self.names: Set[str] = frozenset()
@@ -107,6 +109,7 @@ class Sent:
         deleted, self._deleted = self._deleted, set()
         for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
             self._units.pop(name, None)
+        live.imported = self._imported
         look = Look(self._units, live)
         roots = {name: value for name, value in roots.items() if name not in remote}
         units = look.at(roots, self._known(live, remote))
@@ -138,6 +141,7 @@ class Sent:
             set(self._dropped),
             gone,
             {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
+            live.imports,
         )
         return parcel
 
@@ -157,6 +161,7 @@ class Sent:
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
         self._set |= staged.put
+        self._imported |= staged.imports
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
         """What the notebook has by now under the names of which ranks have values, or want some,
@@ -165,7 +170,7 @@ class Sent:
         found: dict[Key, object] = {
             n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)
         }
-        return found | own_modules.known(self._set)
+        return found | own_modules.known(self._set, self._imported)
 
     def _tell_of_lost(self, look: Look) -> None:
         for name, problem in look.lost.items():
