@@ -899,6 +899,14 @@ def test_the_mean_ends_where_running_ranks_have_yet_to_report(opened: Opener) ->
     assert max(y for _, y in mean) - min(y for _, y in mean) > 9
 
 
+def test_the_mean_of_few_steps_ends_there_too(opened: Opener) -> None:
+    panel = opened()
+    lines = [figure(rank, *([0, 0, 0] if rank else [0, 0, 0, 9, 9])) for rank in range(4)]
+    panel.begin(*map(card, range(4)), figures=lines)
+    mean = ends(panel, "path.xn-mean")
+    assert max(y for _, y in mean) - min(y for _, y in mean) < 1
+
+
 def test_a_lone_point_is_a_dot(panel: Panel) -> None:
     panel.tell(figures=[figure(0, 5)])
     shape = panel.page.locator("[data-figure=loss] path[data-rank='0']").get_attribute("d")

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -254,7 +254,7 @@ class Observer:
             unit="device" if shared else "rank",
             cards=cards,
             troubles=self.troubles(),
-            series=tuple(_series(name, lines) for name, lines in self.figures.items()),
+            series=tuple(map(self._series, self.figures)),
             live=_live(state),
             returned=sentences.returned(state),
         )
@@ -353,6 +353,13 @@ class Observer:
             sample=sample or NO_SAMPLE,
         )
 
+    def _series(self, name: str) -> Series:
+        lines = self.figures[name]
+        points = {rank: line.whole() for rank, line in sorted(lines.items())}
+        odd = {rank: line.odd for rank, line in lines.items() if line.odd}
+        going = (rank for rank, one in self.run.state.ranks.items() if one.phase not in ENDED)
+        return Series(name, points, odd, frozenset(going))
+
     def _free(self) -> int | None:
         """The memory that can still be taken on the host with the least, by its newest sample."""
         samples = sorted(self._samples.items(), key=lambda item: item[1].at)
@@ -380,11 +387,6 @@ class Observer:
 def observe(run: RecordedRun) -> Snapshot:
     """A recorded run as it is now, with its output."""
     return Observer(run).look()
-
-
-def _series(name: str, lines: Mapping[int, Line]) -> Series:
-    points = {rank: line.whole() for rank, line in sorted(lines.items())}
-    return Series(name, points, {rank: line.odd for rank, line in lines.items() if line.odd})
 
 
 def _per_device(rank: RankState, card: Card) -> list[Card]:

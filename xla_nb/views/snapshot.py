@@ -227,11 +227,13 @@ class Series:
     """A figure that ranks reported: points (step, value) by rank, thinned out if there are many.
 
     odd: by rank, the first step at which it was no finite number, and what it was
+    going: ranks in progress, which may report more
     """
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
     odd: dict[int, tuple[float, str]] = field(default_factory=dict)
+    going: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from html import escape
 
@@ -56,7 +56,7 @@ def of_series(series: Series) -> Figure:
     marks = sorted({step for step, _ in series.odd.values()})
     summary = f"{series.name}: {'; '.join([over, *notes])}"
     if len(series.lines) > LINED:
-        one = over_ranks(series.lines)
+        one = over_ranks(series.lines, series.going)
         ranks = several(len(series.lines), "rank")
         ends = over.partition(" over ")[0]
         lost = sum(not math.isfinite(value) for value in lasts.values())
@@ -150,6 +150,7 @@ def _legend(figure: Figure) -> str:
 
 Point = tuple[float, float]
 _MOST = 400  # points of a mean
+_MANY = 50  # steps; of fewer, one may be a fifth of the axis
 
 
 @dataclass(frozen=True)
@@ -163,15 +164,22 @@ class Spread:
     ranks: int = 0
 
 
-def over_ranks(lines: Mapping[int, Sequence[Point]]) -> Spread:
+def over_ranks(lines: Mapping[int, Sequence[Point]], going: Set[int] = frozenset()) -> Spread:
     """Of all finite values. A rank counts between its first point and its last one, on straight
     lines between its points: ranks need not report at the same steps. Where others count than
-    before, the mean of fewer is no fall of it: it has a gap there."""
+    before, the mean of fewer is no fall of it: it has a gap there, and ends at the last step that
+    all ranks in progress have reported but, where there are many, those a fifth of the axis
+    behind."""
     placed = {
         rank: [one for one in line if _is_finite((one[0], 0.0))] for rank, line in lines.items()
     }
     each = {rank: ([*zip(*sorted(line), strict=True)]) for rank, line in placed.items() if line}
     every = sorted({x for xs, _ in each.values() for x in xs})
+    left, right = (every[0], every[-1]) if every else (0.0, 0.0)
+    far = left + 0.8 * (right - left) if len(every) > _MANY else left
+    ends = (each[rank][0][-1] for rank in going & each.keys())
+    end = min((x for x in ends if x >= far), default=right)
+    every = [x for x in every if x <= end]
     stride = math.ceil(len(every) / _MOST) or 1
     mean: list[Point] = []
     band: list[tuple[float, float, float]] = []
@@ -186,8 +194,8 @@ def over_ranks(lines: Mapping[int, Sequence[Point]]) -> Spread:
             mean.append((x, math.fsum(values.values()) / len(values)))
             band.append((x, min(values.values()), max(values.values())))
         before = set(values)
-    ends = [line[-1] for line in lines.values() if line]
-    return Spread(mean, band, sum(not _is_finite(end) for end in ends), len(ends))
+    lasts = [line[-1] for line in lines.values() if line]
+    return Spread(mean, band, sum(not _is_finite(last) for last in lasts), len(lasts))
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:

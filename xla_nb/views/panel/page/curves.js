@@ -11,21 +11,23 @@ export function smoothed(values, weight) {
 	});
 }
 
-/** Mean, with gaps where others have a number than before, lowest and highest, up to where ranks that run, and are not far behind, have reported. */
+/** Mean, with gaps where others have a number than before, lowest and highest, up to where ranks that run, and are not far behind by many steps, have reported. */
 export function bundle(lines, [x0, x1], places, runs) {
 	const all = [...lines].filter(([, { x }]) => x.length).map(([rank, line]) => ({ ...line, i: 0, end: runs(rank) ? line.x.at(-1) : x1 }));
-	const last = Math.min(x1, ...all.map(({ end }) => end).filter((end) => end > x0 + 0.8 * (x1 - x0)));
+	const far = x0 + (all.some(({ x }) => x.length > 50) && 0.8 * (x1 - x0));
+	const last = Math.min(x1, ...all.map(({ end }) => (end < far ? x1 : end)));
 	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
 	let before;
 	for (let k = 0; k <= places; k++) {
 		const x = x0 + (k / places) * (last - x0);
 		const found = [];
 		for (const line of all) {
-			while (line.i < line.x.length - 1 && line.x[line.i + 1] <= x) line.i++;
+			const { x: xs, y: ys } = line;
+			while (line.i < xs.length - 1 && xs[line.i + 1] <= x) line.i++;
 			const { i } = line;
-			if (x < line.x[0] - 1e-9 || x > line.x.at(-1) + (last - x0) / places) continue;
-			const part = i < line.x.length - 1 ? (x - line.x[i]) / (line.x[i + 1] - line.x[i]) : 0;
-			const y = part > 0 ? line.y[i] + part * (line.y[i + 1] - line.y[i]) : line.y[i];
+			if (x < xs[0] - 1e-9 || x > xs.at(-1) + (last - x0) / places) continue;
+			const part = i < xs.length - 1 && (x - xs[i]) / (xs[i + 1] - xs[i]);
+			const y = ys[i] + (part && part * (ys[i + 1] - ys[i]));
 			if (!isNaN(y)) found.push(y);
 		}
 		const n = found.length;
@@ -44,11 +46,10 @@ export function bundle(lines, [x0, x1], places, runs) {
 /** A path through the points, with only the extremes of each pixel column. */
 export function trace({ x, y }, sx, sy) {
 	let path = "";
-	let pen = "M";
-	let [column, low, high] = [null, 0, 0];
+	let [pen, column, low, high] = ["M"];
 	for (let i = 0; i < x.length; i++) {
 		if (isNaN(y[i])) {
-			[pen, column] = ["M", null];
+			[pen, column] = ["M"];
 			continue;
 		}
 		const [px, py] = [Math.round(sx(x[i]) * 2) / 2, Math.round(sy(y[i]) * 10) / 10];
