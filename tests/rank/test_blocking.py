@@ -149,6 +149,27 @@ def test_looking_keeps_nothing_of_the_function_alive():
     assert gone
 
 
+def test_a_function_that_returns_while_its_code_is_read_keeps_nothing_alive(monkeypatch):
+    goes_on, gone, found = threading.Event(), threading.Event(), []
+
+    class Held:
+        def __del__(self):
+            gone.set()
+
+    def act():
+        held = Held()  # noqa: F841 # until it returns
+        goes_on.wait()
+
+    def read(*_):
+        goes_on.set()
+        found.append(gone.wait(2))
+        return []
+
+    monkeypatch.setattr(blocking, "_names", read)
+    said(act)
+    assert found[0]
+
+
 def test_looking_changes_no_dictionary_of_locals():
     def act():
         from time import sleep as rest

@@ -45,20 +45,26 @@ class Standstill:
     def look(self, known: str | None = None) -> None:
         """Look at it, in any thread. `known`: what it is said to do now."""
         now, cpu = time.monotonic(), time.clock_gettime(self._clock)
-        self.call = _call(self._thread) if known is None else known
         if cpu != self._cpu:
             self.since = now
-            if self.call:
-                time.sleep(_MOMENT)
-                self.call *= time.clock_gettime(self._clock) == cpu
+            time.sleep(_MOMENT)
+        stands = known is None and time.clock_gettime(self._clock) == cpu
+        self.call = _call(self._thread) if stands else known or ""
         if self.call:
             self.seconds += now - self._looked
         self._cpu, self._looked = cpu, now
 
 
 def _call(thread: int) -> str:
-    """The outermost call of the standard library, where the thread stands in one of the system."""
+    """The outermost call of the standard library, where the thread stands in one of the system.
+
+    Code is read while no frame is held, and frames only for a moment. That of a function that
+    returns meanwhile would keep its tensors, and a step's graph would have them as results."""
+    at = _place(thread)
+    _names(*at)
     innermost = frame = sys._current_frames()[thread]
+    if (frame.f_code, frame.f_lasti) != at:
+        return ""
     called = ""
     while _is_stdlib(frame.f_code.co_filename) and frame.f_back is not None:
         name = frame.f_code.co_qualname.partition(".<locals>")[0]
@@ -69,6 +75,11 @@ def _call(thread: int) -> str:
             if module in _SYSTEM and (module != "time" or name == "sleep"):  # not to ask the time
                 return called or _shown(module, name)
     return ""
+
+
+def _place(thread: int) -> tuple[CodeType, int]:
+    frame = sys._current_frames()[thread]
+    return frame.f_code, frame.f_lasti
 
 
 def _is_stdlib(file: str) -> bool:
@@ -118,7 +129,7 @@ def _names(code: CodeType, at: int) -> list[str]:
     for one in dis.get_instructions(code):
         start = one.positions and (one.positions.lineno, one.positions.col_offset)
         if one.offset == at:
-            return found[start] if "CALL" in one.opname else []
+            return found.get(start, []) if "CALL" in one.opname else []
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and start in found:
             found[start].append(one.argval)
         elif one.opname.startswith(_LOADS) and isinstance(one.argval, str):
