@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 
 import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
-from xla_nb.errors import ProgramError, ShippingError
+from xla_nb.errors import ShippingError
 from xla_nb.program.build import Cell
 
 notebook = pytest.fixture(opened)
@@ -18,23 +19,9 @@ local = pytest.fixture(importable_folder)
 # --- names ------------------------------------------------------------------------------------
 
 
-def test_a_missing_name_is_reported_with_line_and_close_match(notebook):
-    notebook.run("learning_rate = 1")
-    with pytest.raises(
-        ProgramError, match=r"Cell In\[2\], line 3: .*'learning_rat' .*mean learning"
-    ):
-        notebook.build("def f(i):\n    pass\n    return learning_rat")
-
-
-def test_a_missing_name_of_an_earlier_function_is_reported_in_its_cell(notebook):
-    notebook.run("def helper():\n    return gone")
-    with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: name 'gone' is not defined"):
-        notebook.build("def f(i): return helper()")
-
-
 def test_rank_is_not_a_global_of_a_function(notebook):
-    with pytest.raises(ProgramError, match=r"'rank' is not defined.*Make it a parameter"):
-        notebook.build("def f(i): return rank")
+    (note,) = notebook.build("def f(i): return rank").notes
+    assert re.search(r"'rank' is not defined.*Make it a parameter", note)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +40,8 @@ def test_names_bound_elsewhere_need_not_be_in_the_notebook(notebook, source):
 
 
 def test_a_star_import_of_a_loaded_module_does_not_hide_missing_names(notebook):
-    with pytest.raises(ProgramError, match="joinn"):
-        notebook.build("from os.path import *\ndef f(i): return joinn('o', 'k')")
+    (note,) = notebook.build("from os.path import *\ndef f(i): return joinn('o', 'k')").notes
+    assert "'joinn' is not defined" in note
 
 
 def test_a_star_import_of_an_unknown_module_disables_the_check(notebook):
@@ -81,8 +68,8 @@ def test_a_name_in_a_lazy_annotation_is_sent_but_may_be_missing(notebook):
 
 def test_a_missing_name_assigned_on_ranks_is_explained(notebook):
     notebook.cells.append(Cell("Cell In[1]", "loss = 3\nloss"))
-    with pytest.raises(ProgramError, match=r"Cell In\[1\] assigns it, but the notebook does not"):
-        notebook.build("def f(i): return loss")
+    (note,) = notebook.build("def f(i): return loss").notes
+    assert "Cell In[1] assigns it, but the notebook does not" in note
 
 
 def test_a_name_of_the_notebook_shadows_a_builtin(notebook):
@@ -189,11 +176,10 @@ def test_a_name_bound_in_one_branch_is_sent(notebook):
 
 @pytest.mark.parametrize("cell", ["def f(i): return __file__", "print(__file__)"])
 def test_a_notebook_has_no_file_of_its_own(notebook, cell):
-    with pytest.raises(ProgramError, match="name '__file__' is not defined in this cell"):
-        notebook.build(cell)
     notebook.run("def g(): return __file__")
-    with pytest.raises(ProgramError, match="name '__file__' is not defined in this cell"):
-        notebook.build("def f(i): return g()")
+    for source in (cell, "def f(i): return g()"):
+        (note,) = notebook.build(source).notes
+        assert "name '__file__' is not defined in this cell" in note
 
 
 def test_a_notebook_may_ask_whether_it_has_a_file(notebook):

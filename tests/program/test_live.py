@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.live_ranks import LiveNotebook, opened_live
-from xla_nb.errors import ProgramError, ShippingError
+from xla_nb.errors import ShippingError
 
 notebook = pytest.fixture(opened_live)
 
@@ -40,7 +40,7 @@ def test_a_name_of_the_ranks_is_not_missing_in_a_function_of_the_notebook(
 
 
 def test_a_name_that_nobody_has_is_missing(notebook: LiveNotebook) -> None:
-    with pytest.raises(ProgramError, match="'gone' is not defined"):
+    with pytest.raises(NameError):
         notebook.cell("gone")
 
 
@@ -48,7 +48,7 @@ def test_a_deleted_name_is_missing_although_ranks_had_it(notebook: LiveNotebook)
     notebook.run("x = [1]")
     notebook.cell("x")
     notebook.run("del x")
-    with pytest.raises(ProgramError, match="deleted it"):
+    with pytest.raises(NameError):
         notebook.cell("x")
 
 

@@ -78,13 +78,13 @@ class Dependencies:
         self._read: set[str] = set()
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
+        self._calls = False
         self._imports = Imports(self._cells)
         self.imports = self._imports.first  # modules, before values are made
         own = weakref.proxy(self)  # a cycle would keep the notebook's values, a Run among them
         self._missing = MissingNames(
             self._cells,
             functools.partial(Dependencies._held, own),
-            functools.partial(Dependencies._value, own),
             scope.lost,
         )
 
@@ -95,7 +95,7 @@ class Dependencies:
         self.notes += [_unknown(star) for star in plan.names.stars if star_names(star) is None]
         self._bound = plan.names.binds | plan.names.sets
         self._known |= RANK_NAMES
-        self._missing.note(plan.names, plan.tree.body, plan.cell.label)
+        self._missing.note(plan.names, plan.cell.label)
         self._imports.paths |= plan.names.paths
         self._imports.read(plan.tree)
         self._need(plan.names.wanted())
@@ -110,7 +110,7 @@ class Dependencies:
         named = [own] if self._values.get(own) is fn else origins.names_of(fn, self._values)
         name = named[0] if named else ENTRY
         self._roots[name] = fn
-        self._missing.entry = fn
+        self._calls = True
         return name
 
     @property
@@ -155,7 +155,7 @@ class Dependencies:
         if self._sent is None:
             return pickling.pack({**self._roots, ARGUMENTS: args}, live)
         assert isinstance(live, LiveUnits)
-        roots = {**self._roots, ARGUMENTS: args} if self._missing.entry is not None else self._roots
+        roots = {**self._roots, ARGUMENTS: args} if self._calls else self._roots
         return self._sent.pack(roots, live, self._remote)
 
     def sections(self) -> Iterator[Section]:
@@ -198,11 +198,6 @@ class Dependencies:
 
     def _held(self) -> tuple[Collection[str], ...]:
         return self._known, self._bound, self._values
-
-    def _value(self, name: str) -> object:
-        return self._roots.get(name, self._values.get(name))
-
-    # Packing
 
     def _live(self) -> Live:
         return Live(*self._about(), source=self._imports.follow)
