@@ -397,6 +397,7 @@ def test_a_restarted_kernel_freezes_the_panel_and_is_not_interrupted_by_it(
     assert run.panel.locator(".xn-elapsed").inner_text() == clock
 
 
+@pytest.mark.slow
 @pytest.mark.leaves("temporary", "processes")  # of the kernel before, and the one after
 def test_a_restart_that_the_widget_manager_misses_freezes_a_panel_shown_again_after_a_reload(
     restarted: LabNotebook,

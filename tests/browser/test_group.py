@@ -258,6 +258,7 @@ def test_live_ranks_in_jupyterlab(notebook: LabNotebook) -> None:
     assert "ZeroDivisionError" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
 def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(
     restarted: LabNotebook,

@@ -429,6 +429,7 @@ def script(folder, *arguments, **env):
     )
 
 
+@pytest.mark.slow
 def test_a_script_launches_so_once_it_has_asked_for_it(tmp_path):
     assert "{0: '', 1: 'a', 2: 'aa'}" in script(tmp_path, "install").stdout
 

@@ -158,6 +158,7 @@ def test_download_once(played):
     assert played.value("open('fashionmnist/downloads').read()") == "one\n"
 
 
+@pytest.mark.slow
 def test_mnist_colab(played):
     from sklearn.datasets import load_digits
 
@@ -279,6 +280,7 @@ class XlasBatchNorm(nn.BatchNorm1d):
         return out
 
 
+@pytest.mark.slow
 def test_checkpoint(played):
     torch.manual_seed(99)
     net = nn.Sequential(nn.Linear(3, 4), XlasBatchNorm(4), nn.ReLU(), nn.Linear(4, 1))
