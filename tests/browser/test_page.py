@@ -853,6 +853,8 @@ def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Pan
     expect(option(panel, 0).locator(".xn-metric")).to_have_text("NaN")
     places = "node => node.getAttribute('d').match(/M/g).length"
     assert shown.locator(".xn-odd").evaluate(places) == 2  # each line has a mark
+    panel.tell(figures=[figure(0, 1, "NaN", "NaN", 2, "Infinity", "Infinity"), figure(1, 2, 3)])
+    assert shown.locator(".xn-odd").evaluate(places) == 2  # one for each time that it became so
     panel.tell(figures=[figure(rank, "NaN", "Infinity") for rank in range(2)])
     assert axis(panel) == []
 

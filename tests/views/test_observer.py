@@ -534,3 +534,10 @@ def test_a_note_of_no_use_once_the_run_has_ended_goes_with_it(run, observer):
     assert observer.snapshot().notices == ("Stop again to end now.", "Stays.")
     run.state.apply(events.JobEnded(status=0))
     assert observer.snapshot().notices == ("Stays.",)
+
+
+def test_a_line_knows_where_it_became_no_finite_number_first_and_last():
+    line = Line(limit=10)
+    for x, y in enumerate([1.0, math.nan, math.nan, 2.0, math.nan, 3.0, math.inf, math.inf]):
+        line.add(float(x), y)
+    assert line.odd == ((1.0, "NaN"), (6.0, "inf"))

@@ -41,8 +41,8 @@ def _devices() -> int:
     if not xr.is_spmd() and torch_xla._XLAC._xla_get_spmd_config_is_locked():
         # torch_xla would only warn, then crash with a segmentation fault at the next sync.
         raise UsageError(
-            "SPMD can no longer start: this process used the XLA device before making a mesh. "
-            "Make the mesh first, `mesh = xla_nb.spmd.mesh(...)`, and touch devices "
+            "SPMD can no longer start: this process has opened the XLA device. Launch with "
+            "--runtime spmd; in a process of your own make the mesh first, and touch devices "
             "(torch_xla.device(), .to('xla')) after it."
         )
     return int(xr.global_runtime_device_count())

@@ -66,19 +66,19 @@ class Lines:
 class Line:
     """One rank's points of one figure: x, y and the seconds since the run's start. Over `limit`
     every other point is dropped, which makes a new `generation`: points read before are no longer a
-    prefix of `points`. `odd`: where it was first no finite number, and what it was."""
+    prefix of `points`. `odd`: where it became no finite number, first and last, and what it was."""
 
     limit: int
     points: list[tuple[float, float, float]] = field(default_factory=list)
     generation: int = 0
     last: tuple[float, float, float] | None = None
-    odd: tuple[float, str] | None = None
+    odd: tuple[tuple[float, str], ...] = ()
     _stride: int = 1
     _count: int = 0
 
     def add(self, x: float, y: float, t: float = 0.0) -> None:
-        if self.odd is None and not math.isfinite(y):
-            self.odd = x, wording.odd(y)
+        if not math.isfinite(y) and (self.last is None or math.isfinite(self.last[1])):
+            self.odd = *self.odd[:1], (x, wording.odd(y))
         self.last = x, y, t
         if self._count % self._stride == 0:
             self.points.append(self.last)

@@ -53,7 +53,7 @@ def of_series(series: Series) -> Figure:
     lasts = facts.last_values(series)
     over = facts.over_ranks(lasts)
     notes = list(filter(None, [odd(series)]))
-    marks = sorted({step for step, _ in series.odd.values()})
+    marks = sorted({step for turns in series.odd.values() for step, _ in turns})
     summary = f"{series.name}: {'; '.join([over, *notes])}"
     if len(series.lines) > LINED:
         one = over_ranks(series.lines, series.going)
@@ -71,10 +71,11 @@ def of_series(series: Series) -> Figure:
 
 
 def odd(series: Series) -> str:
-    """Where a figure was no finite number: `NaN at step 30 (rank 2)`."""
+    """Where a figure became no finite number: `NaN at step 30 (rank 2)`."""
     places: dict[tuple[float, str], list[int]] = {}
-    for rank, place in series.odd.items():
-        places.setdefault(place, []).append(rank)
+    for rank, turns in series.odd.items():
+        for place in turns:
+            places.setdefault(place, []).append(rank)
     told = [
         f"{what} at step {facts.figure(step)} ({wording.ranks(ranks)})"
         for (step, what), ranks in sorted(places.items())

@@ -127,10 +127,10 @@ export class Chart {
 		this.drawEnds(named, sx, sy);
 	}
 
-	/** Marks where lines have no finite number any more. */
+	/** Marks where lines became no finite number. */
 	drawOdd(lines, own, sx) {
-		const first = ([rank, { y }]) => own.get(rank).x[y.findIndex((v) => !isFinite(v))] ?? [];
-		mark(this.odd, "d", [...lines].flatMap(first).map((x) => `M${sx(x)} 0v${HIGH - BOTTOM}`).join(""));
+		const at = ([rank, { y }]) => own.get(rank).x.filter((_, i) => !isFinite(y[i]) && isFinite(y[i - 1] ?? 0));
+		mark(this.odd, "d", [...lines].flatMap(at).map((x) => `M${sx(x)} 0v${HIGH - BOTTOM}`).join(""));
 	}
 
 	isMany(lines) {
@@ -141,7 +141,7 @@ export class Chart {
 	drawEnds(lines, sx, sy) {
 		const ends = [];
 		for (const [rank, { x, y }] of lines) {
-			const i = y.findLastIndex((value) => !isNaN(value));
+			const i = y.findLastIndex((v) => !isNaN(v));
 			if (i >= 0) ends.push({ rank, x: sx(x[i]), y: sy(y[i]) });
 		}
 		ends.sort((a, b) => a.y - b.y);

@@ -17,8 +17,7 @@ export function bundle(lines, [x0, x1], places, runs) {
 	const far = x0 + (all.some(({ x }) => x.length > 50) && 0.8 * (x1 - x0));
 	const last = Math.min(x1, ...all.map(({ end }) => (end < far ? x1 : end)));
 	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
-	let before;
-	for (let k = 0; k <= places; k++) {
+	for (let k = 0, before; k <= places; k++) {
 		const x = x0 + (k / places) * (last - x0);
 		const found = [];
 		for (const line of all) {
