@@ -89,6 +89,7 @@ def server_pid(notebook):
     return int(notebook.value("api.engine()._servers[xla_runtime.IMPORTS].child.process.pid"))
 
 
+@pytest.mark.slow
 def test_ranks_that_are_killed_leave_no_folders(notebook):
     before = left_by(notebook)
     shown = notebook.run(

@@ -448,6 +448,7 @@ def test_transformers_trainer(played):
 # ---------------------------------------------------------------- what comes back, and how
 
 
+@pytest.mark.slow
 def test_mesh_reduce_metrics(played):
     from sklearn.metrics import roc_auc_score
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.worlds.worlds import Worlds
 
 
+@pytest.mark.slow
 def test_calls_that_match_the_run_do_nothing(worlds: Worlds) -> None:
     assert worlds.run("initializes").values() == [6.0] * 4
 
 
+@pytest.mark.slow
 def test_a_call_after_the_devices_are_open_does_nothing(worlds: Worlds) -> None:
     assert worlds.run("initializes_late").values() == [6.0] * 4
 
@@ -26,6 +30,7 @@ def test_a_rank_can_catch_the_refusal_of_another_world(worlds: Worlds) -> None:
         assert "(num_processes=8), but this run has 4 ranks. Launch with another -n" in refusal
 
 
+@pytest.mark.slow
 def test_functions_of_multihost_utils_reach_all_ranks(worlds: Worlds) -> None:
     for rank, values in enumerate(worlds.run("multihost").values()):
         assert values == {

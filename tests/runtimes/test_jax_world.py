@@ -44,6 +44,7 @@ def test_a_rank_can_return_early(worlds: Worlds) -> None:
     quiet(run)
 
 
+@pytest.mark.slow
 def test_a_rank_finishes_its_pending_steps_before_it_leaves(worlds: Worlds) -> None:
     run = worlds.run("returns_with_a_step_begun")
     assert run.values()[1:] == [2800.0 * 2800 * 2000] * 3
@@ -56,6 +57,7 @@ def test_when_a_rank_raises_the_others_raise_in_their_collective(worlds: Worlds)
     quiet(run)
 
 
+@pytest.mark.slow
 def test_when_a_rank_is_killed_in_a_collective_the_others_raise(worlds: Worlds) -> None:
     run = worlds.run("one_is_killed")
     assert run.ended(1).status == -signal.SIGKILL
@@ -64,6 +66,7 @@ def test_when_a_rank_is_killed_in_a_collective_the_others_raise(worlds: Worlds) 
     quiet(run)
 
 
+@pytest.mark.slow
 def test_the_others_do_not_need_rank_0(worlds: Worlds) -> None:
     run = worlds.run("first_is_killed_outside")
     assert run.ended(0).status == -signal.SIGKILL

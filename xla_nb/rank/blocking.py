@@ -14,6 +14,7 @@ import functools
 import inspect
 import sys
 import sysconfig
+import threading
 import time
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType, ModuleType
@@ -47,7 +48,8 @@ class Standstill:
         now, cpu = time.monotonic(), time.clock_gettime(self._clock)
         if cpu != self._cpu:
             self.since = now
-            time.sleep(_MOMENT)
+            if known is None and threading.get_ident() != self._thread:
+                time.sleep(_MOMENT)
         stands = known is None and time.clock_gettime(self._clock) == cpu
         self.call = _call(self._thread) if stands else known or ""
         if self.call:
