@@ -87,11 +87,30 @@ def test_what_ranks_changed_stays_where_the_notebook_did_not(notebook, change):
     assert notebook.sent == set()
 
 
-def test_an_equal_value_is_not_sent_again(notebook):
-    notebook.run("import numpy\nx = [1]\ny = numpy.ones(3)")
-    notebook.cell("x, y")
-    notebook.run("x = [1]\ny = numpy.ones(3)")
-    notebook.cell("x, y")
+def test_a_value_that_was_made_anew_is_sent_anew_though_it_is_equal(notebook):
+    made = (
+        "import numpy, torch\nlosses, stats, y = [], {'steps': 0}, numpy.zeros(3)\n"
+        "model = torch.nn.Linear(1, 1)\nmodel.weight.data.fill_(1)\nmodel.bias.data.fill_(1)"
+    )
+    changes = (
+        "losses.append(1); stats['steps'] += 1; y += 1; model.weight.data.add_(1)\n"
+        "len(losses), stats['steps'], y[0], model.weight.item()"
+    )
+    for _ in range(3):
+        notebook.run(made)
+        notebook.run(made)  # objects may lie where former ones did
+        assert notebook.cell(changes) == (1, 1, 1.0, 2.0)
+        assert notebook.sent == {"losses", "stats", "y", "model"}
+    assert notebook.cell(changes) == (2, 2, 2.0, 3.0)
+    assert notebook.sent == set()
+
+
+def test_constants_and_definitions_that_are_bound_again_need_no_sending(notebook):
+    made = "lr, name, sizes = 0.5, 'a', (1, 2)\ndef f(): return lr"
+    notebook.run(made)
+    notebook.cell("lr, name, sizes, f()")
+    notebook.run("lr, name, sizes = 0.5, 'a', (1, 2)")
+    notebook.cell("lr, name, sizes, f()")
     assert notebook.sent == set()
 
 

@@ -10,11 +10,12 @@ import hashlib
 import json
 import sys
 import types
-from collections.abc import Iterator, Mapping, Set
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from xla_nb.protocol import modules, own_modules, sharing
+from xla_nb.protocol import modules, own_modules, parts, sharing
 from xla_nb.protocol.glances import glance, same
 from xla_nb.protocol.live_units import EVERYTHING, LiveUnits, UnitPickler
 from xla_nb.protocol.memory_sent import Memory
@@ -33,7 +34,8 @@ class Unit:
     `digest` is that of its pickle but for `memory`, the arrays' and tensors'. `glanced` are the
     objects that it consists of, if these alone tell whether it changed, together with `modules`.
     `refers` are the definitions in it by token, `names` those that it uses, `labels` those of the
-    cells that its code is from, `uses` what it leads to in modules.
+    cells that its code is from, `uses` what it leads to in modules. `itself` gives the value, if
+    another that is equal would not do: one that was made anew.
     """
 
     digest: bytes
@@ -45,6 +47,7 @@ class Unit:
     labels: Set[str]
     shares: sharing.Parts
     uses: own_modules.Uses
+    itself: Callable[[], object]
     links: sharing.Links = frozenset()
 
 
@@ -134,7 +137,8 @@ class Look:
         live = self._live.part_of({key: obj} if isinstance(key, int) else {}, EVERYTHING)
         live.sets = {key: obj} if isinstance(key, tuple) else {}
         values = {key: obj} if isinstance(key, str) else {}
-        return self._pickled(live, values, glanced, again)
+        is_value = not (is_definition or parts.is_ready(obj))
+        return self._pickled(live, values, glanced, again, _itself(obj if is_value else None))
 
     def _modules(self, names: Set[str]) -> tuple[object, ...]:
         """The modules that code uses by these names, and how many there are: those inside packages
@@ -149,6 +153,7 @@ class Look:
         values: dict[str, object],
         glanced: list[object] | None = None,
         again: int = 0,
+        itself: Callable[[], object] = lambda: None,
     ) -> Unit:
         made = packed(values, live, UnitPickler)
         self._alive.append(made)
@@ -172,7 +177,17 @@ class Look:
             labels=live.seen,
             shares=sharing.Parts(objects, pieces),
             uses=live.uses,
+            itself=itself,
         )
+
+
+def _itself(value: object) -> Callable[[], object]:
+    """Gives a value as long as it is there; one that Python does not refer to weakly, as a list,
+    is kept, so that no other can be taken for it."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
 
 
 def _reloads(made: Packed) -> list[tuple[str, int]]:

@@ -195,6 +195,8 @@ class Sent:
         before = self._units.get(key)
         if before is None or before.digest != unit.digest:
             return True
+        if before.itself() is not unit.itself():  # made anew, and what ranks did to theirs is over
+            return True
         if _among(before.links, units) != _among(unit.links, self._units):
             return True
         if unit.memory is before.memory:  # it was not even pickled
