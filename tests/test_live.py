@@ -478,6 +478,39 @@ def test_a_file_that_was_edited_before_ranks_import_it_is_as_it_says_and_a_line_
     assert "was changed" in shown.stderr
 
 
+def test_a_module_is_found_though_the_notebook_has_left_its_folder(live, tmp_path):
+    (tmp_path / "left_behind.py").write_text("T = 20\ndef f(x): return x + T\n")
+    live.ok(f"import os, sys\nbefore = os.getcwd(), [*sys.path]\nos.chdir({str(tmp_path)!r})")
+    try:
+        live.ok("sys.path.insert(0, '')\nimport left_behind\nos.chdir('/')")
+        assert results(live, "left_behind.f(rank)") == "{0: 20, 1: 21}"
+        live.ok("%%xla_spawn -n 2 -o found\ndef go(rank): return left_behind.f(rank)")
+        assert live.value("dict(found.results)") == "{0: 20, 1: 21}"
+    finally:
+        live.ok("os.chdir(before[0])\nsys.path[:] = before[1]")
+
+
+def test_a_module_that_ranks_cannot_import_fails_no_cell_that_does_not_need_it(live, module):
+    live.ok("import os")
+    pid = live.value("os.getpid()")
+    module("only_here", f"import os\nif os.getpid() != {pid}: raise OSError('no')\nT = 3\n", 1e9)
+    live.ok("import only_here")
+    assert "Cannot open `only_here" in live.run("%%xla\nonly_here.T").error
+    assert results(live, "1 + rank") == "{0: 1, 1: 2}"
+
+
+def test_steps_of_a_figure_go_on_for_all_ranks_alike_whichever_had_more_cells(live):
+    report = "%%xla {}\nimport xla_nb\nfor n in range({}): xla_nb.report({}=n)"
+    for line, count, name in (("", 3, "alike"), ("0", 5, "alone"), ("", 3, "alike")):
+        live.ok(report.format(line, count, name))
+    live.ok("import xla_nb.live\nfrom xla_nb.views.observer import observe")
+    live.ok("found = {one.name: one.lines for one in observe(xla_nb.live.of().run).series}")
+    live.ok("steps = {rank: [x for x, _ in line] for rank, line in found['alike'].items()}")
+    first = live.value("steps[0][0]")
+    steps = [float(first) + n for n in (0, 1, 2, 8, 9, 10)]
+    assert live.value("steps") == str({0: steps, 1: steps})
+
+
 def test_the_first_change_after_the_cell_that_loads_autoreload_is_seen_on_the_ranks(live, module):
     module("first_change", "def f(): return 'old'\n", 1e9)
     live.ok("import first_change")

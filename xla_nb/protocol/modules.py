@@ -116,6 +116,10 @@ class Modules:
         found = (sys.modules.get(name) for name in self._own)
         return [module for module in found if isinstance(module, types.ModuleType)]
 
+    def folders(self) -> list[str]:
+        """Where these were found."""
+        return [_folder(module.__name__, module.__file__ or "") for module in self.own()]
+
     def look(self) -> None:
         """Look through what has come since, and through the user's own modules."""
         main = sys.modules["__main__"]  # which gets names with every cell
@@ -205,8 +209,12 @@ def is_own(module: types.ModuleType) -> bool:
         return False
     if "-packages/" in file or name.partition(".")[0] in _NOT_OWN:
         return False
-    depth = 1 + name.count(".") + file.endswith("/__init__.py")
-    return file.endswith(".py") and not _is_installed(file.rsplit("/", depth)[0])
+    return file.endswith(".py") and not _is_installed(_folder(name, file))
+
+
+def _folder(name: str, file: str) -> str:
+    """In which one a module is found."""
+    return file.rsplit("/", 1 + name.count(".") + file.endswith("/__init__.py"))[0]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -22,17 +22,15 @@ _DEVICE = (
 
 @dataclass(frozen=True)
 class TorchSettings:
-    """`debug` is torch's deterministic debug mode (0, 1: warns, 2: raises); `fills`: memory without
-    content is filled then; `matmul` is None where it has another for each backend. `autocast` has
-    the name of the type that each kind of device computes in, where that is on."""
+    """`debug` is torch's deterministic debug mode (0, 1: warns, 2: raises); `matmul` is None where
+    it has another for each backend. `autocast` has the name of the type that each kind of device
+    computes in, where that is on."""
 
     grad: bool
     autocast: Mapping[str, str]
     debug: int
-    fills: bool
     matmul: str | None
     anomaly: bool
-    checks_nan: bool
 
     @classmethod
     def of_this_process(cls) -> TorchSettings | None:
@@ -48,10 +46,8 @@ class TorchSettings:
                 if torch.is_autocast_enabled(kind)
             },
             debug=torch.get_deterministic_debug_mode(),
-            fills=torch.utils.deterministic.fill_uninitialized_memory,
             matmul=_matmul(torch),
             anomaly=torch.is_anomaly_enabled(),
-            checks_nan=torch.is_anomaly_check_nan_enabled(),
         )
 
     def take_on(self) -> None:
@@ -62,10 +58,9 @@ class TorchSettings:
             torch.set_autocast_enabled(kind, True)
             torch.set_autocast_dtype(kind, getattr(torch, name))
         torch.set_deterministic_debug_mode(self.debug)
-        torch.utils.deterministic.fill_uninitialized_memory = self.fills
         if self.matmul not in (None, _matmul(torch)):
             torch.set_float32_matmul_precision(self.matmul)
-        torch.set_anomaly_enabled(self.anomaly, self.checks_nan)
+        torch.set_anomaly_enabled(self.anomaly)
 
 
 def left_out() -> list[str]:

@@ -73,10 +73,12 @@ class Sent:
         self._awaited: set[str] = set()
         # What was set in modules, on ranks that may have lost all else.
         self._set: set[own_modules.Key] = set()
+        self._set_last: set[own_modules.Key] = set()
         self.forget()
 
     def forget(self) -> None:
-        """The ranks have nothing."""
+        """The ranks have nothing, or nobody knows what of it; least of all what was sent last."""
+        self._set_last = set()
         self._units: dict[Key, Unit] = {}
         self._imported: set[own_modules.Import] = set()
         self._on_ranks: set[int] = set()
@@ -109,7 +111,8 @@ class Sent:
         deleted, self._deleted = self._deleted, set()
         for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
             self._units.pop(name, None)
-        live.imported = self._imported
+        self._set |= self._set_last
+        live.imported, self._set_last = self._imported, set()
         look = Look(self._units, live)
         roots = {name: value for name, value in roots.items() if name not in remote}
         units = look.at(roots, self._known(live, remote))
@@ -160,7 +163,7 @@ class Sent:
         self._on_ranks |= staged.written
         self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
         self._on_ranks -= lost
-        self._set |= staged.put
+        self._set_last = staged.put
         self._imported |= staged.imports
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:

@@ -21,7 +21,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.linux import shortage
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
-from xla_nb.protocol import events, torch_settings
+from xla_nb.protocol import events, modules, torch_settings
 from xla_nb.protocol.order import Request, Turn
 from xla_nb.protocol.process_state import ProcessState
 from xla_nb.protocol.random_state import Inheritance
@@ -85,7 +85,8 @@ def launch(
         n=options.n,
         user_env=user_env,
         cwd=_working_directory(),
-        sys_path=tuple(sys.path),
+        # Also where the user's own modules were found, wherever the notebook has gone since.
+        sys_path=tuple(dict.fromkeys([*sys.path, *modules.of_this_process().folders()])),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process() if turn is None else None,
         state=ProcessState() if turn is None else None,

@@ -110,7 +110,8 @@ class Observer:
         self.figures: dict[str, dict[int, Line]] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
-        self._rows: dict[int, Rows | RowsOverCells] = {}
+        self._rows: dict[int, Rows] = {}
+        self._over_cells = RowsOverCells(run.state, run.record.path.parent)
         self._damage: dict[int, str] = {}  # of what a rank reported
         self._samples: dict[int, Sample] = {}
         self._cpu: dict[int, float] = {}
@@ -187,19 +188,23 @@ class Observer:
         for rank in list(self.run.state.ranks) if ranks is None else ranks:
             self._take_sample(rank)
             try:
-                self._take_rows(rank)
+                for row in () if self.run.state.group else self._rows_of(rank).new():
+                    self._take_row(rank, row)
             except XlaNbError as damage:  # what could be read is shown
                 self._damage[rank] = str(damage)
+        for rank, row in self._over_cells.new():
+            self._take_row(rank, row)
+        self._damage |= self._over_cells.damage
 
-    def _take_rows(self, rank: int) -> None:
+    def _rows_of(self, rank: int) -> Rows:
         if rank not in self._rows:
-            state, record = self.run.state, self.run.record
-            over_cells = RowsOverCells(state, record.path.parent, rank)
-            self._rows[rank] = over_cells if state.group else Rows(record.history(rank))
-        for row in self._rows[rank].new():
-            since = row.at - (self.run.state.started or row.at)
-            for name, value in row.figures.items():
-                self._line(name, rank).add(row.step, value, since)
+            self._rows[rank] = Rows(self.run.record.history(rank))
+        return self._rows[rank]
+
+    def _take_row(self, rank: int, row: Row) -> None:
+        since = row.at - (self.run.state.started or row.at)
+        for name, value in row.figures.items():
+            self._line(name, rank).add(row.step, value, since)
 
     def _take_sample(self, rank: int) -> None:
         before, now = self._samples.get(rank), self.run.sample(rank)
@@ -532,36 +537,43 @@ def _live_phase(
 
 
 class RowsOverCells:
-    """What a live rank has reported in one cell after another; where a cell counts its steps anew,
-    they go on from those of the cells before it."""
+    """What live ranks have reported in one cell after another; where a cell counts its steps anew,
+    they go on, for all its ranks, from the last of any rank before.
 
-    def __init__(self, state: RunState, records: Path, rank: int) -> None:
+    damage  what cannot be read, by rank
+    """
+
+    def __init__(self, state: RunState, records: Path) -> None:
         """records: the folder of the runs' records."""
-        self._programs, self._records, self._rank = state.programs, records, rank
-        self._number = 0  # of the cell whose rows are read
-        self._rows: Rows | None = None
+        self.damage: dict[int, str] = {}
+        self._programs, self._records = state.programs, records
+        self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; none of those that are read
+        self._shift: dict[int, float] = {}  # of a cell's steps
         self._last = -math.inf  # step so far
-        self._shift: float | None = None  # of this cell's steps; None before its first one
 
-    def new(self) -> Iterator[Row]:
-        """The rows written since the last call. Raises XlaNbError as `Rows.new`."""
-        yield from self._more()
+    def new(self) -> Iterator[tuple[int, Row]]:
+        """The rows written since the last call, each with its rank."""
         for program in reversed(self._programs.newest):
-            began = program.began
-            if began.number > self._number and self._rank in began.ranks:
+            began, is_over = program.began, program.ended is not None
+            if began.number not in self._rows:
                 record = Record(self._records / began.run)
-                self._number, self._rows = began.number, Rows(record.history(self._rank))
-                self._shift = None
-                yield from self._more()
+                files = {rank: Rows(record.history(rank)) for rank in began.ranks}
+                self._rows[began.number] = files
+            for rank, rows in self._rows[began.number].items():
+                try:
+                    for row in rows.new():
+                        yield rank, self._placed(row, began.number)
+                except XlaNbError as damage:
+                    self.damage[rank] = str(damage)
+            if is_over:
+                self._rows[began.number] = {}
 
-    def _more(self) -> Iterator[Row]:
-        for row in self._rows.new() if self._rows else ():
-            if self._shift is None:
-                self._shift = self._last + 1 - row.step if row.step <= self._last else 0.0
-            step = row.step + self._shift
-            if math.isfinite(step):
-                self._last = max(self._last, step)
-            yield replace(row, step=step)
+    def _placed(self, row: Row, number: int) -> Row:
+        goes_on = self._last + 1 - row.step if row.step <= self._last else 0.0
+        step = row.step + self._shift.setdefault(number, goes_on)
+        if math.isfinite(step):
+            self._last = max(self._last, step)
+        return replace(row, step=step)
 
 
 # ---------------------------------------------------------------- progress bars
