@@ -38,6 +38,8 @@ _ADVICE = {
     "'module' object": "Import it inside the function",
     "'_csv.reader'": "Make it inside the function, or send a list of its rows",
     "'_csv.writer'": "Make it inside the function",
+    "'itertools.pairwise'": "Send a list of its items, or make it inside the function",
+    "'_sre.SRE_Scanner'": "Send a list of its items, or make it inside the function",
     "'re.Match'": "Send what it found, such as `m.group()` or `m.groupdict()`",
     "'_hashlib.HASH'": "Send its digest, or make it inside the function",
     "'_thread._local'": "Make it inside the function: what it holds is its thread's alone",
