@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PINS   := requirements/dev.txt
 UV     := uv==0.13.8
-WORKERS ?= 4
+WORKERS ?= 3
 # A file's tests, or a folder's, go to one worker, longest first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
 COLAB  := .venv-colab
@@ -34,7 +34,7 @@ help:  ## list the targets
 demo: $(STAMP)  ## run notebooks/quickstart.ipynb on 4 simulated ranks and show what they returned
 	$(BIN)/python notebooks/run_demo.py
 
-test: $(STAMP)  ## the tests, but for the slow ones, with WORKERS=4
+test: $(STAMP)  ## the tests, but for the slow ones, with WORKERS=3
 	$(PYTEST) -m "not (slow or chaos)"
 
 test-all: $(STAMP)  ## every test: whole notebooks, and machines of their own that are lost

@@ -117,8 +117,9 @@ class Modules:
         return [module for module in found if isinstance(module, types.ModuleType)]
 
     def folders(self) -> list[str]:
-        """Where these were found."""
-        return [_folder(module.__name__, module.__file__ or "") for module in self.own()]
+        """Where these were found, if no longer in what `sys.path` names."""
+        found = (_folder(module.__name__, module.__file__ or "") for module in self.own())
+        return sorted({*found}.difference(sys.path))
 
     def look(self) -> None:
         """Look through what has come since, and through the user's own modules."""

@@ -86,7 +86,7 @@ def launch(
         user_env=user_env,
         cwd=_working_directory(),
         # Also where the user's own modules were found, wherever the notebook has gone since.
-        sys_path=tuple(dict.fromkeys([*sys.path, *modules.of_this_process().folders()])),
+        sys_path=(*sys.path, *modules.of_this_process().folders()),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process() if turn is None else None,
         state=ProcessState() if turn is None else None,
