@@ -199,6 +199,8 @@ class Dependencies:
     def _held(self) -> tuple[Collection[str], ...]:
         return self._known, self._bound, self._values
 
+    # Packing
+
     def _live(self) -> Live:
         return Live(*self._about(), source=self._imports.follow)
 

@@ -358,7 +358,7 @@ def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
     advice = "Create it inside the function, or correct how its class is pickled (`__reduce__`, "
     advice += "`__setstate__`)."
     if isinstance(error.problem, ImportError):
-        advice = f"Ranks import in {os.getcwd()} and look where `sys.path` says."  # noqa: PTH109
+        advice = f"Ranks look where `sys.path` of the notebook says, from {Path.cwd()}."
     message = (
         f"Cannot open `{name}`{f' ({details})' if details else ''} on ranks: {told}"
         f"{f' ({failure.place})' if failure.place else ''}. {advice}"

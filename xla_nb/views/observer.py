@@ -553,8 +553,9 @@ class RowsOverCells:
 
     def new(self) -> Iterator[tuple[int, Row]]:
         """The rows written since the last call, each with its rank."""
-        for program in reversed(self._programs.newest):
-            began, is_over = program.began, program.ended is not None
+        programs = self._programs.newest
+        for program in reversed(programs):  # what another host had to tell may come after the end
+            began, is_over = program.began, program.ended is not None and program is not programs[0]
             if began.number not in self._rows:
                 record = Record(self._records / began.run)
                 files = {rank: Rows(record.history(rank)) for rank in began.ranks}
