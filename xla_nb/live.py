@@ -308,7 +308,7 @@ def show(group: Group) -> None:
         StillGroup(group.run)
     else:
         as_panel = _view() == "panel"
-        _shown()[group.run.name] = _panel(group) if as_panel else StillGroup(group.run)
+        _shown()[group.run.name] = _panel(group, before) if as_panel else StillGroup(group.run)
 
 
 def _changed(group: Group) -> None:
@@ -333,11 +333,13 @@ def _view() -> str:
     return str(asked or api.default_view())
 
 
-def _panel(group: Group) -> GroupPanel:
+def _panel(group: Group, before: object) -> GroupPanel:
     from xla_nb.views.panel.group import GroupPanel  # slow to import
 
     shut_down = functools.partial(_end, group, _BUTTON)
     panel = GroupPanel(group.run, lambda: live_questions.variables(group, yields=True), shut_down)
+    if isinstance(before, GroupPanel):
+        panel.take_over(before)
     panel.follow()
     return panel
 

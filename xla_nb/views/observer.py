@@ -120,6 +120,11 @@ class Observer:
         self._diagnoser = Diagnoser()
         self._report: tuple[events.HangReported, Hang] | None = None
 
+    def take_over(self, before: Observer) -> None:
+        """Go on with what the view in whose place this one comes has seen of the ranks' time."""
+        self._tracks, self._cpu = before._tracks, before._cpu
+        self._samples = dict(before._samples)
+
     def look(self) -> Snapshot:
         """The run as it is now, with its output, from what was read before and what is new."""
         self.read(budget=2 * max(1, len(self.run.state.ranks)))
@@ -188,18 +193,14 @@ class Observer:
         for rank in list(self.run.state.ranks) if ranks is None else ranks:
             self._take_sample(rank)
             try:
-                for row in () if self.run.state.group else self._rows_of(rank).new():
+                rows = self._rows.setdefault(rank, Rows(self.run.record.history(rank)))
+                for row in () if self.run.state.group else rows.new():
                     self._take_row(rank, row)
             except XlaNbError as damage:  # what could be read is shown
                 self._damage[rank] = str(damage)
         for rank, row in self._over_cells.new():
             self._take_row(rank, row)
         self._damage |= self._over_cells.damage
-
-    def _rows_of(self, rank: int) -> Rows:
-        if rank not in self._rows:
-            self._rows[rank] = Rows(self.run.record.history(rank))
-        return self._rows[rank]
 
     def _take_row(self, rank: int, row: Row) -> None:
         since = row.at - (self.run.state.started or row.at)

@@ -248,10 +248,13 @@ def test_ranks_that_were_idle_for_too_long_say_so(in_panel):
     in_panel.ok("%xla_shutdown short")
 
 
-def test_ranks_shown_again_are_shown_there_alone(panel, kernel):
+def test_ranks_shown_again_are_shown_there_alone_with_their_last_minute(panel, kernel):
+    quiet(kernel, "import time; time.sleep(2)")
     again = kernel.ok("%xla_ranks")
     moved = Panel(kernel, again)
     kernel.ok("panel.join(60)\n" + PANEL)
+    known = "sum(sum(slot.parts) for slot in panel._observer._tracks[0].lane)"
+    assert float(kernel.value(known)) > 1
     assert moved.whole()["about"]["live"]["name"] == "ranks"
     assert len(moved.displays) == 2
 
