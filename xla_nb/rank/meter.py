@@ -273,7 +273,7 @@ class Meter:
         self._written = max(self._written, len(line))
 
     def _look(self) -> Sample:
-        now = time.time()
+        now, clock = time.time(), time.monotonic()
         counts, all_waited = self._counts(), self._gauges.waited()
         waited, usual = all_waited or (None, 0.0)
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
@@ -285,7 +285,7 @@ class Meter:
             self._memory = memory.own.nbytes
         _, waited_before, lock_before, taken_before = self._before
         lock_waited, taken = self._lock_counts()
-        compiling = self._compiling.lasting(counts, time.monotonic())
+        compiling = self._compiling.lasting(counts, clock)
         lasting, changes = compiling or 0.0, self.changes
         if changes is not None:
             changes.watch(counts)
