@@ -210,7 +210,7 @@ def _tooltip(card: Card, snapshot: Snapshot, room: int) -> str:
 
 _SECONDS, _HEIGHT = 60, 12
 _EACH = 5  # units of the drawing for a second; it is shown at half its size
-_SEEN = 0.02  # seconds of one second that are to be seen in it
+_SEEN = 0.05  # seconds of one second that are to be seen in it
 _WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
 #: The colours of the live panel, light and dark.
 COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
