@@ -21,7 +21,8 @@ _FLAGS, _EXITING = 6, 0x4  # a place in proc(5), stat, from the state on; PF_EXI
 _SHORTAGES = {
     errno.EMFILE: "As many files are open as a process may have (`ulimit -n`). Use fewer ranks "
     "(-n), or raise the limit before you start Jupyter.",
-    errno.ENFILE: "As many files are open as this machine may have (fs.file-max). Close some.",
+    errno.ENFILE: "As many files are open as this machine may have (fs.file-max). Close some, or "
+    "have the limit raised.",
     errno.EAGAIN: "There are as many processes and threads as this user (`ulimit -u`) or "
     "container may have. End others, use fewer ranks (-n), or raise the limit before you start "
     "Jupyter.",

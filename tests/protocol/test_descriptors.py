@@ -37,7 +37,7 @@ class Thing:
     def once(self):
         self.live.append(1)
         return __class__
-    old = property(lambda self: "old")
+    old = abc.abstractproperty(lambda self: "old")
     @length.setter
     def size(self, value): self.n = value
 Thing.live.append(0)

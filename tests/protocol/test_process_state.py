@@ -9,7 +9,7 @@ from xla_nb.protocol.process_state import ProcessState
 state = pickle.loads(bytes.fromhex(sys.argv[1]))
 state.take_on()
 print(sys.argv)
-print(sys.getrecursionlimit(), sys.warnoptions)
+print(sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.warnoptions)
 logging.getLogger("mine").debug("heard")
 logging.getLogger("other").debug("not heard")
 logging.getLogger("mine.apart").addHandler(logging.NullHandler())
@@ -23,6 +23,7 @@ import logging, pickle, sys, warnings
 from xla_nb.protocol.process_state import ProcessState
 sys.argv[:] = ["train.py", "--lr", "3"]
 sys.setrecursionlimit(4321)
+sys.set_int_max_str_digits(9999)
 sys.warnoptions[:] = ["error::ImportWarning"]
 warnings.simplefilter("error", ImportWarning)
 logging.basicConfig(level="INFO", format="<%(name)s %(message)s>", stream=sys.stdout)
@@ -52,7 +53,7 @@ def test_arguments_limits_filters_and_logging_are_the_notebooks():
     taken = ran(TAKES_ON, made.stdout.strip())
     assert taken.stdout.splitlines() == [
         "['train.py', '--lr', '3']",
-        "4321 ['error::ImportWarning']",
+        "4321 9999 ['error::ImportWarning']",
         "<mine heard>",
         "7",
     ]

@@ -76,25 +76,23 @@ class MissingNames:
         """What to tell of names that were noted, and of those that functions of the notebook read,
         if no function that `live` has pickled binds them.
         Raises ProgramError for those that ranks had which have ended."""
-        missing = {n: (*place, "") for n, place in self._noted.items() if n not in live.assigned}
+        noted = {n: place for n, place in self._noted.items() if n not in live.assigned}
+        missing = {name: f"{label}, line {line}" for name, (label, line) in noted.items()}
         for name, code in live.absent.items():
             if name in live.assigned or name in missing or self.has(name) or self._is_guarded(name):
                 continue
             found = self._cells.holding(code)
             line = names_in([found.node]).required().get(name) if found else None
             if found is not None and line is not None:
-                missing[name] = found.cell.label, line, f" of `{code.co_qualname}`"
+                missing[name] = f"{found.cell.label}, line {line} of `{code.co_qualname}`"
                 self._binds_any |= not {"globals", "exec"}.isdisjoint(names_in_code(code))
         if self._binds_any:
             return
-        for name, (label, line, where) in missing.items():
+        for name, place in missing.items():
             if name in self._lost:
-                told = f"{label}, line {line}{where}: {self._lost[name]}. Nothing was run on ranks."
-                raise ProgramError(told)
-            yield (
-                f"{label}, line {line}{where}: name '{name}' is not defined in this cell or in the "
-                f"notebook.{self._hint(name)} A rank that gets to that line raises NameError"
-            )
+                raise ProgramError(f"{place}: {self._lost[name]}. Nothing was run on ranks.")
+            why = f"name '{name}' is not defined in this cell or in the notebook."
+            yield f"{place}: {why}{self._hint(name)} A rank that gets to that line raises NameError"
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""

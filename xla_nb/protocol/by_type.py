@@ -6,6 +6,7 @@ Each takes whoever asks, and the object. Exceptions are beside them: made again 
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -147,6 +148,7 @@ REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     types.MappingProxyType: _proxy,
     contextlib._GeneratorContextManager: _manager,
     functools.cached_property: _cached_property,
+    abc.abstractproperty: descriptor,  # cloudpickle: a plain one
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.ParamSpec: _parameters,

@@ -176,11 +176,10 @@ class Modules:
         """Whether the file of one of the user's own modules has changed since its import, and ranks
         do not have that import of it (its name, and its number in `again`)."""
         own = self._own.get(name)
-        if (name, self.again[name]) in on_ranks or own is None:
+        if own is None or own.written == _time(sys.modules[name]):
             return False
-        if own.written == _time(sys.modules[name]):
-            return False
-        return own.content != _written(sys.modules[name])[1]
+        there = (name, self.again[name]) in on_ranks
+        return not there and own.content != _written(sys.modules[name])[1]
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""

@@ -1,7 +1,7 @@
 """What a script's forked ranks have of their process besides its memory, taken from the notebook.
 
-The arguments of the program, the limit of recursion, options and filters of warnings, what logging
-and torch are set to, and what NumPy does about errors.
+The arguments of the program, the limits of recursion and of integers' digits, options and filters
+of warnings, what logging and torch are set to, and what NumPy does about errors.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class ProcessState:
 
     argv: tuple[str, ...] = field(default_factory=lambda: tuple(map(str, sys.argv)))
     recursion_limit: int = field(default_factory=sys.getrecursionlimit)
+    digits_limit: int = field(default_factory=sys.get_int_max_str_digits)
     warn_options: tuple[str, ...] = field(default_factory=lambda: tuple(sys.warnoptions))
     filters: tuple[_Filter, ...] = field(default_factory=lambda: tuple(_filters()))
     logs: Logging = field(default_factory=Logging.of_this_process)
@@ -75,6 +76,7 @@ class ProcessState:
         """Set it in this process."""
         sys.argv[:] = self.argv
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
+        sys.set_int_max_str_digits(self.digits_limit)
         sys.warnoptions[:] = self.warn_options  # of interpreters that ranks start
         own = [one for one in warnings.filters if one not in self.filters]
         warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]

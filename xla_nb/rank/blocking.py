@@ -62,7 +62,9 @@ def _call(thread: int) -> str:
 
     Code is read while no frame is held, and frames only for a moment. That of a function that
     returns meanwhile would keep its tensors, and a step's graph would have them as results."""
-    at = _place(thread)
+    frame = sys._current_frames()[thread]
+    at = frame.f_code, frame.f_lasti
+    del frame
     _names(*at)
     innermost = frame = sys._current_frames()[thread]
     if (frame.f_code, frame.f_lasti) != at:
@@ -77,11 +79,6 @@ def _call(thread: int) -> str:
             if module in _SYSTEM and (module != "time" or name == "sleep"):  # not to ask the time
                 return called or _shown(module, name)
     return ""
-
-
-def _place(thread: int) -> tuple[CodeType, int]:
-    frame = sys._current_frames()[thread]
-    return frame.f_code, frame.f_lasti
 
 
 def _is_stdlib(file: str) -> bool:

@@ -122,8 +122,7 @@ class Observer:
 
     def take_over(self, before: Observer) -> None:
         """Go on with what the view in whose place this one comes has seen of the ranks' time."""
-        self._tracks, self._cpu = before._tracks, before._cpu
-        self._samples = dict(before._samples)
+        self._tracks, self._samples, self._cpu = before._tracks, before._samples, before._cpu
 
     def look(self) -> Snapshot:
         """The run as it is now, with its output, from what was read before and what is new."""
@@ -559,8 +558,7 @@ class RowsOverCells:
             began, is_over = program.began, program.ended is not None and program is not programs[0]
             if began.number not in self._rows:
                 record = Record(self._records / began.run)
-                files = {rank: Rows(record.history(rank)) for rank in began.ranks}
-                self._rows[began.number] = files
+                self._rows[began.number] = {n: Rows(record.history(n)) for n in began.ranks}
             for rank, rows in self._rows[began.number].items():
                 try:
                     for row in rows.new():
