@@ -43,8 +43,22 @@ PATIENCE = 60.0  # seconds for what is on its way out
 QUICK_TO_COMPILE = ("XLA_FLAGS", "--xla_backend_optimization_level=0")
 CHROMIUM_HELPER = re.compile(r"\S*/chrom\S* --type=")  # a browser itself has no type
 MARK = ("XLA_NB_TEST", uuid.uuid4().hex)  # inherited by all that is started, orphans included
-# Folders whose tests share something slow to start: they go to one worker of pytest-xdist.
-TOGETHER = ("browser", "simulation", "spmd", "torchax")
+# Folders and files whose tests share something slow to start go to one worker of pytest-xdist.
+TOGETHER = (
+    ("browser",),
+    ("simulation",),
+    ("spmd",),
+    ("topology",),
+    ("torchax", "runtimes"),  # `worlds`
+    (  # `warm_kernels`
+        "programs",
+        "dropin",
+        "contract/test_accelerator.py",
+        "contract/test_advice.py",
+        "contract/test_launchers.py",
+        "test_old_names.py",
+    ),
+)
 # Files and folders that take longest. They come first, or one worker would end long after another.
 FIRST = (
     "browser",
@@ -72,7 +86,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByGroup(scheduling):  # type: ignore[misc, valid-type]
         def _split_scope(self, nodeid: str) -> str:
             folder, file = parts(nodeid)
-            return folder if folder in TOGETHER else file
+            return next((one[0] for one in TOGETHER if {folder, file} & set(one)), file)
 
     config.option.loadscopereorder = False  # FIRST has the order
     return ByGroup(config, log)

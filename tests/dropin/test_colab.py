@@ -18,9 +18,9 @@ run = xmp.spawn(lambda index: os.environ['PJRT_DEVICE'], nprocs=2)
 
 
 @pytest.fixture(scope="module")
-def kaggle():
+def kaggle(warm_kernels):
     """A kernel that finds nothing of Colab and Kaggle in its environment."""
-    kernel = Notebook()
+    kernel = Notebook(warm=warm_kernels)
     kernel.ok("%load_ext xla_nb")
     yield kernel
     kernel.close()

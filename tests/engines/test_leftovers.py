@@ -99,6 +99,7 @@ def test_ranks_that_are_killed_leave_no_folders(notebook):
     assert left_by(notebook) == before
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_leaves_no_folders(notebook):
     before = left_by(notebook)
     notebook.ok("%%xla_spawn -n 2 --bg -o run\n" + USES_FOLDERS + "    time.sleep(600)")

@@ -253,6 +253,7 @@ def test_zero(played):
         assert shard == 3 * 5 + 3 + 1 * 9 + 1
 
 
+@pytest.mark.slow
 def test_accumulate(played):
     data = []
     for rank in range(4):
@@ -369,6 +370,7 @@ def test_sync_batchnorm(played):
     assert played.value("losses") == pytest.approx(losses, **CLOSE)
 
 
+@pytest.mark.slow
 def test_char_rnn(played):
     text = "hello tpu, hello xla, hello world. " * 8
     vocabulary = sorted(set(text))
@@ -407,6 +409,7 @@ def test_workers_2021(played):
     assert played.value("log.values[:, :4].tolist()") == rows
 
 
+@pytest.mark.slow
 def test_bare_pjrt(played):
     # The sum of both weights is multiplied by 1 - 2 * 0.05 * mean(2 * (1, 2, 3, 4) ** 2) = -0.5.
     rank_1 = [(2 * 2 * (-0.5) ** step) ** 2 for step in range(3)]
@@ -472,6 +475,7 @@ def test_inference(played):
     assert played.numbers("101 rows, mean") == [pytest.approx(mean, abs=1e-5)]
 
 
+@pytest.mark.slow
 @pytest.mark.leaves("processes")  # the notebook's Manager
 def test_folds(played):
     from sklearn.datasets import load_diabetes
@@ -510,6 +514,7 @@ def test_contrastive(played):
     assert any(line.startswith("loss") and line.endswith("True") for line in played.lines)
 
 
+@pytest.mark.slow
 def test_local_sgd(played):
     cores = [torch.zeros(1, 1) for _ in range(4)]
     for step in range(1, 5):
@@ -546,6 +551,7 @@ def test_evolution(played):
     assert played.value("np.loadtxt('best.txt').tolist()") == pytest.approx(w, **CLOSE)
 
 
+@pytest.mark.slow
 def test_accelerate_nlp(played):
     need("accelerate")
     x = torch.linspace(-1, 1, 64).view(32, 2)

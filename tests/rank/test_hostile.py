@@ -225,7 +225,8 @@ def test_no_result_is_lost_with_one_that_fights_back(hostile, view):
     assert readable(hostile, "taken") == repr(whole)
 
 
-@pytest.mark.parametrize("view", [pytest.param("panel", marks=pytest.mark.slow), "text"])
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["panel", "text"])
 def test_every_exception_that_fights_back_is_told_as_its_ranks_own(hostile, view):
     hostile.ok(
         f"%%xla_spawn -n {len(RAISED) + 1} --keep-going --grace 100 --view {view} -o fallen\n"

@@ -78,6 +78,7 @@ WAITS = (
 )
 
 
+@pytest.mark.slow
 def test_a_notebook_that_can_write_nothing_follows_its_runs_to_their_ends(limited, tmp_path):
     go = tmp_path / "go"
     limited.ok(f'%%xla_spawn -n 2 --bg -o run --args "({str(go)!r},)"\n{WAITS}')
@@ -95,6 +96,7 @@ def test_a_notebook_that_can_write_nothing_follows_its_runs_to_their_ends(limite
     assert "2 ranks finished" in listed
 
 
+@pytest.mark.slow
 def test_what_did_not_fit_is_recorded_once_there_is_space(limited, tmp_path):
     go = tmp_path / "go"
     limited.ok(f'%%xla_spawn -n 2 --bg -o run --args "({str(go)!r},)"\n{WAITS}')

@@ -25,6 +25,7 @@ def test_a_call_at_the_top_of_the_cell_is_checked_in_the_ranks(worlds: Worlds) -
         assert ended.status == 1
 
 
+@pytest.mark.slow
 def test_a_rank_can_catch_the_refusal_of_another_world(worlds: Worlds) -> None:
     for refusal in worlds.run("another_world").values():
         assert "(num_processes=8), but this run has 4 ranks. Launch with another -n" in refusal

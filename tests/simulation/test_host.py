@@ -73,6 +73,7 @@ def test_a_launch_without_collectives_opens_only_the_socket_pairs(simulate: Simu
     assert simulate("nothing").values() == [4] * 4  # three ranks, and the run's one listener
 
 
+@pytest.mark.slow
 def test_the_files_that_ranks_need_do_not_grow_with_their_square(simulate: Simulate) -> None:
     assert simulate("sum_of_ones", ranks=48, files=600).values() == [48.0] * 48
 
