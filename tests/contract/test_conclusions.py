@@ -226,7 +226,7 @@ def main(rank):
 """
     notebook.ok(cell.strip())
     title, page = ast.literal_eval(notebook.value("title(graphs)"))
-    told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ m?s of it compiling \d graphs( on rank \d)? · "
+    told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ m?s of it compiling \d graphs?( on rank \d)? · "
     assert re.match(told, title), title
     assert style.AMBER not in page.partition("</b>")[0]
 

@@ -285,9 +285,10 @@ def test_a_rank_for_which_all_wait_long_now_and_then_is_no_slow_step():
     assert crowd(0.0, 9.0, 9.0, seconds=10.0, newest=newest).sentence == told
 
 
-def test_ranks_that_do_not_take_the_same_steps_are_not_compared():
-    paces = {0: pace(waited=15.0), 1: pace(steps=50)}
-    assert diagnose(snapshot(card(0), card(1)), paces).level == "calm"
+def test_a_rank_with_other_steps_is_waited_for_but_no_slow_step():
+    paces = {0: pace(waited=15.0), 1: pace(steps=150)}  # of a validation, which it alone does
+    told = "The other waited 15 s of the last 50 s for rank 1"
+    assert diagnose(snapshot(card(0), card(1)), paces).sentence == told
 
 
 def test_ranks_without_known_steps_are_not_compared():

@@ -143,8 +143,8 @@ class _Time:
         return Concluded(kind="loading", sentence=told, ranks=some, strength=cost)
 
     def _slowest(self) -> Concluded | None:
-        """Ranks that wait little while all others do: in the same steps, again and again; at once,
-        or without steps for most of the time."""
+        """Ranks that wait little while all others do: in the same steps, again and again; now and
+        then, as while one validates; or without steps for most of the time."""
         waited = {rank: one.waited for rank, one in self.windows.items() if one.waited is not None}
         if len(waited) < max(2, self.everybody):
             return None
@@ -154,11 +154,12 @@ class _Time:
             return None
         cost = min(others) - max(waited[rank] for rank in slow)
         steps = [one.steps for one in self.windows.values()]
-        in_step = min(steps) >= max(_STEPS, _ALIKE * max(steps))
+        stepping = min(steps) >= _STEPS
         at_once = max(self.windows[rank].newest.usual_wait for rank in waited)
-        if not _matters(cost, self.windows[slow[0]], _SHARE if in_step else _MOST):
+        if not _matters(cost, self.windows[slow[0]], _SHARE if stepping else _MOST):
             return None
         told = f"the other{'s' * (len(others) > 1)} waited {self._part(cost)}"
+        in_step = stepping and min(steps) >= _ALIKE * max(steps)
         again = in_step and at_once <= _USUAL * cost / min(steps)
         if again:
             slowest = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest"
