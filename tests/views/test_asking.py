@@ -75,6 +75,31 @@ def test_what_the_notebook_has_bound_asks_too(name, front_end, notebook):
     assert notebook.value("bound[0]") == "'typed'"
 
 
+def test_the_view_goes_on_while_an_answer_is_waited_for(front_end, notebook):
+    """Its page gets what ranks do meanwhile: rank 1 ends, and rank 0 is said to ask."""
+    cell = (
+        "%%xla_spawn -n 2 --view panel -o asked\nimport time\ndef f(rank):\n"
+        "    time.sleep(1.5 * rank)\n    return None if rank else input('who? ')"
+    )
+    waited = {}
+
+    def answer():
+        time.sleep(4)
+        waited["until"] = time.time()
+        notebook.client.input("me")
+
+    shown, _ = front_end(cell, answer)
+    assert shown.status == "ok", shown.error
+    told = [
+        (message["header"]["date"].timestamp(), str(message["content"].get("data", "")))
+        for message in shown.messages
+        if message["msg_type"] == "comm_msg"
+    ]
+    before = [text for at, text in told if at < waited["until"]]
+    assert any("waits for an answer to `input()`" in text for text in before)
+    assert any("'finished'" in text or "returned" in text for text in before)
+
+
 def test_an_interrupt_ends_the_question_and_the_run(front_end, notebook):
     cell = "%%xla_spawn -n 2 --grace 1\ndef f(rank): return input('stop? ')"
     shown, asked = front_end(cell, notebook.interrupt)

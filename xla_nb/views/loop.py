@@ -1,7 +1,7 @@
 """The loop in which the notebook's main thread waits for a run and draws its view.
 
-Views draw only from this loop: some kernels (Colab's) deliver nothing from other threads. An
-interrupt stops the run and loses no output.
+An interrupt stops the run and loses no output. While the answer to a question is waited for, the
+view is drawn by another thread; not in Colab, whose kernel delivers nothing from there.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def follow(run: Run, view: View) -> None:
     with _interrupts() as interrupts:
         try:
             answered = 0
-            asking = _Asking(run, view.withdraw, interrupts)
+            asking = _Asking(run, view, interrupts)
             while not run.done:
                 if len(interrupts) > answered:
                     answered += 1
@@ -111,10 +111,14 @@ def follow_behind(run: Run, view: View) -> None:
     threading.Thread(target=shown, name=f"{run.name}-view", daemon=True).start()
 
 
+def _shell() -> Any:
+    ipython: Any = sys.modules.get("IPython")
+    return ipython and ipython.get_ipython()
+
+
 def _ends_here() -> bool:
     """Whether the kernel has been told to end; the request is handled in another thread."""
-    ipython: Any = sys.modules.get("IPython")
-    return bool(ipython and getattr(ipython.get_ipython(), "exit_now", False))
+    return bool(getattr(_shell(), "exit_now", False))
 
 
 @contextlib.contextmanager
@@ -182,14 +186,10 @@ _IN_A_THREAD = f"Nobody can be asked: the run was launched in a thread, not by t
 
 
 class _Asking:
-    """The questions of one run.
+    """The questions of one run. An interrupt of one is added to `interrupts`."""
 
-    withdrawn   called when one has ended for which the front end goes on waiting
-    interrupts  to which an interrupt of a question is added
-    """
-
-    def __init__(self, run: Run, withdrawn: Callable[[], None], interrupts: list[int]) -> None:
-        self._run, self._withdrawn, self._interrupts = run, withdrawn, interrupts
+    def __init__(self, run: Run, view: View, interrupts: list[int]) -> None:
+        self._run, self._view, self._interrupts = run, view, interrupts
         self._put: list[Asked] = []
 
     def serve(self, heeded: int) -> None:
@@ -205,7 +205,7 @@ class _Asking:
         if threading.current_thread() is not threading.main_thread():
             questions.answer(asked, refusal=_IN_A_THREAD)
             return
-        question = _Question(self._run, asked)
+        question = _Question(self._run, asked, self._view)
         before = signal.signal(signal.SIGINT, question.strike)
         try:
             if len(self._interrupts) == heeded:
@@ -215,7 +215,7 @@ class _Asking:
         if question.is_interrupted:
             self._interrupts.append(signal.SIGINT)
         if question.was_broken_off:
-            self._withdrawn()
+            self._view.withdraw()
 
 
 def _ask(asked: Asked) -> str:
@@ -224,10 +224,13 @@ def _ask(asked: Asked) -> str:
 
 
 class _Question:
-    """One that is put. An interrupt breaks it off, and so does the end of whoever has asked."""
+    """One that is put. An interrupt breaks it off, and so does the end of whoever has asked. In a
+    notebook the view goes on meanwhile."""
 
-    def __init__(self, run: Run, asked: Asked) -> None:
+    def __init__(self, run: Run, asked: Asked, view: View) -> None:
         self._run, self._asked = run, asked
+        goes_on = hasattr(_shell(), "kernel") and "google.colab" not in sys.modules
+        self._view = view if goes_on else NoView()
         self._over = threading.Event()
         self._is_waiting = False
         self._broken = float("-inf")  # when it was broken off last
@@ -275,9 +278,11 @@ class _Question:
         return None, ""
 
     def _look(self) -> None:
-        """Break it off when it is over."""
-        struck = float("-inf")
+        """Draw the view, and break the question off when it is over."""
+        struck, drawn, pause = float("-inf"), time.monotonic(), _TICK
         while not self._over.wait(_TICK):
+            if time.monotonic() - drawn >= pause:
+                drawn, pause = time.monotonic(), self._view.draw()
             has_gone = self._run.done or not questions.is_open(self._asked)
             is_over = has_gone or bool(self._run.state.stopping)
             if is_over and time.monotonic() - struck >= _AGAIN:
