@@ -909,6 +909,12 @@ def test_the_mean_of_few_steps_ends_there_too(opened: Opener) -> None:
     assert max(y for _, y in mean) - min(y for _, y in mean) < 1
 
 
+def test_the_mean_of_one_step_is_a_dot(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*map(card, range(3)), figures=[figure(rank, rank) for rank in range(3)])
+    assert ends(panel, "path.xn-mean")
+
+
 def test_a_lone_point_is_a_dot(panel: Panel) -> None:
     panel.tell(figures=[figure(0, 5)])
     shape = panel.page.locator("[data-figure=loss] path[data-rank='0']").get_attribute("d")

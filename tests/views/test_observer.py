@@ -315,6 +315,18 @@ def test_a_loop_under_progress_is_a_bar_with_time_to_go(run, observer):
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
 
 
+def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):
+    started(run, 0)
+    left = Loop(label="batches", done=37, total=100, rate=5.0, finished=True)
+    samples(run, 0, loops=(left,))
+    assert card(observer, 0).bars == (Bar("batches", 37, 100, 5.0, None),)
+    run.prints(0, "\r" + TQDM, "err")
+    observer.read(100)
+    assert card(observer, 0).bars == (Bar("", 45, 100, 40.5, 1),)
+    samples(run, 0, at=21.0, loops=(Loop(label="epochs", done=1, total=3, rate=None),))
+    assert [bar.label for bar in card(observer, 0).bars] == ["epochs", ""]  # it is inside that
+
+
 def test_a_run_that_is_being_stopped_has_no_time_to_go(run, observer):
     started(run, 0)
     samples(run, 0, loops=(Loop(label="epoch", done=25, total=100, rate=5.0),))

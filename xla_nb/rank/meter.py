@@ -123,7 +123,13 @@ class Rates:
                 state.take(loop.done, loop.at, compiled)
             self._states[loop] = state
         return tuple(
-            Loop(label=loop.label, done=loop.done, total=loop.total, rate=state.rate)
+            Loop(
+                label=loop.label,
+                done=loop.done,
+                total=loop.total,
+                rate=state.rate,
+                finished=loop.finished,
+            )
             for loop, state in self._states.items()
         )
 

@@ -24,12 +24,14 @@ DATA = "data"
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop under `xla_nb.progress`; `rate` is in items per second, None until it is known."""
+    """A loop under `xla_nb.progress`; `rate` is in items per second, None until it is known.
+    `finished`: exhausted or left."""
 
     label: str
     done: int
     total: int | None
     rate: float | None
+    finished: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -315,9 +315,9 @@ class Observer:
         sample = self._samples.get(rank.rank)
         asked = next((one for one in self.run.state.questions if one.rank == rank.rank), None)
         if sample and asked:  # which is known before a sample says so
-            sample = replace(
-                sample, activity="waiting", operation=INPUT, since=asked.at, missing=()
-            )
+            where = sample.place if sample.operation == INPUT else ""
+            sample = replace(sample, activity="waiting", operation=INPUT, place=where)
+            sample = replace(sample, since=asked.at, missing=())
         track = self._tracks.get(rank.rank) or Track()
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
@@ -350,9 +350,9 @@ class Observer:
             lane=track.lane,
             bars=tuple(
                 replace(one, eta=None) if ended or self.run.state.stopping else one
-                for one in (
-                    *(map(bar, sample.loops) if sample else ()),
-                    *(drawn for _, drawn in open_lines if drawn is not None and not ended),
+                for one in _bars(
+                    sample.loops if sample else (),
+                    [drawn for _, drawn in open_lines if drawn is not None and not ended],
                 )
             ),
             sample=sample or NO_SAMPLE,
@@ -621,9 +621,17 @@ def _seconds(clock: str) -> float:
     return float(seconds)
 
 
+def _bars(loops: Sequence[Loop], drawn: Sequence[Bar]) -> list[Bar]:
+    """Those of a rank's loops, and those that tqdm has drawn: finished loops are shown until the
+    next bar begins."""
+    shown = [loop for loop in loops if not (drawn and loop.finished)]
+    return [*map(bar, shown), *drawn]
+
+
 def bar(loop: Loop) -> Bar:
-    """The bar of a loop under `xla_nb.progress`."""
+    """The bar of a loop under `xla_nb.progress`; one that was left has no time to go."""
     left = None if loop.total is None else max(0, loop.total - loop.done)
+    left = None if loop.finished and left else left
     eta = 0.0 if left == 0 else left / loop.rate if left is not None and loop.rate else None
     return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
 

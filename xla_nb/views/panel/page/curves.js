@@ -17,7 +17,7 @@ export function bundle(lines, [x0, x1], places, runs) {
 	const far = x0 + (all.some(({ x }) => x.length > 50) && 0.8 * (x1 - x0));
 	const last = Math.min(x1, ...all.map(({ end }) => (end < far ? x1 : end)));
 	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
-	for (let k = 0, before; k <= places; k++) {
+	for (let k = 0, ranks; k <= places; k++) {
 		const x = x0 + (k / places) * (last - x0);
 		const found = [];
 		for (const line of all) {
@@ -31,8 +31,8 @@ export function bundle(lines, [x0, x1], places, runs) {
 		}
 		const n = found.length;
 		const ys = [found.reduce((sum, y) => sum + y, 0) / n, Math.min(...found), Math.max(...found)];
-		if (k && n !== before) ys[0] = NaN; // of more or fewer ranks: a gap
-		before = n;
+		if (ranks && n !== ranks) ys[0] = NaN; // of more or fewer ranks: a gap
+		ranks = n;
 		[mean, low, high].forEach((line, j) => {
 			if (j && !n) return;
 			line.x.push(x);
