@@ -24,7 +24,7 @@ SYNTAX = {
     def f(rank):
         t, s, ts, p = first.__type_params__
         kinds = type(ts).__name__, type(p).__name__
-        return t.__bound__ is A, s.__constraints__, kinds, first.__annotations__["x"] is t
+        return t.__bound__.__name__, s.__constraints__, kinds, first.__annotations__["x"] is t
 """,
     "generic class": """
     class Box[T]:
