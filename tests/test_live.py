@@ -42,6 +42,22 @@ def test_a_result_whose_file_is_gone_is_told_and_not_none(live):
     assert "Rank 1's result is gone" in live.run("lost_file[1]").error
 
 
+def test_the_ranks_own_samples_count_what_their_cells_wait_for(live):
+    """Those of which their panel draws lanes, over all cells."""
+    live.ok(
+        "%%xla\nimport time, xla_nb\n"
+        "def slow():\n    for n in range(4): yield time.sleep(0.5)\n"
+        "for _ in xla_nb.progress(slow()): pass"
+    )
+    live.ok("%%xla\nfor _ in xla_nb.progress(slow()): pass")
+    counted = "__import__('xla_nb.live').live.of().run.sample(0).data_waited"
+    live.ok(
+        "import time\nend = time.time() + 20\n"
+        f"while {counted} < 2.5 and time.time() < end: time.sleep(0.1)"
+    )
+    assert 2.5 < float(live.value(counted)) < 4.5  # of each first item nothing is counted
+
+
 def test_the_processes_are_the_same_over_cells(live):
     pids = results(live, "import os\nos.getpid()")
     assert results(live, "os.getpid()") == pids

@@ -142,7 +142,7 @@ def call(
         return replace(program, drops=drops)
 
     program, resolve = built(made)
-    return run(program, options, resolve)
+    return run(program, options, resolve, *([top_level.begun] if top_level else []))
 
 
 def built(make: Callable[[Scope], Program]) -> tuple[Program, Callable[[str], object]]:

@@ -412,17 +412,22 @@ class XlaMagics(_NotebookMagics):
         cell as it is shown, and what is to be done once it has been launched."""
         filled = _expanded(self.notebook, line)
         words = _parsed("%%xla_spawn", filled)
-        entry, expression, out = words.pop("entry"), words.pop("args"), words.pop("out")
-        out = None if out is None else run_options.variable("-o", out or "")
+        entry, expression, begun = words.pop("entry"), words.pop("args"), self._begun(words)
         options = self._options(words)
         arguments = self._arguments(expression or "")
         shown = _without_values(filled if "--env" in filled else line)
+        return options, entry, arguments, cell or self.notebook.cell(shown, body), begun
+
+    def _begun(self, words: dict[str, Any]) -> Callable[[Run], None]:
+        """What binds a launched Run to the variable of `-o`, which is taken from the words."""
+        out = words.pop("out")
+        name = None if out is None else run_options.variable("-o", out or "")
 
         def begun(run: Run) -> None:
-            if out:
-                self.shell.user_ns[out] = run
+            if name:
+                self.shell.user_ns[name] = run
 
-        return options, entry, arguments, cell or self.notebook.cell(shown, body), begun
+        return begun
 
     def transformed(self, lines: list[str]) -> list[str]:
         """Make an ordinary cell of a launched one with a function, which is called at its end.
@@ -471,7 +476,10 @@ class XlaMagics(_NotebookMagics):
     def _top_level(self, line: str) -> TopLevel:
         with contextlib.suppress(UsageError):  # which is told when the function is called
             words = _parsed("%%xla_spawn", _expanded(self.notebook, line))
-            return TopLevel({n: v for n, v in words.items() if n in OPTIONS and v is not None})
+            begun = self._begun(words)
+            return TopLevel(
+                {n: v for n, v in words.items() if n in OPTIONS and v is not None}, begun
+            )
         return TopLevel({})
 
     def after_cell(self, _result: object = None) -> None:

@@ -24,10 +24,11 @@ _TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
 @dataclass
 class TopLevel:
     """The top level of a launched cell, while the notebook runs it. `options` are those on the
-    magic's line, for what the cell launches itself; `launches`: that it has done so; `refused`: why
-    it must not, which it may have caught."""
+    magic's line, for what the cell launches itself, and `begun` is called with that Run;
+    `launches`: that it has done so; `refused`: why it must not, which it may have caught."""
 
     options: Mapping[str, Any]
+    begun: Callable[[Any], None] = lambda run: None
     launches: bool = False
     refused: Exception | None = None
 

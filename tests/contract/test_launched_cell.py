@@ -254,9 +254,11 @@ def test_a_cell_that_launches_itself_does_so_once_with_the_magics_options(notebo
         spawn(
             "import torch_xla.distributed.xla_multiprocessing as xmp\n"
             f"def f(rank, by): print('called', rank * by)\n{call}",
-            "-n 2 --view text",
+            "-n 2 --view text -o mine",
         )
     )
+    notebook.ok("mine.wait(60)")  # a launcher's own run goes on behind
+    assert notebook.value("mine.ok, sorted(mine.results)") == "(True, [0, 1])"
     called = sorted(line for line in shown.lines if "called" in line)
     assert called == ["[0] called 0", "[1] called 2"]
     assert "%%xla_spawn launched nothing more: the cell itself has launched." in shown.lines

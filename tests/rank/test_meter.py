@@ -143,6 +143,17 @@ def test_a_finished_loop_keeps_its_last_rate(rate, loop):
     assert rate(loop, 51, 50.0) == 10
 
 
+def test_the_rate_of_a_loop_that_stands_still_is_not_known():
+    rates, loop = Rates(), progress(range(1000))
+    for second in range(6):
+        loop.done, loop.at = 10 * second, 100.0 + second
+        rates.look([loop])
+    assert rates.look([loop], now=107.9)[0].rate == 10
+    assert rates.look([loop], now=108.1)[0].rate is None
+    loop.finished = True
+    assert rates.look([loop], now=200.0)[0].rate == 10
+
+
 def test_a_new_loop_does_not_inherit_the_rate_of_a_deleted_one():
     rates = Rates()
     for now in range(100):  # the next one is likely to be at the same address
@@ -316,6 +327,16 @@ def test_a_sample_has_the_processs_memory_and_cpu_time(metered):
     seen = metered.final()
     assert 1 << 20 < seen.memory < 1 << 40
     assert 0 < seen.cpu <= time.process_time()
+
+
+def test_the_memory_stays_as_it_was_once_the_function_is_left(metered):
+    with metered():
+        before = metered.next_sample().memory
+        metered.current.is_left = lambda: True
+        kept = bytearray(100 << 20)
+        assert metered.next_sample(2).memory == before
+        metered.current.is_left = lambda: False
+        assert metered.next_sample(2).memory > before + (90 << 20), len(kept)
 
 
 def test_device_memory_is_sampled_if_the_backend_reports_it(metered, xlac):

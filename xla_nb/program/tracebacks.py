@@ -134,6 +134,13 @@ def innermost(thread: int, labels: Container[str]) -> str:
     return f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else ""
 
 
+def is_in_ours(thread: int) -> bool:
+    """Whether a thread is in code of this package, which the function that it runs may have called
+    or have returned to."""
+    frame = sys._current_frames().get(thread)
+    return frame is not None and frame.f_code.co_filename.startswith(f"{_OURS}/")
+
+
 def _without_ours(frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
     return [frame for frame in frames if _OURS not in Path(frame.filename).parents]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar
@@ -61,8 +62,27 @@ class _Waits(Stopwatch):
         return self
 
 
-#: Those of ranks by the thread that runs them.
+#: Those of ranks, and seconds of those that have ended, by the thread that runs them.
 _waits: dict[int, _Waits] = {}
+_ended = defaultdict[int, float](float)
+
+
+class OverPrograms(Stopwatch):
+    """The waits of the calling thread, over all the programs that it runs in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    @property
+    def since(self) -> float | None:
+        waits = _waits.get(self._thread)
+        return waits.since if waits is not None else None
+
+    @property
+    def seconds(self) -> float:
+        waits = _waits.get(self._thread)
+        return _ended[self._thread] + (waits.seconds if waits is not None else 0.0)
 
 
 def begin() -> Stopwatch:
@@ -73,7 +93,8 @@ def begin() -> Stopwatch:
 
 def end() -> None:
     """Time the calling thread no more."""
-    del _waits[threading.get_ident()]
+    thread = threading.get_ident()
+    _ended[thread] += _waits.pop(thread).seconds
 
 
 def watch_loaders() -> None:

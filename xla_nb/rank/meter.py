@@ -20,7 +20,7 @@ from typing import Any
 
 from xla_nb import memory
 from xla_nb.program import tracebacks
-from xla_nb.rank.asking import Asker
+from xla_nb.rank.asking import askers
 from xla_nb.rank.blocking import Standstill
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.reporting import Book, Progress
@@ -37,6 +37,7 @@ _SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
 _SPANS = 60  # of a loop, of which its rate is
 _KNOWN = 3.0  # seconds of them, from which it is known
+_LATE = 10  # times an item's usual time, after which it is not known any more
 _COMPILING = 0.1  # share of a span, from which it is left out, unless of so many most are:
 _MANY = 8
 _LONGEST = 300  # characters of an operation that a sample carries
@@ -112,8 +113,10 @@ class Rates:
     def __init__(self) -> None:
         self._states: dict[Progress[Any], _Timed] = {}
 
-    def look(self, loops: list[Progress[Any]], compiled: float = 0.0) -> tuple[Loop, ...]:
-        """compiled: seconds of compiling until now."""
+    def look(
+        self, loops: list[Progress[Any]], compiled: float = 0.0, now: float = 0.0
+    ) -> tuple[Loop, ...]:
+        """compiled: seconds of compiling until `now`."""
         before, self._states = self._states, {}
         for loop in loops:
             state = before.get(loop)
@@ -127,11 +130,18 @@ class Rates:
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=state.rate,
+                rate=None if _stands(loop, state.rate, now) else state.rate,
                 finished=loop.finished,
             )
             for loop, state in self._states.items()
         )
+
+
+def _stands(loop: Progress[Any], rate: float | None, now: float) -> bool:
+    """Whether its next item takes so much longer than others that nobody knows when it goes on."""
+    if loop.finished or rate is None:
+        return False
+    return now - loop.at > max(_KNOWN, _LATE / rate)
 
 
 class Meter:
@@ -139,8 +149,8 @@ class Meter:
     works in a `with` statement.
 
     changes    finds out why each step compiles, if it does
-    asker      whose answer the thread may wait for
-    returned   whether the function has, and its result is on its way"""
+    returned   whether the function has, and its result is on its way
+    is_left    whether the thread is in none of the function's code, as soon as that is so"""
 
     def __init__(
         self,
@@ -163,8 +173,8 @@ class Meter:
         self._gauges, self._request, self._answer = gauges, request, answer
         self._every, self._sampler, self._losses, self._lock = every, sampler, losses, lock
         self.changes: StepChanges | None = None
-        self.asker: Asker | None = None
         self.returned: Callable[[], bool] = lambda: False
+        self.is_left: Callable[[], bool] = lambda: False
         #: What was counted before: of torch_xla, seconds in collectives and for the lock, its uses.
         self._before: tuple[Counts, float, float, int] = _NOTHING, 0.0, 0.0, 0
         self._rests: float | None = None  # since when, as the last sample has it
@@ -283,12 +293,14 @@ class Meter:
         counts, all_waited = self._counts(), self._gauges.waited()
         waited, usual = all_waited or (None, 0.0)
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
-        question = self.asker.waiting if self.asker is not None else None
+        asker = askers.of(self._entry)
+        question = asker.waiting if asker is not None else None
         collective = self._gauges.waiting()
         waiting = lock_wait or question or collective
         returned = self.returned()
-        if not returned or self._memory is None:  # then what its function held is gone
-            self._memory = memory.own.nbytes
+        taken_now = memory.own.nbytes
+        if self._memory is None or not (returned or self.is_left()):  # else what it held is gone
+            self._memory = taken_now
         _, waited_before, lock_before, taken_before = self._before
         lock_waited, taken = self._lock_counts()
         compiling = self._compiling.lasting(counts, clock)
@@ -330,7 +342,7 @@ class Meter:
             returned=returned,
             locks=taken - taken_before,
             fallbacks=counts.fallbacks,
-            loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting),
+            loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting, now),
         )
 
     def _stand(self, waiting: PendingCollective | None) -> None:

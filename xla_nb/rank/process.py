@@ -27,7 +27,7 @@ from xla_nb.program import tracebacks
 from xla_nb.protocol import events, hostile
 from xla_nb.protocol.definitions import Definitions
 from xla_nb.protocol.order import HostGroup
-from xla_nb.rank import cells, entries, reporting
+from xla_nb.rank import cells, entries, loading, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
@@ -199,7 +199,8 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     idle = Stopwatch()
     idle.start()
     # What a live rank does is sampled over all its programs, beside the samples of each.
-    book = reporting.Book(job.program.record.of_rank(index, "history"), idle=idle)
+    history, waits = job.program.record.of_rank(index, "history"), loading.OverPrograms()
+    book = reporting.Book(history, idle=idle, loading=waits)
     with job.program.meter(index, book, job.runtime, job.lock, job.sampler):
         try:
             _take_cells(job, line, index, info, idle)

@@ -9,11 +9,13 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.protocol import events, hostile, parcel, refusals, results
 from xla_nb.protocol.channel import Sender
@@ -104,11 +106,12 @@ class OnRank:
         book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
         book.turned = lambda **what: program.sender.send(events.FigureTurned(rank=rank, **what))
         displays.screens.begin(displays.Screen(record, rank, losses))
-        asker = asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
+        asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
         meter = program.meter(rank, book, self.runtime, self.lock, self.sampler)
         meter.count_from_now()
-        meter.changes, meter.asker = StepChanges(program.table.sources), asker
+        meter.changes = StepChanges(program.table.sources)
         meter.returned = lambda: rank in program.returned
+        meter.is_left = functools.partial(tracebacks.is_in_ours, threading.get_ident())
         try:
             with meter:
                 return self._returned()

@@ -23,7 +23,11 @@ class OfRank(Generic[T]):
         """What it had."""
         return self._by_thread.pop(threading.get_ident(), None)
 
+    def of(self, thread: int) -> T | None:
+        """That of the rank that a thread runs."""
+        return self._by_thread.get(thread)
+
     def here(self) -> T | None:
         """The calling rank's; in a thread that the user started, the process's first one."""
-        own = self._by_thread.get(threading.get_ident())
+        own = self.of(threading.get_ident())
         return own if own is not None else next(iter(self._by_thread.values()), None)

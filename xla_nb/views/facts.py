@@ -5,6 +5,7 @@ A new figure on the cards is one field of record/sample.py and one line of `_FAC
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -190,8 +191,16 @@ def figure(number: float, digits: int = 4) -> str:
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks of an axis, with as many digits as it takes to tell them apart."""
-    return told_apart(ticks, figure, 4)
+    """The ticks of an axis: whole ones as figures, others with as many digits as they have between
+    them."""
+    if all(tick == int(tick) and abs(tick) < 1e9 for tick in ticks):
+        return [figure(tick) for tick in ticks]
+    near = min((abs(b - a) for a, b in itertools.pairwise(sorted({*ticks}))), default=0.0) / 20
+    for digits in range(4, 17):
+        words = [f"{tick:.{digits}g}" for tick in ticks]
+        if all(abs(float(word) - tick) <= near for word, tick in zip(words, ticks, strict=True)):
+            break
+    return words
 
 
 def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: int) -> list[str]:

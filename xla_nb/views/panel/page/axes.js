@@ -15,9 +15,8 @@ function ticks(low, high, wanted) {
 /** With as many digits as tell it from the next. */
 function tickText(value, step) {
 	const power = (x) => Math.floor(Math.log10(Math.abs(x)) + 1e-9);
-	const last = power(step);
-	if (Math.abs(value) < 1e6 && last > -5) return last < 0 ? value.toFixed(-last) : count(value);
-	return value ? value.toExponential(Math.max(0, power(value) - last)).replace("e+", "e") : "0";
+	if (step >= 1 && Math.abs(value) < 1e6) return count(value);
+	return value ? value.toPrecision(1 + Math.max(0, power(value) - power(step))).replace("e+", "e") : "0";
 }
 
 /** The labels of an axis: numbers within [low, high], and how they are written. */

@@ -7,7 +7,7 @@ import { tint } from "./gauges.js";
 import { labels, logLabels, nearest, reach } from "./axes.js";
 import { bundle, smoothed, trace } from "./curves.js";
 
-const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [58, 22, 6, 18, 96]; // of a chart, in pixels
+const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [80, 22, 6, 18, 96]; // of a chart, in pixels
 export const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
 
 export class Chart {
