@@ -64,7 +64,7 @@ class _Noted(importlib.abc.MetaPathFinder):
     """Notes when modules are imported, also again, and in which order; finds none of them."""
 
     def __init__(self) -> None:
-        self.times: dict[str, int] = {}
+        self.times = dict.fromkeys(sys.modules, time.time_ns())  # of those, not later than now
         self._names: list[str] = []
 
     def find_spec(
