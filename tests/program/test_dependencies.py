@@ -24,6 +24,34 @@ def test_rank_is_not_a_global_of_a_function(notebook):
     assert re.search(r"'rank' is not defined.*Make it a parameter", note)
 
 
+def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
+    notebook,
+):
+    notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
+    program = notebook.build("where()")
+    assert notebook.rank(program) == (0, "xla:0")
+    told = "Cell In[1], line {} of `where`: here `{}` is each rank's own, not the notebook's. "
+    told += "To use the notebook's, pass it to the function as an argument"
+    assert program.once == (told.format(3, "device"), told.format(4, "rank"))
+
+
+@pytest.mark.parametrize(
+    ("before", "cell"),
+    [
+        ("rank = 7\ndef where(): return 1", "rank, where()"),
+        ("def where(): return rank", "where()"),
+        ("rank = 7\ndef where(rank): return rank", "where(rank)"),
+        ("rank = 7\ndef where(): return rank", "rank = 3\nwhere()"),
+        ("rank = 7\ndef where(): return rank", "def f(i): return where()"),
+    ],
+)
+def test_nothing_is_told_of_rank_where_nobody_reads_the_notebooks_or_who_does_gets_it(
+    notebook, before, cell
+):
+    notebook.run(before)
+    assert notebook.build(cell).once == ()
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -65,6 +65,7 @@ class Dependencies:
     def __init__(self, scope: Scope) -> None:
         self.sources: dict[str, str] = {}
         self.notes: list[str] = []
+        self.once: list[str] = []
         self.restored: tuple[str, ...] = ()
         self.details: dict[str, str] = {}
         self.named: dict[str, object] = {}
@@ -75,6 +76,8 @@ class Dependencies:
         self._sent = scope.sent
         self._remote = scope.remote
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
+        if self._sent is not None:  # each program of live ranks gets them, a call too
+            self._known |= RANK_NAMES
         self._read: set[str] = set()
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
@@ -143,6 +146,7 @@ class Dependencies:
                 break
             self._need(fresh)
         self.notes += self._missing.check(live)
+        self.once += self._missing.shadowed(live, self._shadowed)
         self._vet(live)
         sent = {*self._roots, *live.used, *live.named} - {ARGUMENTS}
         if self._sent is not None:
@@ -196,6 +200,11 @@ class Dependencies:
             return False
         return all(part is not python_s for part in origins.unwrapped(held))
 
+    @property
+    def _shadowed(self) -> Set[str]:
+        """Names of the notebook's that each rank has for itself."""
+        return RANK_NAMES & self._known & self._values.keys()
+
     def _held(self) -> tuple[Collection[str], ...]:
         return self._known, self._bound, self._values
 
@@ -212,14 +221,14 @@ class Dependencies:
     def _about(self) -> tuple[dict[str, object], Labelled, set[str], Set[str]]:
         """What the notebook holds, how its code is labelled, which names' definitions travel as
         source, and which every module has."""
+        theirs = _MODULE_NAMES | self._remote | self._shadowed
         held = {
             name: value
             for name, value in self._values.items()
-            if name not in _MODULE_NAMES | self._remote
-            and (name not in _BUILTINS or self._shadows(name))
+            if name not in theirs and (name not in _BUILTINS or self._shadows(name))
         }
         newer = self._bound - self._roots.keys()
-        return held, self._cells.labelled, newer, self._known
+        return held, self._cells.labelled, newer, self._known - self._shadowed
 
     def _refusal(self, live: Live, args: tuple[object, ...]) -> str:
         """What cannot be packed, the innermost that has a name, and why not."""
