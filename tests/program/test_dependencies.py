@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.errors import ShippingError
-from xla_nb.program.build import Cell
+from xla_nb.program.build import Cell, build_call
+from xla_nb.protocol.order import ARGUMENTS
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
@@ -138,6 +139,15 @@ def test_a_function_whose_default_cannot_be_sent_is_refused_with_its_line(notebo
     told = r"Cannot send `g` \(builtins.function, defined in Cell In\[1\], line 3\) to ranks: it"
     with pytest.raises(ShippingError, match=told):
         notebook.build("def f(i): return g()")
+
+
+def test_a_list_among_the_arguments_goes_under_its_name_too(notebook):
+    notebook.run("history = []\ndef f(i, held, *rest): return held")
+    args = notebook.values["history"], [], 3
+    program = build_call(notebook.values["f"], notebook.scope, args=args, name="c")
+    namespace = vars(notebook.load(program))
+    assert namespace["history"] is namespace[ARGUMENTS][0]
+    assert "history" in program.details
 
 
 def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):

@@ -21,12 +21,11 @@ from xla_nb.program.imports import Imports, imported_as
 from xla_nb.program.missing import MissingNames
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES, CellSplit
-from xla_nb.protocol import pickling, refusals
+from xla_nb.protocol import parts, pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.live_units import LiveUnits
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import is_ready
 from xla_nb.protocol.units import Sent
 
 #: The name of a function that the notebook has under none.
@@ -129,6 +128,8 @@ class Dependencies:
 
         Raises ProgramError and ShippingError.
         """
+        if self._sent is None:
+            self._roots |= self._named(args)
         asked: set[str] = set()
         while True:
             live = self._units() if self._sent else self._live()
@@ -154,6 +155,12 @@ class Dependencies:
             sent &= self._sent.names
         self._remember(live, args, sent)
         return parcel
+
+    def _named(self, args: tuple[object, ...]) -> dict[str, object]:
+        """The lists and dicts among the arguments, by the notebook's names: a rank tells by these
+        which it has changed."""
+        plain = [value for value in args if type(value) in parts.CONTAINERS]
+        return {name: one for one in plain for name in origins.names_of(one, self._values)[:1]}
 
     def _packed(self, args: tuple[object, ...], live: Live) -> Packed:
         if self._sent is None:
@@ -278,7 +285,7 @@ class Dependencies:
         self.named = live.named
         self.restored = tuple(sorted(sent))
         known = live.used | self._roots
-        data = ((n, known[n]) for n in self.restored if n in known and not is_ready(known[n]))
+        data = ((n, known[n]) for n in self.restored if n in known and not parts.is_ready(known[n]))
         self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
         self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.texts():
