@@ -132,6 +132,25 @@ def test_a_local_module_edited_between_two_runs_is_the_new_one(notebook, tmp_pat
     notebook.ok(f"sys.path.remove({str(tmp_path)!r})")
 
 
+def test_a_file_that_is_written_again_after_its_import_is_the_ranks_and_a_note_tells(
+    notebook, tmp_path
+):
+    file = tmp_path / "helper_written.py"
+    notebook.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
+    notebook.ok(f"%%writefile {file}\nRATE = 1\ndef f(): return 'old', RATE")
+    notebook.ok("import helper_written")
+    notebook.ok(f"%%writefile {file}\nRATE = 20\ndef f(): return 'newer', RATE")
+    shown = notebook.ok(spawn("def f(rank):\n    return helper_written.f()", "-o written"))
+    assert notebook.value("written[1], helper_written.f()") == "(('newer', 20), ('old', 1))"
+    told = "note: the file of `helper_written` was changed since the notebook imported it: ranks "
+    assert f"{told}have what it said when they imported it" in shown.data["text/plain"]
+    notebook.ok("import importlib; importlib.reload(helper_written)")
+    shown = notebook.ok(spawn("def f(rank):\n    return helper_written.f()", "-o written"))
+    assert notebook.value("written[1] == helper_written.f()") == "True"
+    assert "was changed" not in shown.data["text/plain"]
+    notebook.ok(f"sys.path.remove({str(tmp_path)!r})")
+
+
 def test_ranks_have_the_notebooks_directory_environment_and_what_env_adds(notebook, tmp_path):
     notebook.ok(
         f"import os; home = os.getcwd(); os.chdir({str(tmp_path)!r}); os.environ['MY'] = '1'"

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.errors import ShippingError
-from xla_nb.program.build import Cell
+from xla_nb.program.build import Cell, build_call
+from xla_nb.protocol.order import ARGUMENTS
 
 notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
@@ -22,6 +23,34 @@ local = pytest.fixture(importable_folder)
 def test_rank_is_not_a_global_of_a_function(notebook):
     (note,) = notebook.build("def f(i): return rank").notes
     assert re.search(r"'rank' is not defined.*Make it a parameter", note)
+
+
+def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
+    notebook,
+):
+    notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
+    program = notebook.build("where()")
+    assert notebook.rank(program) == (0, "xla:0")
+    told = "Cell In[1], line {} of `where`: here `{}` is each rank's own, not the notebook's. "
+    told += "To use the notebook's, pass it to the function as an argument"
+    assert program.once == (told.format(3, "device"), told.format(4, "rank"))
+
+
+@pytest.mark.parametrize(
+    ("before", "cell"),
+    [
+        ("rank = 7\ndef where(): return 1", "rank, where()"),
+        ("def where(): return rank", "where()"),
+        ("rank = 7\ndef where(rank): return rank", "where(rank)"),
+        ("rank = 7\ndef where(): return rank", "rank = 3\nwhere()"),
+        ("rank = 7\ndef where(): return rank", "def f(i): return where()"),
+    ],
+)
+def test_nothing_is_told_of_rank_where_nobody_reads_the_notebooks_or_who_does_gets_it(
+    notebook, before, cell
+):
+    notebook.run(before)
+    assert notebook.build(cell).once == ()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +139,15 @@ def test_a_function_whose_default_cannot_be_sent_is_refused_with_its_line(notebo
     told = r"Cannot send `g` \(builtins.function, defined in Cell In\[1\], line 3\) to ranks: it"
     with pytest.raises(ShippingError, match=told):
         notebook.build("def f(i): return g()")
+
+
+def test_a_list_among_the_arguments_goes_under_its_name_too(notebook):
+    notebook.run("history = []\ndef f(i, held, *rest): return held")
+    args = notebook.values["history"], [], 3
+    program = build_call(notebook.values["f"], notebook.scope, args=args, name="c")
+    namespace = vars(notebook.load(program))
+    assert namespace["history"] is namespace[ARGUMENTS][0]
+    assert "history" in program.details
 
 
 def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):

@@ -39,6 +39,17 @@ def test_a_name_of_the_ranks_is_not_missing_in_a_function_of_the_notebook(
     assert notebook.cell("f()") == 3
 
 
+def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_and_is_told(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.run("rank = 7\ndef where(): return rank")
+    assert notebook.cell("where()") == 0
+    assert (
+        "line 2 of `where`: here `rank` is each rank's own" in notebook.program("where()").once[0]
+    )
+    assert notebook.program("1").once == ()
+
+
 def test_a_name_that_nobody_has_is_missing(notebook: LiveNotebook) -> None:
     with pytest.raises(NameError):
         notebook.cell("gone")

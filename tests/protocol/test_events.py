@@ -14,6 +14,7 @@ SAMPLES = [
     events.JobStarted(pid=1, host="here", ranks=4, simulated=True),
     events.RankStarted(rank=0, local_rank=0, pid=2, device="xla:0"),
     events.RankFinished(rank=0, preview="1", nbytes=10),
+    events.Changed(names=("history",), in_cell=True),
     events.RankFailed(rank=1, kind="ValueError", message="m", text="t", place="p", where="w"),
     events.RankStopped(rank=2),
     events.RankAt(rank=2, place="Cell In[1], line 3", stack="…"),

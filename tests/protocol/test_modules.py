@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 import textwrap
+import time
 import warnings
 
 import pytest
@@ -278,6 +279,17 @@ def seen(local):
     found = Modules()
     found.look()
     return found
+
+
+def test_a_file_that_is_changed_after_an_import_from_before_all_looks_is_edited(local):
+    path = local / "from_before.py"
+    path.write_text("LIMIT = 1\n")
+    importlib.import_module("from_before")
+    time.sleep(0.02)  # the times of files are not exact
+    seen = Modules()
+    path.write_text("LIMIT = 20\n")
+    seen.look()
+    assert seen.is_edited("from_before")
 
 
 def test_what_a_module_has_got_since_is_known_at_a_look(seen, monkeypatch):

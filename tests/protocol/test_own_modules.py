@@ -292,8 +292,8 @@ def test_what_cannot_be_sent_is_told(notebook, helper):
 
 
 _EDITED = (
-    "the file of `helper` was changed since the notebook imported it: ranks have what it says now, "
-    "not what the notebook has in `helper`"
+    "the file of `helper` was changed since the notebook imported it: ranks have what it said when "
+    "they imported it, not what the notebook has in `helper`"
 )
 
 

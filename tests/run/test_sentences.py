@@ -38,6 +38,27 @@ def test_a_good_run_is_told_in_one_line():
     assert sentences.details(state) == []
 
 
+def test_what_ranks_have_changed_and_do_not_return_is_told_once_all_have_finished():
+    done = [finished(r) for r in range(3)]
+    told = "Ranks changed `best`; the notebook's is as it was. Return it from the function."
+    state = run_of(events.Changed(names=("best",)), *done)
+    assert sentences.changes(state) == ""
+    state.apply(finished(3))
+    assert sentences.changes(state) == told
+    state.apply(events.StopRequested(why="Stopped"))
+    assert sentences.changes(state) == ""
+    assert sentences.changes(run_of(events.Changed(names=("best",)), *done, failed(3))) == ""
+
+
+def test_several_that_a_cell_has_changed_are_told_together():
+    changed = events.Changed(names=("best", "history"), in_cell=True)
+    state = run_of(changed, *(finished(r) for r in range(4)))
+    assert sentences.changes(state) == (
+        "Ranks changed `best` and `history`; the notebook's are as they were. End the cell with "
+        "them to get them."
+    )
+
+
 def test_the_headline_names_the_first_rank_to_fail_and_its_line():
     state = run_of(failed(2, "first", line=7))
     headline = "Rank 2 failed at Cell In[3], line 7: ValueError: first"

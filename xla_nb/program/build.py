@@ -43,15 +43,15 @@ class Program:
     `label` names what was launched. The module imports `imports`, for what that does, and has the
     values in `parcel`, among them `restored` and the entry's arguments; then its `sections` are
     executed, the last of which is the cell's own `module`, if it has one. `details` describe those
-    values that are no code, for errors. `body` is what every rank then runs in the module's
+    values that are no code. `body` is what every rank then runs in the module's
     namespace, where the cell is plain statements; else ranks call `entry` with their index and the
     arguments, and have bound `binds` by that. `named` are the functions and classes that the
     notebook has as well, by the names by which results refer to them. `futures` are in force for
-    the module and the body. `script` is a script's file and, if `python -m` was given
-    one, the name of its module. `notes` are for the user. `drops`: None takes the place of a result
-    that cannot be sent. `both` are the names of a live cell that are the ranks', and that the
-    notebook has too, with what it has imported under them. `magic` is the one that launches the
-    cell, "" for a function.
+    the module and the body. `script` is a script's file and, if `python -m` was given one, the name
+    of its module. `notes` are for the user, `once` those to be told once in a session. `drops`:
+    None takes the place of a result that cannot be sent. `both` are the names of a live cell that
+    are the ranks', and that the notebook has too, with what it has imported under them. `magic` is
+    the one that launches the cell, "" for a function.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Program:
     futures: tuple[str, ...] = ()
     script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
     drops: bool = False
     both: Mapping[str, str] = field(default_factory=dict)
     magic: str = ""
@@ -170,6 +171,7 @@ def _assembled(
         futures=tuple(sorted(needs.futures)),
         script=needs.script,
         notes=tuple(needs.notes),
+        once=tuple(needs.once),
         both=needs.both,
         **fields,
     )

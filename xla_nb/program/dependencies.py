@@ -21,12 +21,11 @@ from xla_nb.program.imports import Imports, imported_as
 from xla_nb.program.missing import MissingNames
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES, CellSplit
-from xla_nb.protocol import pickling, refusals
+from xla_nb.protocol import parts, pickling, refusals
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.live_units import LiveUnits
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.parts import is_ready
 from xla_nb.protocol.units import Sent
 
 #: The name of a function that the notebook has under none.
@@ -65,6 +64,7 @@ class Dependencies:
     def __init__(self, scope: Scope) -> None:
         self.sources: dict[str, str] = {}
         self.notes: list[str] = []
+        self.once: list[str] = []
         self.restored: tuple[str, ...] = ()
         self.details: dict[str, str] = {}
         self.named: dict[str, object] = {}
@@ -75,6 +75,8 @@ class Dependencies:
         self._sent = scope.sent
         self._remote = scope.remote
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
+        if self._sent is not None:  # each program of live ranks gets them, a call too
+            self._known |= RANK_NAMES
         self._read: set[str] = set()
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
@@ -126,6 +128,8 @@ class Dependencies:
 
         Raises ProgramError and ShippingError.
         """
+        if self._sent is None:
+            self._roots |= self._named(args)
         asked: set[str] = set()
         while True:
             live = self._units() if self._sent else self._live()
@@ -143,6 +147,7 @@ class Dependencies:
                 break
             self._need(fresh)
         self.notes += self._missing.check(live)
+        self.once += self._missing.shadowed(live, self._shadowed)
         self._vet(live)
         sent = {*self._roots, *live.used, *live.named} - {ARGUMENTS}
         if self._sent is not None:
@@ -150,6 +155,12 @@ class Dependencies:
             sent &= self._sent.names
         self._remember(live, args, sent)
         return parcel
+
+    def _named(self, args: tuple[object, ...]) -> dict[str, object]:
+        """The lists and dicts among the arguments, by the notebook's names: a rank tells by these
+        which it has changed."""
+        plain = [value for value in args if type(value) in parts.CONTAINERS]
+        return {name: one for one in plain for name in origins.names_of(one, self._values)[:1]}
 
     def _packed(self, args: tuple[object, ...], live: Live) -> Packed:
         if self._sent is None:
@@ -196,6 +207,11 @@ class Dependencies:
             return False
         return all(part is not python_s for part in origins.unwrapped(held))
 
+    @property
+    def _shadowed(self) -> Set[str]:
+        """Names of the notebook's that each rank has for itself."""
+        return RANK_NAMES & self._known & self._values.keys()
+
     def _held(self) -> tuple[Collection[str], ...]:
         return self._known, self._bound, self._values
 
@@ -212,14 +228,14 @@ class Dependencies:
     def _about(self) -> tuple[dict[str, object], Labelled, set[str], Set[str]]:
         """What the notebook holds, how its code is labelled, which names' definitions travel as
         source, and which every module has."""
+        theirs = _MODULE_NAMES | self._remote | self._shadowed
         held = {
             name: value
             for name, value in self._values.items()
-            if name not in _MODULE_NAMES | self._remote
-            and (name not in _BUILTINS or self._shadows(name))
+            if name not in theirs and (name not in _BUILTINS or self._shadows(name))
         }
         newer = self._bound - self._roots.keys()
-        return held, self._cells.labelled, newer, self._known
+        return held, self._cells.labelled, newer, self._known - self._shadowed
 
     def _refusal(self, live: Live, args: tuple[object, ...]) -> str:
         """What cannot be packed, the innermost that has a name, and why not."""
@@ -269,7 +285,7 @@ class Dependencies:
         self.named = live.named
         self.restored = tuple(sorted(sent))
         known = live.used | self._roots
-        data = ((n, known[n]) for n in self.restored if n in known and not is_ready(known[n]))
+        data = ((n, known[n]) for n in self.restored if n in known and not parts.is_ready(known[n]))
         self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
         self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.texts():

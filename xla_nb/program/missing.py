@@ -10,6 +10,7 @@ import ast
 import keyword
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import CodeType
 
 from xla_nb.errors import ProgramError
 from xla_nb.program.cells import Cells
@@ -81,10 +82,8 @@ class MissingNames:
         for name, code in live.absent.items():
             if name in live.assigned or name in missing or self.has(name) or self._is_guarded(name):
                 continue
-            found = self._cells.holding(code)
-            line = names_in([found.node]).required().get(name) if found else None
-            if found is not None and line is not None:
-                missing[name] = f"{found.cell.label}, line {line} of `{code.co_qualname}`"
+            if place := self._place(name, code):
+                missing[name] = place
                 self._binds_any |= not {"globals", "exec"}.isdisjoint(names_in_code(code))
         if self._binds_any:
             return
@@ -93,6 +92,23 @@ class MissingNames:
                 raise ProgramError(f"{place}: {self._lost[name]}. Nothing was run on ranks.")
             why = f"name '{name}' is not defined in this cell or in the notebook."
             yield f"{place}: {why}{self._hint(name)} A rank that gets to that line raises NameError"
+
+    def shadowed(self, live: Live, names: Iterable[str]) -> Iterator[str]:
+        """What to tell of functions of the notebook that read its globals of these names."""
+        for name in sorted(live.absent.keys() & names):
+            if place := self._place(name, live.absent[name]):
+                yield (
+                    f"{place}: here `{name}` is each rank's own, not the notebook's. To use the "
+                    "notebook's, pass it to the function as an argument"
+                )
+
+    def _place(self, name: str, code: CodeType) -> str:
+        """Where code of the notebook reads a name; empty where that is not known."""
+        found = self._cells.holding(code)
+        line = names_in([found.node]).required().get(name) if found else None
+        if found is None or line is None:
+            return ""
+        return f"{found.cell.label}, line {line} of `{code.co_qualname}`"
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""

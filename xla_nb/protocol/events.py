@@ -96,6 +96,15 @@ class RankFinished(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Changed(Event):
+    """The notebook's lists and dicts, by `names`, that rank 0 has changed and does not return.
+    `in_cell`: what ran is a cell without a function."""
+
+    names: tuple[str, ...]
+    in_cell: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankFailed(OfHost):
     """The entry raised, or its value could not be sent.
 

@@ -30,10 +30,7 @@ from xla_nb.protocol import parts
 #: Packages whose objects have the state of the process.
 OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
 _NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0], "__main__", "__mp_main__"}
-_CONTAINERS = {
-    *(dict, list, set, bytearray),
-    *(collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter),
-}
+_CONTAINERS = {*parts.CONTAINERS, bytearray}
 #: What a new interpreter has of mutable objects; an IPython and others put more into `sys`.
 _OF_SYS = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
 
@@ -64,7 +61,7 @@ class _Noted(importlib.abc.MetaPathFinder):
     """Notes when modules are imported, also again, and in which order; finds none of them."""
 
     def __init__(self) -> None:
-        self.times: dict[str, int] = {}
+        self.times = dict.fromkeys(sys.modules, time.time_ns())  # of those, not later than now
         self._names: list[str] = []
 
     def find_spec(

@@ -40,8 +40,8 @@ _AS_IMPORTED = (
     "`{0}.{1}` is on ranks as `import {0}` makes it: what it holds in the notebook cannot be sent"
 )
 _EDITED = (
-    "the file of `{0}` was changed since the notebook imported it: ranks have what it says now, "
-    "not what the notebook has in `{0}`"
+    "the file of `{0}` was changed since the notebook imported it: ranks have what it said when "
+    "they imported it, not what the notebook has in `{0}`"
 )
 
 

@@ -31,6 +31,11 @@ _WORD = r"[^\W\d]\w*"
 _IMPORTS = "IMPORT_NAME", "IMPORT_FROM"
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
+#: Python's own containers that can be changed.
+CONTAINERS = {
+    *(dict, list, set, collections.deque),
+    *(collections.OrderedDict, collections.defaultdict, collections.Counter),
+}
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 ATTRIBUTES = [
     *("__qualname__", "__annotations__", "__module__", "__doc__"),

@@ -21,6 +21,7 @@ from xla_nb.protocol import events, hostile, parcel, refusals, results
 from xla_nb.protocol.channel import Sender
 from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.rank import asking, displays, loader, reporting
+from xla_nb.rank.changes import Changes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Meter, Sampler
 from xla_nb.rank.step_changes import StepChanges
@@ -123,17 +124,29 @@ class OnRank:
     def _returned(self) -> tuple[object, int]:
         if self.program.stopping:  # while this thread of several was not there yet
             raise KeyboardInterrupt
+        changes = self._changes()
         try:
             value = in_this_process(self._call)
         except Exception:
             displays.show_what_is_left(None)
             raise
+        lost = changes.lost(value)
         quiet = value is not None and loader.ends_quietly(self.program.table)
         drawn = displays.show_what_is_left(None if quiet else value)
         self.program.returned.add(self.rank)
+        if lost:
+            in_cell = self.program.table.body is not None
+            self.program.sender.send(events.Changed(names=lost, in_cell=in_cell))
         nbytes = self._send_home(value)
         os.sched_yield()  # what other ranks print comes before what is still to do here
         return None if quiet or drawn else value, nbytes
+
+    def _changes(self) -> Changes:
+        """Of what the notebook has sent by name: none of live ranks, where it stays changed."""
+        program = self.program
+        is_told = self.rank == 0 and program.request.turn is None
+        names = program.table.details if is_told else ()
+        return Changes(program.namespace, names, rebinds=program.table.body is None)
 
     def _call(self) -> object:
         try:

@@ -116,7 +116,8 @@ def launch(
     left_out = torch_settings.left_out()
     for text in program.notes:
         run.take(events.Notice(text=text))
-    for text in [*left_out, *shared, *fit.notices]:  # of the environment, as it is at each launch
+    # Of the environment, as it is at each launch, and of what stays so in the notebook.
+    for text in [*left_out, *shared, *fit.notices, *program.once]:
         run.take(events.Notice(text=text, once=True))
     _follow(run)
     return run

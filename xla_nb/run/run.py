@@ -27,7 +27,7 @@ from xla_nb.run.figures import FigureWatch
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.sentences import shortage
+from xla_nb.run.sentences import changes, shortage
 from xla_nb.run.state import ENDED
 from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
@@ -284,8 +284,9 @@ class Run(RecordedRun):
 
     def _take_or_end(self, event: events.Event | None) -> None:
         """An event; None is the end of all that could tell."""
-        if event is None or isinstance(event, events.JobEnded):
-            self._tell_what_was_short()
+        if event is None or isinstance(event, events.JobEnded):  # all have said what they had to
+            self._tell(shortage(self.state, self._last_errors) if self.state.troubled else "")
+            self._tell(changes(self.state))
             conclusions.conclude(self, self.label, conclusions.at_end)
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
@@ -295,9 +296,7 @@ class Run(RecordedRun):
             return
         self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 
-    def _tell_what_was_short(self) -> None:
-        """Once all processes have ended, and so said all they had to."""
-        sentence = shortage(self.state, self._last_errors) if self.state.troubled else ""
+    def _tell(self, sentence: str) -> None:
         if sentence:
             self.take(events.Notice(text=sentence))
 

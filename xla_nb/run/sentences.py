@@ -27,6 +27,7 @@ from xla_nb.wording import (
 
 _TOLD = 300  # characters of an error that the headline tells in full, so that nothing else does
 _LABEL, _CELLS = 60, 3  # characters of a cell's label, and cells that are named
+_NAMES = 5  # variables that are named
 
 
 @dataclass(frozen=True)
@@ -380,6 +381,20 @@ def _stopped_where(rank: RankState) -> str:
         return ""
     by_force = rank.death is not None and rank.only_interrupted
     return f"{', interrupted' if by_force else ''} at {rank.place}"
+
+
+def changes(state: RunState) -> str:
+    """What ranks have changed of the notebook's lists and dicts, which does not come back; empty
+    unless all ranks have finished."""
+    if state.changed is None or state.stopping or not state.ok:
+        return ""
+    names = state.changed.names
+    it, are = ("it", "is as it was") if len(names) == 1 else ("them", "are as they were")
+    advice = f"Return {it} from the function."
+    if state.changed.in_cell:
+        advice = f"End the cell with {it} to get {it}."
+    shown = listed([f"`{name}`" for name in names], most=_NAMES)
+    return f"Ranks changed {shown}; the notebook's {are}. {advice}"
 
 
 # ---------------------------------------------------------------- what was short

@@ -154,7 +154,7 @@ class RunState:
     answer to; `bound`: what a program of live ranks has bound there, `unopened`: the ranks that
     could not open what it brought; `group`: these are live ranks, `programs`: what they have been
     given, `ending`: why they end, once they are to; `conclusions`: what it suffers from, by
-    kind."""
+    kind; `changed`: what of the notebook's a rank has changed and does not return."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -176,6 +176,7 @@ class RunState:
     programs: Programs = field(default_factory=Programs)
     ending: str = ""
     conclusions: dict[str, events.Concluded] = field(default_factory=dict)
+    changed: events.Changed | None = None
 
     def apply(self, event: events.Event) -> None:  # noqa: PLR0912, PLR0915
         """Take one event in."""
@@ -242,6 +243,8 @@ class RunState:
                 rank.end("finished", event.at)
                 if self.hang is not None and event.rank in self.hang.report.ranks:
                     self._end_hang(f"Rank {event.rank} returned")
+            case events.Changed():
+                self.changed = event
             case events.RankFailed():
                 rank = self._failed(event)
                 if event.follows and self.stopping:  # of the stop, as of any rank's end

@@ -1,0 +1,70 @@
+"""What ranks write into lists and dicts of the notebook is lost, and a line of the run says so."""
+
+import pytest
+
+HISTORY = "Ranks changed `{}`; the notebook's is as it was. Return it from the function."
+TRAIN = "def train(rank): {0}['loss'].append(0.5)"
+
+
+def note(shown):
+    """The lines of a cell's picture that are notes."""
+    lines = shown.data.get("text/plain", "").splitlines()
+    return [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
+
+
+def test_a_dict_that_a_launched_function_changes_is_told_in_the_cell_and_as_text(notebook):
+    notebook.ok("lost_a = {'loss': []}")
+    shown = notebook.ok("%%xla_spawn -n 2 -o lost_run\n" + TRAIN.format("lost_a"))
+    assert note(shown) == [HISTORY.format("lost_a")]
+    assert HISTORY.format("lost_a").replace("'", "&#x27;") in shown.page
+    again = notebook.ok("%%xla_spawn -n 2 --view text\n" + TRAIN.format("lost_a"))
+    assert again.stderr.splitlines() == [HISTORY.format("lost_a")]
+    assert notebook.value("lost_a") == "{'loss': []}"
+    notebook.ok("import xla_nb\nlost_again = xla_nb.open_run(lost_run.name)")
+    assert notebook.value("[one.text for one in lost_again.state.notices]") == repr(
+        [HISTORY.format("lost_a")]
+    )
+
+
+def test_so_it_is_with_an_argument_of_xmp_spawn_and_with_several(notebook):
+    notebook.ok("lost_b, lost_c = [None] * 4, {}")
+    shown = notebook.ok(
+        "import torch_xla.distributed.xla_multiprocessing as xmp\n"
+        "def lost_fn(rank, given): given[rank] = lost_c[rank] = rank\n"
+        "xmp.spawn(lost_fn, args=(lost_b,), nprocs=2)"
+    )
+    told = "Ranks changed `lost_b` and `lost_c`; the notebook's are as they were. "
+    assert told + "Return them from the function." in str(
+        [message["content"].get("data") for message in shown.messages]
+    )
+
+
+def test_a_cell_without_a_function_is_told_what_it_changes_and_not_what_it_binds(notebook):
+    notebook.ok("lost_d, lost_e = [0] * 4, [1, 2]")
+    shown = notebook.ok("%%xla_spawn -n 2\nlost_d[rank] = 7\nlost_e = lost_e[rank:]")
+    told = "Ranks changed `lost_d`; the notebook's is as it was. End the cell with it to get it."
+    assert note(shown) == [told]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "lost_f.append(rank); return lost_f",
+        "lost_f.append(rank); return 0.5, lost_f",
+        "return len(lost_f)",
+        "lost_f.append(rank); lost_f.pop()",
+        "mine = lost_f + [rank]",
+    ],
+)
+def test_nothing_is_said_where_nothing_is_lost(notebook, body):
+    notebook.ok("lost_f = [0]")
+    assert note(notebook.ok(f"%%xla_spawn -n 2\ndef f(rank): {body}")) == []
+
+
+def test_nothing_is_said_of_a_run_that_failed_nor_of_live_ranks(notebook):
+    notebook.ok("lost_g = [0]")
+    cell = "def f(rank):\n    lost_g.append(rank)\n    if rank: raise ValueError('boom')"
+    assert "Ranks changed" not in str(notebook.run(f"%%xla_spawn -n 2\n{cell}").messages)
+    shown = notebook.ok("%%xla\nlost_g.append(1)")
+    notebook.ok("%xla_shutdown")
+    assert "Ranks changed" not in str(shown.messages)

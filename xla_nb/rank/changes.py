@@ -1,0 +1,73 @@
+"""What a program changes in lists and dicts of the notebook, of which ranks have copies.
+
+No code of the user's is run: objects are told apart by their identity.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Container, Iterable, Mapping
+from typing import Any
+
+from xla_nb.protocol import parts
+
+_MOST = 10_000  # elements that are looked at, of all values together
+_LOOKED_INTO = {tuple, *parts.CONTAINERS}
+
+
+class Changes:
+    """Compares lists, dicts and such that a namespace has under `names` with what it has there
+    later. `rebinds`: also where that is another object."""
+
+    def __init__(
+        self, namespace: Mapping[str, object], names: Iterable[str], *, rebinds: bool
+    ) -> None:
+        held = {name: namespace.get(name) for name in names}
+        plain = {name: value for name, value in held.items() if _is(value, parts.CONTAINERS)}
+        self._namespace = namespace
+        self._rebinds = rebinds
+        self._most = _MOST // max(1, len(plain))
+        self._before = {n: (id(value), _content(value, self._most)) for n, value in plain.items()}
+
+    def lost(self, result: object) -> tuple[str, ...]:
+        """The names whose values have changed, and are neither the program's result nor directly in
+        it."""
+        now = {name: self._namespace.get(name) for name in self._before}
+        changed = [
+            name
+            for name, (was, content) in self._before.items()
+            if (self._rebinds or id(now[name]) == was)
+            and _content(now[name], self._most) != content
+        ]
+        returned = {id(one) for one in (result, *gc.get_referents(result))} if changed else ()
+        return tuple(name for name in changed if id(now[name]) not in returned)
+
+
+def _content(value: object, most: int) -> list[object]:
+    """The constants and lengths of which a value is made, and the ids of other objects. Of a
+    container that would bring it above so many elements there is the length alone."""
+    content: list[object] = []
+    todo: list[Any] = [value]
+    while todo:
+        one = todo.pop()
+        if _is(one, _LOOKED_INTO):
+            content.append((type(one), len(one)))
+            todo += _elements(one, most - len(content) - len(todo))
+        else:
+            content.append((type(one), one) if _is(one, parts.PLAIN) else id(one))
+    return content
+
+
+def _elements(value: Any, most: int) -> list[object]:
+    """Those of a container that has no more than so many."""
+    if len(value) > most:
+        return []
+    if isinstance(value, dict):  # by its own methods, an OrderedDict hashes its keys
+        return [*dict.keys(value), *dict.values(value)]
+    return list(value)
+
+
+def _is(value: object, kinds: Container[type]) -> bool:
+    """Whether its class is one of Python's own: a metaclass of the user's may say what is equal."""
+    kind = type(value)
+    return type(kind) is type and kind in kinds
