@@ -240,6 +240,7 @@ def _steps(code: CodeType) -> Iterator[_Step]:
         if place in handlers:
             yield _Step(place, "may raise", handlers[place])
         if name in _NAMED:
+            # The lowest bit of LOAD_GLOBAL's says that a call follows.
             about = code.co_names[arg >> 1 if name == "LOAD_GLOBAL" else arg]
             if about not in _IMPLICIT:
                 yield _Step(place, name, about)
