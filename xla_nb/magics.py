@@ -450,9 +450,9 @@ class XlaMagics(_NotebookMagics):
             f"{line}{body}".encode()  # as Python does
             source = self.shell.transform_cell(plain_line_ends(body))  # type: ignore[no-untyped-call]
             tree = ast.parse(source)
+            return bool(words["entry"] or functions(tree)) and not self._ranks_only(tree)
         except (UsageError, *UNREADABLE):
             return False
-        return bool(words["entry"] or functions(tree)) and not self._ranks_only(tree)
 
     def _ranks_only(self, tree: ast.Module) -> Mapping[str, int]:
         """The names that only ranks have and that a top level reads, each with its line."""

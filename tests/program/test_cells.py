@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import linecache
-import textwrap
 
 import pytest
 
@@ -19,12 +18,6 @@ from xla_nb.program.cells import (
     parsed,
     without,
 )
-from xla_nb.program.names import names_in
-
-
-def names(source: str, **options: bool):
-    return names_in(ast.parse(textwrap.dedent(source)).body, **options)
-
 
 # --- text -------------------------------------------------------------------------------------
 
@@ -144,15 +137,6 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
     assert cells.labelled(live("def f(): return 3", "<timed exec>")) is None
 
 
-def test_the_newest_binding_is_the_last_of_the_last_cell():
-    cells = Cells(
-        [Cell("one", "a = 1\na = 2"), Cell("two", "a = 3\na += 1\nb = 1"), Cell("x", "1+")]
-    )
-    found = cells.newest("a")
-    assert found is not None and (found.cell.label, found.node.lineno) == ("two", 2)
-    assert cells.newest("missing") is None
-
-
 # --- what cannot be compiled ------------------------------------------------------------------
 
 
@@ -179,10 +163,3 @@ def test_of_a_long_line_only_what_is_near_the_error_is_shown():
     *_, near, mark = str(refusal.value).splitlines()
     assert near[mark.index("^")] == "!"
     assert len(near) < 130
-
-
-def test_names_are_found_however_deep_the_tree_is():
-    branches = "".join(f"elif a == {n}: b = 1\n" for n in range(600))
-    read = names(f"if a: pass\n{branches}else: c\nx = {'d + ' * 600}d")
-    assert read.required().keys() == {"a", "c", "d"}
-    assert {"b", "x"} <= read.binds

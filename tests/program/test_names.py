@@ -1,4 +1,4 @@
-"""Which names statements bind and read, compared with Python's own symbol tables."""
+"""Which names statements bind and read, also compared with Python's own symbol tables."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.program.bindings import bindings
-from xla_nb.program.names import names_in
+from xla_nb.program.cells import Cell, Cells
+from xla_nb.program.names import bindings, names_in, newest
 
 
 def names(source: str, **options: bool):
@@ -33,7 +33,7 @@ def names(source: str, **options: bool):
         ("f'{a!r:{b}}'", {"a", "b"}, set()),
         ("(a := b) + a", {"b"}, set()),
         ("[x + a for x in b if c]", {"a", "b", "c"}, set()),
-        ("[(y := x) for x in a]\ny", {"a"}, set()),
+        ("[(y := x) for x in a]\ny", {"a", "y"}, set()),
         ("[x for x in x]", {"x"}, set()),
         ("{k: v for k, v in a}", {"a"}, set()),
         ("[t for t[i] in a]", {"a", "t", "i"}, set()),
@@ -43,7 +43,7 @@ def names(source: str, **options: bool):
         ("try: a\nexcept* E as e: e", {"a", "E"}, set()),
         ("import a.b, c as d\na, d, c", {"c"}, set()),
         ("from a import b as c, d\nb, c, d", {"b"}, set()),
-        ("match a:\n case {'k': v, **rest}: v, rest\n case [x, *y] | C(x) as z: x, y, z",
+        ("match a:\n case {'k': v, **rest}: v, rest\n case [x, *y] | C(x, y) as z: x, y, z",
          {"a", "C"}, set()),
         ("if a: b = 1\nb", {"a", "b"}, set()),
         ("if a: b = 1\nelse: b = 2\nb", {"a"}, set()),
@@ -59,7 +59,7 @@ def names(source: str, **options: bool):
         ("class A:\n x = 1\n y = [x for _ in x]", {"x"}, set()),
         ("class A:\n def f(self): return __class__, super()", set(), {"super"}),
         ("class A:\n def f(self, __p): return __g, __p", set(), {"_A__g"}),
-        ("def f(): return f", set(), {"f"}),
+        ("def f(): return f", set(), set()),
         ("async def f():\n async for i in a: i\n async with b as c: c", set(), {"a", "b"}),
         ("x: A = 1", {"A"}, set()),
         ("x: A\nx", {"A", "x"}, set()),
@@ -74,9 +74,9 @@ def test_names_read_now_and_later(source, now, later):
 @pytest.mark.parametrize(
     ("source", "now", "later"),
     [
-        ("def f[T: A](x: T) -> B: return T, c", {"B"}, {"c"}),
+        ("def f[T: A](x: T) -> B: return T, c", {"B"}, {"A", "c"}),
         ("class G[T](B[T]):\n x: T", {"B"}, set()),
-        ("type X[T] = dict[T, A]\nX", set(), set()),
+        ("type X[T] = dict[T, A]\nX", set(), {"dict", "A"}),
         ("class A:\n class I: pass\n def f[T](self, i: I): pass", set(), set()),
     ],
 )
@@ -87,7 +87,7 @@ def test_type_parameters_have_their_own_scope(source, now, later):
 
 def test_annotations_kept_as_text_are_hints():
     found = names("def f(x: A, y: 'B.c | list[C]') -> D: pass", lazy_annotations=True)
-    assert (set(found.now), set(found.hints)) == (set(), {"A", "B", "C", "D", "list"})
+    assert (set(found.now), set(found.hints)) == (set(), {"A", "B", "C", "D", "c", "list"})
 
 
 def test_names_under_except_name_error_are_hints():
@@ -99,14 +99,84 @@ def test_a_name_has_the_line_of_its_first_use():
     assert names("\na\nb\na").now == {"a": 2, "b": 3}
 
 
-def test_dotted_names_and_star_imports_are_recorded():
-    found = names("from m import *\ntorch.utils.data.X(torch.nn)")
-    assert found.stars == ["m"]
-    assert {"torch.utils.data.X", "torch.utils.data", "torch.nn"} <= found.paths
+def test_star_imports_are_recorded():
+    assert names("from m import *\nif a:\n    from n import *").stars == ["m", "n"]
 
 
-def test_names_set_through_global_are_recorded():
-    assert names("def f():\n    global n\n    n = 1").sets == {"n"}
+def test_names_that_a_function_sets_through_global_need_not_come_from_outside():
+    found = names("def f():\n    global n\n    n = 1\nf()\nprint(n)")
+    assert found.required().keys() == {"print"}
+    assert found.binds == {"f", "n"}
+
+
+#: Statements with the names that they may read before they are bound.
+UNBOUND = {
+    "if a: b = 1\nelif c: b = 2\nelse: b = 3\nb": {"a", "c"},
+    "if a: b = 1\nelif c: b = 2\nb": {"a", "c", "b"},
+    "a if (b := c) else b": {"c", "a"},
+    "c and (b := c)\nb": {"c", "b"},
+    "with a: b = 1\nb": {"a"},
+    "with a as c, c.d as e:\n  with e: b = 1\nb": {"a"},
+    "import x\nwith x.suppress(E): b = 1\nb": {"E", "b"},
+    "async with a: b = 1\nb": {"a"},
+    "async for b in a: b\nb": {"a", "b"},
+    "await a\nb = 1\nb": {"a"},
+    "try: b = a\nexcept E: pass\nb": {"a", "E", "b"},
+    "try: import b\nexcept E: b = None\nb": {"E"},
+    "try: a\nexcept E: raise\nelse: b = 1\nb": {"a", "E"},
+    "try: a\nexcept E: b\nelse: b = 1": {"a", "E", "b"},
+    "try: a\nfinally: b = 1\nb": {"a"},
+    "for i in a:\n  try: a\n  except E: b\n  b = 1": {"a", "E", "b"},
+    "for i in a:\n  if i: b = 1; break\nelse: b = 2\nb": {"a"},
+    "for i in a:\n  for j in i: b = j\n  b": {"a", "b"},
+    "for i in a:\n  if i: continue\n  b = 1\nelse: b\ni": {"a", "b", "i"},
+    "while a: b = 1\nb": {"a", "b"},
+    "while True:\n  b = 1\n  if b: break\nb": set(),
+    "while True: a\nb": {"a", "b"},
+    "match a:\n  case 1: b = 1\n  case _: b = 2\nb": {"a"},
+    "match a:\n  case 1: b = 1\nb": {"a", "b"},
+    "for b in a:\n  [b + c for c in b]": {"a"},
+    "for b in a:\n  class A:\n    c = b\n    d = c": {"a"},
+    "a = 1\nclass A:\n  del a": set(),
+    "x = " + " + ".join(f"n{n}" for n in range(300)): {f"n{n}" for n in range(300)},
+    "if a:\n" + "  b = c\n" * 300 + "else: d\nb": {"a", "b", "c", "d"},
+}
+
+
+@pytest.mark.parametrize(("source", "unbound"), UNBOUND.items(), ids=range(len(UNBOUND)))
+def test_a_name_counts_as_bound_where_all_ways_there_bind_it(source, unbound):
+    assert names(source).now.keys() == unbound
+
+
+@pytest.mark.parametrize(
+    ("source", "later"),
+    [
+        ("n = 1\ndef f(): return n", set()),
+        ("def f(): return n\nn = 1\nf()", set()),
+        ("def f(): return n\nn = g()", {"n"}),
+        ("def f(): return n\nf()\nn = 1", {"n"}),
+        ("def f(): return n\nif a: n = 1", {"n"}),
+        ("def f(): return h()\ndef h(): return f()\nf()", set()),
+        ("class A:\n  def f(self): return A, B\nclass B: pass\nA().f()", set()),
+        ("with a:\n  def f(): return n\n  f()\n  n = 1", {"n"}),
+        ("x = list(map(lambda y: x, z))", {"x"}),
+    ],
+)
+def test_a_function_wants_names_that_may_not_be_bound_where_it_is_called(source, later):
+    assert names(source).later.keys() == later
+
+
+def test_what_a_magic_times_is_read_and_binds():
+    timed = "get_ipython().run_line_magic('time', 'x = f(x)')"
+    found = names(f"{timed}\nx")
+    assert (found.now, found.binds) == ({"f": 1, "x": 1}, {"x"})
+    inside = names(f"for i in a:\n    {timed}\nx")
+    assert inside.wanted() == {"a", "get_ipython", "f", "x"}
+    assert inside.required().keys() == {"a", "get_ipython"}
+
+
+def test_words_of_a_command_are_hints():
+    assert names("get_ipython().system('cp {a} $b c')").wanted() == {"get_ipython", "a", "b"}
 
 
 LIBRARY = Path(ast.__file__).parent
@@ -138,10 +208,17 @@ def test_names_agree_with_pythons_own_symbol_tables(file):
         for node in ast.walk(comprehension.target)
         if isinstance(node, ast.Name)
     }
-    implicit = {"__class__"} | inlined
+    implicit = {"__class__", "__name__"} | inlined
     read = {*found.now, *found.later, *found.hints}
     quoted = {name for name in found.hints if name not in expected}
     assert read - found.binds - quoted - implicit == expected - found.binds - implicit
+
+
+def test_names_are_found_however_deep_the_tree_is():
+    branches = "".join(f"elif a == {n}: b = 1\n" for n in range(600))
+    read = names(f"if a: pass\n{branches}else: c\nx = {'d + ' * 600}d")
+    assert read.required().keys() == {"a", "c", "d"}
+    assert {"b", "x"} <= read.binds
 
 
 # --- what is bound ----------------------------------------------------------------------------
@@ -162,7 +239,22 @@ def test_names_agree_with_pythons_own_symbol_tables(file):
         ("[(w := x) for x in y]", {"w"}),
         ("match a:\n    case [x, *y]: pass\n    case {**z} as t: pass", {"x", "y", "z", "t"}),
         ("lambda: (w := 1)", set()),
+        ("x: int", set()),
+        ("x: int = 1", {"x"}),
+        ("x: (y := int)", {"y"}),
+        ("global x\nx = 1", {"x"}),
+        ("if y:\n    global x\n    x = [1]", {"x"}),
+        ("class C:\n    global z\n    z = [3]\n    other = 1", {"C", "z"}),
+        ("class C:\n    class D:\n        global z\n        def z(self): pass", {"C", "z"}),
     ],
 )
 def test_names_bound_by_statements(source, bound):
-    assert bindings(ast.parse(source).body) == bound
+    assert bindings(compile(source, "", "exec", dont_inherit=True)) == bound
+
+
+def test_the_newest_binding_is_the_last_of_the_last_cell():
+    texts = "a = 1\na = 2", "a = 3\na += 1\nb = 1", "def f():\n    global a\n    a = 5", "1+"
+    cells = Cells([Cell(f"cell {n}", text) for n, text in enumerate(texts)])
+    found = newest(cells, "a")
+    assert found is not None and (found.cell.label, found.node.lineno) == ("cell 1", 2)
+    assert newest(cells, "missing") is None

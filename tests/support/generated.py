@@ -2,12 +2,11 @@
 
 The last cell calls and compares all that there is."""
 
-import ast
 from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
-from xla_nb.program.bindings import bindings
+from xla_nb.program.names import bindings
 
 #: What every notebook begins with. `shown` is a value as plain data: objects that are one have one
 #: number.
@@ -233,7 +232,7 @@ def notebooks(draw: st.DrawFn) -> list[str]:
 def probe(cells: list[str]) -> str:
     """A cell with `f`, which uses everything that these cells bind."""
     lines = ["def f(rank):", "    seen, out = {}, {}"]
-    bound = bindings(node for cell in cells[1:] for node in ast.parse(cell).body)
+    bound = bindings(compile("\n".join(cells[1:]), "", "exec"))
     for name in sorted(bound):
         lines.append(f"    out['{name}'] = shown({name}, seen)")
         if name.startswith(("fn", "C", "Sub")):

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
+from typing import TypeAlias
 
 from xla_nb.errors import ProgramError
-from xla_nb.program.bindings import bindings
 
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITION = (*FUNCTION, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
@@ -83,7 +84,7 @@ def parse(cell: Cell, *, awaits: bool = False) -> ast.Module:
     the line and the column."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if awaits else 0
     try:
-        with _quiet():  # what does not parse alone: `return` at top level
+        with quiet():  # what does not parse alone: `return` at top level
             compile(cell.source, cell.label, "exec", flags, dont_inherit=True)
         return _parse(cell.source)
     except UNREADABLE as error:
@@ -100,12 +101,12 @@ def parsed(cell: Cell) -> ast.Module:
 
 @lru_cache(maxsize=512)
 def _parse(source: str) -> ast.Module:
-    with _quiet():
+    with quiet():
         return ast.parse(source)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Suppress the compiler's warnings, which the notebook showed when it ran the cell."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -143,7 +144,7 @@ def _too_deep(source: str) -> int:
 
     def fails(count: int) -> bool:
         try:
-            with _quiet():
+            with quiet():
                 compile("\n".join(lines[:count]), "", "exec", dont_inherit=True)
         except (RecursionError, MemoryError):
             return True
@@ -253,14 +254,6 @@ class Cells:
         yield from self.cells
         yield from self._executed
 
-    def newest(self, name: str) -> Statement | None:
-        """The last top-level statement that binds the name."""
-        for cell in reversed(self.cells):
-            if name in _bound(cell.source):
-                nodes = reversed(parsed(cell).body)
-                return next(Statement(cell, node) for node in nodes if name in bindings([node]))
-        return None
-
     def statements(self) -> Iterator[Statement]:
         """Every top-level statement, oldest first."""
         for cell in self.cells:
@@ -300,12 +293,6 @@ def _holds(cell: Cell, code: CodeType) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _bound(source: str) -> set[str]:
-    """The names that a cell binds."""
-    return {name for node in parsed(Cell("", source)).body for name in bindings([node])}
-
-
-@lru_cache(maxsize=512)
 def _imported(source: str) -> set[str]:
     """The modules that a cell imports at its top level, under no other name."""
     imports = [one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import)]
@@ -334,7 +321,7 @@ def _compiled(tree: ast.Module, filename: str, flags: int) -> list[CodeType]:
 def _codes(tree: ast.Module, filename: str, flags: int) -> list[CodeType]:
     """The code objects of all definitions in the tree."""
     try:
-        with _quiet():
+        with quiet():
             queue = [compile(tree, filename, "exec", flags, dont_inherit=True)]
     except UNREADABLE:
         return []

@@ -19,6 +19,7 @@ from xla_nb.program import ipython_syntax, origins
 from xla_nb.program.cells import GENERATED, Cell, Cells, Section, futures, parsed, span
 from xla_nb.program.imports import Imports, imported_as
 from xla_nb.program.missing import MissingNames
+from xla_nb.program.names import newest
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES, CellSplit
 from xla_nb.protocol import parts, pickling, refusals
@@ -95,10 +96,9 @@ class Dependencies:
         self.futures = plan.futures
         self.notes += plan.notes
         self.notes += [_unknown(star) for star in plan.names.stars if star_names(star) is None]
-        self._bound = plan.names.binds | plan.names.sets
+        self._bound = plan.names.binds
         self._known |= RANK_NAMES
         self._missing.note(plan.names, plan.cell.label)
-        self._imports.paths |= plan.names.paths
         self._imports.read(plan.tree)
         self._need(plan.names.wanted())
         self._read = plan.names.wanted()
@@ -278,8 +278,8 @@ class Dependencies:
 
     def _origin(self, name: str) -> str:
         """The line of the last statement that binds the name."""
-        newest = self._cells.newest(name)
-        return f"{newest.cell.label}, line {span(newest.node)[0]}" if newest else ""
+        bound = newest(self._cells, name)
+        return f"{bound.cell.label}, line {span(bound.node)[0]}" if bound else ""
 
     def _remember(self, live: Live, args: tuple[object, ...], sent: Set[str]) -> None:
         self.named = live.named

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from xla_nb.program import ipython_syntax
 from xla_nb.program.cells import DEFINITION, Cell, Cells, imported_modules, parsed
-from xla_nb.program.names import names_in
 from xla_nb.protocol.own_modules import Uses
 
 
@@ -31,7 +31,7 @@ class Imports:
         self._read |= unread.keys()
         for cell in unread.values():
             nodes = [node for node in parsed(cell).body if isinstance(node, DEFINITION)]
-            self.paths |= names_in(nodes).paths
+            self.paths |= _paths(nodes)
 
     def read(self, code: ast.AST) -> None:
         """Take what source that ranks execute reads of modules."""
@@ -40,6 +40,9 @@ class Imports:
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name):
                     names.add(name)
+                    self.paths.add(_dotted(node))
+                case ast.Call() if timed := ipython_syntax.timed(node):
+                    self.read(timed)
                 case ast.Constant(value=str(text)):
                     names.add(text)
                 case ast.Import(names=aliases):
@@ -86,10 +89,25 @@ class Imports:
         plain = self._cells.modules_imported()
         dotted = {name for name in plain if "." in name and name in sys.modules}
         if dotted:
-            cells = [names_in([statement.node]).paths for statement in self._cells.statements()]
+            cells = (_paths([statement.node]) for statement in self._cells.statements())
             read = self.paths.union(*cells)
             unread = (n for n in dotted if not any(f"{p}.".startswith(f"{n}.") for p in read))
             yield from sorted(unread)
+
+
+def _paths(nodes: Iterable[ast.AST]) -> set[str]:
+    """The dotted names that code reads, as "torch.utils.data", and what each begins with."""
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {_dotted(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)}
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c` for a chain of attributes of a name, else an empty string."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
 def _prefixes(path: str, module: str) -> Iterator[str]:

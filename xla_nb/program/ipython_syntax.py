@@ -57,6 +57,13 @@ def timed(call: ast.Call) -> ast.Module | None:
     return ast.increment_lineno(trees[0], call.lineno - 1) if trees else None
 
 
+def steps(statement: ast.stmt) -> list[ast.stmt]:
+    """The statements that one has `%time` run, else itself."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    code = timed(call) if isinstance(call, ast.Call) else None
+    return code.body if code else [statement]
+
+
 def expanded(call: ast.Call) -> list[str]:
     """What may be names that a command or magic takes from variables (`{name}`, `$name`)."""
     if _escape(call) is None or timed(call) is not None:

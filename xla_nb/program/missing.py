@@ -14,13 +14,15 @@ from types import CodeType
 
 from xla_nb.errors import ProgramError
 from xla_nb.program.cells import Cells
-from xla_nb.program.names import Names, names_in
+from xla_nb.program.names import Names, names_in, newest
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parts import names_in as names_in_code
 from xla_nb.wording import meant
 
+#: What binds names only where a condition holds.
+_CONDITIONAL = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.TryStar | ast.Match
 #: What code uses that binds names, or looks for them, which its text does not show.
 _NAMESPACES = {"globals", "locals", "vars", "exec"}
 
@@ -112,15 +114,13 @@ class MissingNames:
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""
-        written = self._cells.newest(name)
-        if written is None or isinstance(written.node, ast.Delete):
-            return False
-        return name not in names_in([written.node]).certain
+        written = newest(self._cells, name)
+        return written is not None and isinstance(written.node, _CONDITIONAL)
 
     def _hint(self, name: str) -> str:
         if name in RANK_NAMES:
             return " Make it a parameter: only cells without a function have it."
-        written = self._cells.newest(name)
+        written = newest(self._cells, name)
         if written is None:
             public = {n for names in self._held() for n in names if n[:1] != "_"}
             return meant(name, public.difference(keyword.kwlist))

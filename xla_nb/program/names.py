@@ -1,390 +1,213 @@
-"""Which global names statements read, and surely bind, in the order in which Python runs them."""
+"""Which global names statements read and bind, as Python's compiler has them.
+
+Their code tells scopes, class-private names, `global` and type parameters. Only what it does not
+have is taken from the tree.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import dis
+import inspect
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import CodeType
+from typing import Any, NamedTuple, TypeAlias
 
 from xla_nb.program import ipython_syntax
-from xla_nb.program.bindings import Block, Comprehension, Function, bindings, room
+from xla_nb.program.cells import (
+    DEFINITION,
+    FUNCTION,
+    UNREADABLE,
+    Cell,
+    Cells,
+    Statement,
+    future_flags,
+    parsed,
+    quiet,
+)
 
-_MANGLED_BY_CLASS = "__"
-_LONGEST = 5_000  # characters of an annotation: the parser has no room as the visitor has
-DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+State: TypeAlias = frozenset[str]
+_READS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
+_STORES = {"STORE_NAME", "STORE_GLOBAL"}
+_DELETES = {"DELETE_NAME", "DELETE_GLOBAL"}
+_BINDS = _STORES | _DELETES
+_NAMED = _READS | _BINDS
+_RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
+_GOES = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+_LEAVES = {"RAISE_VARARGS", "RERAISE"} | _GOES | _RETURNS
+_JUMPS = frozenset(dis.hasjrel)
+_CACHE = bytes([dis.opmap["CACHE"]])
+_WITH = bytes([dis.opmap["WITH_EXCEPT_START"]])
+#: What Python calls the functions that it makes of expressions and type parameters, and runs there.
+_AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
+#: What the code of classes, annotations and docstrings names.
+_IMPLICIT = {"__name__", "__annotations__", "__doc__"}
+#: The parts of a tree that tell more than code does.
+_TELLING = (ast.Call, *FUNCTION, ast.arg, ast.AnnAssign, ast.ImportFrom, ast.Try, ast.TryStar)
 
 
 @dataclass
 class Names:
-    """The global names of some statements, each with the line of its first use.
+    """The global names of some statements, those read with the line of their first use.
 
-    `now` are read while the statements run, before they bind them; `later` when one of their
-    functions is called, `early` of these maybe before they are bound; `hints` may be missing
-    (annotations kept as text, names under `except NameError`). `binds` are bound by the statements,
-    `certain` on every branch, and `sets` by their functions through `global`. `stars` are the
-    modules of `from m import *`; `paths` are the dotted names read ("torch.utils.data").
+    `now` are read while the statements run, maybe before they bind them; `later` by functions of
+    theirs that may be called before. `hints` may be missing (annotations that are text, names under
+    `except NameError`). `binds` are bound or deleted, also by their functions through `global`.
+    `stars` are the modules of `from m import *`.
     """
 
     now: dict[str, int] = field(default_factory=dict)
     later: dict[str, int] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     binds: set[str] = field(default_factory=set)
-    certain: set[str] = field(default_factory=set)
-    sets: set[str] = field(default_factory=set)
-    early: set[str] = field(default_factory=set)
     stars: list[str] = field(default_factory=list)
-    paths: set[str] = field(default_factory=set)
 
     def required(self) -> dict[str, int]:
         """Names that must come from outside, since nothing here binds them."""
-        inside = self.binds | self.sets
-        return {n: line for n, line in {**self.later, **self.now}.items() if n not in inside}
+        read = {**self.later, **self.now}
+        return {name: line for name, line in read.items() if name not in self.binds}
 
     def wanted(self) -> set[str]:
-        """Names to take from outside if they exist: required, hinted, or maybe not yet bound."""
-        late = {name for name in {**self.later, **self.hints} if name not in self.certain}
-        return late | set(self.now) | self.early | {n for n in self.sets if n not in self.certain}
+        """Names to take from outside if they exist."""
+        return {*self.now, *self.later, *self.hints}
 
 
 def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Names:
     """The global names that these top-level statements bind and read."""
-    reader = _Reader(lazy_annotations)
-    reader.names.binds = bindings(nodes)
-    with room():
-        reader.block(nodes)
-    reader.names.certain = reader.bound
-    return reader.names
+    reader = _Reader()
+    with quiet():
+        for node in (part for one in nodes for part in ipython_syntax.steps(one)):
+            with suppress(SyntaxError):  # of `%time return`, which raises that where it runs
+                reader.take(node, _compiled(node, lazy_annotations))
+    return reader.finished()
 
 
-@dataclass
-class _Scope:
-    """A scope inside the module; `names` are local to it, `globals` declared global in it."""
-
-    kind: str  # "function", "class", "comprehension" or "types" (type parameters)
-    names: set[str] = field(default_factory=set)
-    globals: set[str] = field(default_factory=set)
-    mangler: str = ""
-
-
-class _Reader(ast.NodeVisitor):
-    """Walks statements in the order they run and records the global names each one reads."""
-
-    def __init__(self, lazy_annotations: bool) -> None:
-        self.names = Names()
-        self.bound: set[str] = set()
-        self._lazy = lazy_annotations
-        self._scopes: list[_Scope] = []
-        self._soft = 0
-
-    # Reading and binding one name
-
-    def _read(self, name: str, line: int) -> None:
-        name = self._mangled(name)
-        if self._is_local(name):
-            return
-        if self._soft:
-            self.names.hints.setdefault(name, line)
-        elif any(scope.kind == "function" for scope in self._scopes):
-            self.names.later.setdefault(name, line)
-        elif name not in self.bound:
-            self.names.now.setdefault(name, line)
-
-    def _is_local(self, name: str) -> bool:
-        in_class = True  # a class's names are visible to its own statements, not to nested scopes
-        for scope in reversed(self._scopes):
-            if name in scope.globals:
-                return False
-            if name in scope.names and (in_class or scope.kind != "class"):
-                return True
-            in_class = in_class and scope.kind == "types"
-        return False
-
-    def _bind(self, name: str) -> None:
-        name = self._mangled(name)
-        own = [scope for scope in self._scopes if scope.kind != "comprehension"]
-        scope = own[-1] if own else None
-        if scope is not None and name not in scope.globals:
-            if scope.kind == "class":
-                scope.names.add(name)
-        elif any(outer.kind == "function" for outer in own):
-            self.names.sets.add(name)
-        else:
-            self.bound.add(name)
-            self.names.binds.add(name)
-
-    def _unbind(self, name: str) -> None:
-        if not self._scopes:
-            self.bound.discard(name)
-
-    def _mangled(self, name: str) -> str:
-        if not name.startswith(_MANGLED_BY_CLASS) or name.endswith("__"):
-            return name
-        mangler = next((s.mangler for s in reversed(self._scopes) if s.mangler), "")
-        return f"_{mangler}{name}" if mangler else name
-
-    @contextmanager
-    def _inside(self, scope: _Scope) -> Iterator[None]:
-        self._scopes.append(scope)
-        yield
-        self._scopes.pop()
-
-    @contextmanager
-    def _hinting(self, on: bool) -> Iterator[None]:
-        self._soft += on
-        yield
-        self._soft -= on
-
-    # Expressions
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Store):
-            self._bind(node.id)
-            return
-        self._read(node.id, node.lineno)
-        self.names.paths.add(node.id)
-        if isinstance(node.ctx, ast.Del):
-            self._unbind(node.id)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        path = _dotted(node)
-        if path:
-            self.names.paths.add(path)
-        self.visit(node.value)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        self.generic_visit(node)
-        with self._hinting(True):
-            for name in ipython_syntax.expanded(node):
-                self._read(name, node.lineno)
-        timed = ipython_syntax.timed(node)
-        self._all(timed.body if timed else ())
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self.visit(node.value)
-        self.visit(node.target)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._defaults(node.args)
-        with self._inside(_Scope("function", _parameters(node.args))):
-            self.visit(node.body)
-
-    def _comprehension(self, node: Comprehension) -> None:
-        self.visit(node.generators[0].iter)  # evaluated outside, as Python does
-        targets = {
-            name.id for g in node.generators for name in ast.walk(g.target)
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
-        }  # fmt: skip
-        with self._inside(_Scope("comprehension", targets)):
-            for index, generator in enumerate(node.generators):
-                if index:
-                    self.visit(generator.iter)
-                self._indices_of(generator.target)
-                self._all(generator.ifs)
-            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            self._all(parts)
-
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
-
-    def _indices_of(self, target: ast.expr) -> None:
-        """Read the names that a target reads: `for a[i] in ...` reads both."""
-        for node in ast.walk(target):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                self.visit(node)
-
-    def _all(self, nodes: Iterable[ast.AST | None]) -> None:
-        for node in nodes:
-            if node is not None:
-                self.visit(node)
-
-    # Annotations
-
-    def _annotation(self, node: ast.expr | None) -> None:
-        if node is None:
-            return
-        with self._hinting(self._lazy):
-            self.visit(node)
-        with self._hinting(True):
-            for part in ast.walk(node):
-                if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    self._quoted(part.value, part.lineno)
-
-    def _quoted(self, text: str, line: int) -> None:
-        if len(text) > _LONGEST:
-            return
-        try:
-            tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return
-        for part in ast.walk(tree):
-            if isinstance(part, ast.Name):
-                self._read(part.id, line)
-
-    # Definitions
-
-    def _function(self, node: Function) -> None:
-        self._all(node.decorator_list)
-        self._defaults(node.args)
-        with self._type_parameters(node):
-            for argument in _arguments(node.args):
-                self._annotation(argument.annotation)
-            self._annotation(node.returns)
-            with self._inside(self._function_scope(node)):
-                self.block(node.body)
-        self._bind(node.name)
-
-    visit_FunctionDef = visit_AsyncFunctionDef = _function
-
-    def _function_scope(self, node: Function) -> _Scope:
-        block = Block(node.body)
-        own = (block.names | block.declared) - block.outer | _parameters(node.args) | {"__class__"}
-        return _Scope("function", {self._mangled(name) for name in own}, block.globals)
-
-    def _defaults(self, arguments: ast.arguments) -> None:
-        self._all([*arguments.defaults, *arguments.kw_defaults])
-
-    @contextmanager
-    def _type_parameters(self, node: ast.AST) -> Iterator[None]:
-        """The scope of `[T: Bound]` (Python 3.12); bounds are evaluated lazily."""
-        parameters = getattr(node, "type_params", [])
-        with self._inside(_Scope("types", {p.name for p in parameters})):
-            with self._hinting(True):
-                for parameter in parameters:
-                    self._all([getattr(parameter, "bound", None)])
-                    self._all([getattr(parameter, "default_value", None)])
-            yield
-
-    def visit_TypeAlias(self, node: ast.AST) -> None:
-        """`type X = ...` (Python 3.12), whose value is evaluated lazily."""
-        with self._type_parameters(node), self._hinting(True):
-            self.visit(node.value)  # type: ignore[attr-defined]  # ast.TypeAlias, from 3.12
-        self.visit(node.name)  # type: ignore[attr-defined]
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._all(node.decorator_list)
-        with self._type_parameters(node):
-            self._all([*node.bases, *(keyword.value for keyword in node.keywords)])
-            own = {"__module__", "__qualname__", "__annotations__"}
-            scope = _Scope("class", own, Block(node.body).globals, node.name.lstrip("_"))
-            with self._inside(scope):
-                self.block(node.body)
-        self._bind(node.name)
-
-    # Statements whose parts run in another order than written, or maybe not at all
-
-    def block(self, nodes: Iterable[ast.stmt]) -> None:
-        for node in nodes:
-            before = set(self.bound)
-            self.visit(node)
-            if not self._scopes and not isinstance(node, ast.Import | ast.ImportFrom):
-                calls = node.decorator_list if isinstance(node, DEFINED) else [node]
-                if any(isinstance(part, ast.Call) for one in calls for part in ast.walk(one)):
-                    self.names.early |= self.names.later.keys() - before
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.visit(node.value)
-        self._all(node.targets)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        if isinstance(node.target, ast.Name):
-            self._read(node.target.id, node.lineno)
-        self.visit(node.value)
-        self.visit(node.target)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        in_function = bool(self._scopes) and self._scopes[-1].kind == "function"
-        with self._hinting(in_function):  # Python does not evaluate these
-            self._annotation(node.annotation)
-        self._all([node.value])
-        if node.value is not None or not isinstance(node.target, ast.Name):
-            self.visit(node.target)
-
-    def _perhaps(self, nodes: Iterable[ast.AST]) -> set[str]:
-        """Read what may not run; returns what would be bound after it."""
-        before = set(self.bound)
-        self._all(nodes)
-        after, self.bound = self.bound, before
-        return after
-
-    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
-        self.visit(node.iter)
-        self._perhaps([node.target, *node.body])
-        self._perhaps(node.orelse)
-
-    visit_AsyncFor = visit_For
-
-    def visit_While(self, node: ast.While) -> None:
-        self.visit(node.test)
-        self._perhaps(node.body)
-        self._perhaps(node.orelse)
-
-    def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
-        self.bound = self._perhaps(node.body) & self._perhaps(node.orelse)
-
-    def visit_With(self, node: ast.With) -> None:
-        if any(_suppresses(item.context_expr) for item in node.items):
-            self._perhaps(node.body)
-        else:
-            self.generic_visit(node)
-
-    def visit_Match(self, node: ast.Match) -> None:
-        self.visit(node.subject)
-        for case in node.cases:
-            self._perhaps([case])
-
-    def _try(self, node: ast.Try | ast.TryStar) -> None:
-        before = set(self.bound)
-        with self._hinting(any(_catches_name_error(handler) for handler in node.handlers)):
-            self.block(node.body)
-        self.block(node.orelse)
-        whole, self.bound = self.bound, before
-        self.bound = whole.intersection(*[self._perhaps([handler]) for handler in node.handlers])
-        self.block(node.finalbody)
-
-    visit_Try = visit_TryStar = _try
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        self._all([node.type])
-        if node.name:
-            self._bind(node.name)
-        self.block(node.body)
-        if node.name:
-            self._unbind(node.name)
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self._bind(alias.asname or alias.name.partition(".")[0])
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            if alias.name == "*":
-                self.names.stars.append(node.module or "")
-            else:
-                self._bind(alias.asname or alias.name)
-
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:
-        self.generic_visit(node)
-        if node.name:
-            self._bind(node.name)
-
-    def visit_MatchStar(self, node: ast.MatchStar) -> None:
-        if node.name:
-            self._bind(node.name)
-
-    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
-        self.generic_visit(node)
-        if node.rest:
-            self._bind(node.rest)
+def bindings(code: CodeType) -> set[str]:
+    """The names that the code of statements binds or deletes, conditionally or not, and that of
+    classes there which say `global`."""
+    found = set()
+    for step in _steps(code):
+        if _binds(step, code):
+            found.add(step.about)
+        elif isinstance(step.about, CodeType) and _runs_at_once(step.about):
+            found |= bindings(step.about)
+    return found
 
 
-def _arguments(arguments: ast.arguments) -> list[ast.arg]:
-    plain = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return plain + [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+def newest(cells: Cells, name: str) -> Statement | None:
+    """The last top-level statement that binds the name."""
+    for cell in reversed(cells.cells):
+        if node := _binding(cell.source).get(name):
+            return Statement(cell, node)
+    return None
 
 
-def _parameters(arguments: ast.arguments) -> set[str]:
-    return {argument.arg for argument in _arguments(arguments)}
+@lru_cache(maxsize=512)
+def _binding(source: str) -> dict[str, ast.stmt]:
+    """The names that a cell binds, each with the last statement that does."""
+    found = {}
+    with quiet():
+        for node in parsed(Cell("", source)).body:
+            with suppress(*UNREADABLE):
+                found.update(dict.fromkeys(bindings(_compiled(node)), node))
+    return found
+
+
+def _compiled(node: ast.stmt, lazy_annotations: bool = False) -> CodeType:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    flags |= future_flags(["annotations"]) if lazy_annotations else 0
+    code: CodeType = compile(ast.Module([node], []), "", "exec", flags, dont_inherit=True)
+    return code
+
+
+class _Reader:
+    """Collects the names of statements, in the order in which they run."""
+
+    def __init__(self) -> None:
+        self._names = Names()
+        self._bound = State()
+        self._later: dict[str, int] = {}  # read by functions that nothing can have called yet
+        self._hints: set[str] = set()
+        self._guarded: set[int] = set()  # lines
+
+    def take(self, node: ast.stmt, code: CodeType) -> None:
+        """Take a statement and its code."""
+        telling = [part for part in ast.walk(node) if isinstance(part, _TELLING)]
+        for part in telling:
+            self._text(part)
+        before, self._bound = self._bound, self._read(code, self._bound, False, State())
+        if not isinstance(node, DEFINITION) and any(isinstance(p, ast.Call) for p in telling):
+            self._call(before)
+
+    def finished(self) -> Names:
+        """The names of all that was taken."""
+        self._call(self._bound)
+        self._names.hints.update(dict.fromkeys(self._hints - self._bound, 0))
+        return self._names
+
+    def _call(self, bound: State) -> None:
+        """Any function may be called when these names are bound."""
+        for name in self._later.keys() - bound:
+            self._names.later.setdefault(name, self._later[name])
+        self._later.clear()
+
+    def _read(self, code: CodeType, bound: State, called: bool, around: State) -> State:
+        """Read code with the global names that are bound before it and those of the class `around`
+        it, in a function that is `called` or not; returns the names that are bound after it."""
+        ends = []
+        for step, state in _states(code, bound):
+            known = state if _is_module(code) else bound  # what a class binds is its own
+            binds = _binds(step, code)
+            if binds:
+                self._names.binds.add(step.about)
+            if step.op in _READS or (binds and step.op in _DELETES):
+                seen = {"LOAD_GLOBAL": known, "LOAD_FROM_DICT_OR_GLOBALS": bound | around}
+                if step.about not in seen.get(step.op, state):
+                    self._add(step.about, _line(code, step.place), called)
+            elif isinstance(step.about, CodeType):
+                is_called = called or not _runs_at_once(step.about)
+                self._read(step.about, known, is_called, around | state)
+            elif step.op in _RETURNS:
+                ends.append(state)
+        return State.intersection(*ends) if ends else bound
+
+    def _add(self, name: str, line: int, called: bool) -> None:
+        read = self._later if called else self._names.now
+        read = self._names.hints if line in self._guarded else read
+        read.setdefault(name, line)
+
+    def _text(self, node: ast.AST) -> None:
+        """Take what only the text tells."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Call())):  # get_ipython()
+                self._hints.update(ipython_syntax.expanded(node))
+                if timed := ipython_syntax.timed(node):
+                    inside = names_in(timed.body)
+                    self._hints |= inside.wanted()
+                    self._names.binds |= inside.binds
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                self._names.stars.append(node.module or "")
+            case ast.Try() | ast.TryStar() if any(map(_catches_name_error, node.handlers)):
+                last = node.body[-1]
+                self._guarded.update(range(node.body[0].lineno, (last.end_lineno or 0) + 1))
+            case ast.arg() | ast.AnnAssign():
+                self._hints.update(_annotated(node.annotation))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._hints.update(_annotated(node.returns))
+
+
+def _annotated(node: ast.expr | None) -> Iterator[str]:
+    """The names in an annotation, and those in its texts."""
+    for part in ast.walk(node) if node is not None else ():
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            with suppress(*UNREADABLE):
+                yield from compile(part.value.strip(), "", "eval").co_names
 
 
 def _catches_name_error(handler: ast.ExceptHandler) -> bool:
@@ -392,15 +215,101 @@ def _catches_name_error(handler: ast.ExceptHandler) -> bool:
     return any(isinstance(node, ast.Name) and node.id == "NameError" for node in caught)
 
 
-def _suppresses(node: ast.expr) -> bool:
-    """`contextlib.suppress(…)`, after which the end of a block may not have been reached."""
-    return isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] == "suppress"
+# --- code -------------------------------------------------------------------------------------
 
 
-def _dotted(node: ast.expr) -> str:
-    """`a.b.c` for a chain of attributes of a name, else an empty string."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+class _Step(NamedTuple):
+    """An operation at a place in code: about a name, code that it makes, or where it may go to."""
+
+    place: int
+    op: str
+    about: Any = None
+
+
+def _steps(code: CodeType) -> Iterator[_Step]:
+    """The steps of code that are about global names or other code, or lead elsewhere.
+
+    `dis` finds them as well, but takes longer than all else here.
+    """
+    handlers = _handlers(code) if code.co_exceptiontable else {}
+    places = range(0, len(code.co_code), 2)
+    wide = 0
+    for place, op, low in zip(places, code.co_code[::2], code.co_code[1::2], strict=True):
+        name, arg = dis.opname[op], wide << 8 | low
+        wide = arg if name == "EXTENDED_ARG" else 0
+        if place in handlers:
+            yield _Step(place, "may raise", handlers[place])
+        if name in _NAMED:
+            # The lowest bit of LOAD_GLOBAL's says that a call follows.
+            about = code.co_names[arg >> 1 if name == "LOAD_GLOBAL" else arg]
+            if about not in _IMPLICIT:
+                yield _Step(place, name, about)
+        elif op in _JUMPS:
+            yield _Step(place, name, _target(code, place, arg))
+        elif name in _LEAVES:
+            yield _Step(place, name)
+        elif name == "LOAD_CONST" and isinstance(code.co_consts[arg], CodeType):
+            yield _Step(place, name, code.co_consts[arg])
+
+
+def _handlers(code: CodeType) -> dict[int, int]:
+    """Where code goes on that raises, by the place from which on it may."""
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    return {
+        entry.start: entry.target
+        for entry in entries
+        if "suppress" in code.co_names or not code.co_code.startswith(_WITH, entry.target + 2)
+    }
+
+
+def _target(code: CodeType, place: int, distance: int) -> int:
+    """Where a jump leads to: its distance is from the next operation, caches left out."""
+    back = "BACKWARD" in dis.opname[code.co_code[place]]
+    place += 2
+    while code.co_code.startswith(_CACHE, place):
+        place += 2
+    return place - 2 * distance if back else place + 2 * distance
+
+
+def _states(code: CodeType, bound: State) -> list[tuple[_Step, State]]:
+    """Each step that code may reach, with the names that are bound before it on all ways there."""
+    steps = list(_steps(code))
+    if code.co_flags & inspect.CO_OPTIMIZED:  # a function's, whose own names are others
+        return [(step, bound) for step in steps]
+    places = [step.place for step in steps]
+    found = {0: bound}
+    todo = [0]
+    while todo:
+        n = todo.pop()
+        step, state = steps[n], found[n]
+        if step.op in _STORES:
+            state = state | {step.about}
+        elif step.op in _DELETES:
+            state = state - {step.about}
+        ways = [n + 1] if step.op not in _LEAVES else []
+        if isinstance(step.about, int):
+            ways.append(bisect_left(places, step.about))
+        for way in ways:
+            before = found.get(way, state)
+            if way not in found or not before <= state:
+                found[way] = before & state
+                todo.append(way)
+    return [(steps[n], state) for n, state in sorted(found.items())]
+
+
+def _line(code: CodeType, place: int) -> int:
+    return next(line or 0 for start, end, line in code.co_lines() if start <= place < end)
+
+
+def _is_module(code: CodeType) -> bool:
+    return code.co_name == "<module>"
+
+
+def _runs_at_once(code: CodeType) -> bool:
+    """Whether code runs where it is made: a class's body, a comprehension, type parameters."""
+    return not code.co_flags & inspect.CO_OPTIMIZED or code.co_name.startswith(_AT_ONCE)
+
+
+def _binds(step: _Step, code: CodeType) -> bool:
+    """Whether a step of code binds or deletes a global name."""
+    return step.op in _BINDS and (_is_module(code) or step.op.endswith("_GLOBAL"))

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
 from xla_nb.program import ipython_syntax
-from xla_nb.program.bindings import Function, bindings
 from xla_nb.program.cells import (
     DEFINITION,
     FUNCTION,
     IMPORT,
     Cell,
+    Function,
     Section,
     futures,
     parse,
@@ -119,11 +119,11 @@ def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
     needs what a statement computes.
     """
     stays = [n for n in nodes if not isinstance(n, (*IMPORT, *DEFINITION))]
-    computed = bindings(stays) | RANK_NAMES
+    read = {node: names_in([node], lazy_annotations=lazy) for node in nodes}
+    computed = RANK_NAMES.union(*(read[node].binds for node in stays))
     touched: set[str] = set()
     hoisted = []
-    for node in nodes:
-        names = names_in([node], lazy_annotations=lazy)
+    for node, names in read.items():
         can = node not in stays and not names.binds & touched and not set(names.now) & computed
         if can:
             hoisted.append(node)

@@ -26,8 +26,8 @@ from typing import Any
 
 from xla_nb import old_names
 from xla_nb.program import ipython_syntax
-from xla_nb.program.bindings import bindings
 from xla_nb.program.module_file import ModuleMap, is_restoring
+from xla_nb.program.names import bindings, names_in
 from xla_nb.protocol import absl_flags
 from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import displays, patches
@@ -166,7 +166,7 @@ def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None
             code = _compiled(ast.Expression(one.value), label, "eval", flags)
         else:
             code = _compiled(ast.Module([one], []), label, "exec", flags)
-        steps.append((code, _bound_by(one)))
+        steps.append((code, _bound_by(one, code)))
     if any(_awaits(code) for code, _ in steps):
         return _complete(_run_in_loop(steps, namespace, bound))
     value: object = None
@@ -176,16 +176,15 @@ def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None
     return value
 
 
-def _bound_by(statement: ast.stmt) -> set[str]:
+def _bound_by(statement: ast.stmt, code: types.CodeType) -> set[str]:
     """The names that a statement binds whenever it runs, if only to what they held; not by `+=` and
     the like, which may change that in place."""
     if isinstance(statement, ast.If | ast.While | ast.Try | ast.TryStar | ast.Match):
         return set()
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    timed = ipython_syntax.timed(call) if isinstance(call, ast.Call) else None
     targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
     changed = {target.id for target in targets if isinstance(target, ast.Name)}
-    return bindings([timed or statement]) - changed
+    timed = ipython_syntax.steps(statement)
+    return (bindings(code) if timed == [statement] else names_in(timed).binds) - changed
 
 
 def ends_quietly(table: ModuleMap) -> bool:
