@@ -918,7 +918,7 @@ def test_the_mean_of_one_step_is_a_dot(opened: Opener) -> None:
 def test_a_lone_point_is_a_dot(panel: Panel) -> None:
     panel.tell(figures=[figure(0, 5)])
     shape = panel.page.locator("[data-figure=loss] path[data-rank='0']").get_attribute("d")
-    assert re.fullmatch(r"M[\d.]+ [\d.]+h0", shape or "")
+    assert re.fullmatch(r"M[\d.]+ [\d.]+m-2 0h4", shape or "")  # wide enough to be seen
 
 
 def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> None:

@@ -58,5 +58,5 @@ export function trace({ x, y }, sx, sy) {
 		path += `${pen}${px} ${py}${pen === "M" ? "h0" : ""}`;
 		pen = "L";
 	}
-	return path;
+	return path.includes("L") ? path : path.replace(/h0/g, "m-2 0h4"); // of points alone
 }
