@@ -56,6 +56,7 @@ def test_the_ranks_own_samples_count_what_their_cells_wait_for(live):
         f"while {counted} < 2.5 and time.time() < end: time.sleep(0.1)"
     )
     assert 2.5 < float(live.value(counted)) < 4.5  # of each first item nothing is counted
+    assert live.value(counted.replace("data_waited", "items")) == "8"
 
 
 def test_the_processes_are_the_same_over_cells(live):

@@ -473,6 +473,10 @@ def test_columns_without_anything_to_say_are_left_out(panel: Panel) -> None:
     panel.tell(cards=[card(1, step=1.25)])
     expect(option(panel, 1).locator(".xn-step")).to_have_text("1.25 s")
     expect(option(panel, 0).locator(".xn-step")).to_have_text("")
+    title = panel.page.locator(".xn-step:not(.xn-rank .xn-step)").first
+    expect(title).to_have_text("step")
+    panel.tell(cards=[card(0, pace="per sync"), card(1, step=1.25, pace="step")])
+    expect(title).to_have_text("step")  # of a rank that has some
 
 
 def lane(panel: Panel, rank: int) -> list[tuple[str, float, float]]:

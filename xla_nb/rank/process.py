@@ -200,7 +200,7 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     idle.start()
     # What a live rank does is sampled over all its programs, beside the samples of each.
     history, waits = job.program.record.of_rank(index, "history"), loading.OverPrograms()
-    book = reporting.Book(history, idle=idle, loading=waits)
+    book = reporting.over_programs.begin(reporting.Book(history, idle=idle, loading=waits))
     with job.program.meter(index, book, job.runtime, job.lock, job.sampler):
         try:
             _take_cells(job, line, index, info, idle)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -219,6 +220,9 @@ class Book:
     def count(self, at: float) -> None:
         """An item was done."""
         self.items, self.items_at, self._done = self.items + 1, at - self._between, at
+        whole = over_programs.of(threading.get_ident())
+        if whole is not None and whole is not self:
+            whole.count(at)
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         values = {name: _snapshot(name, value) for name, value in figures.items()}
@@ -278,8 +282,9 @@ class Book:
                 self.losses.note("all of its figures", problem)
 
 
-#: Those of this process's ranks.
+#: Those of this process's ranks, and of live ones over all programs, which counts their items.
 _books: OfRank[Book] = OfRank()
+over_programs: OfRank[Book] = OfRank()
 
 
 def begin(

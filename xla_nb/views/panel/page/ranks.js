@@ -122,13 +122,13 @@ export class Ranks {
 		const { store } = this.view;
 		const shared = store.about.unit === "device" && cards.length > 1;
 		const [metric] = store.figures.keys();
-		const has = (name) => !shared && cards.some((card) => card[name] !== null);
+		const first = (name) => !shared && cards.find((card) => card[name] !== null);
 		const words = {
 			lane: store.lanes.size ? `last ${Math.round(store.window[2]) || 1} s` : "",
-			step: has("step") ? cards[0].pace : "",
-			waits: has("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
+			step: first("step")?.pace ?? "",
+			waits: first("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
 			metric: metric === undefined || shared ? "" : plain(metric),
-			memory: has("memory") ? "memory" : "",
+			memory: first("memory") ? "memory" : "",
 		};
 		for (const name in words) put(this.names[name], words[name]);
 		mark(this.node, "data-columns", Object.keys(words).filter((name) => words[name]).join(" "));
