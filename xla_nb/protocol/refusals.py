@@ -59,7 +59,6 @@ _HOME = {
     "an open socket": "Return what has been received",
     "a generator": "Return a list of its items",
     "a thread": "Return what it has computed",
-    "a queue with items": "Return its items as a list",
 }
 _ANOTHER_DISK = "Set XLA_NB_HOME to a folder on another disk"
 _LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
