@@ -134,8 +134,9 @@ def _start_tracker() -> None:
         if tracker._fd is None:
             reader, writer = os.pipe()
             command = [sys.executable, "-I", "-S", "-c", _TRACKER.format(reader)]
-            tracker.process = subprocess.Popen(command, pass_fds=[reader], start_new_session=True)
-            tracker._fd, tracker._pid = writer, tracker.process.pid
+            started = subprocess.Popen(command, pass_fds=[reader], start_new_session=True)
+            started.returncode = 0  # it outlives this process, of which `-X dev` would warn
+            tracker._fd, tracker._pid = writer, started.pid
             os.close(reader)
 
 
