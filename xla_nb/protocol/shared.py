@@ -61,7 +61,7 @@ class ToRanks:
         """A primitive as the notebook's own; a lock without a name as a new one, with a note."""
         if not isinstance(obj, _CONCERNED):  # of each object of a pickle
             return NotImplemented
-        if isinstance(obj, _SHAREABLE) and not all(map(_has_a_name, _semaphores(obj))):
+        if isinstance(obj, _SHAREABLE) and not all(one._semlock.name for one in _semaphores(obj)):
             return self._without_name(obj)
         if isinstance(obj, synchronize.SemLock):
             other = None if any(obj is one for one in self._parts) else _arguments(obj)
@@ -103,10 +103,6 @@ def _semaphores(obj: Any) -> Iterator[Any]:
     for part in vars(obj).values():
         if isinstance(part, synchronize.SemLock | synchronize.Condition):
             yield from _semaphores(part)
-
-
-def _has_a_name(lock: Any) -> bool:
-    return lock._semlock.name is not None
 
 
 # ---------------------------------------------------------------- names
@@ -154,7 +150,7 @@ class _Spawning:
 
 
 def _as_to_a_spawned_process(obj: Any) -> Any:
-    if isinstance(obj, connection.Connection) and not _is_pipe(obj.fileno()):
+    if isinstance(obj, connection.Connection) and not stat.S_ISFIFO(os.fstat(obj.fileno()).st_mode):
         raise Unshippable("an open connection", f"Use `{_SPAWN}.Queue()`")
     before = context.get_spawning_popen()
     context.set_spawning_popen(_Spawning())  # type: ignore[arg-type]
@@ -164,10 +160,6 @@ def _as_to_a_spawned_process(obj: Any) -> Any:
         return reduce(obj) if reduce else obj.__reduce_ex__(5)
     finally:
         context.set_spawning_popen(before)
-
-
-def _is_pipe(fd: int) -> bool:
-    return stat.S_ISFIFO(os.fstat(fd).st_mode)
 
 
 def _is_shared_memory(obj: Any) -> bool:
