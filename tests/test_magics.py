@@ -341,15 +341,17 @@ def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
     notebook.ok("del bytes_; block.close(); block.unlink()")
 
 
-def test_a_queue_with_items_that_ranks_would_not_see_is_refused(notebook):
-    made = notebook.ok("import multiprocessing as mp\nfull = mp.Queue(); full.put(1)").number
-    shown = notebook.run(spawn("def f(rank): return full.get(timeout=5)"))
+def test_a_queue_that_is_older_than_the_extension_is_refused(notebook):
+    notebook.ok("from xla_nb.protocol import shared\nshared.named().turn_off()")
+    made = notebook.ok("import multiprocessing as mp\nolder = mp.Queue()").number
+    notebook.ok("shared.named().turn_on()")
+    shown = notebook.run(spawn("def f(rank): older.put(rank)"))
     assert (
-        f"Cannot send `full` (multiprocessing.queues.Queue, defined in Cell In[{made}], line 2) "
-        "to ranks: it is or contains a queue with items. Make it with "
-        '`multiprocessing.get_context("spawn")`, so that ranks share it'
+        f"Cannot send `older` (multiprocessing.queues.Queue, defined in Cell In[{made}], line 2) "
+        "to ranks: it is or contains a multiprocessing Queue that only forked processes can use. "
+        "Make it again after `%load_ext xla_nb`"
     ) in shown.error
-    notebook.ok("full.get(); full.close(); full.join_thread()")
+    notebook.ok("older.close()")
 
 
 def test_a_manager_of_the_notebook_goes_on_working(notebook):

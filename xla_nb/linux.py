@@ -80,54 +80,14 @@ def name(pid: int) -> str:
         return ""
 
 
-def children(pid: int | None = None) -> list[int]:
-    """The pids of a process's children, of this one's by default (proc(5), task/TID/children)."""
+def children() -> list[int]:
+    """The pids of this process's children (proc(5), task/TID/children)."""
     found = []
-    for file in Path("/proc", str(pid or "self"), "task").glob("*/children"):
+    for file in Path("/proc/self/task").glob("*/children"):
         # A thread that has ended meanwhile: its children are another's now (proc(5)).
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += [int(child) for child in file.read_text().split()]
     return found
-
-
-def forked_children() -> list[int]:
-    """Those of them that were forked and have executed no other program since."""
-    return [pid for pid in children() if _is_same_program(pid)]
-
-
-def forking_parent() -> list[int]:
-    """The process that forked this one, if this one has executed no other program since."""
-    return [pid for pid in [os.getppid()] if _is_same_program(pid)]
-
-
-def _is_same_program(pid: int) -> bool:
-    own = Path("/proc/self/cmdline").read_bytes()
-    with contextlib.suppress(OSError):  # it has ended
-        return Path(f"/proc/{pid}/cmdline").read_bytes() == own
-    return False
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that one has started, and so on; not what those have started that ended."""
-    found = [pid]
-    for parent in found:  # which grows
-        found += children(parent)
-    return found[1:]
-
-
-def shared_mappings(pid: int) -> dict[int, tuple[str, str]]:
-    """The device and inode of each shared mapping of a process, by its first address (proc(5),
-    maps); none if it has ended. Raises OSError where they cannot be read."""
-    try:
-        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return {}
-    each = (line.split(maxsplit=5) for line in lines)
-    return {
-        int(where.partition("-")[0], 16): (device, inode)
-        for where, access, _, device, inode, *_ in each
-        if access.endswith("s")
-    }
 
 
 def is_alive(pid: int) -> bool:

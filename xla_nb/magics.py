@@ -31,7 +31,7 @@ from xla_nb.program.build import RANK_NAMES, Cell, Program, Scope, build, build_
 from xla_nb.program.cells import CALL, UNREADABLE, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.split import functions
-from xla_nb.protocol import hostile
+from xla_nb.protocol import hostile, shared
 from xla_nb.rank.introspection import Completions
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
@@ -75,6 +75,7 @@ def unload(shell: InteractiveShell) -> None:
         shell.events.unregister(event, callback)
     shell.input_transformers_cleanup.remove(_magics(shell).transformed)
     dropin.uninstall()
+    shared.named().turn_off()
     guard.of(shell).turn_off()
     completion.turn_off(shell)
     live.end_all("by %unload_ext xla_nb")

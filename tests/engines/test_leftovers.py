@@ -4,12 +4,13 @@ made."""
 import os
 import signal
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support.kernel import Notebook
+from tests.support.kernel import COLD, Notebook
 
 #: Each rank has made what multiprocessing keeps in folders of its own.
 USES_FOLDERS = (
@@ -30,6 +31,14 @@ USES_MEMORY = (
     "    lock = multiprocessing.get_context('spawn').Lock()\n"
     "    memory = shared_memory.SharedMemory(create=True, size=1000)\n"
     "    print(f'sem.{lock._semlock.name[1:]} {memory.name}', flush=True)\n"
+)
+#: A notebook has made semaphores of "fork", which a process has used that it has forked.
+MAKES_PRIMITIVES = (
+    "import gc, multiprocessing as mp\nfrom multiprocessing.synchronize import SemLock\n"
+    "queue, event, value, gate = mp.Queue(), mp.Event(), mp.Value('i'), mp.Barrier(2)\n"
+    "process = mp.Process(target=queue.put, args=(1,))\n"
+    "process.start(); queue.get(); process.join()\n"
+    "print(*(one._semlock.name for one in gc.get_objects() if isinstance(one, SemLock)))"
 )
 READY = (
     "while not all(len({run}.output(r).splitlines()) for r in (0, 1)): "
@@ -204,3 +213,37 @@ def test_shared_memory_of_the_ranks_of_a_killed_fork_server_is_unlinked(doomed):
     os.kill(server_pid(doomed), signal.SIGKILL)
     doomed.run("lost.wait(60)")
     assert still_in_memory(doomed, "lost") == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(lambda notebook: None, id="shut down", marks=pytest.mark.slow),
+        pytest.param(
+            lambda notebook: notebook.manager.restart_kernel(now=False),
+            id="restarted",
+        ),
+        pytest.param(
+            lambda notebook: os.kill(notebook.pid, signal.SIGKILL),
+            id="killed",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda notebook: os.killpg(notebook.pid, signal.SIGKILL),
+            id="killed with its group",
+        ),
+    ],
+)
+def test_semaphores_of_a_notebook_are_unlinked_when_its_kernel_ends(end):
+    notebook = Notebook()
+    notebook.ok(COLD)
+    made = notebook.ok(MAKES_PRIMITIVES).stdout.split()
+    files = [Path("/dev/shm", f"sem.{name[1:]}") for name in made]
+    assert len(files) > 10
+    assert all(file.exists() for file in files)
+    end(notebook)
+    notebook.close()
+    deadline = time.monotonic() + 30
+    while any(file.exists() for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -87,6 +87,10 @@ def test_a_message_that_is_still_to_be_filled_in_is():
 
 HANDLER = "import logging\nclass Mine(logging.Handler): pass\nx = {'h': Mine()}"
 PROCESS = "import multiprocessing as mp\nx = [mp.Process(target=print)]"
+OLDER = (
+    "from xla_nb.protocol import shared\nshared.named().turn_off()\n"
+    "import multiprocessing as mp\nx = [mp.Value('i', 3)]\nshared.named().turn_on()"
+)
 MOCK = "from unittest.mock import MagicMock\nx = MagicMock(name='m')"
 
 
@@ -95,6 +99,12 @@ MOCK = "from unittest.mock import MagicMock\nx = MagicMock(name='m')"
     [
         (HANDLER, "`x['h']` is or contains a handler of logging. Make it inside the function, and"),
         (PROCESS, "`x[0]` is or contains a process. Start it inside the function, or send what is"),
+        pytest.param(
+            OLDER,
+            "`x[0]` is or contains a multiprocessing Value that only forked processes can use. "
+            "Make it again after `%load_ext xla_nb`",
+            marks=pytest.mark.leaves("files"),
+        ),
         (MOCK, "it is or contains a mock. Make it inside the function"),
         ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
         ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),

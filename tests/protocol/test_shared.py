@@ -1,29 +1,45 @@
-"""Primitives of multiprocessing: the notebook's own on ranks where they have names or can be given
-some, else copies."""
+"""Primitives of multiprocessing: the notebook's own on ranks; of older ones, locks are copied and
+all else is refused."""
 
 import gc
 import multiprocessing
 import os
-import threading
-import time
-from multiprocessing.managers import SyncManager
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from xla_nb.linux import die_with_parent
-from xla_nb.protocol import pickling, refusals, results, shared
+from xla_nb.protocol import pickling, results, shared
 from xla_nb.protocol.live import Live
 from xla_nb.protocol.parcel import Parcel, Unopened
 from xla_nb.protocol.refusals import Unshippable
 
 FORK, SPAWN = (multiprocessing.get_context(method) for method in ("fork", "spawn"))
-LOCKS = ["Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"]
+LOCKS = ["Lock", "RLock", "Semaphore", "BoundedSemaphore"]
 QUEUES = ["Queue", "JoinableQueue", "SimpleQueue"]
 PATIENCE = 60
-NOTE = (
-    "ranks share one {0} of their own, not the notebook's, which another process or thread is "
-    'using: to share that, make it with `multiprocessing.get_context("spawn").{0}`'
-)
+
+
+@pytest.fixture(autouse=True)
+def _named():
+    """As after `%load_ext xla_nb`."""
+    shared.named().turn_on()
+    yield
+    shared.named().turn_off()
+
+
+@pytest.fixture
+def older():
+    """Makes a primitive as before `%load_ext xla_nb`."""
+
+    def older(kind, *arguments):
+        shared.named().turn_off()
+        made = getattr(FORK, kind)(*arguments)
+        shared.named().turn_on()
+        return made
+
+    return older
 
 
 class Sent:
@@ -58,17 +74,19 @@ def close(*queues):
 # ---------------------------------------------------------------- the notebook's own
 
 
-def test_a_lock_with_a_name_is_the_notebooks():
-    lock = SPAWN.Lock()
-    got = through(lock=lock)["lock"]
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+def test_a_lock_is_the_notebooks_even_while_it_is_held(context):
+    lock = context.Lock()
     with lock:
+        got = through(lock=lock)["lock"]
         assert not got.acquire(block=False)
     assert got.acquire(block=False)
 
 
 @pytest.mark.leaves("threads")  # the queue's feeder, until the process ends
-def test_a_queue_with_names_is_the_notebooks_with_what_is_in_it():
-    queue = SPAWN.Queue()
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+def test_a_queue_is_the_notebooks_with_what_is_in_it(context):
+    queue = context.Queue()
     queue.put("from the notebook")
     got = through(queue=queue)["queue"]
     assert got.get(timeout=PATIENCE) == "from the notebook"
@@ -117,6 +135,16 @@ def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
         os.close(fd)
 
 
+@pytest.mark.leaves("files")
+def test_a_barrier_is_the_notebooks():
+    barrier = FORK.Barrier(2)
+    got = through(barrier=barrier)["barrier"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(barrier.wait, PATIENCE)
+        got.wait(PATIENCE)
+        waiting.result(PATIENCE)
+
+
 @pytest.mark.parametrize("kind", QUEUES)
 def test_a_queue_that_nobody_uses_yet_is_the_notebooks(kind):
     queue = getattr(FORK, kind)()
@@ -163,242 +191,145 @@ def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kin
             parcel.open()
 
 
-# ---------------------------------------------------------------- copies
+# ---------------------------------------------------------------- what is older
 
 
-@pytest.fixture
-def fork():
-    """Starts a process that is forked from this one, and runs `target` or waits."""
-    reader, writer = os.pipe()
-    processes = []
-
-    def fork(target=os.read):
-        processes.append(FORK.Process(target=target, args=(reader, 1)))
-        processes[-1].start()
-
-    yield fork
-    os.close(writer)  # which the processes have too
-    for process in processes:
-        process.kill()  # it has inherited handlers of signals, Ray's too
-        process.join()
-        process.close()
-    os.close(reader)
-
-
-@pytest.mark.leaves("files")
-def test_a_value_that_a_forked_process_may_use_is_copied_and_a_note_tells(fork):
-    value = FORK.Value("i", 3)
-    fork()
-    sent = Sent({"value": value})
-    assert [note.partition(" of their own")[0] for note in sent.notes] == ["ranks share one Value"]
-    assert sent.open()["value"].value == 3
-
-
-@pytest.fixture
-def manager():
-    """Starts a manager as `multiprocessing.Manager()` does, of such a class."""
-    started = []
-
-    def manager(kind=SyncManager):
-        started.append(kind(ctx=FORK))
-        started[-1].start()
-
-    yield manager
-    for one in started:
-        one.shutdown()
-
-
-@pytest.mark.leaves("files")
-def test_a_manager_that_was_started_since_uses_nothing_of_the_notebooks(manager):
-    value = FORK.Value("i", 3)
-    manager()
-    sent = Sent({"value": value})
-    assert sent.notes == set()
-    with value.get_lock():
-        value.value = 4
-    assert sent.open()["value"].value == 4
-
-
-@pytest.mark.leaves("files")
-def test_a_manager_with_something_of_the_notebooks_own_may_use_it(manager, monkeypatch):
-    value = FORK.Value("i", 3)
-    monkeypatch.setattr(SyncManager, "_registry", dict(SyncManager._registry))
-    SyncManager.register("value", callable=lambda: value)
-    manager()
-    assert len(Sent({"value": value}).notes) == 1
-
-
-@pytest.mark.leaves("files")
-def test_a_value_whose_lock_arrives_as_a_new_one_is_copied():
-    lock = FORK.Lock()
-    kept = lock.acquire
-    sent = Sent({"lock": lock, "value": FORK.Value("i", 3, lock=lock)})
-    assert kept()
-    assert sent.notes == {NOTE.format("Lock"), NOTE.format("Value")}
-    assert sent.open()["value"].value == 3
-
-
-def test_a_semaphore_that_a_thread_waits_for_is_not_replaced():
-    event = FORK.Event()
-    waiting = threading.Thread(target=event.wait)
-    waiting.start()
-    while event._cond._sleeping_count._semlock._is_zero():
-        time.sleep(0.001)
-    assert len(Sent({"event": event}).notes) == 1
-    event.set()
-    waiting.join(PATIENCE)
-    assert not waiting.is_alive()
-
-
-@pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES])
-def test_a_primitive_without_a_name_arrives_as_a_new_one_of_its_kind(kind, fork):
-    sent = getattr(FORK, kind)()
-    fork()
-    got = through(one=sent, same=sent)
-    assert type(got["one"]) is type(sent)
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(older, kind):
+    lock = older(kind)
+    sent = Sent({"one": lock, "same": lock})
+    assert sent.notes == {
+        f"ranks share one {kind} of their own, not the notebook's: to share that, make it again "
+        "after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
+        f'`multiprocessing.get_context("spawn").{kind}`'
+    }
+    got = sent.open()
+    assert type(got["one"]) is type(lock)
     assert got["one"] is got["same"]
-    assert got["one"] is not sent
-    close(sent, got["one"])
+    assert got["one"] is not lock
+    assert got["one"].acquire(block=False)
+    assert lock.acquire(block=False)
 
 
-@pytest.mark.leaves("files")  # a barrier's counter lies in a heap that multiprocessing keeps
-def test_semaphore_values_barrier_parties_and_queue_sizes_are_kept(fork):
-    queue = FORK.Queue(7)
-    sent = {"s": FORK.Semaphore(3), "b": FORK.Barrier(5), "q": queue, "e": FORK.Event()}
-    fork()
-    got = through(**sent)
-    assert got["s"].get_value() == 3
-    assert got["b"].parties == 5
-    assert got["q"]._maxsize == 7
-    assert not got["e"].is_set()
-    close(queue, got["q"])
-
-
-def test_a_copied_event_that_is_set_arrives_set(fork):
-    event = FORK.Event()
-    event.set()
-    fork()
-    assert through(e=event)["e"].is_set()
-
-
-@pytest.mark.parametrize("kind", QUEUES)
-def test_a_queue_that_would_arrive_empty_is_refused(kind, fork):
-    queue = getattr(FORK, kind)()
-    fork()
-    queue.put(1)
-    with pytest.raises(Unshippable, match="a queue with items") as caught:
-        Sent({"queue": queue})
-    assert 'Make it with `multiprocessing.get_context("spawn")`' in caught.value.advice
-    queue.get()
-    close(queue)
-    if hasattr(queue, "join_thread"):
-        queue.join_thread()
+def test_a_new_semaphore_has_the_count_and_the_bound_of_the_older_one(older):
+    free, bounded = older("Semaphore", 3), older("BoundedSemaphore", 2)
+    got = through(free=free, bounded=bounded)
+    assert got["free"].get_value() == 3
+    with pytest.raises(ValueError, match="released too many times"):
+        got["bounded"].release()
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock"])
-def test_a_lock_that_is_held_and_would_arrive_free_is_refused(kind):
-    lock = getattr(FORK, kind)()
+def test_an_older_lock_that_is_held_and_would_arrive_free_is_refused(older, kind):
+    lock = older(kind)
     with lock, pytest.raises(Unshippable, match="a lock that is held"):
         Sent({"lock": lock})
 
 
-@pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES])
-def test_of_a_copy_that_the_notebook_does_not_share_one_note_tells(kind, fork):
-    one = getattr(FORK, kind)()
-    fork()
-    assert Sent({"one": one, "same": one}).notes == {NOTE.format(kind)}
+@pytest.mark.leaves("files")
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("Condition", ()),
+        ("Event", ()),
+        ("Barrier", (2,)),
+        ("Queue", ()),
+        ("JoinableQueue", ()),
+        ("SimpleQueue", ()),
+        ("Value", ("i", 3)),
+        ("Array", ("c", 3)),
+    ],
+)
+def test_what_is_older_and_more_than_a_lock_is_refused(older, kind, arguments):
+    one = older(kind, *arguments)
+    with pytest.raises(Unshippable, match=f"a multiprocessing {kind} that only forked") as caught:
+        Sent({"one": one})
+    assert caught.value.advice == (
+        "Make it again after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
+        f'`multiprocessing.get_context("spawn").{kind}`'
+    )
     close(one)
-
-
-def test_of_what_is_shared_no_note_tells(fork):
-    sent = {"event": SPAWN.Event(), "lock": SPAWN.Lock()}
-    fork()
-    assert Sent(sent).notes == set()
 
 
 @pytest.mark.leaves("files")
-@pytest.mark.parametrize("kind", [*LOCKS, "Event", *QUEUES, "Value"])
-def test_what_was_made_after_a_process_was_forked_is_the_notebooks(kind, fork):
-    fork()
-    one = FORK.Value("i", 3) if kind == "Value" else getattr(FORK, kind)()
-    assert Sent({"one": one}).notes == set()
-    close(one)
+def test_a_value_with_an_older_lock_is_refused(older):
+    with pytest.raises(Unshippable, match="a multiprocessing Value that only forked"):
+        Sent({"value": FORK.Value("i", 3, lock=older("Lock"))})
 
 
-def test_beside_it_what_was_made_before_is_copied(fork):
-    before = FORK.Event()
-    fork()
-    after = FORK.Event()
-    sent = Sent({"before": before, "after": after})
-    assert sent.notes == {NOTE.format("Event")}
-    got = sent.open()
-    after.set()
-    before.set()
-    assert got["after"].is_set()
-    assert not got["before"].is_set()
+# ---------------------------------------------------------------- names
 
 
-def test_what_only_a_process_may_use_that_a_forked_one_has_forked_is_copied(fork):
-    event = FORK.Event()
-    reader, writer = os.pipe()
-
-    def fork_and_forget(*wait):
-        if os.fork() == 0:
-            die_with_parent()
-            os.read(*wait)
-            os._exit(0)
-        for part in (*shared.semaphores(event), event._cond):
-            vars(part).clear()
-        gc.collect()
-        os.write(writer, b"!")
-        os.read(*wait)
-
-    fork(fork_and_forget)
-    os.read(reader, 1)
-    assert Sent({"event": event}).notes == {NOTE.format("Event")}
-    os.close(reader)
-    os.close(writer)
+def test_a_name_goes_with_what_has_it():
+    lock = FORK.Lock()
+    file = Path("/dev/shm", f"sem.{lock._semlock.name[1:]}")
+    assert file.exists()
+    del lock
+    assert not file.exists()
 
 
-def _pickled_in_a_forked_process(event, writer):
-    sent = Sent({"event": event, "own": FORK.Event()})
-    os.write(writer, f"{len(sent.notes)} {sent.open()['event'].is_set()}".encode())
+@pytest.mark.parametrize("end", [lambda: None, sys.exit, lambda: os.kill(os.getpid(), 9)])
+def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(end):
+    lock = FORK.Lock()
 
+    def work():
+        lock.acquire()
+        end()
 
-def test_what_the_process_that_forked_this_one_may_use_is_copied():
-    event = FORK.Event()
-    reader, writer = os.pipe()
-    process = FORK.Process(target=_pickled_in_a_forked_process, args=(event, writer))
+    process = FORK.Process(target=work)
     process.start()
-    os.close(writer)
-    with os.fdopen(reader, "rb") as told:
-        assert told.read() == b"1 False"
+    process.join(PATIENCE)
+    process.close()
+    assert not through(lock=lock)["lock"].acquire(block=False)
+    lock.release()
+    assert through(lock=lock)["lock"].acquire(block=False)
+
+
+def test_a_forked_process_shares_its_parents_event_with_ranks_of_its_own():
+    event = FORK.Event()
+
+    def launch():
+        through(event=event)["event"].set()
+
+    process = FORK.Process(target=launch)
+    process.start()
+    assert event.wait(PATIENCE)
     process.join(PATIENCE)
     process.close()
 
 
-def test_where_the_memory_of_a_process_cannot_be_read_a_primitive_is_copied(fork, monkeypatch):
-    def unreadable(pid):
-        raise PermissionError(pid)
+def test_what_a_forked_process_makes_is_unlinked_at_its_end():
+    reader, writer = FORK.Pipe(duplex=False)
 
-    fork()
-    monkeypatch.setattr(shared, "shared_mappings", unreadable)
-    assert Sent({"event": FORK.Event()}).notes == {NOTE.format("Event")}
+    def work():
+        lock = FORK.Lock()
+        writer.send(lock._semlock.name)
+
+    process = FORK.Process(target=work)
+    process.start()
+    name = reader.recv()
+    process.join(PATIENCE)
+    process.close()
+    assert not Path("/dev/shm", f"sem.{name[1:]}").exists()
+    for end in (reader, writer):
+        end.close()
+
+
+def test_what_is_made_once_names_are_off_has_none():
+    shared.named().turn_off()
+    assert FORK.Lock()._semlock.name is None
+    assert SPAWN.Lock()._semlock.name is not None
 
 
 # ---------------------------------------------------------------- the way back
 
 
-@pytest.mark.parametrize("kind", QUEUES)
-def test_the_items_of_a_queue_that_a_rank_returns_are_asked_for(kind):
-    queue = getattr(SPAWN, kind)()
-    queue.put(1)
-    while queue.empty():
-        time.sleep(0.001)
-    with pytest.raises(Unshippable, match="a queue with items") as caught:
-        results.pack_home(queue, ())
-    assert refusals.advice_on_result(caught.value) == "Return its items as a list"
-    queue.get()
-    close(queue)
-    if hasattr(queue, "join_thread"):
-        queue.join_thread()
+@pytest.mark.leaves("files")
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [("Lock", ()), ("Event", ()), ("SimpleQueue", ()), ("Value", ("i", 3))]
+)
+def test_what_a_rank_returns_is_refused(kind, arguments):
+    one = getattr(FORK, kind)(*arguments)
+    with pytest.raises(RuntimeError, match="between processes through inheritance"):
+        results.pack_home(one, ())
+    close(one)

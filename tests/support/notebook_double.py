@@ -23,6 +23,7 @@ from xla_nb.program.build import Cell, Program, Scope, build, build_call, build_
 from xla_nb.program.cells import parse
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import functions
+from xla_nb.protocol import shared
 from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.rank import loader
 
@@ -104,7 +105,9 @@ def shipped(program: Program) -> set[str]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """For a fixture: an empty notebook, its cells forgotten afterwards."""
     before = set(linecache.cache)
+    shared.named().turn_on()  # as `%load_ext xla_nb` does
     yield Notebook(monkeypatch)
+    shared.named().turn_off()
     for name in set(linecache.cache) - before:
         del linecache.cache[name]
 

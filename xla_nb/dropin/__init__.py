@@ -11,17 +11,19 @@ import sys
 
 from xla_nb import notebook, old_names
 from xla_nb.dropin import answers, launchers
-from xla_nb.protocol import absl_flags
+from xla_nb.protocol import absl_flags, shared
 from xla_nb.rank.entries import is_rank
 
 
 def install() -> None:
     """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
-    does, and old names of torch_xla work. `%load_ext xla_nb` does so in a notebook; call it in
-    scripts, before they launch. On a rank, which cannot launch, it does nothing."""
+    does, old names of torch_xla work, and ranks share locks and queues of multiprocessing that are
+    made from then on. `%load_ext xla_nb` does so in a notebook; call it in scripts, before they
+    launch. On a rank, which cannot launch, it does nothing."""
     if is_rank():
         return
     absl_flags.let_pickle_have_them()
+    shared.named().turn_on()
     launchers.of_this_process().turn_on()
     answers.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))

@@ -112,7 +112,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return NotImplemented
 
     def reduce_shared(self, obj: Any) -> Any:
-        return shared.copied(obj)
+        return NotImplemented
 
     def _reduce_torch(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")

@@ -59,7 +59,6 @@ _HOME = {
     "an open socket": "Return what has been received",
     "a generator": "Return a list of its items",
     "a thread": "Return what it has computed",
-    "a queue with items": "Return its items as a list",
 }
 _ANOTHER_DISK = "Set XLA_NB_HOME to a folder on another disk"
 _LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
@@ -180,8 +179,7 @@ def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """The items of a container, the closure of a function, the public attributes of another object
-    that is not ours."""
+    """The items of a container, the closure of a function, the public attributes of most others."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
     elif isinstance(value, list | tuple | deque):
@@ -194,15 +192,16 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield ".__self__", value.__self__
     elif type(value) is functools.partial:
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif not (_refused_whole(type(value)) or _is_ours(value)):
+    elif not (_refused_whole(type(value)) or _is_one_thing(value)):
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
             yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")
 
 
-def _is_ours(value: object) -> bool:
-    package = __package__.partition(".")[0]
-    return hostile.module_of(type(value)).partition(".")[0] == package
+def _is_one_thing(value: object) -> bool:
+    """Whether it is ours or multiprocessing's: its attributes are not the user's to change."""
+    own = __package__.partition(".")[0]
+    return hostile.module_of(type(value)).partition(".")[0] in (own, "multiprocessing")
 
 
 def advice(fault: BaseException) -> str:
