@@ -50,13 +50,13 @@ def test_the_ranks_own_samples_count_what_their_cells_wait_for(live):
         "for _ in xla_nb.progress(slow()): pass"
     )
     live.ok("%%xla\nfor _ in xla_nb.progress(slow()): pass")
-    counted = "__import__('xla_nb.live').live.of().run.sample(0).data_waited"
+    newest = "__import__('xla_nb.live').live.of().run.sample(0)"
     live.ok(
         "import time\nend = time.time() + 20\n"
-        f"while {counted} < 2.5 and time.time() < end: time.sleep(0.1)"
+        f"while {newest}.items < 8 and time.time() < end: time.sleep(0.1)\nseen_ = {newest}"
     )
-    assert 2.5 < float(live.value(counted)) < 4.5  # of each first item nothing is counted
-    assert live.value(counted.replace("data_waited", "items")) == "8"
+    assert live.value("seen_.items") == "8"
+    assert 2.5 < float(live.value("seen_.data_waited")) < 4.5  # of each first item nothing
 
 
 def test_the_processes_are_the_same_over_cells(live):
