@@ -359,13 +359,12 @@ class Live:
         if base is None:
             says_itself = inherited.says_itself(kind)
             return obj.__reduce_ex__(5) if says_itself else inherited.reduced(obj)
-        shares = parts.shares_its_dict(obj)
         made: Any = object.__reduce_ex__(obj, 2)
         state, items, pairs = made[2:]
         arguments = base, kind, () if base is object else parts.new_arguments(base, obj)
         fill = remake.fill_instance if state is not None and setter is None else None
-        if shares:
-            state, fill = parts.state_with_dict(obj, state), remake.fill_sharing
+        if parts.leaves_its_state(kind):
+            state, fill = parts.state_with_dict(obj), remake.adopt_state
         return remake.new_instance, arguments, state, items, pairs, fill
 
     def reduce_plain(self, obj: Any) -> Any:
@@ -374,11 +373,10 @@ class Live:
         if kind not in self._by_its_dict:
             refusals.refuse_instances(kind)
             self._by_its_dict[kind] = parts.is_pickled_by_its_dict(kind)
-        if not self._by_its_dict[kind] or not parts.shares_its_dict(obj):
+        if not self._by_its_dict[kind]:
             return NotImplemented
-        make, arguments, state, items, pairs = obj.__reduce_ex__(5)
-        state = parts.state_with_dict(obj, state)
-        return make, arguments, state, items, pairs, remake.fill_sharing
+        make, arguments, _, items, pairs = obj.__reduce_ex__(5)
+        return make, arguments, parts.state_with_dict(obj), items, pairs, remake.adopt_state
 
     # What is made of functions
 

@@ -18,9 +18,9 @@ from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.protocol.remake import (
     EMPTY,
     Switch,
+    adopt_state,
     fill_container,
     fill_instance,
-    fill_sharing,
     new_of_base,
 )
 from xla_nb.protocol.replaced import is_the_notebooks
@@ -154,6 +154,11 @@ def is_pickled_by_its_dict(kind: Any) -> bool:
     return all(getattr(kind, name) is getattr(object, name) for name in names)
 
 
+def leaves_its_state(kind: Any) -> bool:
+    """Whether the state of instances is their `__dict__` and their slots."""
+    return kind.__getstate__ is object.__getstate__
+
+
 def hides_its_dict(kind: Any) -> bool:
     """Whether the `__dict__` of its instances is not what holds their attributes."""
     return type(in_class(kind, "__dict__")) not in _DICTS and not hasattr(kind, "__setstate__")
@@ -162,22 +167,13 @@ def hides_its_dict(kind: Any) -> bool:
 _DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
 
 
-def shares_its_dict(obj: object) -> bool:
-    """Whether pickle takes the `__dict__` of an instance, and others have that too, as in
-    `config = vars(args)`. Ask before it is pickled, which refers to it as well."""
-    if type(obj).__getstate__ is not object.__getstate__:
-        return False
-    try:
-        held = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return False
-    return sys.getrefcount(held) > 3  # the instance's own, `held` and the argument
-
-
-def state_with_dict(obj: object, state: Any) -> Any:
-    """The state that pickle takes of an instance, with its `__dict__` also where that is empty."""
-    held = object.__getattribute__(obj, "__dict__")
-    return (held, state[1]) if isinstance(state, tuple) else held
+def state_with_dict(obj: object) -> Any:
+    """The state of an instance whose class leaves that to Python, with its very `__dict__`, also an
+    empty one: `config = vars(args)` has the same on ranks."""
+    state = object.__getstate__(obj)
+    if state is None and type(obj).__dictoffset__:
+        return object.__getattribute__(obj, "__dict__")
+    return state
 
 
 def making(kind: type) -> type:
@@ -223,8 +219,8 @@ def reduced_container(obj: Any, base: type) -> Any:
     """A dict, list or such as a reducer's value: filled by the built-in type's methods, since its
     class may change, note or refuse what is put in."""
     made = base, type(obj), *arguments_of_container(base, obj)
-    shares, state = shares_its_dict(obj), obj.__getstate__()
-    own = (fill_sharing, state_with_dict(obj, state)) if shares else (fill_instance, state)
+    adopts = leaves_its_state(type(obj))
+    own = (adopt_state, state_with_dict(obj)) if adopts else (fill_instance, obj.__getstate__())
     put, columns = held_by_container(base, obj)
     content = put, columns, *own
     return new_of_base, made, content, None, None, fill_container

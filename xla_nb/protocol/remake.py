@@ -155,19 +155,16 @@ def fill_instance(instance: Any, state: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def fill_sharing(instance: Any, state: Any) -> None:
-    """As pickle gives a new instance its state, where others have the dict of its attributes too:
-    `vars(instance)`."""
+def adopt_state(instance: Any, state: Any) -> None:
+    """Give a new instance the very dict of its attributes, which others may have too, and its
+    slots. What its class does with them is done to the same dict."""
     attributes, slots = state if isinstance(state, tuple) else (state, None)
-    if (setter := getattr(type(instance), "__setstate__", None)) and (attributes or slots):
-        setter(instance, state)
-        made = dict(object.__getattribute__(instance, "__dict__"))
-        if attributes is not instance:
-            attributes.clear()
-            attributes.update(made)
-    object.__setattr__(instance, "__dict__", attributes)
-    if setter is None:
-        fill_instance(instance, (None, slots))
+    if attributes is not None:
+        object.__setattr__(instance, "__dict__", attributes)
+    fill_instance(instance, (None, slots))
+    if (attributes or slots) and hasattr(type(instance), "__setstate__"):
+        own = dict(attributes or {})
+        instance.__setstate__((own, slots) if slots else own)
 
 
 def fill_container(
