@@ -18,7 +18,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import context
+from multiprocessing import context, queues
 from typing import Any
 
 from xla_nb.memory import OutOfMemory
@@ -118,8 +118,11 @@ class _RankProcess(context.ForkProcess):
     def __init__(self, ranks: RankContext, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ranks = ranks
+        first, *_ = kwargs.get("args") or [None]
+        self._calls: Any = first if isinstance(first, queues.Queue) else None  # of a pool
 
     def run(self) -> None:
+        atexit._clear = _clear
         for inherited in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             inherited.atexit = False  # or each rank would delete a folder that all ranks use
         try:
@@ -129,7 +132,11 @@ class _RankProcess(context.ForkProcess):
 
     def start(self) -> None:
         try:
-            super().start()
+            atexit._clear = _keep  # Python 3.13 would have the rank forget what its job has there
+            try:
+                super().start()
+            finally:
+                atexit._clear = _clear
             self._ranks.started(self)
         except OSError:
             if self.pid is not None:
@@ -138,7 +145,18 @@ class _RankProcess(context.ForkProcess):
             raise
 
     def terminate(self) -> None:
-        """Nothing: the pool would end healthy ranks before they can report where they are."""
+        """Ask a pool's process to end after its rank, as a pool that breaks does not from Python
+        3.13 on. It would end healthy ranks before they can report where they are."""
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls._writer.send(None)
+
+
+_clear = atexit._clear
+
+
+def _keep() -> None:
+    """In the place of what forgets exit handlers."""
 
 
 def forget_exit_handlers() -> None:
