@@ -672,7 +672,7 @@ def test_what_raises_while_it_stops_shows_no_frame_of_ours(notebook):
     notebook.ok("while not unclean.output(0): __import__('time').sleep(0.02)")
     shown = notebook.run("unclean.stop('Enough'); unclean.wait(60)")
     assert "RunFailed: Enough; rank 0 failed while it stopped" in shown.error
-    assert "    time.sleep(600)\nKeyboardInterrupt\n" in shown.error
+    assert re.search(r"    time\.sleep\(600\)\n( +[~^]+\n)?KeyboardInterrupt\n", shown.error)
     assert "in _interrupt" not in shown.error
 
 
@@ -707,7 +707,7 @@ def test_a_process_that_a_rank_forks_is_not_the_rank(notebook):
         )
     )
     assert notebook.value("forked.results, forked.errors") == "({0: 7, 1: 1}, {})"
-    assert "ValueError: in the child" in notebook.value("forked.output(1, 'err')")
+    assert "in the child" in notebook.value("forked.output(1, 'err')")
 
 
 def test_a_rank_that_closes_its_stdout_has_ended_as_any_other(notebook):

@@ -998,6 +998,7 @@ def test_an_axis_has_at_least_three_labels(panel: Panel) -> None:
 def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
     labels = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=end]")
     narrow = (1.0004, 1.0007), (273.15, 273.1502), (0.99900, 0.99907), (12345678, 12345679.2)
+    narrow += (123_456_000_000, 123_456_010_000), (-12345678.3, -12345678.1), (1.2341e-5, 1.2349e-5)
     for values in (1e9, 1.03e9), (0, 3e-8), (483.10, 483.16), (0, 1e290), (-1e9, 1.5), *narrow:
         panel.tell(figures=[figure(0, *values)])
         assert len(set(axis(panel))) == len(axis(panel)), values

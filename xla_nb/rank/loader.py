@@ -87,7 +87,8 @@ class _Main(types.ModuleType):
 
     Its globals say of `__file__` and `__spec__` what the script's or the notebook's say. But a
     process that multiprocessing spawns must import the program: by the name in the module's
-    `__spec__`, which it prefers to `__file__`. `inspect` finds classes of a launched cell there."""
+    `__spec__`, which it prefers to `__file__`. `inspect` finds classes of a launched cell there;
+    not from Python 3.13 on, where it takes the line of the cell for one of that file."""
 
     __slots__ = ("_program",)  # no global of the cell's
 
@@ -100,7 +101,7 @@ class _Main(types.ModuleType):
         return importlib.util.spec_from_file_location(self._program.stem, self._program)
 
     def __getattr__(self, name: str) -> str:
-        if name == "__file__":
+        if name == "__file__" and sys.version_info < (3, 13):
             return str(self._program)
         raise AttributeError(f"module '__main__' has no attribute '{name}'")
 

@@ -41,11 +41,9 @@ export function logLabels(first, last) {
 /** The least and the greatest number, without NaN. */
 export function reach(lists) {
 	let [low, high] = [Infinity, -Infinity];
-	for (const list of lists) {
-		for (const value of list) {
-			if (value < low) low = value;
-			if (value > high) high = value;
-		}
+	for (const value of lists.flat()) {
+		if (value < low) low = value;
+		if (value > high) high = value;
 	}
 	return [low, high];
 }

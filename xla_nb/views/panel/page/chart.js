@@ -88,7 +88,7 @@ export class Chart {
 	drawAxes(across, up, sx, sy) {
 		const { log } = this.view.charting;
 		fill(this.axes, `${across} ${up} ${this.wide} ${log} ${this.overTime} ${this.blank}`, () => {
-			const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
+			const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor, ...(words[10] && { textLength: 72 }) }, words); // long ones narrower
 			const unit = this.overTime ? " s" : "";
 			const xs = labels(...across, Math.max(2, Math.floor(this.wide / 90)));
 			const ys = this.blank ? [] : log ? logLabels(...up) : labels(...up, 4);
@@ -169,7 +169,7 @@ export class Chart {
 		mark(this.cross, "visibility", at === null ? "hidden" : null);
 		if (at !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(at));
 		const rows = this.isMany(lines) || values.size > 8 ? this.summary(values) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
-		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`);
+		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
 		fill(this.legend, String(rows), () => rows.map(([key, name, value]) => {
 			const label = typeof key === "number" ? tint(span("key.one", name), key) : span("key", name);
 			return h("span", { "data-legend": key }, label, h("b", {}, value));

@@ -31,9 +31,7 @@ export const option = ([value, text]) => h("option", { value }, text);
 
 /** Sets the text of a node, if it differs. */
 export function put(node, text) {
-	if (node.xnText === text) return;
-	node.xnText = text;
-	node.textContent = text;
+	if (node.xnText !== text) node.textContent = node.xnText = text;
 }
 
 export function mark(node, name, value) {
