@@ -1,5 +1,6 @@
 """%%xla_spawn in a real kernel, as a user writes it."""
 
+import re
 import sys
 from importlib.metadata import version
 
