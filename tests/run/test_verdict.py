@@ -58,7 +58,7 @@ def stopped(rank, pid=123, **more):
 CASES = {
     "one asks": (
         [reduces(0, operation=INPUT), reduces(1, 0, number=9)],
-        "Rank 0 has waited 5 min for an answer to its `input()` at Cell In[3], line 6; rank 1 has "
+        "Rank 0 has waited 5 min for an answer at Cell In[3], line 6; rank 1 has "
         "waited 5 min in all_reduce at line 9 for rank 0",
     ),
     "one elsewhere": (

@@ -13,6 +13,7 @@ TQDM = [
     ("train:  10%|█ | 1.50k/15.0k [01:02<1:00:09, 2.00s/it]", Bar("train", 1500, 15000, 0.5, 3609)),
     ("  0%|          | 0/8 [00:00<?, ?it/s]", Bar("", 0, 8, None, None)),
     ("  3%|▎         | 1/30 [00:08<03:52,  8.00s/it]", Bar("", 1, 30, None, None)),  # it compiled
+    ("stream: 29it [00:02,  9.93it/s]", Bar("stream", 29, None)),
     ("100%|██████████| 8/8 [00:02<00:00,  3.9img/s, loss=0.3]", Bar("", 8, 8, 3.9, 0)),
 ]
 
@@ -22,7 +23,9 @@ def test_a_line_of_tqdm_is_a_bar(line, bar):
     assert tqdm(line) == bar
 
 
-@pytest.mark.parametrize("line", ["", "45%", "100% sure", "a | b | 3/4 [x]", "8it [00:01, 7it/s]"])
+@pytest.mark.parametrize(
+    "line", ["", "45%", "100% sure", "a | b | 3/4 [x]", "of 8it [00:01, 7it/s]", "8it"]
+)
 def test_other_lines_are_not_bars(line):
     assert tqdm(line) is None
 
@@ -33,6 +36,12 @@ def test_other_lines_are_not_bars(line):
 def test_time_to_go_may_be_unknown(change, eta):
     loop = Loop(**({"label": "", "done": 25, "total": 100, "rate": 5.0} | change))
     assert bar(loop).eta == eta
+
+
+def test_time_to_go_shrinks_while_an_item_lasts():
+    loop = Loop(label="", done=3, total=6, rate=0.2, since=2.0)
+    assert bar(loop).eta == 13.0
+    assert bar(replace(loop, since=9.0)).eta == 10.0  # at least that of the items after it
 
 
 def test_the_bar_of_a_run_is_that_of_the_rank_furthest_behind():

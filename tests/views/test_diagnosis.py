@@ -57,15 +57,15 @@ def test_before_there_are_ranks_it_says_that_the_run_starts():
 def test_a_rank_that_asks_the_person_at_the_notebook_comes_before_those_that_wait_for_it():
     asks, other = waiting(1, 1.0, (), INPUT, line=4), waiting(0, 20.0, (1,))
     found = diagnose(snapshot(other, asks), {})
-    assert found.sentence == "Rank 1 waits for an answer to `input()` at line 4"
+    assert found.sentence == "Rank 1 waits for an answer at line 4"
     assert found.ranks == (1,)
 
 
 def test_a_line_is_named_only_if_all_ranks_ask_there():
     first, second = (waiting(rank, 1.0, (), INPUT, line=4) for rank in (0, 1))
     other = waiting(1, 1.0, (), INPUT, line=7)
-    assert said(first, second) == "Ranks 0, 1 wait for an answer to `input()` at line 4"
-    assert said(first, other) == "Ranks 0, 1 wait for an answer to `input()`"
+    assert said(first, second) == "Ranks 0, 1 wait for an answer at line 4"
+    assert said(first, other) == "Ranks 0, 1 wait for an answer"
 
 
 # ---------------------------------------------------------------- the end

@@ -131,6 +131,7 @@ class Rates:
                 done=loop.done,
                 total=loop.total,
                 rate=None if _stands(loop, state.rate, now) else state.rate,
+                since=max(0.0, now - loop.at),
                 finished=loop.finished,
             )
             for loop, state in self._states.items()

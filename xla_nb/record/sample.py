@@ -24,13 +24,14 @@ DATA = "data"
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop under `xla_nb.progress`; `rate` is in items per second, None until it is known.
-    `finished`: exhausted or left."""
+    """A loop under `xla_nb.progress`; `rate` is in items per second, None until it is known, and
+    the next item takes `since` seconds so far. `finished`: exhausted or left."""
 
     label: str
     done: int
     total: int | None
     rate: float | None
+    since: float = 0.0
     finished: bool = False
 
 

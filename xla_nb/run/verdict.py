@@ -185,7 +185,7 @@ def _waits(group: Sequence[Standing]) -> str:
         whose = f", which {ranks(one.missing)} holds" if one.missing else ""
         return f"{waited} for `lock`{at}{whose}"
     if one.operation == INPUT:
-        return f"{waited} for an answer to its `{INPUT}`{at}"
+        return f"{waited} for an answer{at}"
     whom = f" for {ranks(one.missing)}" if one.missing else " while data is transferred"
     return f"{waited} in {_operation(one)}{at}{whom}"
 

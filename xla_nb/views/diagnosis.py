@@ -86,7 +86,7 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
 
 def _now(snapshot: Snapshot) -> Diagnosis | None:
     """What is wrong at this moment, of a run in progress."""
-    looks = (_hang, _stopping, _failed, _asking, _wrong, _waited_for)
+    looks = (_hang, _stopping, _failed, _wrong, _asking, _waited_for)
     return next((found for look in looks if (found := look(snapshot)) is not None), None)
 
 
@@ -155,7 +155,7 @@ def _asking(snapshot: Snapshot) -> Diagnosis | None:
     wait = "waits" if len(asking) == 1 else "wait"
     place, *others = {card.place for card in asks}
     where = f" at {_line(place, snapshot)}" if place and not others else ""
-    told = f"{ranks(asking).capitalize()} {wait} for an answer to `{INPUT}`{where}"
+    told = f"{ranks(asking).capitalize()} {wait} for an answer{where}"
     return Diagnosis(told, "warning", tuple(asking))
 
 

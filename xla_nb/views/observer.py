@@ -587,10 +587,18 @@ _TQDM = re.compile(
 )
 
 
+_ENDLESS = re.compile(
+    rf"^(?:(?P<label>.*?): )?(?P<done>{_NUMBER})it \[[\d:]+, *(?:[\d.]+[kMGTP]?|\?)(?:it/s|s/it)\]?"
+)
+
+
 def tqdm(line: str) -> Bar | None:
-    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines.
+    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines. One of
+    unknown length has no total.
 
     tqdm's rate is a moving average, in which a first item that compiles counts for long."""
+    if (endless := _ENDLESS.match(line)) is not None:
+        return Bar(endless["label"] or "", int(_si(endless["done"])), None, None)
     match = _TQDM.match(line)
     if match is None:
         return None
@@ -632,7 +640,9 @@ def bar(loop: Loop) -> Bar:
     """The bar of a loop under `xla_nb.progress`; one that was left has no time to go."""
     left = None if loop.total is None else max(0, loop.total - loop.done)
     left = None if loop.finished and left else left
-    eta = 0.0 if left == 0 else left / loop.rate if left is not None and loop.rate else None
+    eta = 0.0 if left == 0 else None
+    if left and loop.rate:
+        eta = left / loop.rate - min(loop.since, 1 / loop.rate)
     return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -233,11 +234,13 @@ _NOTHING = Output({"text/html": "", "text/plain": ""}, {})
 
 class Beside:
     """A view with what the ranks display. `behind`: it is drawn in a thread, and only what is made
-    now belongs to the cell that is being executed."""
+    now belongs to the cell that is being executed. Else only what the main thread displays does: it
+    displays nothing while it waits for an answer."""
 
     def __init__(self, view: View, run: RecordedRun, *, behind: bool = False) -> None:
         self._view = view
         self._displays = Displays(run)
+        self._behind = behind
         self._place = Outputs(behind=behind) if in_notebook() else Lines()
         self._due = 0.0
 
@@ -245,7 +248,8 @@ class Beside:
         """Show what is new. Returns the seconds until the next call."""
         pause = self._view.draw()
         now = time.monotonic()
-        if now >= self._due:
+        displays = self._behind or threading.current_thread() is threading.main_thread()
+        if now >= self._due and displays:
             self._due = now + self._displays.pause
             self._show()
         return max(0.0, min(pause, self._due - time.monotonic()))
