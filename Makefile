@@ -46,7 +46,8 @@ test-colab: $(COLAB)/.installed  ## what meets the front end, with Colab's IPyth
 # torch 2.8 starts processes when it is imported, to compile in: tests would find them left behind.
 test-kaggle: $(KAGGLE)/.installed  ## the core of the tests with Kaggle's torch and torch_xla 2.8, on its Python 3.12 where there is one
 	TORCHINDUCTOR_COMPILE_THREADS=1 $(subst $(BIN),$(KAGGLE)/bin,$(PYTEST)) -m "published or not (slow or chaos or browser or ray)" \
-	    tests/program tests/protocol tests/rank tests/run tests/record tests/topology tests/engines \
+	    tests/program tests/pickling tests/messages tests/process_state tests/live_ranks \
+	    tests/rank tests/run tests/record tests/topology tests/engines \
 	    tests/simulation tests/dropin tests/programs tests/libraries tests/test_api.py \
 	    tests/test_live.py tests/test_live_failures.py tests/test_magics.py tests/test_old_names.py \
 	    tests/test_variables.py

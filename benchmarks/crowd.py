@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.flood import ShownRun, shown
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.sample import Activity
 
 BEAT = 0.05  # seconds between two rounds of writes

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import ROOT
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import RecordedRun
 

@@ -33,7 +33,7 @@ from xla_nb import api, magics, notebook
 from xla_nb.errors import XlaNbError
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
-from xla_nb.program.cells import GENERATED
+from xla_nb.program.cell_text import GENERATED
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.run.options import Options
 

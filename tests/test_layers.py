@@ -27,7 +27,10 @@ ROWS = (
     ("program",),
     ("record",),
     ("spmd", "torchax"),
-    ("protocol",),
+    ("live_ranks",),
+    ("messages",),
+    ("process_state",),
+    ("pickling",),
     ("topology",),
     ("old_names",),
     (
@@ -38,11 +41,12 @@ ROWS = (
         "memory",
         "patching",
         "stopwatch",
+        "untrusted",
     ),
 )
-#: Engines start processes, ranks run in them; what both need is in the protocol.
+#: Engines start processes, ranks run in them; what both need is in the messages.
 STRANGERS = {("engines", "rank")}
-KNOW_TORCH = {"rank", "runtimes", "simulation", "spmd", "torchax", "protocol"}
+KNOW_TORCH = {"rank", "runtimes", "simulation", "spmd", "torchax", "pickling"}
 IMPORT_IPYTHON = {
     "magics",
     "views.panel.view",
@@ -158,11 +162,11 @@ def test_the_docs_draw_the_house_as_it_stands() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("protocol.events", "from xla_nb.magics import load"),
-        ("protocol.events", "from xla_nb.run import state"),
-        ("protocol.events", "from xla_nb import __version__"),
-        ("protocol.events", "import xla_nb"),
-        ("protocol.events", "from ..run import state"),
+        ("messages.events", "from xla_nb.magics import load"),
+        ("messages.events", "from xla_nb.run import state"),
+        ("messages.events", "from xla_nb import __version__"),
+        ("messages.events", "import xla_nb"),
+        ("messages.events", "from ..run import state"),
         ("engines", "from ..run.run import Run"),
         ("engines.local", "def f():\n    from xla_nb.rank import job"),
         ("rank.job", "import xla_nb.engines.local"),
@@ -180,7 +184,7 @@ def test_a_breach_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("run.state", "from xla_nb.protocol import events"),
+        ("run.state", "from xla_nb.messages import events"),
         ("engines.local", "from xla_nb.engines import forkserver"),
         ("engines.local", "from . import forkserver"),
         ("program.cells", "from ..errors import ProgramError"),

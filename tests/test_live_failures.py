@@ -104,7 +104,7 @@ def test_after_each_of_many_random_failures_all_sums_are_right(kernel, seeds):
 ASK_EARLY = """
 import threading
 from xla_nb import live_questions
-from xla_nb.protocol.events import RankStarted
+from xla_nb.messages.events import RankStarted
 from xla_nb.run.group import Group
 from xla_nb.run.run import Run
 ready_, take_, asked_, said_ = Group.wait_until_ready, Run.take, threading.Event(), []
@@ -539,7 +539,7 @@ def test_what_an_interrupted_rank_has_not_taken_is_sent_again(kernel, group):
 
 
 STOPPED = """
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.run.run import Run
 take = Run.take
 def taken(run, event):

@@ -343,7 +343,7 @@ def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
 
 
 def test_a_queue_that_is_older_than_the_extension_is_refused(notebook):
-    notebook.ok("from xla_nb.protocol import shared\nshared.named().turn_off()")
+    notebook.ok("from xla_nb.pickling import multiprocess as shared\nshared.named().turn_off()")
     made = notebook.ok("import multiprocessing as mp\nolder = mp.Queue()").number
     notebook.ok("shared.named().turn_on()")
     shown = notebook.run(spawn("def f(rank): older.put(rank)"))

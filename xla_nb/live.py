@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from xla_nb import api, live_questions, notebook
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.program import missing
+from xla_nb.live_ranks.sent import Sent
+from xla_nb.program import missing_names
 from xla_nb.program.build import (
     RANK_NAMES,
     Cell,
@@ -28,7 +29,6 @@ from xla_nb.program.build import (
     build_group,
     build_live,
 )
-from xla_nb.protocol.units import Sent
 from xla_nb.rank.entries import WithoutIndex, push, refuse_launch
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import DRIFT, Watch
@@ -154,7 +154,7 @@ def _end(group: Group, why: str) -> None:
 
 def _lose(group: Group) -> None:
     """Note what ranks that have ended had, and show their end."""
-    names = missing.lost(group.remote, group.run.state.ended)
+    names = missing_names.lost(group.remote, group.run.state.ended)
     notebook.lost().setdefault(group.name, {}).update(names)
     _ended(group)
 

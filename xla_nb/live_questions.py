@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from xla_nb import ansi, notebook
 from xla_nb.errors import XlaNbError
+from xla_nb.messages import events
 from xla_nb.program.build import build_question
-from xla_nb.protocol import events
 from xla_nb.rank import introspection
 from xla_nb.rank import variables as of_rank
 from xla_nb.rank.entries import WithoutIndex

@@ -23,15 +23,15 @@ from typing import Any, NoReturn, TypeVar
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from xla_nb import api, completion, dropin, live, live_questions, notebook
+from xla_nb import api, completion, dropin, live, live_questions, notebook, untrusted
 from xla_nb.dropin import guard
 from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
+from xla_nb.pickling import multiprocess
 from xla_nb.program.build import RANK_NAMES, Cell, Program, Scope, build, build_entry
-from xla_nb.program.cells import CALL, UNREADABLE, parse
+from xla_nb.program.cell_text import CALL, UNREADABLE, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.split import functions
-from xla_nb.protocol import hostile, shared
 from xla_nb.rank.introspection import Completions
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
@@ -75,7 +75,7 @@ def unload(shell: InteractiveShell) -> None:
         shell.events.unregister(event, callback)
     shell.input_transformers_cleanup.remove(_magics(shell).transformed)
     dropin.uninstall()
-    shared.named().turn_off()
+    multiprocess.named().turn_off()
     guard.of(shell).turn_off()
     completion.turn_off(shell)
     live.end_all("by %unload_ext xla_nb")
@@ -633,9 +633,9 @@ class XlaMagics(_NotebookMagics):
         except (Exception, SystemExit) as problem:
             fix = 'Put the whole expression in double quotes: --args "(1, x)".'
             advice = fix if isinstance(problem, SyntaxError) else "Correct the expression."
-            told = shortened(hostile.message_of(problem), 300)
+            told = shortened(untrusted.message_of(problem), 300)
             raise UsageError(
-                f"Cannot evaluate --args {shown!r}: {hostile.name_of(type(problem))}: {told}. "
+                f"Cannot evaluate --args {shown!r}: {untrusted.name_of(type(problem))}: {told}. "
                 f"{advice}"
             ) from None
         if not isinstance(value, tuple):
@@ -643,7 +643,7 @@ class XlaMagics(_NotebookMagics):
             inner = ast.get_source_segment(text, ast.parse(text, mode="eval").body)
             quote = "'" if '"' in text else '"'
             raise UsageError(
-                f"--args must be a tuple, but {shown!r} has type {hostile.name_of(type(value))}. "
+                f"--args must be a tuple, but {shown!r} has type {untrusted.name_of(type(value))}. "
                 f"Write --args {quote}({shortened(str(inner), 200)},){quote}."
             )
         return value

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xla_nb.pickling import module_objects
 from xla_nb.program.build import Cell, Program, Scope
-from xla_nb.program.cells import CALL, own_text, unreadable
-from xla_nb.protocol import modules
+from xla_nb.program.cell_text import CALL, own_text, unreadable
 
 _LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
 #: IPython's file names for what `%%time` executes: statements, or one expression.
@@ -60,7 +60,7 @@ class Notebook:
         self.settings: dict[str, Any] = {}
         self.own: dict[str, Any] = {}
         self.executed = Executed(shell)
-        modules.of_this_process()  # which notes imports from here on
+        module_objects.of_this_process()  # which notes imports from here on
         self._read: dict[str, float] = {}  # when files were written that %autoreload has read
 
     @property
@@ -124,7 +124,7 @@ class Notebook:
         before, self._read = self._read, times
         for name, time in times.items():
             if before.get(name, time) != time and time not in failed:
-                modules.of_this_process().changed_in_place(name)
+                module_objects.of_this_process().changed_in_place(name)
 
     def begun(self, cell: Cell) -> None:
         """The cell that runs now has launched this one, which IPython's history lacks."""

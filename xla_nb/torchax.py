@@ -19,7 +19,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from xla_nb.protocol import jax_values
+from xla_nb.pickling.libraries import jax_values
 
 #: How a value is spread: a PartitionSpec, the mesh axis for its first dimension, or a function
 #: from the value's shape to one of these.

@@ -436,7 +436,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.support.run_double import Run
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.views import loop
 from xla_nb.views.panel.view import PanelView
 

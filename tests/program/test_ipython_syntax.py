@@ -7,8 +7,8 @@ import ast
 import pytest
 
 from xla_nb.errors import ProgramError
+from xla_nb.pickling.code_facts import in_commands
 from xla_nb.program.ipython_syntax import check, expanded, find
-from xla_nb.protocol.parts import in_commands
 
 
 def line_magic(name: str, line: str = "") -> str:

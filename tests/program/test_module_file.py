@@ -3,7 +3,7 @@
 import pytest
 
 from xla_nb.program.build import Program
-from xla_nb.program.cells import Section
+from xla_nb.program.cell_text import Section
 from xla_nb.program.module_file import ModuleMap, Span, write
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"

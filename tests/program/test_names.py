@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.program.cells import Cell, Cells
+from xla_nb.program.cell_text import Cell, Cells
 from xla_nb.program.names import bindings, names_in, newest
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import textwrap
 
-from xla_nb.protocol.events import ProcessDied
+from xla_nb.messages.events import ProcessDied
 from xla_nb.rank.crashes import Crashes
 
 

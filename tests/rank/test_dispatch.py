@@ -7,8 +7,8 @@ import socket
 from types import SimpleNamespace
 
 from xla_nb.engines.child import in_memory
-from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import Turn
+from xla_nb.messages import channel, events
+from xla_nb.messages.orders import Turn
 from xla_nb.rank.dispatch import Dispatcher
 
 RANKS = 3

@@ -159,7 +159,7 @@ class Classless(Exception):
 
 def impatient(error):
     # Twice ten seconds otherwise, on this rank.
-    from xla_nb.protocol import hostile
+    from xla_nb import untrusted as hostile
     hostile.PATIENCE, hostile.words.__defaults__ = 1.0, (1.0,)
     return error
 

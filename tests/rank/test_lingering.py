@@ -92,7 +92,7 @@ own.communicate()
 def test_relays_and_resource_trackers_are_not_waited_for():
     """From their first moment, when a relay has not said yet what it is called."""
     script = """
-from xla_nb.protocol import relay
+from xla_nb.pickling import queue_relay as relay
 reader, writer = os.pipe()
 def start():
     for line in (f"print(1)  # {relay.__file__}",

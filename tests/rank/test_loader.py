@@ -13,10 +13,10 @@ import traceback
 import cloudpickle
 import pytest
 
+from xla_nb.pickling import pickler
+from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program.build import future_flags
 from xla_nb.program.module_file import ModuleMap, Span
-from xla_nb.protocol import pickling
-from xla_nb.protocol.live import Live
 from xla_nb.rank import loader
 from xla_nb.rank.shell import RankShell
 
@@ -62,7 +62,7 @@ def parcel(monkeypatch):
     opened = []
 
     def parcel(values):
-        opened.append(pickling.pack(values, Live({}, {}.get)).to_memfd())
+        opened.append(pickler.pack(values, Live({}, {}.get)).to_memfd())
         monkeypatch.setenv(loader.PARCEL, loader.parcel_path(opened[-1]))
 
     yield parcel

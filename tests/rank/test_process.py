@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xla_nb.protocol.order import HostGroup
+from xla_nb.messages.orders import HostGroup
 from xla_nb.rank import entries, process, program
 from xla_nb.record.files import Record
 
@@ -132,7 +132,7 @@ from xla_nb.rank import process
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.program import Loaded
-from xla_nb.protocol.order import ARGUMENTS, HostGroup
+from xla_nb.messages.orders import ARGUMENTS, HostGroup
 from xla_nb.runtimes import RankInfo
 
 class Runtime:

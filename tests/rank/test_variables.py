@@ -17,7 +17,7 @@ from torch import nn
 
 from tests.support.fork_job import environment
 from xla_nb.errors import LaunchError
-from xla_nb.protocol.plain import made
+from xla_nb.messages.checked_json import made
 from xla_nb.rank import variables
 from xla_nb.rank.variables import Variable, describe, names_of, values
 from xla_nb.runtimes import torchax

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record import files, private
 from xla_nb.record.files import Record, home
 

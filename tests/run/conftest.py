@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from tests.support.feed import Feed
-from xla_nb.protocol import channel, events, results
-from xla_nb.protocol.parcel import Parcel
+from xla_nb.messages import channel, events
+from xla_nb.pickling import results
+from xla_nb.pickling.parcel import Parcel
 from xla_nb.record import files
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run

@@ -8,8 +8,8 @@ import types
 import pytest
 
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import results
-from xla_nb.protocol.parcel import Parcel
+from xla_nb.pickling import results
+from xla_nb.pickling.parcel import Parcel
 from xla_nb.run.recorded import Definitions
 
 NET = """

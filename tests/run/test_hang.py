@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.support import run_double
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.sample import LOCK, Sample
 from xla_nb.run import stacks

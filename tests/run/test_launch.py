@@ -15,12 +15,13 @@ from tests.run.conftest import (
 )
 from xla_nb import old_names
 from xla_nb.errors import LaunchError, UsageError
+from xla_nb.messages import channel, events
+from xla_nb.messages.orders import ARGUMENTS
+from xla_nb.pickling import pickler
+from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program import module_file
 from xla_nb.program.build import Program, Section
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import channel, events, pickling
-from xla_nb.protocol.live import Live
-from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.record import files
 from xla_nb.run.launch import launch as launch_program
 from xla_nb.run.launch import name_at
@@ -44,7 +45,7 @@ def cell(**changes):
     fields = {
         "name": "xla_nb_cell_3",
         "label": "Cell In[3]",
-        "parcel": pickling.pack({"n": 41, ARGUMENTS: (1,)}, Live({}, {}.get)),
+        "parcel": pickler.pack({"n": 41, ARGUMENTS: (1,)}, Live({}, {}.get)),
         "sections": (Section("Cell In[3]", 1, SOURCE),),
         "entry": "f",
         "sources": {"Cell In[3]": SOURCE},

@@ -1,6 +1,6 @@
 """What live ranks have been given to run, folded from events, and told in a sentence."""
 
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.run import sentences
 from xla_nb.run.state import RunState
 

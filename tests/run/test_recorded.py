@@ -9,7 +9,8 @@ import time
 import pytest
 
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.protocol import events, results
+from xla_nb.messages import events
+from xla_nb.pickling import results
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample, encode
 from xla_nb.run.recorded import RecordedRun, entries

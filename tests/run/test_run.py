@@ -13,7 +13,8 @@ import pytest
 
 from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, ranks, recorded
 from xla_nb.errors import Interrupted
-from xla_nb.protocol import channel, events, results
+from xla_nb.messages import channel, events
+from xla_nb.pickling import results
 from xla_nb.run import run as run_module
 from xla_nb.run.failed import RunFailed
 from xla_nb.views import loop

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.run import sentences
 from xla_nb.run.state import RunState
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.run.sentences import shortage
 from xla_nb.run.state import RunState
 

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from tests.support import run_double
-from xla_nb.protocol import events
-from xla_nb.protocol.events import StackGroup
+from xla_nb.messages import events
+from xla_nb.messages.events import StackGroup
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
 from xla_nb.run import stacks

@@ -4,7 +4,7 @@ import pytest
 
 from tests.run.conftest import ranks
 from tests.support import run_double
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
 from xla_nb.run import stopping

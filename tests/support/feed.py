@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 
-from xla_nb.protocol import channel
-from xla_nb.protocol.events import Event
+from xla_nb.messages import channel
+from xla_nb.messages.events import Event
 
 
 class Feed:

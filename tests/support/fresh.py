@@ -20,10 +20,10 @@ from typing import Any
 
 from tests.support.fork_job import environment
 from tests.support.notebook_double import Notebook
+from xla_nb.messages.orders import ARGUMENTS
+from xla_nb.pickling.rebuild import take_notices
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
-from xla_nb.protocol.order import ARGUMENTS
-from xla_nb.protocol.remake import take_notices
 from xla_nb.rank import loader
 
 _servers: list[subprocess.Popen[str]] = []

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.support.notebook_double import Notebook
+from xla_nb.live_ranks.sent import Sent
+from xla_nb.live_ranks.unit_pickler import LiveUnits
+from xla_nb.pickling.definition_table import Definitions
+from xla_nb.pickling.parcel import Packed, Parcel
 from xla_nb.program.build import Cell, Program, build_live
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol.definitions import Definitions
-from xla_nb.protocol.live_units import LiveUnits
-from xla_nb.protocol.parcel import Packed, Parcel
-from xla_nb.protocol.units import Sent
 from xla_nb.rank import loader
 
 _ALWAYS = {"__builtins__", "__name__"}

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
+from xla_nb.messages.orders import ARGUMENTS
+from xla_nb.pickling import multiprocess
 from xla_nb.program import module_file
 from xla_nb.program.build import Cell, Program, Scope, build, build_call, build_entry
-from xla_nb.program.cells import parse
+from xla_nb.program.cell_text import parse
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import functions
-from xla_nb.protocol import shared
-from xla_nb.protocol.order import ARGUMENTS
 from xla_nb.rank import loader
 
 
@@ -105,9 +105,9 @@ def shipped(program: Program) -> set[str]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """For a fixture: an empty notebook, its cells forgotten afterwards."""
     before = set(linecache.cache)
-    shared.named().turn_on()  # as `%load_ext xla_nb` does
+    multiprocess.named().turn_on()  # as `%load_ext xla_nb` does
     yield Notebook(monkeypatch)
-    shared.named().turn_off()
+    multiprocess.named().turn_off()
     for name in set(linecache.cache) - before:
         del linecache.cache[name]
 

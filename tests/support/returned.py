@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from xla_nb.protocol import results
-from xla_nb.protocol.parcel import Packed, Parcel
+from xla_nb.pickling import results
+from xla_nb.pickling.parcel import Packed, Parcel
 
 
 def returned(

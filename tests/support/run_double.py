@@ -2,7 +2,7 @@
 
 import threading
 
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import RecordedRun
 

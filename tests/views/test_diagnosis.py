@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from xla_nb.protocol.events import Concluded, StackGroup
+from xla_nb.messages.events import Concluded, StackGroup
 from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.run.conclusions import Window
 from xla_nb.views.diagnosis import Diagnoser, ended

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run import recorded
 from xla_nb.run.failed import RunFailed

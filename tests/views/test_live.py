@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample

@@ -10,7 +10,7 @@ import pytest
 from tests.support.run_double import Run
 from tests.support.text_view import viewing, written
 from xla_nb.errors import Interrupted
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.views.loop import follow, launching
 
 

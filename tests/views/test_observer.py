@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.run_double import Run
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Loop, Sample
 from xla_nb.views.observer import Line, Observer, observe

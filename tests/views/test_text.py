@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.run_double import Run
 from tests.support.text_view import viewing, written
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.views import text
 
 

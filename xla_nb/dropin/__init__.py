@@ -11,7 +11,8 @@ import sys
 
 from xla_nb import notebook, old_names
 from xla_nb.dropin import answers, launchers
-from xla_nb.protocol import absl_flags, shared
+from xla_nb.pickling import multiprocess
+from xla_nb.process_state import absl_flags
 from xla_nb.rank.entries import is_rank
 
 
@@ -23,7 +24,7 @@ def install() -> None:
     if is_rank():
         return
     absl_flags.let_pickle_have_them()
-    shared.named().turn_on()
+    multiprocess.named().turn_on()
     launchers.of_this_process().turn_on()
     answers.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))

@@ -15,7 +15,7 @@ from xla_nb import api, notebook
 from xla_nb.dropin import answers, guard
 from xla_nb.errors import Interrupted, LaunchError, UsageError
 from xla_nb.patching import InPlace, launchers
-from xla_nb.protocol.refusals import TRAINING_FUNCTION
+from xla_nb.pickling.refusals import TRAINING_FUNCTION
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.options import ViewName, count

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from xla_nb.engines.child import Feed
-from xla_nb.protocol.order import Request
+from xla_nb.messages.orders import Request
 from xla_nb.runtimes.fit import Fit, OnWait
 from xla_nb.topology.slices import Seat
 

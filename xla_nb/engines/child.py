@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from xla_nb import linux
 from xla_nb.errors import LaunchError
-from xla_nb.protocol import channel
-from xla_nb.protocol.events import Event, JobEnded
+from xla_nb.messages import channel
+from xla_nb.messages.events import Event, JobEnded
 
 # Import the xla_nb that runs here first; the rest of its folder keeps its turn on the path.
 _BOOT = """

@@ -29,9 +29,10 @@ from typing import Any, NoReturn
 from xla_nb import linux, runtimes
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.memory import OutOfMemory
-from xla_nb.protocol import channel, relay
-from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.events import JobEnded
+from xla_nb.messages import channel
+from xla_nb.messages.channel import Sender
+from xla_nb.messages.events import JobEnded
+from xla_nb.pickling import queue_relay
 from xla_nb.record import output
 from xla_nb.wording import TERMINATED, ending
 
@@ -198,7 +199,7 @@ class ForkServer:
         what the notebook may still read."""
         ours = {*self._own, *self._jobs, self._spare[0] if self._spare else None}
         orphans = [pid for pid in children() if pid not in ours]
-        orphans = [pid for pid in orphans if not linux.was_started_with(pid, relay.FILE)]
+        orphans = [pid for pid in orphans if not linux.was_started_with(pid, queue_relay.FILE)]
         return [pid for pid in orphans if not linux.reaped(pid)]
 
 

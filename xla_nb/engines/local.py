@@ -24,8 +24,8 @@ from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
-from xla_nb.protocol import channel
-from xla_nb.protocol.order import HostGroup, Order, Request, Turn
+from xla_nb.messages import channel
+from xla_nb.messages.orders import HostGroup, Order, Request, Turn
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
 from xla_nb.topology.slices import Seat
 from xla_nb.wording import ending

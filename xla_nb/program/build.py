@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xla_nb.program.cells import Cell, Section, future_flags, parsed, unreadable
-from xla_nb.program.dependencies import ENTRY, Dependencies, Scope
-from xla_nb.program.entry import check_entry, check_live
+from xla_nb.messages.orders import ARGUMENTS
+from xla_nb.pickling.functions_and_classes import Live
+from xla_nb.pickling.parcel import Packed
+from xla_nb.pickling.pickler import pack
+from xla_nb.program.cell_text import Cell, Section, future_flags, parsed, unreadable
+from xla_nb.program.entry_check import check_entry, check_live
+from xla_nb.program.needed_names import ENTRY, Dependencies, Scope
 from xla_nb.program.origins import name_of
 from xla_nb.program.split import RANK_NAMES, functions, live_cell, split_cell
-from xla_nb.protocol.live import Live
-from xla_nb.protocol.order import ARGUMENTS
-from xla_nb.protocol.parcel import Packed
-from xla_nb.protocol.pickling import pack
 
 __all__ = [
     "RANK_NAMES",

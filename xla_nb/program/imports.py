@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from xla_nb.pickling.own_modules import Uses
 from xla_nb.program import ipython_syntax
-from xla_nb.program.cells import DEFINITION, Cell, Cells, imported_modules, parsed
-from xla_nb.protocol.own_modules import Uses
+from xla_nb.program.cell_text import DEFINITION, Cell, Cells, imported_modules, parsed
 
 
 class Imports:

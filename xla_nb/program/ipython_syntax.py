@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
-from xla_nb.protocol.parts import words_in_command
+from xla_nb.pickling.code_facts import words_in_command
 from xla_nb.wording import listed
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from xla_nb.program.build import Program
-from xla_nb.program.cells import GENERATED
+from xla_nb.program.cell_text import GENERATED
 from xla_nb.record import private
 from xla_nb.record.files import lines
 

@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
 
 from xla_nb.program import ipython_syntax
-from xla_nb.program.cells import (
+from xla_nb.program.cell_text import (
     DEFINITION,
     FUNCTION,
     UNREADABLE,

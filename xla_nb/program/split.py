@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
 from xla_nb.program import ipython_syntax
-from xla_nb.program.cells import (
+from xla_nb.program.cell_text import (
     DEFINITION,
     FUNCTION,
     IMPORT,

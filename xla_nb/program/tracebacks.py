@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from xla_nb.protocol import hostile
+from xla_nb import untrusted
 
 _PACKAGE = __package__.partition(".")[0]
 _OURS = Path(__file__).parents[1]
@@ -37,11 +37,13 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
 
     Of one that cannot be told so, because it or what it was raised from raises or hangs: its own
     type, message and frames."""
-    trace = _from_first_cell(hostile.trace_of(error), labels)
-    message = hostile.message_of(error)
+    trace = _from_first_cell(untrusted.trace_of(error), labels)
+    message = untrusted.message_of(error)
     if not message.startswith("<its str()"):
         try:
-            return hostile.within(hostile.PATIENCE, lambda: _in_full(error, trace, message, labels))
+            return untrusted.within(
+                untrusted.PATIENCE, lambda: _in_full(error, trace, message, labels)
+            )
         except BaseException:
             pass
     frames = traceback.StackSummary.from_list(traceback.extract_tb(trace, limit=-DEPTH))
@@ -84,12 +86,12 @@ def _cut_chained(told: traceback.TracebackException, labels: Container[str]) -> 
 
 
 def _is_ours(kind: type) -> bool:
-    return hostile.module_of(kind).partition(".")[0] == _PACKAGE
+    return untrusted.module_of(kind).partition(".")[0] == _PACKAGE
 
 
 def _name(kind: type) -> str:
     """As Python's own traceback names it, but for xla_nb's."""
-    name, module = hostile.name_of(kind), hostile.module_of(kind)
+    name, module = untrusted.name_of(kind), untrusted.module_of(kind)
     return name if _is_ours(kind) or module in ("builtins", "__main__") else f"{module}.{name}"
 
 
@@ -122,7 +124,7 @@ def place_in(frames: traceback.StackSummary, labels: Container[str]) -> str:
 
 def line_in(error: BaseException, label: str) -> str:
     """The innermost line of one cell that an error passed, or an empty string."""
-    frames = traceback.extract_tb(hostile.trace_of(error))
+    frames = traceback.extract_tb(untrusted.trace_of(error))
     return place_in(frames, (label,))
 
 

@@ -14,10 +14,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from xla_nb.messages.channel import Sender
+from xla_nb.messages.events import Answered, Asked
+from xla_nb.messages.input_requests import Pipe, Refused
 from xla_nb.patching import when_imported
-from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.events import Answered, Asked
-from xla_nb.protocol.questions import Pipe, Refused
 from xla_nb.rank.lock import Wait
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.sample import INPUT

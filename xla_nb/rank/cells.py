@@ -12,15 +12,15 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from xla_nb.messages import channel, events
+from xla_nb.messages.channel import Sender
+from xla_nb.messages.orders import Order
+from xla_nb.pickling.definition_table import Definitions
+from xla_nb.pickling.parcel import Parcel
+from xla_nb.pickling.rebuild import take_notices
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import channel, events
-from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.definitions import Definitions
-from xla_nb.protocol.order import Order
-from xla_nb.protocol.parcel import Parcel
-from xla_nb.protocol.remake import take_notices
 from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
 

@@ -9,10 +9,10 @@ import gc
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from xla_nb.protocol import parts
+from xla_nb.pickling import code_facts
 
 _MOST = 10_000  # elements that are looked at, of all values together
-_LOOKED_INTO = {tuple, *parts.CONTAINERS}
+_LOOKED_INTO = {tuple, *code_facts.CONTAINERS}
 
 
 class Changes:
@@ -23,7 +23,7 @@ class Changes:
         self, namespace: Mapping[str, object], names: Iterable[str], *, rebinds: bool
     ) -> None:
         held = {name: namespace.get(name) for name in names}
-        plain = {name: value for name, value in held.items() if _is(value, parts.CONTAINERS)}
+        plain = {name: value for name, value in held.items() if _is(value, code_facts.CONTAINERS)}
         self._namespace = namespace
         self._rebinds = rebinds
         self._most = _MOST // max(1, len(plain))
@@ -54,7 +54,7 @@ def _content(value: object, most: int) -> list[object]:
             content.append((type(one), len(one)))
             todo += _elements(one, most - len(content) - len(todo))
         else:
-            content.append((type(one), one) if _is(one, parts.PLAIN) else id(one))
+            content.append((type(one), one) if _is(one, code_facts.PLAIN) else id(one))
     return content
 
 

@@ -15,7 +15,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from xla_nb.protocol.events import ProcessDied
+from xla_nb.messages.events import ProcessDied
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _OURS = str(Path(__file__).parents[1])

@@ -16,8 +16,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from xla_nb.protocol import channel, events
-from xla_nb.protocol.channel import Sender
+from xla_nb.messages import channel, events
+from xla_nb.messages.channel import Sender
 from xla_nb.rank import cells
 
 _CONTROL, _GATE = "control", "gate"

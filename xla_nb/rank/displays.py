@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from inspect import getattr_static
 from typing import Any
 
+from xla_nb import untrusted
 from xla_nb.patching import when_imported
-from xla_nb.protocol import hostile
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.displays import LARGEST, Journal, encode
 from xla_nb.record.files import Losses, Record
@@ -236,8 +236,8 @@ def _show_result(value: object) -> bool:
             return {}, {}
 
     try:
-        data, metadata = hostile.within(hostile.PATIENCE, look)
-    except hostile.TooLong as late:
+        data, metadata = untrusted.within(untrusted.PATIENCE, look)
+    except untrusted.TooLong as late:
         print(f"The result is not displayed: drawing it took {late}.", file=sys.stderr)
         return False
     is_drawn = bool(set(data) - {"text/plain"})

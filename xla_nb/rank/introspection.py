@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xla_nb.protocol import hostile
+from xla_nb import untrusted
 from xla_nb.rank.preview import unread
 
 _KEY = r"""\d+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
@@ -111,7 +111,7 @@ def _followed(namespace: dict[str, Any], node: ast.expr) -> Any:
 
 def _attribute(value: Any, name: str) -> Any:
     is_class = isinstance(value, type)
-    held = {} if is_class else hostile.attributes(value)
+    held = {} if is_class else untrusted.attributes(value)
     for kept in (held, *(held.get(one, {}) for one in ("_parameters", "_buffers", "_modules"))):
         if name in kept:  # the latter of a torch module
             return kept[name]
@@ -124,7 +124,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _item(value: Any, key: Any) -> Any:
-    modules = hostile.attributes(value).get("_modules")  # of a torch container
+    modules = untrusted.attributes(value).get("_modules")  # of a torch container
     if isinstance(modules, dict):
         return modules[str(key)]
     kind: Any = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
@@ -152,9 +152,9 @@ def about(expression: str, source: bool = False, names: dict[str, Any] | None = 
         return dict(inspector.info(value, oname=name, detail_level=level))
 
     try:
-        known = hostile.within(_SECONDS, lambda: unread(look))
+        known = untrusted.within(_SECONDS, lambda: unread(look))
     except Exception:  # of an object of the user's
-        known = {"type_name": hostile.name_of(type(value))}
+        known = {"type_name": untrusted.name_of(type(value))}
     if known.get("file"):
         file = Path(known["file"])
         label = file.name if file.name.startswith("Cell ") else ""  # else the ranks' own module

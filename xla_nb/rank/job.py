@@ -26,16 +26,17 @@ from typing import Any
 from xla_nb import linux, old_names, runtimes
 from xla_nb.errors import XlaNbError
 from xla_nb.linux import name_process
+from xla_nb.messages import events
+from xla_nb.messages.channel import Sender
+from xla_nb.messages.orders import ARGUMENTS, Order
+from xla_nb.pickling import queue_relay
+from xla_nb.pickling.parcel import SHARED_MEMORY, Unopened
+from xla_nb.pickling.rebuild import take_notices
+from xla_nb.process_state.random_state import Inheritance
+from xla_nb.process_state.settings import ProcessState
 from xla_nb.program import tracebacks
-from xla_nb.program.dependencies import ENTRY
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events, relay
-from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.order import ARGUMENTS, Order
-from xla_nb.protocol.parcel import SHARED_MEMORY, Unopened
-from xla_nb.protocol.process_state import ProcessState
-from xla_nb.protocol.random_state import Inheritance
-from xla_nb.protocol.remake import take_notices
+from xla_nb.program.needed_names import ENTRY
 from xla_nb.rank import asking, displays, entries, loader, loading, patches
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
@@ -270,7 +271,7 @@ def _left(known: Collection[int]) -> list[int]:
         for pid in linux.children()
         if pid not in known
         and not linux.reaped(pid)
-        and not linux.was_started_with(pid, relay.FILE)
+        and not linux.was_started_with(pid, queue_relay.FILE)
         and not linux.is_tracker(pid)
     ]
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import old_names
+from xla_nb.pickling.parcel import Parcel
+from xla_nb.process_state import absl_flags
 from xla_nb.program import ipython_syntax
 from xla_nb.program.module_file import ModuleMap, is_restoring
 from xla_nb.program.names import bindings, names_in
-from xla_nb.protocol import absl_flags
-from xla_nb.protocol.parcel import Parcel
 from xla_nb.rank import displays, patches
 from xla_nb.rank.shell import RankShell
 

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from xla_nb.protocol import hostile, jax_values
+from xla_nb import untrusted
+from xla_nb.pickling.libraries import jax_values
 from xla_nb.wording import in_one_line
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def of_tensor(tensor: Any) -> str:
     """`Tensor (4, 3) float32`."""
     with sys.modules["torch"]._C.DisableTorchFunction():
         shape, dtype = tuple(tensor.shape), str(tensor.dtype)
-    return f"{hostile.name_of(type(tensor))} {shape} {dtype.removeprefix('torch.')}"
+    return f"{untrusted.name_of(type(tensor))} {shape} {dtype.removeprefix('torch.')}"
 
 
 # ---------------------------------------------------------------- results
@@ -98,7 +99,7 @@ def numbers(value: object) -> dict[str, str]:
         return {key: in_one_line(_Short().repr(one), _NAME) for key, one in value.items()}
 
     with contextlib.suppress(BaseException):  # of a repr of the user's
-        return hostile.within(_LOOK, words) if short else {}
+        return untrusted.within(_LOOK, words) if short else {}
     return {}
 
 
@@ -119,12 +120,12 @@ def _words(
     look: Callable[[Callable[[], str]], str] = lambda words: words(),
 ) -> str:
     """A short repr in a thread of its own; of a value whose repr fails, its class."""
-    text = hostile.words(
+    text = untrusted.words(
         lambda: look(lambda: in_one_line(short.repr(value), _LONGEST)), "repr()", seconds
     )
     if not text.startswith("<its repr()"):
         return text
-    return f"<{hostile.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
+    return f"<{untrusted.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
 
 
 class Unread(Exception):

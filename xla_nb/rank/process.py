@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from xla_nb import untrusted
 from xla_nb.linux import die_with_parent, name_process
+from xla_nb.messages import events
+from xla_nb.messages.orders import HostGroup
+from xla_nb.pickling.definition_table import Definitions
 from xla_nb.program import tracebacks
-from xla_nb.protocol import events, hostile
-from xla_nb.protocol.definitions import Definitions
-from xla_nb.protocol.order import HostGroup
 from xla_nb.rank import cells, entries, loading, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
@@ -243,7 +244,7 @@ def _next_cell(job: Inherited, line: cells.Line, index: int) -> cells.Cell | Non
         except BaseException as error:
             traceback.print_exc()
             flush()
-            raised = f"A signal handler raised {hostile.name_of(type(error))}"
+            raised = f"A signal handler raised {untrusted.name_of(type(error))}"
             job.program.tell(index, f"{raised} while rank {index} was idle.")
         else:
             return line.next()
@@ -255,7 +256,7 @@ def _open_for_others(job: Inherited, cell: cells.Cell, index: int, made: Definit
     try:
         cell.open(cell.program(job.program), made)
     except BaseException as error:
-        why = f"{hostile.message_of(error)}"
+        why = f"{untrusted.message_of(error)}"
     cell.tell_if_not_open(index, why)
 
 
@@ -336,7 +337,7 @@ def _tell_how_it_failed(job: Inherited, program: Loaded, index: int, error: Base
         job.runtime.leave("was stopped")
         return
     program.sender.send(_failure(program, index, error, consequence))
-    job.runtime.leave(f"raised {hostile.name_of(type(error))}")
+    job.runtime.leave(f"raised {untrusted.name_of(type(error))}")
     if consequence is None:
         keep(program.request, program.record.raised(index), error)
 
@@ -344,7 +345,7 @@ def _tell_how_it_failed(job: Inherited, program: Loaded, index: int, error: Base
 def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
     """The runtime looks at the error's class and message, which may raise or hang."""
     try:
-        return hostile.within(hostile.PATIENCE, lambda: job.runtime.consequence(error))
+        return untrusted.within(untrusted.PATIENCE, lambda: job.runtime.consequence(error))
     except BaseException:
         return None
 
@@ -386,8 +387,8 @@ _ADVICE = {
 def _advise(error: BaseException) -> None:
     """Note below an error of a rank what to do, where that is known."""
     with contextlib.suppress(Exception):  # an error may refuse notes
-        own = f"{hostile.module_of(type(error))}.{hostile.name_of(type(error))}"
-        message = hostile.message_of(error)
+        own = f"{untrusted.module_of(type(error))}.{untrusted.name_of(type(error))}"
+        message = untrusted.message_of(error)
         for (kind, words), advice in _ADVICE.items():
             if own == kind and words in message:
                 error.add_note(advice)

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from xla_nb import untrusted
+from xla_nb.messages import events
+from xla_nb.messages.channel import Sender
+from xla_nb.messages.orders import ARGUMENTS, Request
+from xla_nb.pickling import parcel, refusals, results
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.protocol import events, hostile, parcel, refusals, results
-from xla_nb.protocol.channel import Sender
-from xla_nb.protocol.order import ARGUMENTS, Request
 from xla_nb.rank import asking, displays, loader, reporting
 from xla_nb.rank.changes import Changes
 from xla_nb.rank.lock import SharedLock
@@ -241,7 +243,7 @@ def keep(request: Request, path: Path, error: BaseException) -> None:
     """Write to the record what the entry has raised, for programs that catch it. They get what is
     told of it all the same, so that it may fail."""
     with contextlib.suppress(BaseException):
-        hostile.within(_LOOK, lambda: write_home(request, path, error))
+        untrusted.within(_LOOK, lambda: write_home(request, path, error))
 
 
 def write_home(

@@ -26,8 +26,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from xla_nb import untrusted
+from xla_nb.pickling.libraries import jax_values
 from xla_nb.program.split import RANK_NAMES
-from xla_nb.protocol import hostile, jax_values
 from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
 
@@ -169,12 +170,12 @@ def describe(
 def _variable(
     name: str, value: object, compute: bool, seconds: float, known: dict[int, tuple[Any, Leaf]]
 ) -> Variable:
-    kind, check = hostile.name_of(type(value)), _limit(seconds)
+    kind, check = untrusted.name_of(type(value)), _limit(seconds)
     try:
         if compute:
             _compute([one.value for one in _leaves(value, check) if _is_pending(one)])
-        leaves, nbytes = hostile.within(seconds, lambda: _told(value, compute, check, known))
-    except hostile.TooLong:
+        leaves, nbytes = untrusted.within(seconds, lambda: _told(value, compute, check, known))
+    except untrusted.TooLong:
         return Variable(name, kind, (Leaf("", kind, "late", why="looking at it takes too long"),))
     except Exception as problem:
         return Variable(name, kind, (Leaf("", kind, "opaque", why=_why(problem)),))
@@ -191,7 +192,7 @@ def _limit(seconds: float) -> Callable[[], None]:
 
     def check() -> None:
         if time.monotonic() >= over:
-            raise hostile.TooLong
+            raise untrusted.TooLong
 
     return check
 
@@ -224,7 +225,7 @@ def _without_their_code() -> contextlib.AbstractContextManager[object]:
 
 
 def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
-    kind = hostile.name_of(type(one.value))
+    kind = untrusted.name_of(type(one.value))
     if one.text is not None:
         digest = hashlib.blake2b(one.text, digest_size=16).hexdigest()
         shown = (
@@ -241,7 +242,7 @@ def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
         if state != "known":
             return Leaf(one.path, kind, state, **about, why=why)
         content = _content(_array(one.value), check)
-    except hostile.TooLong:
+    except untrusted.TooLong:
         raise
     except Exception as problem:
         return Leaf(one.path, kind, "opaque", **about, why=_why(problem))
@@ -252,8 +253,8 @@ def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
 
 def _why(problem: Exception) -> str:
     """Also of what a device says where its memory is gone, such as that of a donated array."""
-    said = in_one_line(hostile.message_of(problem), 120)
-    return f"reading it raised {hostile.name_of(type(problem))}: {said}"
+    said = in_one_line(untrusted.message_of(problem), 120)
+    return f"reading it raised {untrusted.name_of(type(problem))}: {said}"
 
 
 def _common(texts: set[str]) -> str:
@@ -284,8 +285,8 @@ def values(
 
     why = "it is not there any more"
     try:
-        hostile.within(within, look)
-    except hostile.TooLong:
+        untrusted.within(within, look)
+    except untrusted.TooLong:
         why = "reading it takes too long"
     return [read.get(one) or Values(*one, why=why) for one in wanted]
 
@@ -299,7 +300,7 @@ def _values(name: str, one: _Part, room: int, check: Callable[[], None]) -> Valu
             return Values(name, one.path, why=why)
         parts = list(_pieces(_array(one.value), check))
         return Values(name, one.path, parts[0].dtype.str, b"".join(map(bytes, parts)))
-    except hostile.TooLong:
+    except untrusted.TooLong:
         raise
     except Exception as problem:
         return Values(name, one.path, why=_why(problem))
@@ -328,7 +329,7 @@ def _leaves(
     """Models are taken apart by parameter and buffer, optimizers by state, containers by item,
     objects of classes written in Python by attribute."""
     check()
-    kind = hostile.name_of(type(value))
+    kind = untrusted.name_of(type(value))
     if _has_elements(value):
         yield _Part(path, value)
     elif (text := _text(value)) is not None:
@@ -365,7 +366,7 @@ def _text(value: Any) -> bytes | None:
     if torch is not None and kind in (torch.dtype, torch.layout, torch.device):
         return str(value).partition(":")[0].encode()  # each rank may have another device's number
     if isinstance(value, enum.Enum):
-        return f"{hostile.name_of(kind)}.{value._name_}".encode()
+        return f"{untrusted.name_of(kind)}.{value._name_}".encode()
     if inspect.isroutine(value) or isinstance(value, type | types.ModuleType):
         return f"{getattr(value, '__module__', '')}.{value.__name__}".encode(errors="replace")
     if kind in (list, tuple, set, frozenset):
@@ -386,7 +387,7 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
     all."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
-        held = hostile.attributes(value)
+        held = untrusted.attributes(value)
         kept = [held.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
         own = {name: one for name, one in sorted(held.items()) if not name.startswith("_")}
         parts = {name: one for each in (*kept, own) for name, one in each.items()}
@@ -402,7 +403,7 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
         items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
         return [(f"[{number}]", item) for number, item in enumerate(items)]
     if type(value).__basicsize__ == _Plain.__basicsize__:  # it has nothing but attributes
-        return [(f".{name}", held) for name, held in sorted(hostile.attributes(value).items())]
+        return [(f".{name}", held) for name, held in sorted(untrusted.attributes(value).items())]
     return None
 
 
@@ -450,7 +451,7 @@ def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
         torch: Any = sys.modules["torch"]
         place = tensor.device.type
         if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            why = f"values of type {hostile.name_of(type(tensor))} cannot be compared"
+            why = f"values of type {untrusted.name_of(type(tensor))} cannot be compared"
         elif tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             why = "only dense tensors can be compared"
         elif place not in ("cpu", "xla"):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from xla_nb.protocol.events import Event, encode
+from xla_nb.messages.events import Event, encode
 from xla_nb.record import private
 
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xla_nb.protocol import plain
+from xla_nb.messages import checked_json
 
 Activity = Literal["running", "compiling", "waiting", "blocked", "idle"]
 _MARKERS = 4  # at most in a step
@@ -127,6 +127,6 @@ def encode(sample: Sample) -> bytes:
 def decode(data: bytes) -> Sample:
     """The sample that `encode` wrote. Raises ValueError for anything else, such as half of one."""
     try:
-        return plain.made(Sample, json.loads(data))
+        return checked_json.made(Sample, json.loads(data))
     except (ValueError, RecursionError) as problem:
         raise ValueError(f"not a sample: {data[:200]!r}") from problem

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from xla_nb.protocol.events import Concluded
+from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import INPUT, LOCK, Sample
 from xla_nb.run.stacks import Followed
 from xla_nb.run.state import RunState

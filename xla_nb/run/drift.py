@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from xla_nb.protocol.events import Concluded
+from xla_nb.messages.events import Concluded
 from xla_nb.run.comparing import Compared, sentence
 from xla_nb.wording import ranks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xla_nb.protocol.events import Concluded, Event, FigureTurned
+from xla_nb.messages.events import Concluded, Event, FigureTurned
 from xla_nb.run.hang import Watched
 from xla_nb.wording import everybody, in_one_line, listed, ranks
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from xla_nb.linux import is_stopped
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.files import Record, partial
 from xla_nb.record.sample import Sample
 from xla_nb.run import verdict

@@ -19,12 +19,14 @@ from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.errors import LaunchError
 from xla_nb.linux import shortage
+from xla_nb.messages import events
+from xla_nb.messages.orders import Request, Turn
+from xla_nb.pickling import module_objects
+from xla_nb.process_state import torch_settings
+from xla_nb.process_state.random_state import Inheritance
+from xla_nb.process_state.settings import ProcessState
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
-from xla_nb.protocol import events, modules, torch_settings
-from xla_nb.protocol.order import Request, Turn
-from xla_nb.protocol.process_state import ProcessState
-from xla_nb.protocol.random_state import Inheritance
 from xla_nb.record.files import Record
 from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
@@ -86,7 +88,7 @@ def launch(
         user_env=user_env,
         cwd=_working_directory(),
         # Also where the user's own modules were found, wherever the notebook has gone since.
-        sys_path=(*sys.path, *modules.of_this_process().folders()),
+        sys_path=(*sys.path, *module_objects.of_this_process().folders()),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process() if turn is None else None,
         state=ProcessState() if turn is None else None,

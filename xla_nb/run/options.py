@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from xla_nb import engines, runtimes
+from xla_nb import engines, runtimes, untrusted
 from xla_nb.errors import UsageError
-from xla_nb.protocol import hostile
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE
 from xla_nb.wording import listed, meant, shortened
@@ -198,7 +197,7 @@ def _shown(value: Any) -> str:
     text = (
         repr(str(value))
         if isinstance(value, Word)
-        else hostile.words(lambda: repr(value), "repr()")
+        else untrusted.words(lambda: repr(value), "repr()")
     )
     return shortened(text, 200)
 

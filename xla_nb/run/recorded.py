@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
+from xla_nb import untrusted
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.protocol import events, hostile, plain
-from xla_nb.protocol.likeness import differ, fingerprint
-from xla_nb.protocol.parcel import Malformed, Parcel, Unopened
-from xla_nb.protocol.results import DEFINITIONS, RESULT
+from xla_nb.messages import checked_json, events
+from xla_nb.pickling.fingerprints import differ, fingerprint
+from xla_nb.pickling.parcel import Malformed, Parcel, Unopened
+from xla_nb.pickling.results import DEFINITIONS, RESULT
 from xla_nb.record import displays, private
 from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
@@ -86,8 +87,8 @@ class Definitions:
         return now
 
     def _unreadable(self, rank: int, problem: BaseException, redefined: list[str]) -> str:
-        kind = hostile.name_of(type(problem))
-        why = in_one_line(f"{kind}: {hostile.message_of(problem)}", 300).rstrip(".")
+        kind = untrusted.name_of(type(problem))
+        why = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300).rstrip(".")
         told = f"Cannot read rank {rank}'s result: {why}."
         if not redefined:
             return f"{told} Return numbers, arrays or CPU tensors instead."
@@ -119,7 +120,7 @@ class RecordedRun(Mapping[int, Any]):
     arrivals     when its output was seen
     """
 
-    #: As protocol/refusals.refuse_of_itself reads it.
+    #: As pickling/refusals.refuse_of_itself reads it.
     _xla_nb_not_sent = (
         "a run",
         "Bind what you need of it in the notebook (`values = run.results`) and use that",
@@ -504,7 +505,7 @@ def _summary(record: Record) -> _Summary | None:
     names = [field.name for field in dataclasses.fields(_Summary)]
     try:
         body = json.loads(private.read(record.summary))
-        return plain.made(_Summary, {name: body[name] for name in names if name in body})
+        return checked_json.made(_Summary, {name: body[name] for name in names if name in body})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

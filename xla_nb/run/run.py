@@ -16,8 +16,8 @@ from collections.abc import Callable
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.errors import Interrupted
+from xla_nb.messages import events
 from xla_nb.old_names import first_time
-from xla_nb.protocol import events
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record
 from xla_nb.record.tail import before

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from xla_nb import ansi, linux
-from xla_nb.protocol.events import RankFailed
+from xla_nb.messages.events import RankFailed
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import (
     cause_in_short,

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from xla_nb.protocol.events import Event, StackGroup
+from xla_nb.messages.events import Event, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.wording import ranks

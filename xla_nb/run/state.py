@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xla_nb.protocol import events
+from xla_nb.messages import events
 
 Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from xla_nb import linux
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.sample import Sample
 from xla_nb.run import stacks
 from xla_nb.run.stacks import Followed, alike

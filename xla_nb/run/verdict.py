@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xla_nb.protocol.events import StackGroup
+from xla_nb.messages.events import StackGroup
 from xla_nb.record.sample import INPUT
 from xla_nb.run.stacks import Answer, alike
 from xla_nb.run.standing import Standing

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from xla_nb.errors import UsageError
-from xla_nb.protocol.order import Order
+from xla_nb.messages.orders import Order
 from xla_nb.runtimes.forking import Lifecycle
 from xla_nb.runtimes.gauges import Gauges, PendingCollective
 from xla_nb.wording import listed

@@ -22,7 +22,7 @@ from multiprocessing import context, queues
 from typing import Any
 
 from xla_nb.memory import OutOfMemory
-from xla_nb.protocol.events import ProcessDied
+from xla_nb.messages.events import ProcessDied
 
 
 class Latch:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xla_nb.errors import UsageError
-from xla_nb.protocol.order import HostGroup, Order
+from xla_nb.messages.orders import HostGroup, Order
 from xla_nb.runtimes import Machine, Plan, RankInfo, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.topology import tpu_types

@@ -21,7 +21,7 @@ from types import FrameType
 from packaging.version import Version
 
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.protocol.order import Order
+from xla_nb.messages.orders import Order
 from xla_nb.record.files import Record
 from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, jax_world, xla
 from xla_nb.runtimes.forking import Lifecycle, fork_ranks

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from xla_nb.protocol.order import Order
+from xla_nb.messages.orders import Order
 from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, gauges
 from xla_nb.runtimes.forking import Lifecycle, RankContext
 from xla_nb.runtimes.gauges import Counts, PendingCollective

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from xla_nb.protocol import channel
+from xla_nb.messages import channel
 from xla_nb.wording import ranks
 
 _CHUNK = 1 << 16  # bytes read at once

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from xla_nb import ansi, wording
-from xla_nb.protocol.events import Concluded
+from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import DATA, INPUT, LOCK
 from xla_nb.run import conclusions
 from xla_nb.run.conclusions import Window

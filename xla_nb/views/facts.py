@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
-from xla_nb.protocol.events import Concluded
+from xla_nb.messages.events import Concluded
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style

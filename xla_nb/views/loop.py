@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from xla_nb import ansi
 from xla_nb.errors import Interrupted
-from xla_nb.protocol import questions
-from xla_nb.protocol.events import Asked
+from xla_nb.messages import input_requests
+from xla_nb.messages.events import Asked
 from xla_nb.run.run import Run
 
 #: Why a run has stopped that the user interrupted.
@@ -198,12 +198,12 @@ class _Asking:
         asking = self._run.state.questions
         self._put = [asked for asked in self._put if asked in asking]
         new = (asked for asked in asking if asked not in self._put)
-        asked = next(filter(questions.is_open, new), None)
+        asked = next(filter(input_requests.is_open, new), None)
         if asked is None or self._run.state.stopping or time.time() - asked.at < _FIRST:
             return
         self._put.append(asked)
         if threading.current_thread() is not threading.main_thread():
-            questions.answer(asked, refusal=_IN_A_THREAD)
+            input_requests.answer(asked, refusal=_IN_A_THREAD)
             return
         question = _Question(self._run, asked, self._view)
         before = signal.signal(signal.SIGINT, question.strike)
@@ -261,7 +261,7 @@ class _Question:
             self._over.set()
             watch.join()
         if answer is not None:
-            questions.answer(self._asked, answer, refusal=refusal)
+            input_requests.answer(self._asked, answer, refusal=refusal)
 
     def _answer(self) -> tuple[str | None, str]:
         """The answer, None where nobody is to get one, and why there is an empty one."""
@@ -283,7 +283,7 @@ class _Question:
         while not self._over.wait(_TICK):
             if time.monotonic() - drawn >= pause:
                 drawn, pause = time.monotonic(), self._view.draw()
-            has_gone = self._run.done or not questions.is_open(self._asked)
+            has_gone = self._run.done or not input_requests.is_open(self._asked)
             is_over = has_gone or bool(self._run.state.stopping)
             if is_over and time.monotonic() - struck >= _AGAIN:
                 struck = time.monotonic()

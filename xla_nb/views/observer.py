@@ -15,7 +15,7 @@ from pathlib import Path
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
 from xla_nb.record.sample import DATA, INPUT, LOCK, Loop, Sample

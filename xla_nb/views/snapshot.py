@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xla_nb.protocol.events import Concluded, StackGroup
+from xla_nb.messages.events import Concluded, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.run.sentences import Returned
 from xla_nb.run.state import Outcome

@@ -13,9 +13,9 @@ import types
 from xla_nb.engines.ray.driver import Launch
 from xla_nb.engines.ray.host import About, HostNews, version
 from xla_nb.engines.ray.placement import ActorGroup, Wish
-from xla_nb.protocol import events
-from xla_nb.protocol.order import Request
-from xla_nb.protocol.random_state import Inheritance
+from xla_nb.messages import events
+from xla_nb.messages.orders import Request
+from xla_nb.process_state.random_state import Inheritance
 from xla_nb.topology.slices import Host
 
 NEVER = object()  # the answer of a host that does not answer

@@ -20,8 +20,8 @@ from xla_nb.engines.ray.driver import Driver, FollowedRun
 from xla_nb.engines.ray.files import FileChunk
 from xla_nb.engines.ray.placement import ActorGroup, Cluster
 from xla_nb.errors import LaunchError
-from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import HostGroup, Turn
+from xla_nb.messages import channel, events
+from xla_nb.messages.orders import HostGroup, Turn
 
 PATIENCE = 60  # seconds for what must come
 DIED = RuntimeError("The actor died because its node has died.")

@@ -15,9 +15,9 @@ from xla_nb.engines.child import Feed
 from xla_nb.engines.ray import engine as engine_module
 from xla_nb.engines.ray.engine import Cluster, RayClusters, RayEngine, address
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import Request
-from xla_nb.protocol.random_state import Inheritance
+from xla_nb.messages import channel, events
+from xla_nb.messages.orders import Request
+from xla_nb.process_state.random_state import Inheritance
 from xla_nb.runtimes.fit import Fit
 from xla_nb.topology.slices import Host, Seat
 

@@ -16,9 +16,9 @@ from tests.support.feed import Feed
 from xla_nb.engines.ray import host as host_module
 from xla_nb.engines.ray.host import HostActor, Part
 from xla_nb.errors import LaunchError
-from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import HostGroup, Order, Request
-from xla_nb.protocol.random_state import Inheritance
+from xla_nb.messages import channel, events
+from xla_nb.messages.orders import HostGroup, Order, Request
+from xla_nb.process_state.random_state import Inheritance
 from xla_nb.record import files as record_files
 
 PATIENCE = 60  # seconds for what must come

@@ -20,8 +20,8 @@ import torchax  # noqa: F401
 
 from tests.support.fork_job import fork_job
 from tests.support.worlds import scenarios
-from xla_nb.protocol import results
-from xla_nb.protocol.events import ProcessDied
+from xla_nb.messages.events import ProcessDied
+from xla_nb.pickling import results
 from xla_nb.runtimes import jax_world
 from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers, fork_ranks
 

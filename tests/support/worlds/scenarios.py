@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from xla_nb import torchax as xt
-from xla_nb.protocol import pickling, refusals
-from xla_nb.protocol.live import Live
+from xla_nb.pickling import pickler, refusals
+from xla_nb.pickling.functions_and_classes import Live
 
 
 def load(name: str) -> Callable[[int], Any]:
@@ -365,7 +365,7 @@ def sends_to_others(rank: int) -> list[str]:
     messages = []
     for value in (jax.numpy.ones(2), torch.ones(2, device="jax")):
         try:
-            pickling.pack({"x": [value]}, Live({}, {}.get))
+            pickler.pack({"x": [value]}, Live({}, {}.get))
         except refusals.Unshippable as error:
             messages.append(f"{error}: {error.advice}")
     return messages

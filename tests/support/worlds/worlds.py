@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fork_job import environment
-from xla_nb.protocol.parcel import Parcel
+from xla_nb.pickling.parcel import Parcel
 
 ROOT = Path(__file__).parents[3]
 

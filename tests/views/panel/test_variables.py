@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from xla_nb.errors import LaunchError
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.run.group import Withdrawn
 from xla_nb.run.state import Programs
 from xla_nb.views.panel import variables

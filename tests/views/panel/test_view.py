@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.kernel import Notebook
 from tests.support.run_double import Run
-from xla_nb.protocol.events import StackGroup
+from xla_nb.messages.events import StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
 from xla_nb.views.observer import Observer

@@ -8,7 +8,7 @@ import pytest
 import xla_nb
 from xla_nb import api
 from xla_nb.errors import UsageError
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views.saved.compared import Comparison

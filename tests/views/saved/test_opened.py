@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import Entry
 from xla_nb.views import picture

@@ -1,7 +1,7 @@
 """What ranks returned, in saved HTML and text: folded, and bounded whatever they return."""
 
 from tests.views.saved.test_saved import rows
-from xla_nb.protocol import events
+from xla_nb.messages import events
 from xla_nb.run import sentences
 from xla_nb.run.state import RunState
 from xla_nb.views.saved import returned

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from xla_nb.protocol.events import Concluded, StackGroup
+from xla_nb.messages.events import Concluded, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts, saved
 from xla_nb.views.saved import ranks, style

@@ -27,8 +27,8 @@ from xla_nb.engines.ray.host import HostNews, Part
 from xla_nb.engines.ray.placement import ActorGroup, Cluster, Unreachable, Wish
 from xla_nb.errors import LaunchError, XlaNbError
 from xla_nb.linux import name_process, watch_parent
-from xla_nb.protocol import channel, events
-from xla_nb.protocol.order import HostGroup, Request
+from xla_nb.messages import channel, events
+from xla_nb.messages.orders import HostGroup, Request
 from xla_nb.topology.chips import asks_to_simulate
 from xla_nb.wording import several
 

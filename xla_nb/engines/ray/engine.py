@@ -21,8 +21,8 @@ from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory
 from xla_nb.engines.ray import faults
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.protocol import channel
-from xla_nb.protocol.order import Request
+from xla_nb.messages import channel
+from xla_nb.messages.orders import Request
 from xla_nb.runtimes.fit import Fit, OnWait
 from xla_nb.topology import slices
 from xla_nb.topology.slices import Seat

@@ -23,8 +23,8 @@ from xla_nb.engines.child import Feed, in_memory
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.files import LARGEST, FileChunk, NewBytes
 from xla_nb.errors import XlaNbError
-from xla_nb.protocol import events
-from xla_nb.protocol.order import HostGroup, Request
+from xla_nb.messages import events
+from xla_nb.messages.orders import HostGroup, Request
 from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.tidying import tidy

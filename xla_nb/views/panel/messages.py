@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import ansi, wording
-from xla_nb.protocol.events import StackGroup
+from xla_nb.messages.events import StackGroup
 from xla_nb.record.tail import Earlier
 from xla_nb.views import facts
 from xla_nb.views.observer import Lines, Observer

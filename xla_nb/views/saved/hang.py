@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xla_nb import wording
-from xla_nb.protocol.events import StackGroup
+from xla_nb.messages.events import StackGroup
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, colours
 from xla_nb.views.saved.style import AMBER

@@ -1,0 +1,155 @@
+"""Shared mappings of files: what is written where a parcel was opened is seen here."""
+
+import mmap
+import multiprocessing
+import os
+from multiprocessing import shared_memory
+
+import numpy as np
+import pytest
+import torch
+
+from xla_nb.pickling import pickler
+from xla_nb.pickling.functions_and_classes import Live
+from xla_nb.pickling.mapped_files import holding, shared_mappings
+from xla_nb.pickling.parcel import SHARED_MEMORY, Parcel, Unopened
+
+
+@pytest.fixture
+def through():
+    """Values as a job of this machine opens them."""
+    parcels = []
+
+    def send(share=True, **values):
+        packed = pickler.pack(values, Live({}, {}.get))
+        fd = packed.to_memfd(share)
+        try:
+            parcels.append(Parcel(fd))
+        finally:
+            os.close(fd)
+        return parcels[-1].open()
+
+    yield send
+    parcels.clear()
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    """Makes a file of numbers and maps it."""
+    return lambda: np.memmap(tmp_path / "numbers", dtype="f8", mode="w+", shape=(1000,))
+
+
+def test_what_is_written_to_a_mapped_file_is_seen_on_both_sides(through, mapped):
+    numbers = mapped()
+    got = through(numbers=numbers)["numbers"]
+    got[3], numbers[4] = 7, 8
+    assert (numbers[3], got[4]) == (7, 8)
+    assert type(got) is np.memmap
+    assert got.filename == numbers.filename
+
+
+def test_a_file_mapped_to_be_read_is_not_copied_and_stays_read_only(mapped):
+    numbers = mapped()
+    numbers[:] = 2
+    packed = pickler.pack({"part": np.memmap(numbers.filename, "f8", "r")[10:]}, Live({}, {}.get))
+    fd = packed.to_memfd(share=True)
+    assert os.fstat(fd).st_size < numbers.nbytes
+    part = Parcel(fd).open()["part"]
+    os.close(fd)
+    assert not part.flags.writeable
+    assert part.sum() == 2 * 990
+
+
+def test_a_private_map_of_a_file_is_copied(through, mapped):
+    numbers = mapped()
+    private = np.memmap(numbers.filename, "f8", "c")
+    through(private=private)["private"][0] = 5
+    assert private[0] == numbers[0] == 0
+
+
+def test_views_and_arrays_with_gaps_are_of_the_same_shared_memory(through, mapped):
+    numbers = mapped()
+    got = through(part=numbers[2:9:3], other=np.asarray(numbers)[4:])
+    got["part"][1] = 6  # numbers[5]
+    assert numbers[5] == got["other"][1] == 6
+
+
+@pytest.mark.leaves("files")  # multiprocessing keeps its heap
+def test_arrays_over_a_shared_array_are_shared(through):
+    array = multiprocessing.get_context("spawn").RawArray("d", 4)
+    got = through(array=array, view=np.frombuffer(array))
+    got["view"][0], got["array"][1] = 1, 2
+    assert array[:] == [1, 2, 0, 0]
+
+
+def test_arrays_over_named_shared_memory_are_shared(through):
+    memory = shared_memory.SharedMemory(create=True, size=80)
+    array = np.ndarray((10,), buffer=memory.buf)
+    through(array=array)["array"][2] = 5
+    assert array[2] == 5
+    del array
+    memory.close()
+    memory.unlink()
+
+
+@pytest.mark.leaves("files")  # torch and multiprocessing keep some
+def test_tensors_in_shared_memory_are_shared_for_torch_too(through):
+    model = torch.nn.Linear(2, 2).share_memory()
+    got = through(model=model, weight=model.weight.detach(), row=model.weight.detach()[1])
+    assert all(one.is_shared() for one in [*got["model"].parameters(), got["weight"], got["row"]])
+    got["model"].share_memory()  # as each process of a Hogwild does
+    with torch.no_grad():
+        got["model"].weight.fill_(7)
+    assert model.weight.tolist() == got["weight"].tolist() == [[7, 7], [7, 7]]
+    process = multiprocessing.get_context("spawn").Process(
+        target=torch.Tensor.zero_, args=(got["row"],)
+    )
+    process.start()
+    process.join()
+    assert model.weight.tolist() == [[7, 7], [0, 0]]
+
+
+def test_a_tensor_over_a_part_of_shared_memory_is_shared(through):
+    memory = shared_memory.SharedMemory(create=True, size=80)
+    tensor = torch.from_numpy(np.ndarray((8,), buffer=memory.buf, offset=16))
+    through(tensor=tensor)["tensor"][2] = 5
+    assert tensor[2] == 5
+    del tensor
+    memory.close()
+    memory.unlink()
+
+
+def test_without_sharing_they_are_copies(through, mapped):
+    numbers = mapped()
+    through(share=False, numbers=numbers)["numbers"][0] = 5
+    assert numbers[0] == 0
+
+
+def test_shared_memory_that_is_gone_is_named(mapped):
+    numbers = mapped()
+    packed = pickler.pack({"numbers": numbers}, Live({}, {}.get))
+    fd = packed.to_memfd(share=True)
+    os.truncate(numbers.filename, 10)
+    with pytest.raises(Unopened, match="shorter by now") as caught:
+        Parcel(fd)
+    assert caught.value.name == SHARED_MEMORY
+    os.close(fd)
+
+
+def test_memory_without_a_file_is_in_no_mapping():
+    with mmap.mmap(-1, 4096) as anonymous:  # shared with forked processes alone
+        array = np.frombuffer(anonymous, "u1")
+        address = array.__array_interface__["data"][0]
+        assert holding(shared_mappings(), address, array.nbytes) is None
+        del array
+
+
+def test_a_parcel_knows_whether_it_shares_what_can_be_written(mapped):
+    numbers = mapped()
+
+    def shares(**values):
+        return pickler.pack(values, Live({}, {}.get)).shares()
+
+    assert shares(numbers=numbers)
+    assert not shares(read=np.memmap(numbers.filename, "f8", "r"))
+    assert not shares(array=np.arange(10.0))

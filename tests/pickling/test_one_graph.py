@@ -1,0 +1,1123 @@
+"""A rank computes what the notebook would: one object stays one, and live state is kept.
+
+Each case is a notebook of cells, the last of which defines `f`; what `f(0)` returns on a rank is
+compared with what it returns in the notebook afterwards.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.support.notebook_double import opened
+from xla_nb.errors import ShippingError
+from xla_nb.pickling.parcel import Unopened
+from xla_nb.pickling.rebuild import take_notices
+
+notebook = pytest.fixture(opened)
+
+
+def agree(notebook, *cells):
+    """Run the cells; launch a call of `f`, and make the same call in the notebook."""
+    for cell in cells:
+        notebook.run(cell)
+    launched = notebook.launch("def launched(rank): return f(rank)")
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = notebook.main
+    try:
+        here = notebook.values["f"](0)
+    finally:
+        sys.modules["__main__"] = main
+    assert launched == here, (launched, here)
+    return here
+
+
+# --- one object stays one ---------------------------------------------------------------------
+
+
+ONE_OBJECT = {
+    "the attributes of a library's object, as a dict": """
+        import argparse
+        args = argparse.Namespace(lr=1)
+        config = vars(args)
+        none = argparse.Namespace()
+        empty = vars(none)
+        def f(rank):
+            args.lr, none.x = 5, 6
+            return config["lr"] == 5 and empty == {"x": 6}
+    """,
+    "the attributes of an object that leads to itself, as a dict": """
+        class Own:
+            __slots__ = ("slot", "__dict__")
+            def __init__(self): self.me, self.slot, self.x = self, [self], 1
+        own = Own()
+        held = {"vars": vars(own)}
+        def f(rank):
+            own.x = 5
+            return held["vars"]["x"] == 5 and own.slot[0] is own.me is held["vars"]["me"]
+    """,
+    "the attributes that instances share": """
+        class Shared:
+            state = {}
+            def __init__(self): self.__dict__ = self.state
+        one, other = Shared(), Shared()
+        def f(rank):
+            one.x = 5
+            return other.x == Shared.state["x"] == 5
+    """,
+    "a dictionary that has itself as attributes": """
+        class Config(dict):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                self.__dict__ = self
+        config, empty = Config(lr=1), Config()
+        def f(rank):
+            config.lr, empty.x = 5, 6
+            return config["lr"] == 5 and empty["x"] == 6
+    """,
+    "the attributes of an object whose class gives them back, as a dict": """
+        class Restored:
+            def __setstate__(self, state): self.__dict__.update(state, restored=True)
+        one = Restored()
+        one.x = 1
+        held = vars(one)
+        def f(rank):
+            one.x = 5
+            return held["x"] == 5
+    """,
+    "a sentinel in a default and in a dict": """
+        NONE = object()
+        table = {"x": NONE}
+        def g(v=NONE): return v is table["x"]
+        def f(rank): return g()
+    """,
+    "a value as default argument, as global and in a closure": """
+        box = []
+        def add(x, to=box): to.append(x)
+        def make():
+            mine = box
+            return lambda: mine
+        get = make()
+        def f(rank):
+            add(1)
+            return box is get() and len(get()) > 0
+    """,
+    "a function's closure is shared by two functions": """
+        def counter():
+            n = 0
+            def up():
+                nonlocal n
+                n += 1
+            return up, lambda: n
+        up, get = counter()
+        def f(rank):
+            before = get()
+            up(); up()
+            return get() - before
+    """,
+    "a bound method and the object it is bound to": """
+        class Part: pass
+        class Whole:
+            def __init__(self): self.part = Part()
+            def has(self, part): return self.part is part
+        whole = Whole()
+        part, has = whole.part, whole.has
+        def f(rank): return has(part), has.__self__ is whole
+    """,
+    "a registry that a decorator fills": """
+        HANDLERS = {}
+        def handler(fn):
+            HANDLERS[fn.__name__] = fn
+            return fn
+        @handler
+        def go(): return 5
+        def f(rank): return HANDLERS["go"] is go, len(HANDLERS)
+    """,
+    "a class that a metaclass registers": """
+        class Meta(type):
+            made = []
+            def __init__(cls, *args): Meta.made.append(cls)
+        class A(metaclass=Meta): pass
+        def f(rank): return Meta.made == [A]
+    """,
+    "a subclass that __init_subclass__ registers": """
+        class Base:
+            made = {}
+            def __init_subclass__(cls, *, tag, **kw): Base.made[tag] = cls
+        class A(Base, tag="a"): pass
+        def f(rank): return Base.made["a"] is A, len(Base.made)
+    """,
+    "what a cache holds": """
+        import functools
+        class Model: pass
+        @functools.cache
+        def model(): return Model()
+        held = model()
+        def f(rank): return model() is held
+    """,
+    "a bounded cache with named arguments": """
+        import functools
+        @functools.lru_cache(maxsize=2)
+        def get(a, b=0): return [a, b]
+        get(1); get(2, b=3)
+        last = get("x", b=4)
+        def f(rank): return get("x", b=4) is last, get.cache_info().maxsize
+    """,
+    "a weak reference": """
+        import weakref
+        class A: pass
+        a = A()
+        ref, names = weakref.ref(a), weakref.WeakKeyDictionary({a: "a"})
+        def f(rank): return ref() is a, names[a]
+    """,
+    "a lock in two places": """
+        import multiprocessing
+        lock = multiprocessing.Lock()
+        class Guard:
+            def __init__(self): self.lock = lock
+        guard = Guard()
+        def f(rank):
+            with lock: return guard.lock.acquire(block=False)
+    """,
+    "an enum's members": """
+        import enum
+        class Color(enum.Enum):
+            RED = 1
+            CRIMSON = 1
+            BLUE = "b"
+            def low(self): return self.name.lower()
+        class Size(enum.IntEnum):
+            S = 1
+            M = enum.auto()
+        class Perm(enum.Flag):
+            R = enum.auto()
+            W = enum.auto()
+        kept = {Color.RED: Size.M, "p": Perm.R | Perm.W}
+        def f(rank):
+            return (Color.CRIMSON is Color.RED, Color(1) is Color.RED, Color["BLUE"].low(),
+                    kept[Color.RED] is Size.M, Size.M + 1, Perm.W in kept["p"], len(Color))
+    """,
+    "a NaN that rows and tables have": """
+        import math
+        import numpy as np
+        copy = float("nan")
+        rows = [np.nan, {math.nan: "math"}]
+        def f(rank):
+            table = rows[1]
+            return np.nan in rows, table.get(math.nan), table.get(copy), copy != copy
+    """,
+    "views of a dict that is ordered or has keys of its own": """
+        import collections
+        ordered = collections.OrderedDict(a=1)
+        class Sorted(dict):
+            def keys(self): return sorted(super().keys())
+        named = Sorted(b=1, a=2)
+        views = ordered.keys(), ordered.items(), dict.keys(named), named.items()
+        def f(rank):
+            ordered["b"] = named["c"] = 2
+            ordered.move_to_end("a")
+            return list(map(list, views))
+    """,
+    "dataclass sentinels": """
+        import dataclasses
+        @dataclasses.dataclass(order=True)
+        class P:
+            x: int
+            y: list = dataclasses.field(default_factory=list)
+            kind: "dataclasses.ClassVar[int]" = 3
+        fields = dataclasses.fields(P)
+        def f(rank):
+            other = dataclasses.make_dataclass("Q", [("z", int, 1)], bases=(P,))
+            return (P(1) == P(1), P(1) < P(2), [x.name for x in dataclasses.fields(P)],
+                    fields[0].default is dataclasses.MISSING, dataclasses.asdict(P(1)),
+                    [x.name for x in dataclasses.fields(other)], P(1).y is P(1).y)
+    """,
+}
+
+
+@pytest.mark.parametrize("cell", ONE_OBJECT.values(), ids=ONE_OBJECT)
+def test_one_object_stays_one(notebook, cell):
+    agree(notebook, cell)
+
+
+def test_arguments_and_globals_are_one_graph(notebook):
+    notebook.run("class A: pass\na = A()\nheld = [a]")
+    a = notebook.values["a"]
+    assert notebook.launch("def f(rank, a): return a is held[0]", a)
+
+
+def test_a_methods_object_and_an_argument_of_it_are_one(notebook):
+    notebook.run(
+        "class T:\n    def __init__(self): self.part = [1]\n"
+        "    def go(self, rank, part): return self.part is part\nt = T()"
+    )
+    t = notebook.values["t"]
+    assert notebook.call(t.go, t.part)
+
+
+def test_a_list_read_where_the_cell_stands_and_in_a_closure_is_one(notebook):
+    notebook.run(
+        "log = []\ndef make():\n    def add(x): log.append(x)\n    return add\nadd = make()"
+    )
+    assert notebook.launch(
+        "mine = log\ndef f(rank):\n    add(1)\n    return mine is log, mine"
+    ) == (
+        True,
+        [1],
+    )
+
+
+# --- live state is kept -----------------------------------------------------------------------
+
+
+LIVE_STATE = {
+    "class attributes set later": [
+        "from pathlib import Path\nfrom collections import defaultdict\n"
+        "class C:\n    root = None\n    items = dict()\n    counts = defaultdict(int)",
+        "C.root = Path('/x')\nC.items['k'] = C\nC.counts['a'] += 2\nC.added = lambda self: 7",
+        "def f(rank): return C.root, C.items['k'] is C, dict(C.counts), C().added()",
+    ],
+    "an attribute set on a dataclass": [
+        "from dataclasses import dataclass\n@dataclass\nclass D:\n    x: int = 1",
+        "D.extra = [2]\nD.x = 5",
+        "def f(rank): return D.extra, D().x, D.x",
+    ],
+    "defaults as they are now": [
+        "N = 2\ndef g(n=N * 10, to=[]):\n    to.append(n)\n    return list(to)",
+        "N = 7\ng()\ng.__kwdefaults__ = None\ng.__defaults__ = (3, g.__defaults__[1])",
+        "def f(rank): return g()[:2]",
+    ],
+    "a class body is not executed again": [
+        "import itertools\nids = itertools.count()\nclass A:\n    id = next(ids)",
+        "def f(rank): return A.id",
+    ],
+    "a decorator is not applied again": [
+        "FACTOR = 2\ndef times(n):\n    return lambda fn: lambda x: n * fn(x)\n"
+        "@times(FACTOR)\ndef g(x): return x",
+        "FACTOR = 5",
+        "def f(rank): return g(1)",
+    ],
+    "a base class that was defined anew since": [
+        "class B:\n    def g(self): return 1",
+        "class A(B): pass",
+        "class B:\n    def g(self): return 2",
+        "def f(rank): return A().g(), B().g(), issubclass(A, B)",
+    ],
+    "attributes of functions": [
+        "def g(): return g.n\ng.n = 4\ng.deep = {'g': g}",
+        "def f(rank): return g(), g.deep['g'] is g",
+    ],
+    "functions registered with a single dispatch": [
+        "import functools\n@functools.singledispatch\ndef area(x): return 'any'",
+        "@area.register\ndef _(x: int): return 'int'\nclass C: pass\n"
+        "@area.register(C)\ndef _(x): return 'C'",
+        "def f(rank):\n    area.register(str, lambda x: 'str')\n"
+        "    return area(1), area(C()), area('x'), area(1.5), len(area.registry)",
+    ],
+    "classes registered with an abstract one": [
+        "import abc\nclass Base(abc.ABC):\n    @abc.abstractmethod\n    def go(self): ...",
+        "class V: pass\nBase.register(V)\nclass W(Base):\n    def go(self): return 1",
+        "def f(rank):\n    try: Base()\n    except TypeError as e: told = str(e)\n"
+        "    return issubclass(V, Base), isinstance(V(), Base), W().go(), told",
+    ],
+    "classes registered with abstract ones of modules": [
+        "import collections.abc, contextlib, numbers, os\n"
+        "from importlib.abc import Loader\n"
+        "class Num: pass\nclass Seq: pass\nclass Path: pass\nclass Near(Num): pass\n"
+        "class Meta(type): pass\nclass Odd(metaclass=Meta): pass\nnums = {Num(), Near()}",
+        "numbers.Number.register(Num)\ncollections.abc.Sequence.register(Seq)\n"
+        "os.PathLike.register(Path)\ncollections.abc.Mapping.register(Odd)\n"
+        "contextlib.AbstractContextManager.register(Odd)\nLoader.register(Num)",
+        "def f(rank):\n"
+        "    kinds = (numbers.Real, numbers.Number, collections.abc.Sequence, os.PathLike,\n"
+        "             collections.abc.Mapping, contextlib.AbstractContextManager, Loader)\n"
+        "    own = (Num, Seq, Path, Near, Odd)\n"
+        "    return [[issubclass(one, kind) for kind in kinds] for one in own], "
+        "all(isinstance(n, numbers.Number) for n in nums)",
+    ],
+    "slots, properties and class methods": [
+        "import functools\nclass S:\n    __slots__ = ('a', '__b')\n"
+        "    def __init__(self): self.a, self.__b = 1, 2\n"
+        "    @property\n    def b(self): return self.__b\n"
+        "    @classmethod\n    def make(cls): return cls()\n"
+        "    @staticmethod\n    def three(): return 3\n"
+        "class C:\n    @functools.cached_property\n    def v(self): return [1]\n"
+        "s, c = S(), C()\nc.v",
+        "def f(rank): return s.a, s.b, S.make().b, S.three(), c.v is c.v, C().v",
+    ],
+    "generic, named and typed classes": [
+        "import typing, collections\nT = typing.TypeVar('T')\n"
+        "class Box(typing.Generic[T]):\n    def __init__(self, x: T): self.x = x\n"
+        "class P(typing.NamedTuple):\n    x: int\n    y: int = 2\n"
+        "class TD(typing.TypedDict):\n    x: int\n"
+        "@typing.runtime_checkable\nclass Go(typing.Protocol):\n    def go(self): ...\n"
+        "class G:\n    def go(self): return 1\nQ = collections.namedtuple('Q', 'x y')",
+        "def f(rank): return (Box[int](3).x, Box.__parameters__ == (T,), P(1), P(1)._asdict(),"
+        " TD(x=1), isinstance(G(), Go), isinstance(3, Go), Q(1, 2)._replace(x=5))",
+    ],
+    "recursive functions and methods that call super": [
+        "def outer():\n    def rec(n): return 1 if n < 2 else n * rec(n - 1)\n    return rec\n"
+        "rec = outer()\ndef even(n): return n == 0 or odd(n - 1)\n"
+        "def odd(n): return n != 0 and even(n - 1)\n"
+        "class A:\n    def go(self): return 'A'\n"
+        "class B(A):\n    def go(self): return super().go() + 'B'",
+        "def f(rank): return rec(5), even(10), B().go()",
+    ],
+    "what was abstract when a class was defined": [
+        "import abc\nclass Open(abc.ABC):\n    @abc.abstractmethod\n    def go(self): ...\n"
+        "class Closed(abc.ABC):\n    def go(self): ...\n"
+        "Open.go, Closed.go = Closed.go, Open.go",
+        "def f(rank):\n    Closed()\n    try:\n        return Open()\n"
+        "    except TypeError as problem:\n        return str(problem)",
+    ],
+    "a library's decorator": [
+        "import contextlib, functools\n@contextlib.contextmanager\ndef opened(x):\n"
+        "    yield x + n\nn = 4\npart = functools.partial(pow, 2)\n"
+        "@functools.wraps(opened)\ndef wrapped(*a): return opened(*a)",
+        "def f(rank):\n    with opened(1) as x, wrapped(2) as y:\n"
+        "        return x, y, part(3), wrapped.__name__",
+    ],
+}
+
+
+@pytest.mark.parametrize("cells", LIVE_STATE.values(), ids=LIVE_STATE)
+def test_live_state_is_kept(notebook, cells):
+    agree(notebook, *cells)
+
+
+def test_lambdas_and_closures_share_the_globals_of_the_module(notebook):
+    notebook.run(
+        "scale = 1\nmul = lambda x: x * scale\ndef make():\n    return lambda x: x + scale"
+    )
+    notebook.run("add = make()\ndef grow():\n    global scale\n    scale = 10")
+    assert notebook.launch("def f(rank):\n    grow()\n    return mul(2), add(2), scale") == (
+        20,
+        12,
+        10,
+    )
+
+
+def test_what_the_launched_cell_binds_is_what_earlier_functions_see(notebook):
+    notebook.run("lr = 1\ndef get(): return lr")
+    assert notebook.launch("lr = 5\ndef f(rank): return get()") == 5
+
+
+def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_former_one(
+    notebook,
+):
+    notebook.run("class A:\n    n = 1\na = A()")
+    program = notebook.build("class A:\n    n = 2\na.n, A.n, isinstance(a, A)")
+    assert notebook.rank(program) == (1, 2, False)
+    assert any("`A` is defined anew" in note for note in program.notes)
+
+
+def test_a_function_carries_only_the_globals_that_its_code_names(notebook):
+    notebook.run("bad = (n for n in ())\nunrelated = lambda: bad\nn = 3\ngood = lambda: n")
+    program = notebook.build("def f(rank): return good()")
+    assert set(program.restored) == {"f", "good", "n"}
+    assert notebook.rank(program) == 3
+
+
+# --- what cannot be pickled -------------------------------------------------------------------
+
+
+def test_a_definition_that_cannot_be_sent_is_refused_by_its_name(notebook):
+    notebook.run(
+        "import threading\ndef guarded(fn):\n    lock = threading.Lock()\n"
+        "    def inner(*a):\n        with lock: return fn(*a)\n    return inner"
+    )
+    notebook.run("k = 2\n@guarded\ndef g(x): return h(x) + k\ndef h(x): return 10 * x")
+    with pytest.raises(ShippingError, match=r"Cannot send `g` .* defined in Cell In\[2\], line 2"):
+        notebook.build("def f(rank): return g(1)")
+
+
+def test_a_value_inside_a_function_is_refused_by_its_own_name(notebook):
+    notebook.run("rows = (n for n in ())\ndef g(): return rows\ndef h(): return g()")
+    with pytest.raises(ShippingError, match=r"Cannot send `rows` \(builtins.generator, defined in"):
+        notebook.build("def f(rank): return h()")
+
+
+# --- conditions -------------------------------------------------------------------------------
+
+
+def test_a_guarded_import_that_failed_fails_only_where_it_is_used(notebook):
+    notebook.run(
+        "try:\n    import not_here_at_all as m\n    HAVE = True\n"
+        "except ImportError:\n    HAVE = False"
+    )
+    notebook.run("def g(x): return m.go(x) if HAVE else x")
+    assert notebook.launch("def f(rank): return g(4)") == 4
+    assert notebook.launch("def f(rank): return m.go(4) if HAVE else 5") == 5
+
+
+@pytest.mark.parametrize(
+    "binds",
+    [
+        "for _ in ():\n    n = 1",
+        "while False:\n    n = 1",
+        "try:\n    1 / 0\n    n = 1\nexcept ZeroDivisionError:\n    pass",
+        "match 3:\n    case 4:\n        n = 1",
+        "if not True:\n    n = 1",
+    ],
+)
+def test_what_may_not_be_bound_does_not_hide_the_notebooks_value(notebook, binds):
+    notebook.run("n = 5")
+    assert notebook.launch(f"{binds}\ndef f(rank): return n") == 5
+    assert notebook.launch(f"{binds}\nn") == 5
+
+
+# --- what an attack found ---------------------------------------------------------------------
+
+
+FOUND = {
+    "the order of a class's and a function's attributes": """
+        class C:
+            a = [1]
+            b = 2
+            c = {}
+        def g(): pass
+        g.x, g.y, g.z = [1], 2, {}
+        def f(rank):
+            return [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
+    """,
+    "instances that its class holds by their hash": """
+        class P:
+            seen = {}
+            def __init__(self, x): self.x = x
+            def __hash__(self): return hash(self.x)
+            def __eq__(self, o): return self.x == o.x
+        for i in range(3): P.seen[P(i)] = i
+        def f(rank): return [P.seen.get(P(i)) for i in range(3)]
+    """,
+    "instances that a frozen dataclass holds in a set": """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True)
+        class P:
+            x: int
+        P.known = {P(1), P(2)}
+        def f(rank): return P(1) in P.known
+    """,
+    "what a cached method holds": """
+        import functools
+        class A:
+            def __init__(self, x): self.x = x
+            def __hash__(self): return hash(self.x)
+            def __eq__(self, o): return self.x == o.x
+            @functools.lru_cache
+            def go(self): return [self.x]
+        a = A(1); kept = a.go()
+        def f(rank): return a.go() is kept, A.go.cache_info().currsize
+    """,
+    "hooks of parameters": """
+        import torch
+        from torch import nn
+        p = nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
+        def f(rank):
+            p.grad = None
+            p.sum().backward(); return p.grad.tolist()
+    """,
+    "hooks and attributes of optimizers": """
+        import torch
+        log = []
+        m = torch.nn.Linear(1,1)
+        opt = torch.optim.SGD(m.parameters(), lr=.1)
+        opt.register_step_post_hook(lambda *a: log.append(1))
+        opt.tag = 'x'
+        def f(rank):
+            log.clear()
+            m(torch.ones(1,1)).sum().backward(); opt.step(); return log, opt.tag
+    """,
+    "an optimizer of the notebook": """
+        import torch, math
+        class Look(torch.optim.Optimizer):
+            def __init__(self, ps):
+                super().__init__(ps, {})
+                self.k = 5
+            def step(self): return self.k
+        opt = Look([torch.ones(1, requires_grad=True)])
+        def f(rank): return opt.step()
+    """,
+    "views of a dict": """
+        d = {'a': 1}
+        ks, vs = d.keys(), d.items()
+        def f(rank):
+            d['b'] = 2
+            return list(ks), list(vs)
+    """,
+    "a named tuple that is its own class's attribute": """
+        from typing import NamedTuple
+        class P(NamedTuple):
+            x: int
+            y: int
+        P.ORIGIN = P(0, 0)
+        def f(rank): return P.ORIGIN, P(1, 2)
+    """,
+    "a frozen instance that is its own class's attribute": """
+        from dataclasses import dataclass
+        @dataclass(frozen=True, slots=True)
+        class Cfg:
+            a: int = 1
+        Cfg.DEFAULT = Cfg()
+        def f(rank): return Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
+    """,
+    "new types and parameters of types": """
+        from typing import *
+        UserId = NewType('UserId', int)
+        P = ParamSpec('P')
+        Ts = TypeVarTuple('Ts')
+        def deco(fn: Callable[P, int]): return fn
+        @deco
+        def g(x): return UserId(x)
+        def f(rank): return g(3), UserId.__name__, UserId.__supertype__ is int
+    """,
+    "names in bodies of classes inside functions": """
+        from dataclasses import dataclass
+        from typing import List
+        SIZE = 4
+        def make():
+            @dataclass
+            class A:
+                xs: List[int]
+                size: int = SIZE
+            return A
+        def f(rank): return make()([1]).xs, make()([1]).size
+    """,
+    "names in annotations that are text": """
+        from __future__ import annotations
+        import typing
+        class Inner: pass
+        class A:
+            x: Inner
+            y: typing.Optional[Inner]
+        def g(a: Inner) -> A: ...
+        def f(rank): return sorted(typing.get_type_hints(A)), sorted(typing.get_type_hints(g))
+    """,
+    "a tuple whose class takes other arguments": """
+        class T(tuple):
+            def __new__(cls, a, b): return super().__new__(cls, (a, b))
+        t = T(1, 2)
+        def f(rank): return t, type(t).__name__
+    """,
+    "slots of a class that refuses to set them": """
+        class F:
+            __slots__ = ('a',)
+            def __init__(self): object.__setattr__(self, 'a', 3)
+            def __setattr__(self, *a): raise AttributeError('frozen')
+        x = F()
+        def f(rank): return x.a
+    """,
+    "an instance that delegates": """
+        class M: v = 3
+        class D:
+            def __init__(self): self.m = M()
+            def __getattr__(self, k): return getattr(self.m, k)
+        d = D()
+        def f(rank): return d.v
+    """,
+    "an instance whose class wants arguments": """
+        class Nw:
+            def __new__(cls, x):
+                o = super().__new__(cls); o.x = x; return o
+        n = Nw(3)
+        def f(rank): return n.x
+    """,
+    "enums of dataclasses and dates": """
+        import enum, datetime
+        from dataclasses import dataclass
+        @dataclass
+        class Body:
+            m: float
+            r: float
+        class Planet(Body, enum.Enum):
+            EARTH = 1.0, 2.0
+            MARS = 3.0, 4.0
+        class Day(datetime.date, enum.Enum):
+            A = 2020, 1, 2
+        def f(rank): return Planet.EARTH.m, Planet(Planet.MARS.value) is Planet.MARS, Day.A.year
+    """,
+    "values and arrays of multiprocessing": """
+        import multiprocessing as mp
+        v = mp.Value('i', 5); a = mp.Array('d', [1., 2.])
+        def f(rank):
+            with v.get_lock(): v.value += 1
+            r = v.value, list(a)
+            v.value = 5
+            return r
+    """,
+    "a list of 5,000 linked nodes": """
+        class N:
+            def __init__(self, n): self.n = n
+        head = None
+        for _ in range(5000): head = N(head)
+        def f(rank):
+            k, x = 0, head
+            while x is not None: k, x = k + 1, x.n
+            return k
+    """,
+    "hooks of modules": """
+        import torch
+        m = torch.nn.Linear(1,1); seen = []
+        m.register_forward_hook(lambda *a: seen.append(1))
+        def f(rank):
+            seen.clear(); m(torch.ones(1,1)); return seen
+    """,
+    "one instance as default, in a list and as attribute": """
+        class A:
+            def __init__(self, x): self.x = x
+            def __eq__(self, o): return self.x == o.x
+            __hash__ = None
+        D = A(3)
+        def g(a=D, *, b=[D], c=A): return a is D, b[0] is a, c is A
+        class B(A):
+            d = D
+            def go(self, a=D): return self.d is a
+        def f(rank): return g(), B(1).go()
+    """,
+    "containers whose class takes other arguments": """
+        import collections
+        class C(collections.OrderedDict):
+            def __init__(self, k, **kw): super().__init__(**kw); self.k = k
+        c = C(4, a=1)
+        class DD(collections.defaultdict):
+            def __init__(self): super().__init__(list)
+        d = DD(); d['x'].append(1)
+        def f(rank): return c.k, dict(c), dict(d), d['new']
+    """,
+    "containers whose class changes what is put into them": """
+        import collections
+        class Vocab(dict):
+            def __setitem__(self, k, v): super().__setitem__(k, v * 2)
+            def update(self, *a): raise AssertionError("not again")
+        class Ordered(collections.OrderedDict):
+            def __setitem__(self, k, v): super().__setitem__(k, v * 2)
+        class Default(collections.defaultdict):
+            def __setitem__(self, k, v): super().__setitem__(k, v * 2)
+        class Counts(collections.Counter):
+            def update(self, *a, **kw): super().update(*a, **kw); self["n"] += 1
+        class Log(list):
+            def append(self, x): super().append(x + 100)
+            def extend(self, xs): super().extend(x + 100 for x in xs)
+        class Last(collections.deque):
+            def append(self, x): super().append(x + 100)
+            def extend(self, xs): super().extend(x + 100 for x in xs)
+        class Names(set):
+            def add(self, x): super().add(x.upper())
+            def update(self, xs): super().update(x.upper() for x in xs)
+        voc, od, dd, log, last, names = (
+            Vocab(), Ordered(), Default(int), Log(), Last(maxlen=3), Names()
+        )
+        for d in (voc, od, dd): d["a"], d["b"] = 1, 2
+        od.move_to_end("a")
+        counts = Counts("aab")
+        for x in range(5): log.append(x); last.append(x)
+        names.add("x")
+        list.append(log, log)
+        def f(rank):
+            held = list(od.items()), dict(dd), dd["new"], dict(counts), list(last), last.maxlen
+            return dict(voc), held, log[:5], log[5] is log, sorted(names), type(names).__name__
+    """,
+    "containers whose class changes what is taken from them": """
+        class Shown(dict):
+            def items(self): return [(k, v + 1) for k, v in super().items()]
+        class Twice(list):
+            def __iter__(self): return (2 * x for x in super().__iter__())
+        class Hidden(set):
+            def __iter__(self): return iter([])
+        shown, twice, hidden = Shown(a=1), Twice([1]), Hidden([3])
+        def f(rank): return shown["a"], twice[0], len(hidden)
+    """,
+    "a container whose class notes what is put into it": """
+        class Table(dict):
+            def __init__(self): self.history = []
+            def __setitem__(self, k, v):
+                self.history.append(k)
+                super().__setitem__(k, v)
+        class Slotted(list):
+            __slots__ = ("seen",)
+            def append(self, x):
+                self.seen = x
+                super().append(x)
+        class Restored(dict):
+            def __setstate__(self, state): self.n = len(self), state["n"]
+        table, slotted, restored = Table(), Slotted(), Restored(a=1)
+        restored.n = 5
+        table["a"] = 1
+        slotted.append(3)
+        def f(rank):
+            n = restored.n[1] if isinstance(restored.n, tuple) else restored.n
+            return dict(table), table.history, list(slotted), slotted.seen, n
+    """,
+    "containers in cycles with what they hold": """
+        class Key:
+            def __init__(self, owner, name): self.owner, self.name = owner, name
+            def __hash__(self): return hash(self.name)
+            def __eq__(self, o): return self.name == o.name
+        class D(dict): pass
+        class S(set): pass
+        d, s = D(), S()
+        d[Key(d, "k")] = d
+        s.add(Key(s, "k"))
+        def f(rank):
+            key = Key(None, "k")
+            return d[key] is d, [k.owner is d for k in d], key in s, [k.owner is s for k in s]
+    """,
+    "constants that C code knows by more than their name": """
+        import torch
+        layout = torch.strided
+        def f(rank): return layout is torch.strided, torch.sparse_coo
+    """,
+    "sparse tensors": """
+        import torch
+        t = torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
+        m = torch.nn.Linear(1, 1)
+        m.register_buffer("mask", t)
+        def f(rank): return t.layout, t.to_dense().tolist(), m.mask is t, t.is_coalesced()
+    """,
+    "types of Python without a name": """
+        import collections, types
+        def one_of_each():
+            views = {}.keys(), {}.values(), {}.items(), collections.OrderedDict().keys()
+            constants = None, NotImplemented, ..., types.MappingProxyType({})
+            methods = "".__str__, "".join, str.join, len, int.real, type.__dict__["__doc__"]
+            iterators = map(iter, ([], {}, "", set(), range(3), b"", (), {}.items()))
+            return *views, *constants, *methods, *iterators, (x for x in ()), iter(list, 1)
+        kinds = [type(x) for x in one_of_each()]
+        def f(rank): return [type(x) is kind for x, kind in zip(one_of_each(), kinds)]
+    """,
+    "what exceptions were raised from": """
+        class Bad(ValueError):
+            def __init__(self, code, why):
+                super().__init__(why)
+                self.code = code
+        class Own(Exception):
+            def __init__(self, a, b): self.a, self.b = a, b
+            def __reduce__(self): return Own, (self.a, self.b)
+        try:
+            try: {}["k"]
+            except KeyError as e:
+                e.add_note("a note")
+                raise Bad(5, "no") from e
+        except Bad as e: bad = e
+        try:
+            try: 1 / 0
+            except ZeroDivisionError: raise Own(1, 2)
+        except Own as e: own = e
+        try: raise OSError(2, "gone", "x") from None
+        except OSError as e: gone = e
+        group = ExceptionGroup("some", [bad, own])
+        try:
+            try: raise group
+            except ExceptionGroup as e: raise e.exceptions[0]
+        except Bad: pass
+        first, second = Bad(1, "a"), KeyError("b")
+        first.__cause__, second.__cause__ = second, first
+        def links(e):
+            names = "__cause__", "__context__", "__suppress_context__", "args", "__notes__"
+            return [type(e).__name__, str(e), *(repr(getattr(e, n, None)) for n in names)]
+        def f(rank):
+            held = [bad, own, gone, group, first, bad.__cause__]
+            same = bad.__cause__ is held[-1], bad.__context__ is group, group.exceptions[0] is bad
+            cycle = first.__cause__ is second, second.__cause__ is first
+            return [links(e) for e in held], same, cycle, bad.code, own.b, gone.filename
+    """,
+    "values that read lists and dicts of the notebook where they are opened": """
+        TABLE, NAMES = {"a": 1}, ["b"]
+        def scale(x): return x
+        scale.cache = {"k": 5}
+        def counter():
+            seen = ["s"]
+            return lambda: seen
+        class Read:
+            def __getstate__(self): return {"x": 1}
+            def __setstate__(self, state):
+                self.all = TABLE["a"], NAMES, scale.cache["k"], see()
+        see = counter()
+        one = Read()
+        one.__setstate__({})
+        def f(rank):
+            NAMES.append(see())
+            return one.all, one.all[1] is NAMES, one.all[-1] is NAMES[-1]
+    """,
+    "values that read lists and dicts of their class where they are opened": """
+        class Named:
+            names, table, seen = ["a", ("b", 1)], {"a": 1}, {1, 2}
+            def __getstate__(self): return {"x": 1}
+            def __setstate__(self, state):
+                self.all = [*self.names, *self.table.items(), *sorted(self.seen)]
+        one = Named()
+        one.__setstate__({})
+        def f(rank):
+            one.names.append(7)
+            return one.all, Named.names
+    """,
+    "a dictionary that looks all attributes up in itself": """
+        class Config(dict):
+            __getattr__ = dict.__getitem__
+            __setattr__ = dict.__setitem__
+        config = Config(lr=1, sub=Config(a=2))
+        def f(rank):
+            config.lr = 5
+            return config, config.sub.a
+    """,
+}
+
+
+#: There C code may recurse so far and no further, whatever the stack and `sys.setrecursionlimit`.
+SHALLOW = pytest.mark.skipif(
+    (3, 12) <= sys.version_info < (3, 14), reason="CPython limits how deep it pickles"
+)
+#: The cells of which libraries keep something for as long as the process lives, and a deep one.
+MARKS = {
+    "a list of 5,000 linked nodes": SHALLOW,
+    "values and arrays of multiprocessing": pytest.mark.leaves("files"),
+    "hooks and attributes of optimizers": pytest.mark.leaves("temporary"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, id=name, marks=MARKS.get(name, ())) for name, cell in FOUND.items()],
+)
+def test_it_is_on_a_rank_what_it_is_in_the_notebook(notebook, cell):
+    agree(notebook, cell)
+
+
+@SHALLOW
+def test_functions_that_call_each_other_in_a_long_chain_are_sent_as_they_are(notebook):
+    chain = "\n".join(f"def f{n}(x): return f{n + 1}(x) if x else {n}" for n in range(400))
+    notebook.run(f"{chain}\ndef f400(x): return x")
+    program = notebook.build("def f(rank): return f0(0), f399(1)")
+    assert (notebook.rank(program), program.notes) == ((0, 1), ())
+
+
+@SHALLOW
+def test_what_a_cache_holds_survives_a_second_attempt_with_a_larger_stack(notebook):
+    notebook.run("import functools\n@functools.cache\ndef get(x): return [x]\nkept = get(1)")
+    notebook.run("head = None\nfor _ in range(5000): head = [head, get]")
+    assert notebook.launch("def f(rank): return get(1) is kept, len(head)") == (True, 2)
+
+
+def test_a_function_may_use_what_only_the_launched_cell_binds(notebook):
+    notebook.run("def g(): return w")
+    assert notebook.launch("w = 5\ndef f(rank): return g()") == 5
+
+
+def test_a_class_of_the_notebooks_may_tell_copyreg_how_it_is_pickled(notebook):
+    notebook.run("""
+        import copyreg
+        class Handle:
+            def __init__(self, n): self.n = n
+        copyreg.pickle(Handle, lambda handle: (Handle, (handle.n + 1,)))
+        handle = Handle(1)
+    """)
+    assert notebook.launch("def f(rank): return handle.n") == 2
+
+
+def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(notebook, tmp_path):
+    (tmp_path / "local_s.py").write_text(
+        "class D(dict): pass\nclass S: __slots__ = ('a',)\nd, s = D(lr=1), S()\ns.a = 1"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        notebook.run("from local_s import d, s\nd['lr'], s.a = 5, 9")
+        program = notebook.build("def f(rank): return d['lr'], s.a")
+        del sys.modules["local_s"]
+        assert notebook.rank(program) == (5, 9)
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("local_s", None)
+
+
+def test_a_librarys_key_that_leads_to_what_it_is_in_is_refused(notebook, tmp_path, monkeypatch):
+    (tmp_path / "tree_of_keys.py").write_text(
+        "import dataclasses\n"
+        "@dataclasses.dataclass(unsafe_hash=True)\n"
+        "class Node:\n"
+        "    name: str = ''\n"
+        "    near: set = dataclasses.field(default_factory=set, hash=False, compare=False)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    notebook.run("from tree_of_keys import Node\nroot, kid = Node('root'), Node('kid')")
+    notebook.run("root.near.add(kid)\nkid.near.add(root)\nroot.near.add(root)")
+    try:
+        with pytest.raises(Unopened, match="was hashed before it had its attributes"):
+            notebook.launch("def f(rank): return root")
+    finally:
+        sys.modules.pop("tree_of_keys", None)
+
+
+# --- weak references ----------------------------------------------------------------------------
+
+WEAK = {
+    "a reference": ("weakref.ref(obj)", "made() is obj"),
+    "a proxy": ("weakref.proxy(obj)", "made.itself() is obj"),
+    "a set": ("weakref.WeakSet([obj])", "list(made) == [obj]"),
+    "a dict of values": ("weakref.WeakValueDictionary({1: obj})", "made[1] is obj"),
+    "a dict of keys": ("weakref.WeakKeyDictionary({obj: 1})", "made[obj] == 1"),
+}
+NODE = """
+    import weakref
+    class Node:
+        def itself(self): return self
+    obj = Node()
+"""
+
+
+@pytest.mark.parametrize(("made", "same"), WEAK.values(), ids=WEAK.keys())
+def test_a_weak_reference_is_to_the_same_object_where_that_is_sent(notebook, made, same):
+    notebook.run(NODE)
+    notebook.run(f"made = {made}")
+    program = notebook.build(f"def f(rank): return {same}")
+    assert (notebook.rank(program), program.notes) == (True, ())
+
+
+@pytest.mark.parametrize("made", [made for made, _ in WEAK.values()], ids=WEAK.keys())
+def test_a_weak_reference_to_what_is_not_sent_is_told_as_dead(notebook, made):
+    notebook.run(NODE)
+    notebook.run(f"made = {made}")
+    assert weak_references_that_died(notebook) == [
+        "a weak reference is sent without the `Node` that it refers to: it is dead on ranks"
+    ]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "obj = Node(); made = weakref.ref(obj); del obj",
+        "made = weakref.ref(dict)",
+        "made = weakref.ref(Node)",
+        "def named(): pass\nmade = weakref.WeakSet([named])",
+        "obj.me, made = obj, weakref.WeakKeyDictionary({obj: [obj]})",
+    ],
+)
+def test_no_note_is_given_where_ranks_have_what_the_notebook_has(notebook, cell):
+    notebook.run(NODE)
+    notebook.run(cell)
+    assert weak_references_that_died(notebook) == []
+
+
+def weak_references_that_died(notebook):
+    take_notices()
+    main = notebook.load(notebook.build("def f(rank): return made is None"))  # held meanwhile
+    return take_notices() if main else None
+
+
+# --- what was pickled and cannot be opened ------------------------------------------------------
+
+SHUT = """
+    import collections
+    class Shut(collections.UserDict):
+        def __reduce__(self): return int, ("no number",)
+    shut = Shut()
+"""
+HOLDERS = {
+    "a value that the cell names": ("", "shut"),
+    "a value that a function names": ("def g(): return shut", "shut"),
+    "the first of two, in the order of their names": ("beside = [shut]", "beside"),
+    "the closure of a function": ("def make(s): return lambda: s\ng = make(shut)", "make.<locals>"),
+    "the default of a function": ("def g(x=shut): pass\ndel shut", "g"),
+    "an attribute of a class": ("class C:\n    held = shut\ndel shut", "C"),
+    "what a cache holds": ("@__import__('functools').cache\ndef g(): return shut\ng()", "g"),
+}
+
+
+@pytest.mark.parametrize(("cell", "name"), HOLDERS.values(), ids=HOLDERS.keys())
+def test_what_cannot_be_opened_is_known_by_the_name_of_what_holds_it(notebook, cell, name):
+    notebook.run(SHUT)
+    notebook.run(cell)
+    used = next((n for n in ("beside", "g", "C") if n in notebook.values), "shut")
+    program = notebook.build(f"def f(rank): return {used}, {name if name.isalpha() else used}")
+    with pytest.raises(Unopened) as caught:
+        notebook.rank(program)
+    assert caught.value.name.startswith(name)
+    assert "ValueError: invalid literal for int()" in str(caught.value)
+
+
+@pytest.mark.parametrize("read", ["self.names or 'default'", "getattr(self, 'names', 'default')"])
+@pytest.mark.parametrize("names", ["[['a']]", "{'a': []}"])
+def test_a_value_that_reads_what_its_class_does_not_have_yet_is_not_opened_otherwise(
+    notebook, names, read
+):
+    notebook.run(f"""
+        class Named:
+            names = {names}
+            def __init__(self): self.mine = list(self.names)
+            def __getstate__(self): return {{"x": 1}}
+            def __setstate__(self, state): self.mine = list({read})
+        one = Named()
+    """)
+    with pytest.raises(Unopened, match=r"`one`.*`Named` is not complete yet"):
+        notebook.launch("def f(rank): return one.mine")
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["len(size.table or [])", "size.table is None or size.table[0]", "self.cached(1) or 0"],
+)
+def test_a_value_that_reads_what_a_function_does_not_have_yet_is_not_opened_otherwise(
+    notebook, read
+):
+    notebook.run(f"""
+        import functools
+        def size(): pass
+        size.table = [[1]]
+        @functools.cache
+        def cached(x): return x
+        class Named:
+            def __init__(self): self.n, self.cached = 1, cached
+            def __setstate__(self, state):
+                self.cached = state["cached"]
+                self.n = {read}
+        one = Named()
+        cached.owner = [one]
+    """)
+    with pytest.raises(Unopened):
+        notebook.launch("def f(rank): return cached(1), one.n")
+
+
+def test_a_program_describes_its_values_by_type_and_cell(notebook):
+    notebook.run("import collections\nn = 1\nheld = collections.deque()")
+    notebook.run("def g(): return held, n")
+    program = notebook.build("def f(rank, *a): return g()", args=([], 1))
+    assert program.details == {
+        "held": "collections.deque, defined in Cell In[1], line 3",
+        "__xla_nb_args__": "builtins.list, builtins.int",
+    }
+
+
+# --- classes that nothing refers to, and former ones --------------------------------------------
+
+
+def test_subclasses_of_a_class_that_is_sent_are_found_on_ranks(notebook):
+    notebook.run(
+        "class Base: pass\nclass A(Base):\n    def size(self): return LIMIT\nclass B(A): pass"
+    )
+    notebook.run("LIMIT = 4")
+    assert notebook.launch(
+        "def f(rank):\n    (a,) = Base.__subclasses__()\n"
+        "    return a.__name__, a().size(), [b.__name__ for b in a.__subclasses__()]"
+    ) == ("A", 4, ["B"])
+
+
+def test_a_subclass_that_a_cell_defines_anew_is_there_once(notebook):
+    notebook.run("class Base: pass\nclass A(Base): pass")
+    notebook.run("class A(Base): pass")
+    assert notebook.launch("def f(rank): return len(Base.__subclasses__())") == 1
+    assert notebook.launch("class A(Base): pass\ndef f(rank): return Base.__subclasses__() == [A]")
+
+
+@pytest.mark.parametrize("content", ["lock = threading.Lock()", "def f(self): return no_such"])
+def test_a_subclass_that_cannot_be_sent_is_left_out_with_a_note(notebook, content):
+    notebook.run(f"import threading\nclass Base: pass\nclass A(Base):\n    {content}")
+    program = notebook.build("def f(rank): return Base.__subclasses__()")
+    assert notebook.rank(program) == []
+    assert "`A` cannot be sent: its bases lack that subclass" in program.notes
+
+
+def test_each_launch_with_objects_of_a_former_class_says_so(notebook):
+    notebook.run("class Net: pass\nnet = Net()")
+    program = notebook.build("class Net: pass\ntype(net) is Net")
+    assert any("`Net` is defined anew" in note for note in program.notes)
+    assert notebook.rank(program) is False

@@ -1,0 +1,338 @@
+"""What the notebook has put into its own modules is there on ranks, where the program names it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.support.fresh import in_a_new_process, launched
+from tests.support.notebook_double import importable_folder, opened
+from xla_nb.pickling import module_objects
+from xla_nb.program.build import build_call
+
+notebook = pytest.fixture(opened)
+pytestmark = pytest.mark.usefixtures("fresh_processes")
+local = pytest.fixture(importable_folder)
+
+HELPER = """
+    import abc, functools, logging, math, threading
+    import settings
+    REGISTRY, USED, BIG = {}, [], {}
+    CFG = {"lr": 1}
+    SCALE, DEBUG = 1, False
+    MODEL = None
+    COMPUTED = len("four")
+    FILE = open("/dev/null")
+    LOCK, LOG = threading.Lock(), logging.getLogger(__name__)
+    class Conf:
+        lr, layers = 0.1, None
+        class Inner:
+            width = 1
+    class Base(abc.ABC):
+        @functools.cached_property
+        def lazy(self): return 1
+    class Net(Base):
+        rate = 3
+        act = math.floor
+        def forward(self): return "own", SCALE
+        @property
+        def depth(self): return CFG["depth"]
+        @staticmethod
+        def seen(): return list(USED)
+    def register(name):
+        def put(made):
+            REGISTRY[name] = made
+            return made
+        return put
+    def build(name): return REGISTRY[name]()
+    def scaled(x):
+        with LOCK: return x * SCALE if not FILE.closed else LOG
+    @functools.lru_cache
+    def cached(x): return x + SCALE
+    def loss(x): return x
+    def step(x): return loss(x)
+    def deep(): return settings.VALUES["a"], settings.LEVEL
+    def hidden(): return BIG
+"""
+
+
+@pytest.fixture
+def helper(local, notebook):
+    """A module of the user's own, which the notebook has imported."""
+    (local / "helper.py").write_text(textwrap.dedent(HELPER))
+    (local / "settings.py").write_text(
+        "VALUES = {'a': 1}\nLEVEL = 1\nclass Opt:\n    decay = 0.5\n"
+    )
+    notebook.run("import helper")
+    yield local / "helper.py"
+    sys.modules["helper"].FILE.close()
+
+
+#: What the notebook does, what the function returns, and what that is there too.
+KEPT = {
+    "a registry, by what registers": (
+        "@helper.register('mine')\ndef mine(): return 7",
+        "helper.REGISTRY['mine'](), helper.build('mine')",
+        (7, 7),
+    ),
+    "a registry, by a function that reads it": (
+        "@helper.register('mine')\nclass Mine: pass",
+        "type(helper.build('mine')).__name__",
+        "Mine",
+    ),
+    "a dict": ("helper.CFG['lr'] = 5", "helper.CFG", {"lr": 5}),
+    "a list that a static method reads": ("helper.USED.append(1)", "helper.Net.seen()", [1]),
+    "a dict that a property reads": ("helper.CFG['depth'] = 4", "helper.Net().depth", 4),
+    "a name": ("helper.SCALE = 10", "helper.SCALE, helper.scaled(2)", (10, 20)),
+    "a name that a cached function reads": ("helper.SCALE = 10", "helper.cached(2)", 12),
+    "a name that a method reads": ("helper.SCALE = 10", "helper.Net().forward()", ("own", 10)),
+    "a name that was False": ("helper.DEBUG = True", "helper.DEBUG", True),
+    "a name that was None": ("helper.MODEL = {'w': [1]}", "helper.MODEL", {"w": [1]}),
+    "a name that the module has not": ("helper.EXTRA = 'x'", "helper.EXTRA", "x"),
+    "a class's attribute": ("helper.Conf.lr = 0.5", "helper.Conf.lr", 0.5),
+    "a class's attribute that was None": (
+        "helper.Conf.layers = [1, 2]",
+        "helper.Conf.layers",
+        [1, 2],
+    ),
+    "an attribute of a class that one's own extends": (
+        "class Wide(helper.Net): pass\nhelper.Net.rate = 9",
+        "Wide().rate",
+        9,
+    ),
+    "a function of a library in a class": (
+        "import math\nhelper.Net.act = math.ceil",
+        "helper.Net.act(1.5)",
+        2,
+    ),
+    "a function of a library in place of the module's": (
+        "import math\nhelper.loss = math.sqrt",
+        "helper.step(9)",
+        3.0,
+    ),
+    "a method": (
+        "def forward(self): return 'mine'\nhelper.Net.forward = forward",
+        "helper.Net().forward()",
+        "mine",
+    ),
+    "a wrapper of the notebook's around its own": (
+        "import functools\ndef traced(f):\n    @functools.wraps(f)\n"
+        "    def call(x): return 'traced', f(x)\n    return call\n"
+        "helper.loss = traced(helper.loss)",
+        "helper.step(3)",
+        ("traced", 3),
+    ),
+    "a class inside a class": ("helper.Conf.Inner.width = 5", "helper.Conf.Inner.width", 5),
+    "a function that others call": ("helper.loss = lambda x: -x", "helper.step(3)", -3),
+    "what another module of one's own holds": (
+        "helper.settings.VALUES['a'], helper.settings.LEVEL = 2, 3",
+        "helper.deep(), helper.settings.LEVEL",
+        ((2, 3), 3),
+    ),
+    "a name that the file computes": ("helper.COMPUTED = 9", "helper.COMPUTED", 9),
+}
+
+
+#: How code of the notebook gets at a module: what a cell does first, and what leads to it.
+WAYS = {
+    "an attribute of an object": (
+        "holder = types.SimpleNamespace(config=settings)",
+        "holder.config",
+    ),
+    "an attribute of an instance of the notebook's": (
+        "class Trainer:\n    def __init__(self, config): self.config = config\n"
+        "trainer = Trainer(settings)",
+        "trainer.config",
+    ),
+    "a dict": ("held = {'cfg': settings}", "held['cfg']"),
+    "a list": ("held = [settings]", "held[0]"),
+    "an alias": ("cfg = settings", "cfg"),
+    "a variable of a closure": (
+        "def made(cfg):\n    def inner(): return cfg\n    return inner\ninner = made(settings)",
+        "inner()",
+    ),
+    "a default": ("def default(cfg=settings): return cfg", "default()"),
+    "a module that has imported it": ("", "helper.settings"),
+    "sys.modules": ("", "__import__('settings')"),
+}
+
+
+@pytest.mark.parametrize(("cell", "way"), WAYS.values(), ids=WAYS)
+def test_a_settings_module_is_as_the_notebook_has_it_however_code_gets_at_it(
+    notebook, helper, cell, way
+):
+    notebook.run("import settings, types\nsettings.LEVEL, settings.VALUES['a'] = 5, 7")
+    notebook.run("settings.Opt.decay = 9")
+    notebook.run(cell or "pass")
+    asked = f"{way}.LEVEL, {way}.VALUES['a'], {way}.Opt.decay, getattr({way}, 'LEV' + 'EL')"
+    assert launched(notebook, f"import helper\ndef f(rank): return {asked}") == ((5, 7, 9, 5), ())
+
+
+def test_a_settings_module_that_is_an_argument_is_as_the_notebook_has_it(notebook, helper):
+    notebook.run("import settings\nsettings.LEVEL, settings.VALUES['a'] = 5, 7")
+    notebook.run("def read(rank, cfg): return cfg.LEVEL, cfg.VALUES['a']")
+    program = build_call(
+        notebook.values["read"], notebook.scope, args=(sys.modules["settings"],), name="call"
+    )
+    assert in_a_new_process(program) == "(5, 7)"
+
+
+def test_names_that_a_module_has_from_another_or_computes_are_as_the_notebook_has_them(
+    notebook, local
+):
+    (local / "base.py").write_text("MOST = 2\nTABLE = {'a': 1}\n")
+    (local / "engine.py").write_text(
+        "from base import *\nBATCH = 4 * MOST\ndef run(): return MOST, BATCH, TABLE\n"
+    )
+    notebook.run("import engine\nengine.MOST, engine.BATCH, engine.TABLE = 50, 999, {'b': 2}")
+    assert launched(notebook, "def f(rank): return engine.run()") == ((50, 999, {"b": 2}), ())
+
+
+def test_what_a_test_has_set_in_a_module_is_there(notebook, helper):
+    notebook.run("helper.scaled(1)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["helper"], "SCALE", 7)
+        patch.setattr("helper.Conf.lr", 0.5)
+        found = launched(notebook, "def f(rank): return helper.scaled(2), helper.Conf.lr")
+    assert found == ((14, 0.5), ())
+    assert launched(notebook, "def f(rank): return helper.scaled(2), helper.Conf.lr") == (
+        (2, 0.1),
+        (),
+    )
+
+
+def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook, helper):
+    notebook.run("import functools\nhelper.loss = functools.cache(helper.loss)")
+    found, notes = launched(notebook, "def f(rank): return helper.step(3)")
+    assert found == 3
+    assert notes == (
+        "`helper.loss` was wrapped in the notebook after its import; ranks have it as the import "
+        "makes it",
+    )
+
+
+def test_a_module_that_ranks_cannot_import_is_sent_as_it_is(notebook, local):
+    (local / "elsewhere").mkdir()
+    (local / "elsewhere" / "conf.py").write_text("lr = 0.1\n")
+    notebook.run(
+        "from importlib import util as importing\n"
+        f"spec = importing.spec_from_file_location('conf', '{local}/elsewhere/conf.py')\n"
+        "conf = importing.module_from_spec(spec)\nspec.loader.exec_module(conf)\n"
+        "conf.lr = 5"
+    )
+    assert launched(notebook, "def f(rank): return conf.lr") == (5, ())
+
+
+def test_a_function_that_the_module_has_made_for_the_notebook_is_there(notebook, local):
+    (local / "losses.py").write_text(
+        "def scaled(by):\n    def loss(x): return by * x\n    return loss\n"
+        "loss = scaled(1)\ndef step(x): return loss(x)\n"
+    )
+    notebook.run("import losses\nlosses.loss = losses.scaled(5)")
+    assert launched(notebook, "def f(rank): return losses.step(2)") == (10, ())
+
+
+@pytest.mark.parametrize(("cell", "asked", "expected"), KEPT.values(), ids=KEPT)
+def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, asked, expected):
+    notebook.run(cell)
+    assert launched(notebook, f"def f(rank): return {asked}") == (expected, ())
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "def f(rank):\n    import helper\n    return helper.scaled(2), helper.CFG",
+        "def f(rank):\n    from helper import CFG, scaled\n    return scaled(2), CFG",
+        "import helper as h\ndef f(rank): return h.scaled(2), h.CFG",
+    ],
+)
+def test_it_is_there_where_the_launched_cell_imports_the_module(notebook, helper, cell):
+    notebook.run("helper.SCALE, helper.CFG['lr'] = 3, 4")
+    notebook.run("del helper")
+    assert launched(notebook, cell) == ((6, {"lr": 4}), ())
+
+
+def test_it_is_there_where_a_function_of_an_earlier_cell_imports_the_module(notebook, helper):
+    notebook.run("helper.SCALE, helper.CFG['lr'] = 3, 4\ndel helper")
+    notebook.run("def used():\n    from helper import CFG, scaled\n    return scaled(2), CFG")
+    assert launched(notebook, "def f(rank): return used()") == ((6, {"lr": 4}), ())
+
+
+def test_what_no_code_names_is_not_sent(notebook, helper):
+    notebook.run("helper.BIG['rows'] = b'0' * 1_000_000\ndef used(): return helper.scaled(1)")
+    small = notebook.build("def f(rank): return used()").parcel
+    assert small.stream.nbytes < 100_000
+
+
+def test_what_pip_has_installed_is_not_ones_own(notebook, helper):
+    (helper.parent / "some-1.0.dist-info").mkdir()
+    module_objects._is_installed.cache_clear()
+    notebook.run("helper.SCALE, helper.CFG['lr'] = 10, 2")
+    assert launched(notebook, "def f(rank): return helper.scaled(2), helper.CFG") == (
+        (2, {"lr": 1}),
+        (),
+    )
+
+
+def test_what_cannot_be_sent_is_told(notebook, helper):
+    notebook.run("helper.CFG['file'] = open('/dev/null')\nhelper.MODEL = helper.CFG['file']")
+    found, notes = launched(notebook, "def f(rank): return helper.CFG, helper.MODEL")
+    assert found == ({"lr": 1}, None)
+    assert notes == (
+        "`helper.CFG` is on ranks as `import helper` makes it: what it holds in the notebook "
+        "cannot be sent",
+        "`helper.MODEL` is `TextIOWrapper` in the notebook, but `NoneType` on ranks, which have it "
+        "as the import makes it",
+    )
+    notebook.run("helper.CFG['file'].close()")
+
+
+_EDITED = (
+    "the file of `helper` was changed since the notebook imported it: ranks have what it said when "
+    "they imported it, not what the notebook has in `helper`"
+)
+
+
+@pytest.mark.parametrize("looked_at", [True, False], ids=["launched before", "not launched"])
+def test_a_file_that_was_changed_since_its_import_is_as_it_says_and_a_note_tells(
+    notebook, helper, looked_at
+):
+    notebook.run("helper.SCALE = 10")
+    if looked_at:
+        notebook.build("def f(rank): return helper.SCALE")
+    time.sleep(0.02)  # the times of files are not exact
+    helper.write_text(textwrap.dedent(HELPER).replace("SCALE, DEBUG = 1", "SCALE, DEBUG = 20"))
+    found = launched(notebook, "def f(rank): return helper.SCALE, helper.CFG")
+    assert found == ((20, {"lr": 1}), (_EDITED,))
+
+
+def test_a_file_that_was_written_again_as_it_was_is_not_changed(notebook, helper):
+    notebook.run("helper.SCALE = 10")
+    notebook.build("def f(rank): return helper.SCALE")
+    helper.write_text(helper.read_text())
+    os.utime(helper, ns=(1, 1))
+    assert launched(notebook, "def f(rank): return helper.SCALE") == (10, ())
+
+
+def test_a_module_that_was_imported_again_is_as_the_notebook_has_it(notebook, helper):
+    notebook.build("def f(rank): return helper.SCALE")
+    helper.write_text(textwrap.dedent(HELPER).replace("CFG = {", "CFG = {'new': 1, "))
+    os.utime(helper, ns=(1, 1))
+    notebook.run("import importlib\nimportlib.reload(helper)\nhelper.SCALE = 10")
+    assert launched(notebook, "def f(rank): return helper.SCALE, helper.CFG") == (
+        (10, {"new": 1, "lr": 1}),
+        (),
+    )
+
+
+def test_what_is_set_in_a_module_below_a_folder_without_init_is_so(notebook, local):
+    (local / "bare").mkdir()
+    (local / "bare" / "part.py").write_text(
+        "LIMIT = 1\nSEEN = []\ndef told(): return LIMIT, SEEN\n"
+    )
+    notebook.run("import bare.part\nbare.part.LIMIT = 4\nbare.part.SEEN.append(5)")
+    assert launched(notebook, "def f(rank): return bare.part.told()") == ((4, [5]), ())

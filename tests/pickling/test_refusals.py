@@ -1,0 +1,137 @@
+"""The part of a value that is to blame for its refusal."""
+
+import types
+
+import pytest
+
+from tests.support.notebook_double import opened
+from xla_nb.errors import ShippingError
+from xla_nb.pickling.refusals import Unshippable, advice_on_result, culprit, refusal
+
+notebook = pytest.fixture(opened)
+
+BAD = object()
+
+
+class Holder:
+    def __init__(self, **content):
+        vars(self).update(content)
+
+
+def made(held):
+    """A function that calls a function that has `held` in its closure."""
+
+    def inner():
+        return held
+
+    return lambda: [inner()]
+
+
+def can_be_sent(value):
+    """As pickling finds it: no container with BAD can be."""
+    if isinstance(value, dict):
+        return all(map(can_be_sent, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(can_be_sent, value))
+    if isinstance(value, Holder | types.SimpleNamespace):
+        return can_be_sent(vars(value))
+    if isinstance(value, types.FunctionType):
+        return all(can_be_sent(cell.cell_contents) for cell in value.__closure__ or ())
+    return value is not BAD
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (BAD, ""),
+        ([1, BAD], "[1]"),
+        ({"deep": {"er": (1, [BAD])}}, "['deep']['er'][1][0]"),
+        (Holder(log=[Holder(file=BAD)]), ".log[0].file"),
+        (Holder(_hidden=BAD), ""),
+        ([made(BAD)], "[0] → inner → held"),
+        ([[]] * 5000 + [BAD], ""),
+    ],
+)
+def test_the_innermost_part_that_cannot_be_sent_is_named(value, path):
+    assert culprit(value, can_be_sent)[-1][0] == path
+
+
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        (Unshippable("a generator", "Create it in the function"), "Return a list of its items"),
+        (OSError(28, "No space left on device"), "Set XLA_NB_HOME to a folder that has more"),
+        (OSError(122, "Disk quota exceeded"), "Set XLA_NB_HOME to a folder that has more"),
+        (OSError(27, "File too large"), "Raise the limit on the size of files (`ulimit -f`)"),
+        (OSError(24, "Too many open files"), "As many files are open as a process may have"),
+        (OSError(23, "Too many open files in system"), "As many files are open as this machine"),
+        (OSError(12, "Cannot allocate memory"), "There is no more memory for a process"),
+        (OSError(11, "Resource temporarily unavailable"), "There are as many processes"),
+        (OSError(5, "Input/output error"), "Set XLA_NB_HOME to a folder on another disk"),
+        (OSError(116, "Stale file handle"), "Set XLA_NB_HOME to a folder on another disk"),
+        (PermissionError(13, "Permission denied"), "Leave the folder of a run as it is"),
+        (FileNotFoundError(2, "No such file or directory"), "Leave the folder of a run where it"),
+        (TypeError("cannot pickle"), "Return numbers, arrays or CPU tensors instead"),
+    ],
+)
+def test_what_to_return_instead_of_a_result_depends_on_why_it_cannot_be_sent(fault, advice):
+    assert advice_on_result(fault).startswith(advice)
+
+
+def test_a_message_that_is_still_to_be_filled_in_is():
+    fault = NotImplementedError("{} cannot be pickled", "_Iterator")  # as torch raises it
+    assert "to ranks: NotImplementedError: _Iterator cannot be pickled." in refusal(
+        "it", "torch.Loader", fault
+    )
+
+
+HANDLER = "import logging\nclass Mine(logging.Handler): pass\nx = {'h': Mine()}"
+PROCESS = "import multiprocessing as mp\nx = [mp.Process(target=print)]"
+OLDER = (
+    "from xla_nb.pickling import multiprocess as shared\nshared.named().turn_off()\n"
+    "import multiprocessing as mp\nx = [mp.Value('i', 3)]\nshared.named().turn_on()"
+)
+MOCK = "from unittest.mock import MagicMock\nx = MagicMock(name='m')"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (HANDLER, "`x['h']` is or contains a handler of logging. Make it inside the function, and"),
+        (PROCESS, "`x[0]` is or contains a process. Start it inside the function, or send what is"),
+        pytest.param(
+            OLDER,
+            "`x[0]` is or contains a multiprocessing Value that only forked processes can use. "
+            "Make it again after `%load_ext xla_nb`",
+            marks=pytest.mark.leaves("files"),
+        ),
+        (MOCK, "it is or contains a mock. Make it inside the function"),
+        ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
+        ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),
+        ("import re\nx = re.match('a', 'a')", "Send what it found, such as `m.group()`"),
+        ("import hashlib\nx = hashlib.sha256()", "Send its digest, or make it inside the function"),
+        ("import threading\nx = threading.local()", "Make it inside the function: what it holds"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, told):
+    notebook.run(made)
+    with pytest.raises(ShippingError) as refused:
+        notebook.build("def f(rank): return x")
+    assert told in str(refused.value)
+
+
+def test_a_function_that_no_name_leads_to_is_refused_by_its_own(notebook):
+    notebook.run(
+        "def make(rows):\n    def load(rank): return rows\n    return load\n"
+        "loads = [make(i for i in range(3))]"
+    )
+    with pytest.raises(ShippingError, match="`load → rows` is or contains a generator"):
+        notebook.call(notebook.values["loads"][0])
+
+
+def test_a_handler_that_says_how_it_is_pickled_is_sent(notebook):
+    notebook.run(
+        "import logging\nclass Mine(logging.Handler):\n"
+        "    def __reduce__(self): return Mine, ()\nx = Mine()"
+    )
+    assert notebook.launch("def f(rank): return type(x).__name__") == "Mine"

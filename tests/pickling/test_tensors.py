@@ -1,0 +1,157 @@
+"""Tensors arrive with their class, their attributes and their mode."""
+
+import pytest
+import torch
+
+from tests.support.notebook_double import opened
+from tests.support.returned import read, returned
+from xla_nb.pickling import pickler, results
+from xla_nb.pickling.results import RESULT
+
+notebook = pytest.fixture(opened)
+
+TAGGED = """
+import torch
+class Tagged(torch.nn.Parameter): pass
+"""
+
+#: Each is true on a rank, of what the notebook has executed.
+ON_RANKS = {
+    "the class of a module's parameter": (
+        "net = torch.nn.Linear(2, 2)\nnet.weight = Tagged(net.weight.data)",
+        "[n for n, p in net.named_parameters() if isinstance(p, Tagged)] == ['weight']",
+    ),
+    "requires_grad": (
+        "p, q = Tagged(torch.ones(2)), Tagged(torch.ones(2), requires_grad=False)",
+        "p.requires_grad and not q.requires_grad and p.is_leaf",
+    ),
+    "attributes, slots, a gradient and hooks": (
+        "class Slotted(Tagged): __slots__ = ('place',)\n"
+        "p = Slotted(torch.ones(2))\np.rate, p.place, p.grad = [3], 'here', torch.ones(2)\n"
+        "p.register_hook(lambda g: 5 * g)",
+        "type(p) is Slotted and (p.rate, p.place) == ([3], 'here') "
+        "and (p.sum().backward(), p.grad.tolist())[1] == [6, 6]",
+    ),
+    "a way of its own to give and take its attributes": (
+        "class Told(Tagged):\n"
+        "    def __getstate__(self): return [self.rate]\n"
+        "    def __setstate__(self, state): self.rate = state[0] + 1\n"
+        "p = Told(torch.ones(2))\np.rate = 3",
+        "type(p) is Told and p.rate == 4",
+    ),
+    "a parameter that holds the module that has it": (
+        "net = torch.nn.Linear(2, 2)\nnet.weight = Tagged(net.weight.data)\n"
+        "net.weight.of, net.bias.of = [net], [net]",
+        "net.weight.of[0] is net and net.bias.of[0] is net and type(net.weight) is Tagged",
+    ),
+    "memory shared with a tensor": (
+        "t = torch.zeros(3)\np = Tagged(t[:2])",
+        "(t.fill_(7), type(p) is Tagged and p.tolist() == [7, 7])[1]",
+    ),
+    "tied weights and an optimizer": (
+        "one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n"
+        "one.weight = two.weight = Tagged(torch.ones(2, 2))\n"
+        "optimizer = torch.optim.SGD(one.parameters(), lr=1)",
+        "one.weight is two.weight is optimizer.param_groups[0]['params'][0] "
+        "and type(one.weight) is Tagged",
+    ),
+    "a class with a __torch_function__": (
+        "class Seen(Tagged):\n"
+        "    __torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)\n"
+        "p = Seen(torch.ones(2))",
+        "type(p) is Seen",
+    ),
+    "a class that says itself how it is pickled": (
+        "class Other(Tagged):\n"
+        "    def __reduce_ex__(self, protocol): return list, ((5,),)\n"
+        "p = Other(torch.ones(2))",
+        "p == [5]",
+    ),
+    "a parameter that has no shape yet": (
+        "p = torch.nn.parameter.UninitializedParameter()",
+        "type(p) is torch.nn.parameter.UninitializedParameter",
+    ),
+    "inference mode": (
+        "with torch.inference_mode():\n"
+        "    t = torch.ones(2)\n    p = Tagged(t)\n"
+        "    half = torch.ones(2).to(torch.float8_e4m3fn)\n"
+        "    p.rate, p.grad = 3, torch.ones(2)",
+        "all(x.is_inference() for x in (t, p, half, p.grad)) and p.requires_grad and p.rate == 3 "
+        "and p.data_ptr() == t.data_ptr() and half.tolist() == [1, 1]",
+    ),
+    "attributes of float8": (
+        "t = torch.ones(2).to(torch.float8_e4m3fn)\nt.rate = 3",
+        "t.rate == 3 and t.tolist() == [1, 1]",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:backward hook")
+@pytest.mark.parametrize(("made", "is_so"), ON_RANKS.values(), ids=ON_RANKS)
+def test_a_rank_has_what_torch_would_lose(notebook, made, is_so):
+    notebook.run(TAGGED + made)
+    assert notebook.launch(f"def f(rank): return bool({is_so})")
+
+
+def test_no_warning_says_that_a_hook_is_lost(notebook, recwarn):
+    notebook.run("import torch\nw = torch.ones(1, requires_grad=True)")
+    notebook.run("w.register_hook(lambda g: g * 5)")
+    assert notebook.launch("def f(rank): return w.sum().backward() or w.grad.item()") == 5
+    assert not recwarn.list
+
+
+def test_a_result_has_what_torch_would_lose(notebook):
+    notebook.run(TAGGED + "with torch.inference_mode(): t = torch.ones(2)")
+    sent = notebook.values["Tagged"](torch.ones(2))
+    sent.rate = 3
+    again, also, tensor = returned([sent, sent, notebook.values["t"]], {"Tagged"})
+    assert type(again) is type(sent) and also is again and again.is_leaf
+    assert (again.rate, again.tolist(), again.requires_grad) == (3, [1, 1], True)
+    assert tensor.is_inference()
+
+
+def test_a_result_from_a_device_keeps_its_class_and_mode(notebook):
+    notebook.run(TAGGED)
+    sent = notebook.values["Tagged"](torch.ones(2), requires_grad=False)
+    sent.rate = 3
+    with torch.inference_mode():
+        tensor = torch.ones(2)
+
+    class Pickler(results.HomePickler):
+        """Takes these for tensors on a device."""
+
+        def reducer_override(self, obj):
+            if any(obj is one for one in (sent, tensor, plain)):
+                return self.reduce_xla_tensor(obj)
+            return super().reducer_override(obj)
+
+    plain = torch.nn.Parameter(torch.ones(2))
+    packed = pickler.pickled(
+        {RESULT: [sent, tensor, plain]}, lambda file, keep: Pickler(file, keep, {"Tagged"})
+    )
+    again, other, third = read(packed)
+    assert type(again) is type(sent) and not again.requires_grad and again.rate == 3
+    assert other.is_inference() and type(third) is torch.nn.Parameter and third.requires_grad
+
+
+LEAD_BACK = """
+import torch
+t, u, w = torch.zeros(1), torch.ones(1), torch.ones(4)
+t.pair, u.pair, t.note = u, t, [t]
+w.me, part = {"w": w}, w[1:3]
+part.parent = w
+w.kid = part
+box = [t, u, w]
+"""
+LED = "box[0].pair is box[1] and box[1].pair is box[0] and box[0].note[0] is box[0]"
+LED += " and box[2].me['w'] is box[2] and box[2].kid.parent is box[2]"
+
+
+def test_attributes_of_tensors_may_lead_back_to_them(notebook):
+    notebook.run(LEAD_BACK)
+    assert notebook.launch(f"def f(rank): return {LED}")
+
+
+def test_attributes_of_tensors_in_results_may_lead_back_to_them(notebook):
+    notebook.run(LEAD_BACK)
+    assert eval(LED, {"box": returned(notebook.values["box"])})

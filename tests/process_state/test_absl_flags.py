@@ -1,0 +1,51 @@
+"""absl's flags are on a rank what they were in the notebook."""
+
+import sys
+
+import pytest
+
+from tests.support.notebook_double import opened
+from xla_nb.process_state import absl_flags
+
+flags = pytest.importorskip("absl.flags")
+notebook = pytest.fixture(opened)
+
+
+@pytest.fixture(autouse=True)
+def picklable():
+    """Classes and flags of this process are as they were, afterwards."""
+    modules = {name for name in sys.modules if name.partition(".")[0] == "absl"}
+    held = {name: sys.modules.pop(name) for name in modules}
+    absl_flags.let_pickle_have_them()
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "absl"]:
+        del sys.modules[name]
+    sys.modules.update(held)
+
+
+DEFINED = """
+from absl import flags
+FLAGS = flags.FLAGS
+RATE = flags.DEFINE_float("rate", 0.5, "how fast", lower_bound=0)
+flags.DEFINE_enum("mode", "train", ["train", "test"], "what to do")
+FLAGS(["program", "--mode=test"])
+FLAGS.rate = 0.25
+"""
+
+
+def test_flags_have_the_values_that_they_have_in_the_notebook(notebook):
+    notebook.run(DEFINED)
+    used = "FLAGS.rate, FLAGS.mode, FLAGS['mode'].present, FLAGS.is_parsed(), RATE.value"
+    assert notebook.launch(f"def f(i): return {used}") == (0.25, "test", 1, True, 0.25)
+
+
+def test_the_flags_are_those_that_absl_has(notebook):
+    notebook.run(DEFINED)
+    code = "import absl.flags\ndef f(i): return FLAGS is absl.flags.FLAGS, absl.flags.FLAGS.rate"
+    assert notebook.launch(code) == (True, 0.25)
+
+
+def test_flags_of_ones_own_are_sent(notebook):
+    notebook.run("from absl import flags\nmine = flags.FlagValues()")
+    notebook.run("flags.DEFINE_string('name', 'a', '', flag_values=mine); mine(['p', '--name=b'])")
+    assert notebook.launch("def f(i): return mine.name") == "b"

@@ -1,0 +1,88 @@
+"""What torch is set to in the notebook, and on ranks."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from xla_nb.process_state import torch_settings
+from xla_nb.process_state.torch_settings import TorchSettings
+
+SHOWN = """
+def shown():
+    tensor = torch.ones(1, requires_grad=True)
+    return [
+        (tensor * 2).requires_grad,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.is_anomaly_enabled(),
+        torch.nn.functional.linear(torch.ones(1), torch.ones(1, 1)).dtype,
+        torch.is_autocast_enabled("xla"),
+    ]
+"""
+SENT = f"""
+import pickle, torch
+from xla_nb.process_state.settings import ProcessState
+{SHOWN}
+torch.set_grad_enabled(False)
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.set_float32_matmul_precision("medium")
+torch.autograd.set_detect_anomaly(True)
+torch.autocast("cpu", dtype=torch.float16).__enter__()
+print(shown(), pickle.dumps(ProcessState()).hex(), sep="\\n")
+"""
+TAKEN = f"""
+import pickle, sys, torch
+{SHOWN}
+pickle.loads(bytes.fromhex(sys.argv[1])).take_on()
+print(shown())
+"""
+
+
+def output(code, *arguments):
+    process = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
+
+
+def test_torchs_modes_are_the_notebooks():
+    here, state = output(SENT)
+    assert here == "[False, True, True, 'medium', True, torch.float16, False]"
+    assert output(TAKEN, state) == [here]
+
+
+def test_without_torch_in_the_notebook_there_are_none_and_it_is_not_imported():
+    code = (
+        "import sys; from xla_nb.process_state import torch_settings as s\n"
+        "print(s.TorchSettings.of_this_process(), s.left_out(), 'torch' in sys.modules)"
+    )
+    assert output(code) == ["None [] False"]
+
+
+def test_a_default_device_is_left_out_with_a_note():
+    assert torch_settings.left_out() == []
+    with torch.device("cpu"):
+        assert torch_settings.left_out() == []
+    with torch.device("meta"):
+        (note,) = torch_settings.left_out()
+    assert "the CPU on ranks, not the notebook's `meta`: call torch.set_default_device" in note
+
+
+@pytest.mark.filterwarnings("ignore:Please use the new API")
+def test_a_precision_for_each_backend_is_left_out():
+    code = (
+        "import torch; torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
+        "from xla_nb.process_state.torch_settings import TorchSettings as S\n"
+        "S.of_this_process().take_on(); print(torch.backends.cuda.matmul.fp32_precision)"
+    )
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch 2.9
+        assert output(code) == ["tf32"]
+    assert TorchSettings.of_this_process().matmul == "highest"

@@ -1,0 +1,165 @@
+"""Cells as text: statements, and the source of live code."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+
+import pytest
+
+from xla_nb.errors import ProgramError
+from xla_nb.program.cell_text import (
+    Cell,
+    Cells,
+    Statement,
+    future_flags,
+    imported_modules,
+    parse,
+    parsed,
+    without,
+)
+
+# --- text -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "dropped", "left"),
+    [
+        ("a\nb\nc\n", [1], "a\n\nc\n"),
+        ("a = (1,\n  2)\nb\n", [0], "\n\nb\n"),
+        ("@d\ndef f(): pass\nb\n", [0], "\n\nb\n"),
+        ("a; b; c\n", [1], "a; pass; c\n"),
+        ("a; b\n", [0, 1], "pass; pass\n"),
+        ("a  # why\nb\n", [0], "\nb\n"),
+        ("é = 'ü'; b\n", [1], "é = 'ü'; pass\n"),
+        ("x = '''\n'''; b\n", [0], "\npass; b\n"),
+    ],
+)
+def test_dropping_statements_keeps_line_numbers(source, dropped, left):
+    nodes = ast.parse(source).body
+    text = without(source, [nodes[index] for index in dropped])
+    assert text == left
+    ast.parse(text)
+
+
+def test_a_section_includes_decorators():
+    cell = Cell("c", "x = 1\n\n@d(\n  1)\ndef f():\n    pass\n\ny = 2")
+    section = Statement(cell, parse(cell).body[1]).section
+    assert (section.first_line, section.text) == (3, "@d(\n  1)\ndef f():\n    pass\n")
+
+
+def test_a_section_excludes_other_statements_on_its_line():
+    cell = Cell("c", "a = 1; b = 2")
+    assert [Statement(cell, node).section.text for node in parse(cell).body] == [
+        "a = 1\n",
+        "b = 2\n",
+    ]
+
+
+def test_parse_reports_errors_of_the_compiler():
+    with pytest.raises(ProgramError, match="c, line 1: 'await' outside function"):
+        parse(Cell("c", "await x"))
+
+
+def test_parsed_is_empty_for_invalid_syntax():
+    assert parsed(Cell("c", "1 +")).body == []
+
+
+def test_imported_modules_are_ordered_and_unique():
+    tree = ast.parse("from __future__ import division\nimport b.c, a\nfrom b.c import d\nimport a")
+    assert imported_modules(tree.body) == ["b.c", "a"]
+
+
+def test_future_flags_apply_when_compiling():
+    flags = future_flags(["annotations"])
+    names_: dict[str, object] = {}
+    exec(compile("def f(x: Gone): pass", "c", "exec", flags, dont_inherit=True), names_)
+    assert names_["f"].__annotations__ == {"x": "Gone"}  # type: ignore[attr-defined]
+
+
+# --- the source of live code ------------------------------------------------------------------
+
+
+def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
+    names_: dict[str, object] = {}
+    exec(compile(source, filename, "exec", dont_inherit=True), names_)
+    return names_["f"].__code__  # type: ignore[attr-defined]
+
+
+FILE = "/tmp/ipykernel_test/live.py"
+
+
+def test_code_is_found_in_the_cell_with_its_file_name():
+    cells = Cells([Cell("one", "def f(): return 1", FILE), Cell("two", "def f(): return 1", "x")])
+    found = cells.holding(live("def f(): return 1"))
+    assert found is not None and found.cell.label == "one"
+
+
+def test_a_cell_run_again_has_its_newest_label():
+    source = "def f(): return 1"
+    found = Cells([Cell("old", source, FILE), Cell("new", source, FILE)]).holding(live(source))
+    assert found is not None and found.cell.label == "new"
+
+
+@pytest.mark.parametrize("other", ["def f(): return 2", "\ndef f(): return 1", "def f(): 1 +"])
+def test_code_is_not_found_in_different_text(other):
+    assert Cells([Cell("one", other, FILE)]).holding(live("def f(): return 1")) is None
+
+
+def test_code_compiled_by_file_or_by_statement_is_found():
+    source = "import math\ndef f(): return math.floor(2)"
+    node = ast.parse(source).body[1]
+    alone: dict[str, object] = {}
+    exec(compile(ast.Module([node], []), FILE, "exec", dont_inherit=True), alone)
+    cells = Cells([Cell("one", source, FILE)])
+    assert cells.holding(live(source)) is not None
+    assert cells.holding(alone["f"].__code__) is not None  # type: ignore[attr-defined]
+
+
+def test_code_is_found_by_its_text_in_linecache(monkeypatch):
+    source = "def f(): return 1\n"
+    monkeypatch.setitem(linecache.cache, FILE, (len(source), None, [source], FILE))
+    found = Cells([Cell("one", source)]).holding(live(source))
+    assert found is not None and found.cell.label == "one"
+    alone = Cells([]).holding(live(source))
+    assert alone is not None and alone.cell.label == FILE
+
+
+def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
+    """All that `%%time` executes has one file name."""
+    first = Cell("first", "#\n\nclass A:\n  def f(): return 1", "<timed exec>", above=1)
+    second = Cell("second", "#\ndef f(): return 2\ng = [lambda: 3]", "<timed exec>", above=1)
+    cells = Cells([], [first, second])
+    found = cells.labelled(live("\nclass A:\n  def f(): return 1\nf = A.f", "<timed exec>"))
+    assert found is not None and (found.co_filename, found.co_firstlineno) == ("first", 4)
+    found = cells.labelled(live("def f(): return 2", "<timed exec>"))
+    assert found is not None and (found.co_filename, found.co_firstlineno) == ("second", 2)
+    assert cells.labelled(live("def f(): return 3", "<timed exec>")) is None
+
+
+# --- what cannot be compiled ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
+        ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
+        ("x = 1\ny = " + "-" * 20_000 + "1\n", "c, line 2: this is nested too deeply. Split it"),
+        ("x = 1\ny = 1" + " + 1" * 50_000, "c, line 2: this is nested too deeply. Split it"),
+        ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
+    ],
+    ids=["NUL", "surrogate", "signs", "sum", "parentheses"],
+)
+def test_what_cannot_be_compiled_is_refused_with_its_line(text, said):
+    with pytest.raises(ProgramError) as refusal:
+        parse(Cell("c", text))
+    assert str(refusal.value).startswith(said)
+
+
+def test_of_a_long_line_only_what_is_near_the_error_is_shown():
+    with pytest.raises(ProgramError) as refusal:
+        parse(Cell("c", "x = [" + "1, " * 5000 + "! 2]"))
+    *_, near, mark = str(refusal.value).splitlines()
+    assert near[mark.index("^")] == "!"
+    assert len(near) < 130

@@ -1,0 +1,238 @@
+"""The names that a cell needs from the notebook, and names missing there."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+
+import pytest
+
+from tests.support.notebook_double import importable_folder, opened, shipped
+from xla_nb.errors import ShippingError
+from xla_nb.messages.orders import ARGUMENTS
+from xla_nb.program.build import Cell, build_call
+
+notebook = pytest.fixture(opened)
+local = pytest.fixture(importable_folder)
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def test_rank_is_not_a_global_of_a_function(notebook):
+    (note,) = notebook.build("def f(i): return rank").notes
+    assert re.search(r"'rank' is not defined.*Make it a parameter", note)
+
+
+def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
+    notebook,
+):
+    notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
+    program = notebook.build("where()")
+    assert notebook.rank(program) == (0, "xla:0")
+    told = "Cell In[1], line {} of `where`: here `{}` is each rank's own, not the notebook's. "
+    told += "To use the notebook's, pass it to the function as an argument"
+    assert program.once == (told.format(3, "device"), told.format(4, "rank"))
+
+
+@pytest.mark.parametrize(
+    ("before", "cell"),
+    [
+        ("rank = 7\ndef where(): return 1", "rank, where()"),
+        ("def where(): return rank", "where()"),
+        ("rank = 7\ndef where(rank): return rank", "where(rank)"),
+        ("rank = 7\ndef where(): return rank", "rank = 3\nwhere()"),
+        ("rank = 7\ndef where(): return rank", "def f(i): return where()"),
+    ],
+)
+def test_nothing_is_told_of_rank_where_nobody_reads_the_notebooks_or_who_does_gets_it(
+    notebook, before, cell
+):
+    notebook.run(before)
+    assert notebook.build(cell).once == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(i):\n    try:\n        return gone\n    except NameError:\n        return 'ok'",
+        "def f(i):\n    return 'ok'\nclass A:\n    def g(self) -> 'Gone': ...",
+        "from os.path import *\ndef f(i): return join('o', 'k').replace('/', '')",
+        "def f(i):\n    global made\n    made = 'ok'\n    return g()\ndef g(): return made",
+        "def f(i): return [ok for ok in ['ok']][0]",
+        "def f(i):\n    if (n := 'ok'): return n",
+    ],
+)
+def test_names_bound_elsewhere_need_not_be_in_the_notebook(notebook, source):
+    assert notebook.launch(source, entry="f") == "ok"
+
+
+def test_a_star_import_of_a_loaded_module_does_not_hide_missing_names(notebook):
+    (note,) = notebook.build("from os.path import *\ndef f(i): return joinn('o', 'k')").notes
+    assert "'joinn' is not defined" in note
+
+
+def test_a_star_import_of_an_unknown_module_disables_the_check(notebook):
+    assert notebook.build("from not_loaded_yet import *\nanything")
+
+
+def test_names_in_fstrings_defaults_and_annotations_are_sent(notebook):
+    notebook.run("a = 1\nb = 2\nc = int")
+    assert notebook.launch("def f(i, x: c = b): return f'{a}{x}', f.__annotations__") == (
+        "12",
+        {"x": int},
+    )
+
+
+def test_a_name_in_a_lazy_annotation_is_sent_but_may_be_missing(notebook):
+    notebook.run("class Net: pass")
+    source = (
+        "from __future__ import annotations\nimport typing\n"
+        "def f(i: int) -> Gone: return typing.get_type_hints(g)['x'].__name__\n"
+        "def g(x: Net): ..."
+    )
+    assert notebook.launch(source, entry="f") == "Net"
+
+
+def test_a_missing_name_assigned_on_ranks_is_explained(notebook):
+    notebook.cells.append(Cell("Cell In[1]", "loss = 3\nloss"))
+    (note,) = notebook.build("def f(i): return loss").notes
+    assert "Cell In[1] assigns it, but the notebook does not" in note
+
+
+def test_a_name_of_the_notebook_shadows_a_builtin(notebook):
+    notebook.run("from operator import sub as max\nid = 4")
+    assert notebook.launch("def f(i): return max(5, 3), id, abs(-1)") == (2, 4, 1)
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+def test_globals_of_earlier_functions_are_sent(notebook):
+    notebook.run("lr = 0.5")
+    notebook.run("def scale(x): return x * lr")
+    assert notebook.launch("def f(i, x): return scale(x)", 4) == 2
+
+
+def test_only_needed_values_are_sent(notebook):
+    notebook.run("a = 1\nb = 2\ndef g(): return b")
+    assert shipped(notebook.build("def f(i): return a")) == {"a", "f"}
+
+
+def test_a_user_function_may_be_named_restore(notebook):
+    notebook.run("a = 1\nb = [a]\ndef restore(x=a): return x, b")
+    assert notebook.launch("def f(i): return restore()") == (1, [1])
+
+
+def test_a_value_that_cannot_be_sent_is_refused_with_the_last_cell_that_binds_it(notebook):
+    notebook.run("a = 1")
+    notebook.run("a = (n for n in ())")
+    notebook.run("def g(): return a")
+    told = r"Cannot send `a` \(builtins.generator, defined in Cell In\[2\], line 1\) to ranks: it"
+    with pytest.raises(ShippingError, match=told):
+        notebook.build("def f(i): return g()")
+
+
+def test_a_function_whose_default_cannot_be_sent_is_refused_with_its_line(notebook):
+    notebook.run("gen = (n for n in ())\n\ndef g(x=gen): return 1")
+    told = r"Cannot send `g` \(builtins.function, defined in Cell In\[1\], line 3\) to ranks: it"
+    with pytest.raises(ShippingError, match=told):
+        notebook.build("def f(i): return g()")
+
+
+def test_a_list_among_the_arguments_goes_under_its_name_too(notebook):
+    notebook.run("history = []\ndef f(i, held, *rest): return held")
+    args = notebook.values["history"], [], 3
+    program = build_call(notebook.values["f"], notebook.scope, args=args, name="c")
+    namespace = vars(notebook.load(program))
+    assert namespace["history"] is namespace[ARGUMENTS][0]
+    assert "history" in program.details
+
+
+def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):
+    with pytest.raises(ShippingError, match=r"`args\[1\]`") as refused:
+        notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))
+    shown = "".join(traceback.format_exception(refused.value))  # where no front end shortens it
+    assert shown.count("Traceback") == 1
+
+
+# --- imports ----------------------------------------------------------------------------------
+
+
+def test_used_submodules_are_imported(notebook, local):
+    (local / "pack_a").mkdir()
+    (local / "pack_a" / "__init__.py").write_text("")
+    (local / "pack_a" / "sub.py").write_text("n = 4")
+    notebook.run("import pack_a as p")
+    notebook.run("from pack_a.sub import n as unused")
+    program = notebook.build("def f(i): return p.sub.n")
+    for name in ("pack_a", "pack_a.sub"):
+        del sys.modules[name]
+    assert notebook.rank(program) == 4
+
+
+def test_submodules_imported_in_the_notebook_are_imported(notebook, local):
+    (local / "pack_e").mkdir()
+    (local / "pack_e" / "__init__.py").write_text("")
+    (local / "pack_e" / "sub.py").write_text("n = 4")
+    notebook.run("import pack_e.sub")
+    program = notebook.build("def f(i): return getattr(pack_e, 'sub').n")
+    for name in ("pack_e", "pack_e.sub"):
+        del sys.modules[name]
+    assert notebook.rank(program) == 4
+
+
+def test_an_import_whose_name_nobody_reads_is_repeated_for_its_effect(notebook, local):
+    (local / "pack_r").mkdir()
+    (local / "pack_r" / "__init__.py").write_text("")
+    (local / "pack_r" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
+    (local / "pack_r" / "used.py").write_text("n = 2")
+    notebook.run("import pack_r.plugins\nimport pack_r.used\npack_r.used.n")
+    assert notebook.build("def f(i): return 1").imports == ("pack_r.plugins",)
+
+
+# --- names that statements bind ---------------------------------------------------------------
+
+
+def test_statements_may_rebind_a_name_of_the_notebook(notebook):
+    notebook.run("n = 5")
+    assert notebook.launch("n += 1\nn") == 6
+
+
+def test_a_name_bound_before_use_is_not_sent(notebook):
+    notebook.run("n = 5\nfile = open('/dev/null')\nk = 1")
+    program = notebook.build("n = 1\nwith open('/dev/null') as file: k\nfile, n")
+    notebook.values["file"].close()
+    assert shipped(program) == {"k"}
+
+
+def test_a_name_bound_in_one_branch_is_sent(notebook):
+    notebook.run("n = 5")
+    assert notebook.launch("if rank == 1:\n    n = 1\nn") == 5
+
+
+@pytest.mark.parametrize("cell", ["def f(i): return __file__", "print(__file__)"])
+def test_a_notebook_has_no_file_of_its_own(notebook, cell):
+    notebook.run("def g(): return __file__")
+    for source in (cell, "def f(i): return g()"):
+        (note,) = notebook.build(source).notes
+        assert "name '__file__' is not defined in this cell" in note
+
+
+def test_a_notebook_may_ask_whether_it_has_a_file(notebook):
+    notebook.run("""
+        def g():
+            try:
+                return __file__
+            except NameError:
+                return "none"
+    """)
+    assert notebook.launch("def f(i): return g()") == "none"
+    asks = "try:\n    where = __file__\nexcept NameError:\n    where = 'none'\nwhere"
+    assert notebook.launch(asks) == "none"
+
+
+def test_a_front_ends_name_of_the_notebook_is_a_value(notebook):
+    notebook.run("__vsc_ipynb_file__ = '/home/me/a.ipynb'")
+    assert notebook.launch("def f(i): return __vsc_ipynb_file__") == "/home/me/a.ipynb"

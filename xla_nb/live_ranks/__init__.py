@@ -1,0 +1,1 @@
+"""What live ranks lack of the notebook's: what has changed since it was sent."""

@@ -1,0 +1,73 @@
+"""The memory of arrays and tensors that was sent, to tell whether the notebook has written to it.
+
+An array is written in place: that it is the same object says nothing. What was sent stays in the
+file that ranks map as well, and is compared with what is there now: faster than any digest, and
+certain.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from xla_nb.pickling.parcel import Packed, Parcel, address_of
+
+#: First address and size, in bytes.
+Place: TypeAlias = tuple[int, int]
+
+_compare = ctypes.CDLL(None).memcmp
+_compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+
+
+class Memory:
+    """That of one unit: what there is now, while it is looked at, and what was sent of it."""
+
+    def __init__(self, made: Packed) -> None:
+        self._now, self._owner = [buffer.raw() for buffer in made.buffers], made.writer
+        self._sent: list[memoryview] | None = None
+        self.places: list[Place] = [(address_of(raw), raw.nbytes) for raw in self._now]
+
+    def is_as_sent(self, now: Memory) -> bool:
+        """Whether what is there now is what was sent of this."""
+        sent, there = self._sent, now._now
+        if sent is None or len(sent) != len(there):
+            return False
+        sizes = [(one.nbytes, other.nbytes) for one, other in zip(sent, there, strict=True)]
+        return all(one == other for one, other in sizes) and all(map(_equal, sent, there))
+
+    def keep(self, sent: SentMemory) -> None:
+        """It was sent: from now on only that counts."""
+        found = [sent.find(raw) for raw in self._now]
+        known = [one for one in found if one is not None]
+        self._sent = known if len(known) == len(found) else None  # or it is sent again
+        self._now, self._owner = [], None
+
+
+class SentMemory:
+    """The memory in a parcel's file, found by the addresses that it had in the notebook; what was
+    made to be pickled, as Arrow's buffers are, by its content."""
+
+    def __init__(self, packed: Packed, files: Sequence[int]) -> None:
+        raws = [buffer.raw() for buffer in packed.buffers]
+        copies = [copy for file in files for copy in Parcel(file).buffers]
+        self._copies = {
+            (address_of(raw), raw.nbytes): copy for raw, copy in zip(raws, copies, strict=True)
+        }
+
+    def find(self, raw: memoryview) -> memoryview | None:
+        address, size = address_of(raw), raw.nbytes
+        if (address, size) in self._copies:
+            return self._copies[address, size]
+        for (first, length), copy in self._copies.items():
+            if first <= address and address + size <= first + length:
+                return copy[address - first :][:size]
+        alike = (copy for copy in self._copies.values() if copy.nbytes == size)
+        return next((copy for copy in alike if _equal(copy, raw)), None)
+
+
+def _equal(sent: memoryview, now: memoryview) -> bool:
+    """Whether two pieces of memory of the same size are equal."""
+    if now.readonly and address_of(now) < 0:  # of `bytes`
+        return sent == now
+    return bool(_compare(address_of(sent), address_of(now), now.nbytes) == 0)

@@ -1,0 +1,258 @@
+"""What live ranks have of the notebook's, and what has changed since they got it.
+
+A *unit* is a name with its value, or a definition. Each is pickled on its own, to see whether it
+is what was sent. Units that share what can change are sent together, as one graph of objects, so
+that they share it on the ranks as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from xla_nb.live_ranks import sharing
+from xla_nb.live_ranks.array_memory import SentMemory
+from xla_nb.live_ranks.looking import REST, Key, Look, Unit
+from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Tokens, UnitPickler
+from xla_nb.messages.orders import ARGUMENTS
+from xla_nb.pickling import code_facts, module_objects, own_modules, refusals
+from xla_nb.pickling.parcel import Packed
+from xla_nb.pickling.pickler import pack, packed
+from xla_nb.wording import listed
+
+
+@dataclass
+class _Staged:
+    """What ranks have once the parcel was taken."""
+
+    parcel: SentParcel
+    units: dict[Key, Unit]
+    sent: set[Key]
+    written: set[int]
+    used: Set[int]
+    dropped: set[int]
+    gone: set[str]
+    put: set[own_modules.Key]
+    imports: set[own_modules.Import]
+
+
+@dataclass(frozen=True)
+class SentParcel(Packed):
+    """Remembers the file that it was written to, whose memory is compared with the notebook's."""
+
+    files: list[int] = field(default_factory=list)
+
+    def write(self, fd: int, share: bool = False) -> int:
+        size = super().write(fd, share)
+        self.close()
+        if self.buffers:
+            self.files.append(os.dup(fd))
+        return size
+
+    def close(self) -> None:
+        while self.files:
+            os.close(self.files.pop())
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Sent:
+    """What one group of live ranks has been sent: `pack` gives what it lacks, and once ranks have
+    that, `confirm`. After the ranks were started anew, `forget`.
+
+    notes  sentences for the user about what `pack` has packed
+    names  those whose values it has packed
+    reads  the names that the functions which the cell needs read
+    """
+
+    def __init__(self) -> None:
+        self.tokens = Tokens()
+        self.notes: list[str] = []
+        self._awaited: set[str] = set()
+        # What was set in modules, on ranks that may have lost all else.
+        self._set: set[own_modules.Key] = set()
+        self._set_last: set[own_modules.Key] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """The ranks have nothing, or nobody knows what of it; least of all what was sent last."""
+        self._set_last = set()
+        self._units: dict[Key, Unit] = {}
+        self._imported: set[own_modules.Import] = set()
+        self._on_ranks: set[int] = set()
+        self._dropped: set[int] = set()
+        self.names: Set[str] = frozenset()
+        self.reads: Set[str] = frozenset()
+        self._staged: _Staged | None = None
+        self._deleted: set[str] = set()
+
+    def awaits(self, names: Iterable[str]) -> None:
+        """Functions of the ranks' own read these names, which the notebook does not have yet."""
+        self._awaited.update(names)
+
+    def lacks_again(self, names: Iterable[str]) -> None:
+        """Ranks have deleted these names."""
+        self._deleted.update(names)
+
+    def pack(
+        self,
+        roots: Mapping[str, object],
+        live: LiveUnits,
+        remote: Collection[str],
+    ) -> Packed:
+        """What ranks lack of these names and of those sent before, but for the `remote` ones.
+
+        `live` collects as it does where all is sent. Raises what pickling raises.
+        """
+        module_objects.of_this_process().look()
+        self._staged, self.notes = None, []
+        deleted, self._deleted = self._deleted, set()
+        for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
+            self._units.pop(name, None)
+        self._set |= self._set_last
+        live.imported, self._set_last = self._imported, set()
+        look = Look(self._units, live)
+        roots = {name: value for name, value in roots.items() if name not in remote}
+        units = look.at(roots, self._known(live, remote))
+        self.reads = look.reads
+        self._tell_of_lost(look)
+        sent = self._to_send(units)
+        gone = {key for key in self._units if type(key) is str and key not in units}
+        gone = {name for name in gone if not (name in remote or live.is_newer(name))}
+        final = live.rest() if REST in sent else live.part_of({}, ())
+        final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
+        final.on_ranks = self._on_ranks
+        final.gone = gone, self._dropped
+        final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
+        values = {key: look.objects[key] for key in _in_order(sent, look)}
+        asked = pack if sent else packed  # which is all that an empty one takes
+        made = asked(values, final, UnitPickler)
+        live.notes |= final.notes
+        parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
+        self.names = {key for key in sent if type(key) is str}
+        refers = final.refers | {
+            t: one for unit in units.values() for t, one in unit.refers.items()
+        }
+        self._staged = _Staged(
+            parcel,
+            units,
+            sent,
+            final.written,
+            set(refers) | {key for key in units if type(key) is int},
+            set(self._dropped),
+            gone,
+            {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
+            live.imports,
+        )
+        return parcel
+
+    def confirm(self) -> None:
+        """The ranks have got what was packed last."""
+        staged, self._staged = self._staged, None
+        if staged is None:
+            return
+        memory = _memory(staged.parcel)
+        for key in staged.sent:
+            staged.units[key].memory.keep(memory)
+        self._units = staged.units
+        lost = self.tokens.only(staged.used)
+        self._awaited |= staged.gone
+        self._awaited.difference_update(key for key in staged.units if type(key) is str)
+        self._on_ranks |= staged.written
+        self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
+        self._on_ranks -= lost
+        self._set_last = staged.put
+        self._imported |= staged.imports
+
+    def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
+        """What the notebook has by now under the names of which ranks have values, or want some,
+        also in its own modules."""
+        known = {key for key in self._units if type(key) is str} | self._awaited
+        found: dict[Key, object] = {
+            n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)
+        }
+        return found | own_modules.known(self._set, self._imported)
+
+    def _tell_of_lost(self, look: Look) -> None:
+        for name, problem in look.lost.items():
+            if name in self._units:
+                why = refusals.fault_in_words(problem)
+                self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
+
+    def _to_send(self, units: dict[Key, Unit]) -> set[Key]:
+        """The units that have changed, with those that share something with them; the others stay
+        as they were when they were sent."""
+        shared = sharing.links({key: unit.shares for key, unit in units.items()})
+        for key, unit in units.items():
+            units[key] = _with(unit, shared.get(key, frozenset()))
+        changed = {key for key, unit in units.items() if self._is_changed(key, unit, units)}
+        sent = sharing.together(changed, shared)
+        self._tell(changed, sent, shared)
+        for key in units.keys() - sent:
+            units[key] = _with(self._units[key], units[key].links)
+        return sent
+
+    def _is_changed(self, key: Key, unit: Unit, units: Mapping[Key, Unit]) -> bool:
+        before = self._units.get(key)
+        if before is None or before.digest != unit.digest:
+            return True
+        if before.itself() is not unit.itself():  # made anew, and what ranks did to theirs is over
+            return True
+        if _among(before.links, units) != _among(unit.links, self._units):
+            return True
+        if unit.memory is before.memory:  # it was not even pickled
+            return False
+        return not before.memory.is_as_sent(unit.memory)
+
+    def _tell(self, changed: Set[Key], sent: Set[Key], shared: Mapping[Key, sharing.Links]) -> None:
+        """Say which values were sent again although they have not changed."""
+        todo = {key for key in sent - changed if isinstance(key, str) and not key.startswith(OURS)}
+        while todo:
+            group = sharing.together({min(todo)}, shared)
+            with_it = _listed(group & todo)
+            causes = {key for key in group & changed if isinstance(key, str | tuple)}
+            fresh = causes - self._units.keys()
+            todo -= group
+            if ARGUMENTS in fresh:
+                start = "the arguments were sent"
+            elif fresh:
+                verbs = ("is", "was") if len(fresh) == 1 else ("are", "were")
+                start = "{} {} new on ranks and {} sent".format(_listed(fresh), *verbs)
+            elif causes:
+                were = "was" if len(causes) == 1 else "were"
+                start = f"{_listed(causes)} changed in the notebook and {were} sent again"
+            else:
+                start = "what a function holds changed in the notebook and was sent again"
+            self.notes.append(f"{start}, with {with_it}, which shares what it holds")
+
+
+def _with(unit: Unit, links: sharing.Links) -> Unit:
+    return unit if unit.links == links else replace(unit, links=links)
+
+
+def _among(links: sharing.Links, units: Mapping[Key, Unit]) -> sharing.Links:
+    return frozenset(link for link in links if link[1] in units)
+
+
+def _listed(keys: Iterable[Any]) -> str:
+    names = (key if type(key) is str else ".".join(key) for key in keys)
+    return listed([f"`{name}`" for name in sorted(names)])
+
+
+def _in_order(sent: Set[Key], look: Look) -> list[str]:
+    """Names, those first whose values are what others may read while they are made."""
+    names = [key for key in look.objects if key in sent and isinstance(key, str)]
+    return sorted(names, key=lambda name: not code_facts.holds_what_is_ready(look.objects[name]))
+
+
+def _memory(parcel: SentParcel) -> SentMemory:
+    """That of the file, also where it was not sent by one."""
+    try:
+        if parcel.buffers and not parcel.files:
+            os.close(parcel.to_memfd())
+        return SentMemory(parcel, parcel.files)
+    finally:
+        parcel.close()

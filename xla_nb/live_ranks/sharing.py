@@ -1,0 +1,113 @@
+"""Which units share what can change: objects, and memory of arrays and tensors."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import enum
+import logging
+import sys
+import types
+from collections.abc import Hashable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from xla_nb.pickling import code_facts
+from xla_nb.pickling.rebuild import Call
+
+#: Of one unit: its part, the other unit, and that one's part of the same object or memory.
+Links: TypeAlias = frozenset[tuple[Hashable, Any, Hashable]]
+
+_FIXED: set[type] = {
+    *(*code_facts.PLAIN, types.FunctionType, types.ModuleType, types.BuiltinFunctionType),
+    *(types.CellType, types.GenericAlias, types.MappingProxyType, Call, range, slice),
+    *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time, datetime.timezone),
+}
+#: Of libraries: that they are the same object, nobody can tell.
+_CONSTANTS = {
+    "numpy": ("dtype", "ufunc", "generic"),
+    "torch": ("dtype", "device", "Size", "layout", "memory_format"),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of one unit: its `objects`, by id, each with the number that its pickle gave it, and the
+    addresses around its `memory`."""
+
+    objects: Mapping[int, int] = field(default_factory=dict)
+    memory: tuple[tuple[int, int], ...] = ()
+
+
+def changeable(memo: Mapping[int, tuple[int, object]], known: Set[int]) -> dict[int, int]:
+    """Of what was pickled, by id, what can change and is pickled whole, which `known` is not."""
+    kinds: dict[type, bool] = dict.fromkeys(_FIXED, True)
+    fixed = tuple(
+        getattr(sys.modules[module], name)
+        for module, names in _CONSTANTS.items()
+        if module in sys.modules
+        for name in names
+        if hasattr(sys.modules[module], name)  # its import may be unfinished
+    )
+    found: dict[int, int] = {}
+    for key, (number, obj) in memo.items():
+        kind = type(obj)
+        if kind not in kinds:
+            kinds[kind] = issubclass(kind, (type, enum.Enum, logging.Logger, *fixed))
+        if not kinds[kind] and not code_facts.is_ready(obj) and key not in known:
+            found[key] = number
+    return found
+
+
+def links(units: Mapping[Any, Parts]) -> dict[Any, Links]:
+    """What each unit shares with others."""
+    found: dict[Any, set[tuple[Hashable, Any, Hashable]]] = collections.defaultdict(set)
+    holders: dict[int, list[tuple[Any, Hashable]]] = collections.defaultdict(list)
+    for key, unit in units.items():
+        for one, number in unit.objects.items():
+            holders[one].append((key, number))
+    for group in holders.values():
+        if len(group) > 1:
+            _link(found, group)
+    for pair in _overlapping(units):
+        _link(found, pair)
+    return {key: frozenset(each) for key, each in found.items()}
+
+
+def _link(found: dict[Any, set[Any]], group: list[tuple[Any, Hashable]]) -> None:
+    for key, part in group:
+        found[key].update((part, other, its) for other, its in group if other != key)
+
+
+def _overlapping(units: Mapping[Any, Parts]) -> list[list[tuple[Any, Hashable]]]:
+    """Pieces of memory that have some in common, two by two: the same ones in whichever order the
+    units were looked at."""
+    pieces = [
+        (start, end, n, key)
+        for key, unit in units.items()
+        for n, (start, end) in enumerate(unit.memory)
+        if 0 <= start < end
+    ]
+    pieces.sort(key=lambda piece: (*piece[:2], repr(piece[3])))
+    found: list[list[tuple[Any, Hashable]]] = []
+    before: list[tuple[int, int, int, Any]] = []
+    for start, end, n, key in pieces:
+        before = [one for one in before if one[1] > start]
+        found += (
+            [(other, ("memory", m)), (key, ("memory", n, start - first))]
+            for first, _, m, other in before
+            if other != key
+        )
+        before.append((start, end, n, key))
+    return found
+
+
+def together(changed: Set[Any], shared: Mapping[Any, Links]) -> set[Any]:
+    """These units, and those that share with them, or with others that do."""
+    found, todo = set(changed), list(changed)
+    while todo:
+        for _, other, _ in shared.get(todo.pop(), ()):
+            if other not in found:
+                found.add(other)
+                todo.append(other)
+    return found

@@ -1,0 +1,82 @@
+"""The channel of events: one inherited socket, written by every process of a run.
+
+A message is whole or absent (SOCK_SEQPACKET), so writers need no lock, and the reader sees the end
+when the last writer is gone.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+
+from xla_nb.messages.events import Event, Notice, decode, encode
+
+#: The same for all such data, however much it is: it is told once.
+_NOT_AN_EVENT = (
+    "A rank wrote to a socket of xla_nb, by a file descriptor that it had not opened. What it "
+    "wrote there is lost."
+)
+_LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortened texts
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """A reading end and a writing end; the caller closes both."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def ready(file: int | socket.socket, seconds: float, *others: int) -> bool:
+    """Wait until there is something to read in one of them, or its end; False after `seconds`."""
+    # Not select(), which refuses descriptors from 1,024 on: many files or ranks reach that.
+    poller = select.poll()
+    for each in (file, *others):
+        poller.register(each, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
+
+
+def take(sock: socket.socket, size: int, fds: int = 0) -> tuple[bytes, list[int]]:
+    """The next message, with its file descriptors; an empty one if the other end is gone.
+
+    Where that has died with something unread, the system says so first, and once (ECONNRESET), and
+    then gives what it had sent.
+    """
+    try:
+        message, files, _, _ = socket.recv_fds(sock, size, fds)
+    except ConnectionResetError:
+        message, files, _, _ = socket.recv_fds(sock, size, fds)
+    return message, files
+
+
+class Sender:
+    """The writing end, in any process of the run."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def send(self, event: Event) -> None:
+        """Send an event, or drop it if the reader is gone because the run is being torn down."""
+        try:
+            self.sock.send(encode(event))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def receive(sock: socket.socket) -> Iterator[Event | None]:
+    """The events that are ready, then None if every writer is gone. Never blocks."""
+    while True:
+        try:
+            data = sock.recv(_LARGEST, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        if not data:
+            yield None
+            return
+        yield _decoded(data)
+
+
+def _decoded(data: bytes) -> Event:
+    """The event; a notice about what is none: a program may write to any descriptor it has."""
+    try:
+        return decode(data)
+    except ValueError:
+        return Notice(text=_NOT_AN_EVENT)

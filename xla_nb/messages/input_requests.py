@@ -1,0 +1,75 @@
+"""What a rank asks the person at the notebook (`input()`), and the way that the answer takes.
+
+The question is an event, `Asked`. The answer goes into a pipe that the asking process holds, opened
+by its number there: it is in no file, and the pipe is gone with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from types import TracebackType
+from typing import Any, Self
+
+from xla_nb.messages.events import Asked
+
+
+class Refused(Exception):
+    """Nobody will answer; says why."""
+
+
+class Pipe:
+    """The asker's pipe, in a `with` statement. `ino` is its number in the system."""
+
+    def __enter__(self) -> Self:
+        self._reader, self.fd = os.pipe()
+        self.ino = os.fstat(self.fd).st_ino
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._reader)
+        os.close(self.fd)
+
+    def answer(self) -> str:
+        """Wait for the answer. Raises Refused."""
+        data = b""
+        while not data.endswith(b"\n"):
+            data += os.read(self._reader, 1 << 16)
+        body = json.loads(data)
+        if body["refusal"]:
+            raise Refused(body["refusal"])
+        return str(body["text"])
+
+
+def is_open(asked: Asked) -> bool:
+    """Whether the asker waits."""
+    with contextlib.suppress(OSError):
+        return os.stat(_path(asked)).st_ino == asked.ino  # noqa: PTH116 # of /proc
+    return False
+
+
+def answer(asked: Asked, text: str = "", *, refusal: str = "") -> None:
+    """Send an answer, or why there is none, to an asker on this machine. One that has gone gets
+    nothing."""
+    body: dict[str, Any] = {"text": text, "refusal": refusal}
+    data = json.dumps(body).encode() + b"\n"
+    with contextlib.suppress(OSError):
+        fd = os.open(_path(asked), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISFIFO(status.st_mode) and status.st_ino == asked.ino:
+                while data:
+                    data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+
+
+def _path(asked: Asked) -> str:
+    return f"/proc/{asked.pid}/fd/{asked.fd}"

@@ -1,0 +1,157 @@
+"""Reducers by exact type, of Python's objects that pickle refuses or makes others of.
+
+Each takes whoever asks, and the object. Exceptions are beside them: made again without their
+`__init__`, with what they were raised from; and so is what makes the objects again on the ranks.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import gc
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling.refusals import Unshippable
+
+
+def _proxy(_: object, proxy: Any) -> Any:
+    return types.MappingProxyType, tuple(gc.get_referents(proxy))
+
+
+def _cached_property(_: object, cached: Any) -> Any:  # with a lock of its own before Python 3.12
+    return rebuild.cached_property, (cached.func, cached.attrname)
+
+
+def _new_type(_: object, made: Any) -> Any:
+    return new_type, (made.__name__, made.__supertype__, made.__module__)
+
+
+def _parameters(_: object, made: Any) -> Any:
+    return type_parameters, (type(made), made.__name__)
+
+
+def _alias(_: object, made: Any) -> Any:
+    """What a `type` statement makes, whose value is computed when it is asked for."""
+    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
+        return NotImplemented
+    name, fix = made.__name__, "Put it into a file that the notebook imports"
+    raise Unshippable(f"the type alias `{name}`", f"{fix}, or write `{name} = …`")
+
+
+def _field_kind(_: object, kind: Any) -> Any:
+    return rebuild.held_by_module, ("dataclasses", kind.name, type(kind).__name__)
+
+
+def _manager(_: object, manager: Any) -> Any:
+    """What a function decorated with `contextlib.contextmanager` gives, while nobody has entered
+    it: `@torch_xla.compile` decorates with one, which is made anew at each call."""
+    if not hasattr(manager, "func"):
+        return NotImplemented
+    return type(manager), (manager.func, manager.args, manager.kwds)
+
+
+def descriptor(_: object, obj: Any) -> Any:
+    """A property, static or class method of a class that extends Python's own."""
+    kind = type(obj)
+    if not code_facts.is_plain(kind):  # it says itself how
+        return NotImplemented
+    base: Any = next(one for one in DESCRIPTORS if issubclass(kind, one))
+    arguments = tuple(getattr(obj, name) for name in DESCRIPTORS[base])
+    content = base, arguments, object.__getstate__(obj)
+    return rebuild.new_instance, (base, kind, ()), content, None, None, rebuild.fill_descriptor
+
+
+#: What each kind keeps of what it was made of, beside attributes.
+DESCRIPTORS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+}
+
+
+#: What pickle leaves out of an exception; its `__setstate__` sets any attribute.
+_LINKS = ("__cause__", "__context__", "__notes__", "__suppress_context__")
+
+
+def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
+    """An exception as a reducer's value; NotImplemented for what pickle does as well.
+
+    `reduce_otherwise` reduces instances of any class.
+    """
+    kind = type(obj)
+    if not issubclass(kind, BaseException):
+        return NotImplemented
+    links = {n: link for n in _LINKS if (link := _link(getattr(obj, n, None))) is not None}
+    left_out = links if any(links.values()) else {}
+    if isinstance(obj, AttributeError | NameError):  # of some Pythons
+        left_out["name"] = obj.name
+    made: Any
+    if isinstance(kind.__init__, types.FunctionType) and kind.__reduce__ is _REDUCE:
+        # It may take other arguments than `args`, with which pickle would call it.
+        made = new_exception, (kind, obj.args), object.__getstate__(obj)
+    elif left_out:
+        made = obj.__reduce_ex__(5)
+    else:
+        return reduce_otherwise(obj)
+    if (
+        not isinstance(made, tuple)
+        or made[0] not in (kind, new_exception)
+        or kind.__setstate__ is not _SET
+    ):
+        return made  # it says itself how, maybe as something else
+    state = made[2] if len(made) > 2 else None
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    return *made[:2], {**(attributes or {}), **(slots or {}), **left_out}
+
+
+_REDUCE, _SET = BaseException.__reduce__, BaseException.__setstate__
+
+
+def _link(link: Any) -> Any:
+    """None for an exception that cannot be pickled itself: that is no reason to lose this one."""
+    if isinstance(link, BaseException):
+        try:
+            cloudpickle.dumps(link)
+        except Exception:
+            return None
+    return link
+
+
+# What a pickle calls
+
+
+def new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    made = kind.__new__(kind, *arguments)
+    made.args = arguments
+    return made
+
+
+def new_type(name: str, supertype: Any, module: str) -> Any:
+    made: Any = typing.NewType(name, supertype)  # type: ignore[misc]  # a type checker's rule
+    made.__module__ = module
+    return made
+
+
+def type_parameters(kind: Any, name: str) -> Any:
+    return kind(name)
+
+
+REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
+    types.MappingProxyType: _proxy,
+    contextlib._GeneratorContextManager: _manager,
+    functools.cached_property: _cached_property,
+    abc.abstractproperty: descriptor,  # cloudpickle: a plain one
+    typing.NewType: _new_type,
+    getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
+    typing.ParamSpec: _parameters,
+    typing.TypeVarTuple: _parameters,
+    dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
+}

@@ -1,0 +1,386 @@
+"""What functions, classes, instances and caches consist of, found without running any of them."""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import gc
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+from xla_nb.pickling.rebuild import (
+    EMPTY,
+    Switch,
+    adopt_state,
+    fill_container,
+    fill_instance,
+    new_of_base,
+)
+from xla_nb.pickling.replacements import is_the_notebooks
+
+BUILTIN_NEW = type(object.__new__)
+_LONG = 10_000  # items
+_WORD = r"[^\W\d]\w*"
+_IMPORTS = "IMPORT_NAME", "IMPORT_FROM"
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
+#: Python's own containers that can be changed.
+CONTAINERS = {
+    *(dict, list, set, collections.deque),
+    *(collections.OrderedDict, collections.defaultdict, collections.Counter),
+}
+CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
+ATTRIBUTES = [
+    *("__qualname__", "__annotations__", "__module__", "__doc__"),
+    *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
+]
+
+#: Packages whose classes are pickled in ways of their own.
+_SPECIAL = {
+    *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
+    *("numpy", "torch", "torchax", "jax", "jaxlib"),
+}
+
+
+def is_ready(part: object) -> bool:
+    """Whether it is code or a constant, which opening a pickle needs no instances for."""
+    kind = type(part)
+    if kind in PLAIN or issubclass(kind, CODE) or part is EMPTY:
+        return True
+    return kind in (tuple, frozenset) and all(map(is_ready, part))  # type: ignore[call-overload]
+
+
+def is_ready_in_class(name: str, part: object) -> bool:
+    descriptor = hasattr(type(part), "__get__") or hasattr(type(part), "__set_name__")
+    return descriptor or holds_what_is_ready(part) or (name[:2] == name[-2:] == "__")
+
+
+def holds_what_is_ready(part: object) -> bool:
+    """As `is_ready`, also of a list of names, say: what instances do where they are opened may read
+    it. A long one is not looked through."""
+    if type(part) is dict and len(part) <= _LONG:
+        return all(is_ready(key) and is_ready(value) for key, value in part.items())
+    if type(part) in (list, set) and len(part) <= _LONG:  # type: ignore[arg-type]
+        return all(map(is_ready, part))  # type: ignore[call-overload]
+    return is_ready(part)
+
+
+def softly_named(function: types.FunctionType) -> Iterator[str]:
+    """Names that code uses where it does not say `global`: in bodies of its classes, in
+    annotations that are text and in commands."""
+    yield from in_bodies(function.__code__)
+    yield from in_hints(function)
+    yield from in_commands(function.__code__)
+
+
+@functools.lru_cache(maxsize=4096)
+def in_bodies(code: types.CodeType) -> tuple[str, ...]:
+    found: list[str] = []
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += in_bodies(inner)
+            if not inner.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
+                found += inner.co_names
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def in_commands(code: types.CodeType) -> tuple[str, ...]:
+    """The words that commands of IPython's take from variables (`!cp {source} $target`, `%time
+    f(x)`). Which of its texts are commands, code does not tell."""
+    found: list[str] = []
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += in_commands(inner)
+    if "get_ipython" in code.co_names:
+        texts = [part for part in code.co_consts if isinstance(part, str)]
+        read = re.compile(_WORD).findall if "time" in texts else words_in_command
+        found += (word for text in texts for word in read(text))
+    return tuple(found)
+
+
+def words_in_command(text: str) -> list[str]:
+    """What may be names in `{expression}` and `$name` of a command."""
+    return re.findall(_WORD, " ".join(re.findall(r"\{.*?\}|\$\w+", text)))
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """All names of globals and attributes in code, and in what is defined in it, and its texts that
+    may be names: `getattr(config, "lr")`."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    texts = (part for part in code.co_consts if isinstance(part, str) and part.isidentifier())
+    return frozenset(code.co_names).union(texts, *map(names_in, inner))
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_in(code: types.CodeType) -> frozenset[str]:
+    """The names that code imports, and what is defined in it: modules, and what they have."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    found = frozenset[str]().union(*map(imports_in, inner))
+    if {"import_module", "__import__"}.intersection(code.co_names):
+        found = found.union(part for part in code.co_consts if isinstance(part, str))
+    if _IMPORT_NAME not in code.co_code[::2]:
+        return found
+    steps = dis.get_instructions(code)
+    return found.union(step.argval for step in steps if step.opname in _IMPORTS)
+
+
+def in_hints(definition: Any) -> Iterator[str]:
+    hints = vars(definition).get("__annotations__", {}) if isinstance(definition, type) else None
+    for hint in (definition.__annotations__ if hints is None else hints).values():
+        if isinstance(hint, str):
+            yield from re.findall(_WORD, hint)
+
+
+def built_in_base(kind: type) -> tuple[type | None, object]:
+    """The base whose `__new__` is not Python's, None where the class says itself how its instances
+    are pickled; and its `__setstate__`, if it has one."""
+    if not is_plain(kind) or hasattr(kind, "__getnewargs_ex__"):
+        return None, None
+    return making(kind), getattr(kind, "__setstate__", None)
+
+
+def is_pickled_by_its_dict(kind: Any) -> bool:
+    """Whether pickle takes the `__dict__` of instances and puts it into new ones."""
+    names = "__reduce_ex__", "__reduce__", "__getstate__"
+    return all(getattr(kind, name) is getattr(object, name) for name in names)
+
+
+def leaves_its_state(kind: Any) -> bool:
+    """Whether the state of instances is their `__dict__` and their slots."""
+    return kind.__getstate__ is object.__getstate__
+
+
+def hides_its_dict(kind: Any) -> bool:
+    """Whether the `__dict__` of its instances is not what holds their attributes."""
+    return type(in_class(kind, "__dict__")) not in _DICTS and not hasattr(kind, "__setstate__")
+
+
+_DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
+
+
+def state_with_dict(obj: object) -> Any:
+    """The state of an instance whose class leaves that to Python, with its very `__dict__`, also an
+    empty one: `config = vars(args)` has the same on ranks."""
+    state = object.__getstate__(obj)
+    if state is None and type(obj).__dictoffset__:
+        return object.__getattribute__(obj, "__dict__")
+    return state
+
+
+def making(kind: type) -> type:
+    """The class whose `__new__`, which is not Python's, makes the instances of a class."""
+    return next(one for one in kind.__mro__ if type(vars(one).get("__new__")) is BUILTIN_NEW)
+
+
+#: Built-in containers, each with how a part is put into it. The first that a class extends counts.
+_CONTAINERS: dict[type, Any] = {
+    collections.OrderedDict: collections.OrderedDict.__setitem__,
+    collections.defaultdict: dict.__setitem__,
+    dict: dict.__setitem__,
+    list: list.append,
+    collections.deque: collections.deque.append,
+    set: set.add,
+}
+
+
+def container(kind: type) -> type | None:
+    """The built-in container that a class extends, if it leaves to that how it is pickled."""
+    base: Any = next((one for one in _CONTAINERS if issubclass(kind, one)), None)
+    if base is None or making(kind) not in base.__mro__ or hasattr(kind, "__getnewargs_ex__"):
+        return None
+    own = kind.__reduce__ in (base.__reduce__, collections.Counter.__reduce__)
+    return base if own and kind.__reduce_ex__ is base.__reduce_ex__ else None
+
+
+def arguments_of_container(base: type, obj: Any) -> tuple[Any, ...]:
+    """What `base.__init__` makes an empty one of."""
+    if base is collections.defaultdict:
+        return (obj.default_factory,)
+    return ((), obj.maxlen) if base is collections.deque else ()
+
+
+def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
+    """How parts are put into a container, and what it holds: keys and values, or items. The class
+    may have methods of its own for this, which were called already."""
+    columns = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
+    return _CONTAINERS[base], [list(column(obj)) for column in columns]
+
+
+def reduced_container(obj: Any, base: type) -> Any:
+    """A dict, list or such as a reducer's value: filled by the built-in type's methods, since its
+    class may change, note or refuse what is put in."""
+    made = base, type(obj), *arguments_of_container(base, obj)
+    adopts = leaves_its_state(type(obj))
+    own = (adopt_state, state_with_dict(obj)) if adopts else (fill_instance, obj.__getstate__())
+    put, columns = held_by_container(base, obj)
+    content = put, columns, *own
+    return new_of_base, made, content, None, None, fill_container
+
+
+def in_class(kind: type, name: str) -> Any:
+    """What a class has under a name, itself or by its bases, not what that gives out."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
+def new_arguments(kind: type, obj: object) -> tuple[Any, ...]:
+    """What `kind.__new__` makes the same of, for a type that is no class of Python code."""
+    if hasattr(kind, "__getnewargs__"):
+        arguments: tuple[Any, ...] = kind.__getnewargs__(obj)
+        return arguments
+    if kind.__flags__ & HEAP_TYPE or is_plain(kind):
+        return ()
+    reduce: Any = kind.__reduce__  # such as datetime.date's
+    return tuple(reduce(obj)[1])
+
+
+HEAP_TYPE = 1 << 9
+
+
+def assigns(code: types.CodeType, name: str) -> bool:
+    if any(i.opname == "STORE_GLOBAL" and i.argval == name for i in dis.get_instructions(code)):
+        return True
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return any(assigns(part, name) for part in inner)
+
+
+def importable(function: types.FunctionType) -> bool:
+    return _has_a_module(function)
+
+
+def is_made_here(cls: type) -> bool:
+    """Whether the class is no module's, but the notebook's or made by a function."""
+    if cls.__module__ == "builtins":  # `type(None)`, `function` and such, which have no name there
+        return False
+    return not _has_a_module(cls)
+
+
+def is_unnamed(cls: type) -> bool:
+    """Whether it is a type of Python's own that neither `builtins` nor `types` has a name for."""
+    if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or _has_a_module(cls):
+        return False
+    return cls not in cloudpickle._BUILTIN_TYPE_NAMES
+
+
+def _has_a_module(definition: Any) -> bool:
+    """Whether it can be imported."""
+    return is_found_by_name(definition) and not is_the_notebooks(definition)
+
+
+def is_found_by_name(definition: Any) -> bool:
+    """Whether its module has it in this process, other than a script that `runpy.run_path` runs."""
+    if definition.__module__ == "<run_path>":
+        return False
+    return bool(cloudpickle._should_pickle_by_reference(definition))
+
+
+def is_modules(globals_: dict[str, Any], name: str) -> bool:
+    module = sys.modules.get(name)
+    found = getattr(module, "__spec__", None) is not None
+    return found and name != "__main__" and vars(module) is globals_
+
+
+def content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
+
+
+def is_made_by_type(cls: type, value: object) -> bool:
+    """Whether every class gets this of its own: `__dict__`, `__weakref__` and its slots."""
+    kinds = types.GetSetDescriptorType, types.MemberDescriptorType
+    return isinstance(value, kinds) and value.__objclass__ is cls
+
+
+def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
+    """What a cache holds: arguments and result, the least recently used first.
+
+    The garbage collector's view of CPython's `_lru_cache_wrapper`: its type, then for each result
+    of a bounded cache key, result (and, from 3.11, a type), then the dict, the function and the
+    mark between positional and named arguments (Modules/_functoolsmodule.c).
+    """
+    parts = gc.get_referents(cache)
+    function = cache.__wrapped__
+    at = next((n for n, p in enumerate(parts) if p is function or isinstance(p, Switch)), 0)
+    if at == 0 or not isinstance(parts[at - 1], dict):
+        return []
+    found, mark = parts[at - 1], parts[at + 1]
+    if cache.cache_parameters()["maxsize"] is None:
+        pairs = list(found.items())
+    else:
+        links = [part for part in parts[: at - 1] if not is_a_links_type(part)]
+        pairs = list(zip(links[::2], links[1::2], strict=True))
+    typed = cache.cache_parameters()["typed"]
+    return [(*arguments(key, mark, typed), result) for key, result in pairs]
+
+
+def is_a_links_type(part: object) -> bool:
+    return isinstance(part, type) and part.__module__ == "functools" and part.__name__[0] == "_"
+
+
+def arguments(key: Any, mark: object, typed: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a cache's key was made of (functools._make_key)."""
+    if not isinstance(key, tuple):
+        return (key,), {}
+    split = next((n for n, part in enumerate(key) if part is mark), None)
+    if split is None:
+        return key[: len(key) // 2] if typed else key, {}
+    rest = key[split + 1 :]
+    if typed:  # as many types as there are arguments
+        rest = rest[: 2 * (len(rest) - split) // 3]
+    return key[:split], dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def is_plain(kind: type) -> bool:
+    """Whether its objects are pickled as `object` does it."""
+    names = "__reduce_ex__", "__reduce__"
+    return all(getattr(kind, name) is getattr(object, name) for name in names)
+
+
+def is_made_by_pickle_alone(kind: type) -> bool:
+    """Whether opening a pickle of an instance calls none of its class's methods."""
+    names = *("__new__", "__reduce_ex__", "__reduce__", "__getstate__"), "__getattribute__"
+    if any(getattr(kind, name) is not getattr(object, name) for name in (*names, "__setattr__")):
+        return False
+    also = "__getattr__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"
+    return not any(hasattr(kind, name) for name in also)
+
+
+def is_without_state(obj: Any) -> bool:
+    """Whether an object is nothing but itself, as sentinels are."""
+    kind = type(obj)
+    if not is_plain(kind) or getattr(obj, "__dict__", None) or kind.__itemsize__:
+        return False
+    return is_copied(kind) and not any(object.__reduce_ex__(obj, 2)[2:])
+
+
+def is_refillable(kind: type) -> bool:
+    """Whether its instances are what is in their `__dict__` and their slots."""
+    return built_in_base(kind)[0] is object and is_copied(kind)
+
+
+def is_copied(kind: type) -> bool:
+    """Whether Python's own pickling takes its instances, as it does not with locks."""
+    has_a_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
+    slots = any("__slots__" in vars(base) for base in kind.__mro__)
+    return (has_a_dict or slots) and not hasattr(kind, "__getnewargs__")
+
+
+def is_disguised(kind: type) -> bool:
+    """Whether its instances are for `isinstance` what they are not, as proxies are."""
+    return any("__class__" in vars(base) for base in kind.__mro__[:-1])
+
+
+def is_ordinary(kind: type) -> bool:
+    """Whether all objects of a class are pickled alike, not in a way of their own."""
+    modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
+    return not modules & _SPECIAL and not issubclass(kind, BaseException)

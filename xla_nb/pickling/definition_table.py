@@ -1,0 +1,114 @@
+"""The definitions that live ranks hold of the notebook's, by their tokens.
+
+A token stands for a function, a class, a closure's variable or such as long as the notebook has it:
+what is sent later refers to the same one on the ranks, and one that was changed in place is filled
+anew. A pickle names the functions here; an Unpickler has those of its ranks' table for them.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling.rebuild import EMPTY
+
+
+class Definitions:
+    """A table that lives as long as the ranks do."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """What a pickle of this table calls by a name of this module's."""
+        own: dict[str, Callable[..., Any]] = {
+            made.__name__: self._make,
+            found.__name__: self._find,
+            dropped.__name__: self._drop,
+        }
+        return own[name] if name in own else globals()[name]
+
+    def _make(self, token: int, make: Callable[..., Any], *args: Any) -> Any:
+        if token not in self._made:
+            self._made[token] = make(*args)
+        elif make is rebuild.new_function:
+            _renew_function(self._made[token], *args)
+        elif make is rebuild.new_class:
+            _renew_class(self._made[token], *args)
+        return self._made[token]
+
+    def _find(self, token: int) -> Any:
+        return self._made[token]
+
+    def _drop(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            self._made.pop(token, None)
+
+
+def made(token: int, make: Callable[..., Any], *args: Any) -> Any:
+    """The definition of a token; the first time what the call makes."""
+    raise LookupError("this pickle is for live ranks")
+
+
+def found(token: int) -> Any:
+    """The definition of a token, which is there already."""
+    raise LookupError("this pickle is for live ranks")
+
+
+def dropped(tokens: Iterable[int]) -> None:
+    """No longer hold what the notebook has no more."""
+    raise LookupError("this pickle is for live ranks")
+
+
+def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:
+    """Take away names that the notebook has no more."""
+    for name in names:
+        globals_.pop(name, None)
+
+
+def _renew_function(
+    function: types.FunctionType, code: types.CodeType, _: object, name: str, closure: object
+) -> None:
+    function.__code__, function.__name__ = code, name
+
+
+def _renew_class(
+    cls: Any, _: type, name: str, bases: tuple[type, ...], given: Mapping[str, Any]
+) -> None:
+    type.__setattr__(cls, "__name__", name)
+    type.__setattr__(cls, "__qualname__", given["__qualname__"])
+    if cls.__bases__ != bases:
+        type.__setattr__(cls, "__bases__", bases)
+
+
+def refill_function(function: types.FunctionType, state: Mapping[str, Any]) -> None:
+    """Let a function, new or not, have these attributes alone."""
+    for name in vars(function).keys() - state["dict"].keys():
+        del vars(function)[name]
+    rebuild.fill_function(function, state)
+
+
+#: What every class has, or is given where it is made.
+_GIVEN = {"__module__", "__slots__", "__doc__", "_abc_impl", "__slotnames__"}
+
+
+def refill_class(cls: type, state: Mapping[str, Any]) -> None:
+    """Let a class, new or not, have these attributes alone."""
+    kept = _GIVEN | state["dict"].keys()
+    for name, part in list(vars(cls).items()):
+        if name not in kept and not code_facts.is_made_by_type(cls, part):
+            type.__delattr__(cls, name)
+    rebuild.fill_class(cls, state)
+
+
+def refill_cell(cell: types.CellType, value: object) -> None:
+    """Let a closure's variable have this value, or none."""
+    if value is not EMPTY:
+        cell.cell_contents = value
+    elif code_facts.content(cell) is not EMPTY:
+        del cell.cell_contents

@@ -1,0 +1,65 @@
+"""Instances of the notebook's classes whose base says itself how they are pickled, as `frozenset`,
+`datetime.date` and NumPy's scalars do.
+
+Such a base may make an instance of its own class, or leave out the attributes that a subclass has:
+these are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling.refusals import Unshippable
+
+
+def says_itself(kind: type) -> bool:
+    """Whether a class of the notebook's says how it is pickled, and not its base."""
+    base = _base(kind)
+    return kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__
+
+
+def _base(kind: type) -> type:
+    """The first one that is a library's."""
+    return next(one for one in kind.__mro__ if not code_facts.is_made_here(one))
+
+
+def reduced(obj: Any) -> Any:
+    """An instance whose base says so, as a reducer's value."""
+    kind = type(obj)
+    base, made = _base(kind), obj.__reduce_ex__(5)
+    # A module's are of a class that a library makes without a name, as of a `numpy.dtype`.
+    if not isinstance(made, tuple) or kind.__module__ != "__main__":
+        return made
+    make, arguments, *rest = made
+    held: Any = object.__getstate__(obj)
+    state = rest[0] if rest else None
+    own = {name for one in (held if isinstance(held, tuple) else [held]) for name in one or ()}
+    given = [*arguments, *(state if isinstance(state, tuple) else [state])]
+    sent = {name for one in given if isinstance(one, dict) for name in one}
+    inner = (part for one in arguments if isinstance(one, tuple | list) for part in one)
+    if all(part is not kind for part in (make, getattr(make, "__self__", 0), *arguments, *inner)):
+        lost = f"class `{kind.__qualname__}`"
+    elif left := sorted(own - sent - _named_by(base)):
+        lost = f"attribute `{left[0]}`"
+    else:
+        makes = any("__new__" in vars(one) or "__init__" in vars(one) for one in base.__mro__[:-1])
+        if make is kind and makes and not hasattr(kind, "__getnewargs_ex__"):
+            return rebuild.new_of_base, (base, kind, *arguments), *rest
+        return made
+    raise Unshippable(
+        f"an object that `{base.__module__}.{base.__qualname__}` pickles without its {lost}",
+        f"Give `{kind.__qualname__}` a `__reduce__`, or create the object inside the function",
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _named_by(base: type) -> frozenset[str]:
+    """The attributes that the code of a library's class names, which are its own affair."""
+    methods = (
+        getattr(part, "__func__", part) for one in base.__mro__ for part in vars(one).values()
+    )
+    code = (part.__code__ for part in methods if isinstance(part, types.FunctionType))
+    return frozenset[str]().union(*map(code_facts.names_in, code))

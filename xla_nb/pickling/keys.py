@@ -1,0 +1,60 @@
+"""Keys that say in Python how they are hashed or compared.
+
+Where a pickle is opened, a key that leads to its own container is hashed before it has its
+attributes. That is found out there, for no container is sent that such keys are not found in.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from xla_nb.pickling import code_facts
+
+_PLAIN = {str, int, bytes}
+_CONTAINERS = dict, set, frozenset
+
+
+def says_how_it_is_hashed(kind: type) -> bool:
+    """Whether a class says in Python how its instances are hashed or compared."""
+    if issubclass(kind, getattr(sys.modules.get("torch"), "Tensor", ())):
+        return False  # by `id`
+    own = (code_facts.in_class(kind, name) for name in ("__hash__", "__eq__"))
+    hashed, compared = own
+    slot = types.WrapperDescriptorType
+    return hashed is not None and not (isinstance(hashed, slot) and isinstance(compared, slot))
+
+
+def containers(objects: Iterable[object], kinds: Collection[type]) -> list[Any]:
+    """Those of these objects that have keys, or items, of such `kinds`."""
+    return [one for one in objects if issubclass(type(one), _CONTAINERS) and _has(one, kinds)]
+
+
+def _has(container: Any, kinds: Collection[type]) -> bool:
+    held = set(map(type, _iterated(container)))
+    if held <= _PLAIN:  # the attributes of one of a million
+        return False
+    if any(kind in kinds for kind in held):
+        return True
+    composed = (key for key in _iterated(container) if issubclass(type(key), tuple | frozenset))
+    return any(_has(key, kinds) for key in composed)
+
+
+def _iterated(container: Any) -> Iterator[Any]:
+    """Not by what the class says of this."""
+    base: Any = next(one for one in (*_CONTAINERS, tuple) if issubclass(type(container), one))
+    items: Iterator[Any] = base.__iter__(container)
+    return items
+
+
+def check(made: list[Any]) -> None:
+    """Look for each key where a pickle has been opened. Raises RuntimeError."""
+    for one in made:
+        base: Any = next(kind for kind in _CONTAINERS if issubclass(type(one), kind))
+        if not all(base.__contains__(one, key) for key in list(_iterated(one))):
+            raise RuntimeError(
+                f"a {type(one).__name__} cannot be sent: a key that leads to it was hashed before "
+                "it had its attributes. Fill it inside the function"
+            )

@@ -1,0 +1,1 @@
+"""What libraries' objects are made of, beside what their own pickling does."""

@@ -1,0 +1,239 @@
+"""Objects of torch where torch's own pickling loses something of them, or pickle finds no name.
+
+torch makes a plain Parameter of a parameter of another class and an ordinary tensor of one that was
+made in inference mode. It leaves out gradients and hooks, which `held` has, and loses attributes of
+a tensor, or fails, where they lead back to it. Storages are made again around memory that a
+parcel has or maps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling.mapped_files import file_of
+from xla_nb.pickling.replacements import is_the_notebooks
+
+#: What torch leaves out of a tensor that is not computed from others.
+HELD = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def held(tensor: Any) -> dict[str, object]:
+    """What torch leaves out of this one."""
+    if not tensor.is_leaf:
+        return {}
+    return {name: value for name in HELD if (value := getattr(tensor, name)) is not None}
+
+
+def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:
+    """The tensor as a reducer's value; NotImplemented where torch loses nothing."""
+    torch: Any = sys.modules["torch"]
+    kind = type(tensor)
+    if issubclass(kind, torch.nn.Parameter) and _is_pickled_by_torch(kind):
+        with torch._C.DisableTorchFunctionSubclass():
+            data, requires_grad = tensor.data, tensor.requires_grad
+        return _reduced_parameter(kind, data, requires_grad, tensor.__getstate__(), held)
+    own = None
+    if kind is torch.Tensor and tensor.dtype in torch.storage._new_dtypes():
+        rebuild, arguments = tensor._reduce_ex_internal(5)
+        made, own = (with_typed_storage, (rebuild, *arguments)), tensor.__getstate__()
+    elif held or (_is_reduced_by_torch(kind) and (_is_inference(tensor) or vars(tensor))):
+        make, arguments, *rest = _reduced_by_torch(tensor)
+        own = rest[0] if rest else None
+        if (
+            make is torch._tensor._rebuild_from_type_v2
+            and kind.__setstate__ is torch.Tensor.__setstate__
+        ):
+            *arguments, own = arguments  # which may lead back to the tensor
+            arguments = *arguments, None
+        made = make, arguments
+    else:
+        return NotImplemented
+    return _with_state(_in_its_mode(tensor, *made), own, held)
+
+
+def _reduced_by_torch(tensor: Any) -> Any:
+    """Without torch's warning that hooks are not sent: they are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="backward hook .* will not be serialized")
+        return tensor.__reduce_ex__(5)
+
+
+def _is_pickled_by_torch(kind: Any) -> bool:
+    """Whether a class of parameters does not say itself how they are pickled."""
+    torch: Any = sys.modules["torch"]
+    return bool(kind.__reduce_ex__ is torch.nn.Parameter.__reduce_ex__)
+
+
+def _is_reduced_by_torch(kind: Any) -> bool:
+    return bool(kind.__reduce_ex__ is sys.modules["torch"].Tensor.__reduce_ex__)
+
+
+def _reduced_parameter(
+    kind: type, data: Any, requires_grad: bool, own: object, held: Mapping[str, object]
+) -> Any:
+    """A parameter of this class, over `data`, with the state `own`, as a reducer's value."""
+    return _with_state(_in_its_mode(data, parameter, (kind, data, requires_grad)), own, held)
+
+
+def home(tensor: Any) -> Any:
+    """A tensor on a device as a CPU tensor."""
+    torch: Any = sys.modules["torch"]
+    with torch.inference_mode(tensor.is_inference()):
+        home = tensor.detach().cpu()
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        return home if parameter else home.requires_grad_(tensor.requires_grad)
+
+
+def reduced_home(tensor: Any, home: Any, held: Mapping[str, object]) -> Any:
+    """A tensor on a device as a reducer's value, over the CPU tensor `home`."""
+    if not isinstance(tensor, sys.modules["torch"].nn.Parameter):
+        made = reduced_tensor(home, held)
+        return home.__reduce_ex__(5) if made is NotImplemented else made
+    plain: Any = sys.modules["torch"].nn.Parameter
+    kind = type(tensor) if _is_pickled_by_torch(type(tensor)) else plain
+    own = None if kind is plain else tensor.__getstate__()
+    return _reduced_parameter(kind, home, tensor.requires_grad, own, held)
+
+
+def _in_its_mode(tensor: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return (in_inference_mode, (make, *arguments)) if _is_inference(tensor) else (make, arguments)
+
+
+def _is_inference(tensor: Any) -> bool:
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        return bool(tensor.is_inference())
+
+
+def _with_state(made: Any, own: object, held: Mapping[str, object]) -> Any:
+    return (*made, (own, held), None, None, fill_tensor) if own or held else made
+
+
+def parameter(kind: type, data: Any, requires_grad: bool) -> Any:
+    """As `torch.nn.Parameter.__new__` makes one, without the `__new__` and `__init__` of its
+    class, which may want other arguments."""
+    torch: Any = importlib.import_module("torch")
+    return torch.Tensor._make_subclass(kind, data, requires_grad)
+
+
+def in_inference_mode(make: Callable[..., Any], *arguments: Any) -> Any:
+    torch: Any = importlib.import_module("torch")
+    with torch.inference_mode():
+        return make(*arguments)
+
+
+def fill_tensor(tensor: Any, state: tuple[Any, Mapping[str, object]]) -> None:
+    """Give a new tensor its own state, as torch does, and what torch leaves out."""
+    torch: Any = importlib.import_module("torch")
+    own, held = state
+    if own and type(tensor).__setstate__ is not torch.Tensor.__setstate__:
+        tensor.__setstate__(own)
+    elif own:
+        rebuild.fill_instance(tensor, own)
+    rebuild.fill_attributes(tensor, held)
+
+
+# ---------------------------------------------------------------- storages
+
+
+def raw_storage(memory: Any, shared: bool) -> Any:
+    """shared: where the memory is still shared, torch is to know, or its `share_memory_()` would
+    move the storage elsewhere."""
+    torch: Any = importlib.import_module("torch")
+    if len(memory) == 0:
+        return torch.UntypedStorage(0)
+    file = file_of(memory) if shared else None
+    if file is not None:
+        with contextlib.suppress(FileNotFoundError):  # closed since the memory was mapped
+            fd = file.detach()
+            try:
+                return torch.UntypedStorage._new_shared_fd_cpu(fd, len(memory))
+            finally:
+                os.close(fd)
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+
+def typed_storage(raw: Any, dtype: Any) -> Any:
+    torch: Any = importlib.import_module("torch")
+    return torch.storage.TypedStorage(wrap_storage=raw, dtype=dtype, _internal=True)
+
+
+def with_typed_storage(rebuild: Callable[..., Any], raw: Any, *arguments: Any) -> Any:
+    """torch (2.9) pickles the storage of float8 and uint16 tensors bare, and rebuilds a wrapped
+    one."""
+    torch: Any = importlib.import_module("torch")
+    return rebuild(typed_storage(raw, torch.uint8), *arguments)
+
+
+# ---------------------------------------------------------------- what has a name
+
+
+def reduced_by_name(torch: Any, obj: Any) -> Any:
+    """Such an object as a reducer's value, NotImplemented for others."""
+    if isinstance(obj, torch.memory_format):  # which calls itself `torch.channels_last`
+        return getattr, (torch, str(obj).rpartition(".")[2])
+    if isinstance(obj, torch.finfo | torch.iinfo):
+        return type(obj), (getattr(torch, obj.dtype),)
+    kind = type(obj).__name__ if type(obj).__module__ == "torch._ops" else ""
+    if kind == "OpOverloadPacket" and not _is_defined_in_python(obj):
+        namespace, _, name = obj._qualified_op_name.partition("::")
+        return getattr, (getattr(torch.ops, namespace), name)
+    if kind == "OpOverload" and not obj._defined_in_python:
+        return getattr, (obj.overloadpacket, obj._overloadname)
+    return NotImplemented
+
+
+def reduced_loader(loader: Any) -> Any:
+    """A DataLoader without persistent workers, which it has once somebody has looped over it."""
+    held = vars(loader)
+    if held.get("_iterator") is None or not code_facts.is_pickled_by_its_dict(type(loader)):
+        return NotImplemented
+    return object.__new__, (type(loader),), {**held, "_iterator": None}
+
+
+def _is_defined_in_python(packet: Any) -> bool:
+    """Such as the notebook's own, which ranks do not have before the definition is executed."""
+    return any(getattr(packet, name)._defined_in_python for name in packet.overloads())
+
+
+def reduced_step(function: types.FunctionType) -> Any:
+    """An optimizer's `step`, wrapped or not, as a reducer's value; NotImplemented for others.
+
+    torch wraps it when it makes the first optimizer of a class, to call hooks and the profiler. The
+    wrapper has the name of what it wraps, `SGD.step`, which a rank would find unwrapped where no
+    optimizer of the class has been made yet."""
+    if function.__name__ != "step" or "torch.optim" not in sys.modules:
+        return NotImplemented
+    if is_the_notebooks(function):  # which the notebook has put there
+        return NotImplemented
+    for cls in _classes(getattr(sys.modules["torch.optim"], "Optimizer", type)):
+        own: Any = vars(cls).get("step")
+        if own is function or (hasattr(own, "hooked") and own.__wrapped__ is function):
+            return step, (cls, hasattr(function, "hooked"))
+    return NotImplemented
+
+
+def _classes(cls: type) -> Iterator[type]:
+    """A library's class, and libraries' classes that extend it: the step of AdamW is Adam's."""
+    yield cls
+    extending: list[type] = type.__subclasses__(cls)
+    for each in extending:
+        if each.__module__ in sys.modules and each.__module__ != "__main__":
+            yield from _classes(each)
+
+
+def step(cls: Any, wrapped: bool) -> Any:
+    """The `step` of a class of optimizers as torch has wrapped it, or as the class defines it."""
+    if wrapped:
+        cls._patch_step_function(object.__new__(cls))
+    found = cls.step
+    while hasattr(found, "hooked") and not wrapped:
+        found = found.__wrapped__
+    return found

@@ -1,0 +1,112 @@
+"""Loggers of a process: a rank's own of a name gets what the notebook's of that name holds.
+
+Of handlers only those to the standard streams and to files are made again on ranks. What others
+write to cannot be sent.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xla_nb.pickling import code_facts, rebuild
+
+_UNHEARD = (
+    "the logger `{}` is without its handlers on ranks, and does not propagate: give it a handler "
+    "there"
+)
+_FILTERS = "the filters of the logger `{}` are not sent: ranks do without them"
+
+_STREAMS = "stdout", "stderr"
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A handler to a standard stream, or to the file `to`, without what a library added to it."""
+
+    to: str
+    level: int
+    format: str | None
+    dates: str | None
+    style: str
+    encoding: str | None
+
+    def made(self) -> logging.Handler | None:
+        """One like it in this process; None where there is no folder for its file."""
+        handler: logging.Handler
+        if self.to in _STREAMS:
+            handler = logging.StreamHandler(getattr(sys, self.to))
+        elif Path(self.to).parent.is_dir():  # not so on another machine
+            handler = logging.FileHandler(self.to, encoding=self.encoding, delay=True)
+        else:
+            return None
+        handler.setLevel(self.level)
+        form: Any = logging.Formatter(self.format, self.dates, self.style, False)  # type: ignore[arg-type]
+        handler.setFormatter(form)
+        return handler
+
+
+def handlers(logger: logging.Logger) -> tuple[Handler, ...]:
+    """Those of a logger that ranks are to have. Of a module's logger none: the module is imported
+    there, and adds them itself."""
+    package = logger.name.partition(".")[0]
+    if package != "__main__" and package in sys.modules:
+        return ()
+    return tuple(found for one in logger.handlers if (found := _described(one)))
+
+
+def _described(handler: logging.Handler) -> Handler | None:
+    if type(handler) is logging.FileHandler:
+        to, encoding = handler.baseFilename, handler.encoding
+    elif type(handler) is logging.StreamHandler and not isinstance(handler.stream, io.StringIO):
+        to, encoding = _STREAMS[handler.stream is not sys.stdout], None
+    else:
+        return None
+    form = handler.formatter or logging.Formatter()
+    styles: dict[Any, str] = {style: mark for mark, (style, _) in logging._STYLES.items()}
+    style = styles.get(type(form._style), "%")
+    return Handler(to, handler.level, form._fmt, form.datefmt, style, encoding)
+
+
+def of_this_process() -> dict[str, logging.Logger]:
+    """All loggers by name, root's with the name that it has."""
+    root = logging.getLogger()
+    known = {**root.manager.loggerDict, root.name: root}
+    return {name: one for name, one in known.items() if isinstance(one, logging.Logger)}
+
+
+def reduced(logger: logging.Logger) -> Any:
+    """As a reducer's value: this process's logger of its name. One that `getLogger` does not find
+    logging itself refuses."""
+    state = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
+    made: Any = logger.__reduce__()
+    return *made, state, None, None, rebuild.fill_logger
+
+
+def losses(logger: logging.Logger) -> Iterator[str]:
+    """What to say of what ranks' logger of this name does without."""
+    if logger.handlers and not logger.propagate and not handlers(logger):
+        yield _UNHEARD.format(logger.name)
+    yield from _without_filters(logger)
+
+
+def losses_of_all() -> set[str]:
+    """The same of all loggers that have filters of the notebook's: ranks may ask for any."""
+    return {told for one in of_this_process().values() for told in _without_filters(one)}
+
+
+def _without_filters(logger: logging.Logger) -> Iterator[str]:
+    if any(map(_is_made_here, logger.filters)):
+        yield _FILTERS.format(logger.name)
+
+
+def _is_made_here(part: Any) -> bool:
+    if isinstance(part, types.FunctionType):
+        return not code_facts.importable(part)
+    return code_facts.is_made_here(type(part))

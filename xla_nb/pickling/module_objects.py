@@ -1,0 +1,303 @@
+"""Objects that modules hold: a sentinel, a registry, the environment, a random generator.
+
+On ranks such an object is the module's own, since the module's functions use that. What the
+notebook has put into it is put into the module's; of Python's own modules, NumPy's and torch's it
+is not, since what matters of these is state of the process (`process_state`, `random_state`).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import dis
+import functools
+import hashlib
+import importlib.abc
+import importlib.machinery
+import itertools
+import sys
+import time
+import types
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+from xla_nb.pickling import code_facts
+
+#: Packages whose objects have the state of the process.
+OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
+_NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0], "__main__", "__mp_main__"}
+_CONTAINERS = {*code_facts.CONTAINERS, bytearray}
+#: What a new interpreter has of mutable objects; an IPython and others put more into `sys`.
+_OF_SYS = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an object is: `name` has a dot where a class of the module holds it. `alone`: ranks
+    take it as importing the module makes it."""
+
+    module: str
+    name: str
+    alone: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class _Imported(NamedTuple):
+    """The import of one of the user's own modules: `written` is its file's time as it was then, and
+    `content` the digest of the file, empty if it was written again before anybody looked."""
+
+    spec: object
+    written: int
+    content: bytes
+
+
+class _Noted(importlib.abc.MetaPathFinder):
+    """Notes when modules are imported, also again, and in which order; finds none of them."""
+
+    def __init__(self) -> None:
+        self.times = dict.fromkeys(sys.modules, time.time_ns())  # of those, not later than now
+        self._names: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: object, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        self._names.append(fullname)
+        self.times[fullname] = time.time_ns()
+        return None
+
+    def take(self) -> list[str]:
+        """Those since it was called last; from now on, if it was not."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        names, self._names = self._names, []
+        return names
+
+
+@functools.cache
+def of_this_process() -> Modules:
+    return Modules()
+
+
+class Modules:
+    """Finds what modules hold, by identity. It remembers what a module held when it had as many
+    names: a package's name that is bound anew later may be missed, and what it holds is then an
+    object like any other. The user's own modules are always looked through.
+
+    ids       of what modules hold, and of some objects more
+    again     how often each of the user's own was imported again
+    reloads   those by name, in the order of their imports, each with whether the functions and
+              classes that there were have got the new code
+    """
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()  # of more than is there now
+        self.again: collections.Counter[str] = collections.Counter()
+        self.reloads: list[tuple[str, bool]] = []
+        self._noted = _Noted()
+        self._anew: set[str] = set()  # imported again, and not in `reloads` yet
+        self._in_place: set[str] = set()  # the same, and changed in place
+        self._first: set[str] = set()  # imported for the first time since the last look
+        self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
+        self._own: dict[str, _Imported] = {}
+        self._seen: tuple[list[types.ModuleType], list[int]] = [], []
+        self._noted.take()
+
+    def own(self) -> list[types.ModuleType]:
+        """The user's own modules that are imported."""
+        found = (sys.modules.get(name) for name in self._own)
+        return [module for module in found if isinstance(module, types.ModuleType)]
+
+    def folders(self) -> list[str]:
+        """Where these were found, if no longer in what `sys.path` names."""
+        found = (_folder(module.__name__, module.__file__ or "") for module in self.own())
+        return sorted({*found}.difference(sys.path))
+
+    def look(self) -> None:
+        """Look through what has come since, and through the user's own modules."""
+        main = sys.modules["__main__"]  # which gets names with every cell
+        found = {n: m for n, m in list(sys.modules.items()) if isinstance(m, types.ModuleType)}
+        there = {name: module for name, module in found.items() if module is not main}
+        seen = list(there.values()), list(map(len, map(vars, there.values())))
+        for name, module in there.items() if seen != self._seen else ():
+            content = vars(module)
+            is_known = self._held.get(name, ())[:2] == (id(content), len(content))
+            if not is_known and content.get("__spec__") is not None:
+                self._look_through(name, module)
+        self._seen = seen
+        for name in [name for name in self._own if name in there]:
+            self._look_through(name, there[name])
+        self._tell_reloads()
+
+    def _tell_reloads(self) -> None:
+        first, anew, in_place = self._first, self._anew, self._in_place
+        self._first, self._anew, self._in_place = set(), set(), set()
+        names, counts = [], set(anew)
+        for name in self._noted.take():
+            if name in counts:
+                names.append(name)
+            elif name in first:
+                counts.add(name)  # what comes after its first import
+        names += sorted(anew.difference(names))
+        self.reloads += [(name, name in in_place) for name in names]
+        self.again.update(names)
+
+    def changed_in_place(self, name: str) -> None:
+        """A module has been given what its file has now, by IPython's %autoreload."""
+        module = sys.modules.get(name)
+        if isinstance(module, types.ModuleType) and is_own(module):
+            self._own[name] = _Imported(module.__spec__, *_written(module))
+            self._anew.add(name)
+            self._in_place.add(name)
+
+    def _look_through(self, name: str, module: types.ModuleType) -> None:
+        own = self._own.get(name)
+        if is_own(module) and (own is None or own.spec is not module.__spec__):
+            written, digest = _written(module)
+            imported = self._noted.times.get(name, written)
+            if imported < written <= time.time_ns():
+                written, digest = imported, b""
+            self._own[name] = _Imported(module.__spec__, written, digest)
+            (self._first if own is None else self._anew).add(name)
+        content = vars(module)
+        ids = frozenset(id(value) for _, value in _attributes(name, module))
+        self._held[name] = id(content), len(content), ids
+        self.ids |= {*ids, id(content)}
+
+    def is_edited(self, name: str, on_ranks: Container[tuple[str, int]] = ()) -> bool:
+        """Whether the file of one of the user's own modules has changed since its import, and ranks
+        do not have that import of it (its name, and its number in `again`)."""
+        own = self._own.get(name)
+        if own is None or own.written == _time(sys.modules[name]):
+            return False
+        there = (name, self.again[name]) in on_ranks
+        return not there and own.content != _written(sys.modules[name])[1]
+
+    def place(self, obj: object) -> Place | None:
+        """Where the module that made an object holds it; None if there is none."""
+        if id(obj) not in self.ids or not _has_identity(obj):
+            return None
+        namespace: Any = obj if type(obj) is dict else {}
+        name = namespace.get("__name__")
+        if isinstance(name, str) and code_facts.is_modules(namespace, name):
+            return Place(name, "__dict__", alone=True)
+        return next(self._places(obj), None)
+
+    def _places(self, obj: object) -> Iterator[Place]:
+        by_value = cloudpickle.list_registry_pickle_by_value()
+        for name, (_, _, ids) in self._held.items():
+            module = sys.modules.get(name)
+            if module is None or id(obj) not in ids or name in by_value:
+                continue
+            for attribute, value in _attributes(name, module):
+                if value is obj and _makes(module, name, attribute):
+                    yield Place(name, attribute, name.partition(".")[0] in OF_THE_PROCESS)
+
+
+def is_own(module: types.ModuleType) -> bool:
+    """Whether it is a file of the user's, not of an installed package."""
+    name, file = (vars(module).get(about) for about in ("__name__", "__file__"))
+    if not isinstance(file, str) or not isinstance(name, str):
+        return False
+    if "-packages/" in file or name.partition(".")[0] in _NOT_OWN:
+        return False
+    return file.endswith(".py") and not _is_installed(_folder(name, file))
+
+
+def _folder(name: str, file: str) -> str:
+    """In which one a module is found."""
+    return file.rsplit("/", 1 + name.count(".") + file.endswith("/__init__.py"))[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(folder: str) -> bool:
+    """Whether pip has put packages there (`--target`)."""
+    return any(Path(folder).glob("*.dist-info"))
+
+
+def _time(module: types.ModuleType) -> int:
+    """When its file was written last; 0 if it is gone."""
+    try:
+        return Path(module.__file__ or "").stat().st_mtime_ns
+    except (AttributeError, OSError, TypeError):
+        return 0
+
+
+def _written(module: types.ModuleType) -> tuple[int, bytes]:
+    """The same, and the digest of what the file has."""
+    try:
+        return _time(module), hashlib.blake2b(Path(module.__file__ or "").read_bytes()).digest()
+    except OSError:
+        return 0, b""
+
+
+def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, object]]:
+    """What a module holds but for what Python notes of it; of the user's, also what its classes
+    do."""
+    own = is_own(module)
+    for attribute, value in list(vars(module).items()):
+        if attribute[:2] != "__":
+            yield attribute, value
+        if own and isinstance(value, type) and value.__module__ == name:
+            for inner, part in list(vars(value).items()):
+                if inner[:2] != "__":
+                    yield f"{value.__qualname__}.{inner}", part
+
+
+def _makes(module: Any, name: str, attribute: str) -> bool:
+    """Whether a module's own code binds the name, not an import in it nor somebody else."""
+    if name == "builtins":
+        return False
+    if name == "sys":
+        return attribute in _OF_SYS
+    bound = _bound(name, _time(module))
+    return bound is None or attribute.partition(".")[0] in bound
+
+
+@functools.lru_cache(maxsize=1024)
+def _bound(name: str, written: int) -> frozenset[str] | None:
+    """The names that a module's code binds otherwise than by an import; None where it is not
+    Python's."""
+    try:
+        code = sys.modules[name].__spec__.loader.get_code(name)  # type: ignore[union-attr]
+    except (AttributeError, ImportError, OSError, SyntaxError):
+        return None
+    if code is None:
+        return None
+    steps = list(dis.get_instructions(code))
+    return frozenset(
+        step.argval
+        for before, step in itertools.pairwise(steps)
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL") and "IMPORT" not in before.opname
+    )
+
+
+def _has_identity(obj: object) -> bool:
+    """Whether it matters which of several equal objects this is: not for constants."""
+    kind: Any = type(obj)
+    if kind in _CONTAINERS or kind in (object, types.MappingProxyType, contextvars.ContextVar):
+        return True
+    if isinstance(obj, tuple | frozenset):
+        return not code_facts.is_ready(obj)  # not made of constants alone
+    if kind.__module__ in ("builtins", "typing"):
+        return False
+    root = kind.__module__.partition(".")[0]
+    if isinstance(obj, code_facts.CODE):
+        return False
+    if root not in OF_THE_PROCESS and code_facts.is_made_here(kind):
+        return False
+    tensor = getattr(sys.modules.get("torch"), "Tensor", ())
+    return kind.__hash__ is object.__hash__ or isinstance(obj, tensor) or not _has_hash(obj)
+
+
+def _has_hash(obj: object) -> bool:
+    try:
+        hash(obj)
+    except Exception:  # of a table, which says so itself
+        return False
+    return True

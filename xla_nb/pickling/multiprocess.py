@@ -1,0 +1,199 @@
+"""Primitives of multiprocessing in a pickle: the notebook's own, opened by the names of their
+semaphores.
+
+Those of the start methods "spawn" and "forkserver" have names, and what stands on such ones
+(queues, events, values) is made to be opened by a process that was not forked. Those of "fork" have
+names while `named()` is on. Ranks get a new lock for one that is older; all else that is older is
+refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import (
+    connection,
+    context,
+    heap,
+    queues,
+    reduction,
+    resource_tracker,
+    sharedctypes,
+    synchronize,
+)
+from typing import Any
+
+from xla_nb.patching import InPlace, Place
+from xla_nb.pickling import queue_feeder
+from xla_nb.pickling.mapped_files import GONE, Descriptor, File
+from xla_nb.pickling.refusals import Unshippable
+
+_SPAWN = 'multiprocessing.get_context("spawn")'
+_AGAIN = "again after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
+_SHAREABLE = (
+    synchronize.SemLock,
+    synchronize.Condition,
+    synchronize.Event,
+    synchronize.Barrier,
+    queues.Queue,
+    queues.SimpleQueue,
+    sharedctypes.SynchronizedBase,
+)
+_FED = (queues.Queue, queues.JoinableQueue)  # by a thread
+_MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
+_CONCERNED = (*_SHAREABLE, heap.Arena, connection.Connection, *_MEMORY)
+
+
+class ToRanks:
+    """Reduces the primitives of one pickle; `note` gets a sentence for the user."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._parts: list[Any] = []  # of what a new one elsewhere would be no event of the notebook
+
+    def reduce(self, obj: Any) -> Any:
+        """A primitive as the notebook's own; a lock without a name as a new one, with a note."""
+        if not isinstance(obj, _CONCERNED):  # of each object of a pickle
+            return NotImplemented
+        if isinstance(obj, _SHAREABLE) and not all(one._semlock.name for one in _semaphores(obj)):
+            return self._without_name(obj)
+        if isinstance(obj, synchronize.SemLock):
+            other = None if any(obj is one for one in self._parts) else _arguments(obj)
+            return _opened, (type(obj), _as_to_a_spawned_process(obj)[2], other)
+        if isinstance(obj, synchronize.Event):
+            self._parts += _semaphores(obj)
+        if isinstance(obj, connection.Connection):
+            return _opened_connection, _as_to_a_spawned_process(obj)[1]
+        if type(obj) in _FED:
+            _, (kind,), state, *_ = _as_to_a_spawned_process(obj)
+            return queue_feeder.opened, (kind, state)
+        if isinstance(obj, _MEMORY) and not _is_shared_memory(obj):
+            return NotImplemented
+        return _as_to_a_spawned_process(obj)
+
+    def _without_name(self, obj: Any) -> Any:
+        """A lock that is free as a new one. Raises Unshippable for others, and what is no lock."""
+        maker = type(obj).__name__
+        if isinstance(obj, sharedctypes.SynchronizedBase):
+            maker = "Array" if isinstance(obj, sharedctypes.SynchronizedArray) else "Value"
+        again = f"{_AGAIN}`{_SPAWN}.{maker}`"
+        if not isinstance(obj, synchronize.SemLock):
+            thing = f"a multiprocessing {maker} that only forked processes can use"
+            raise Unshippable(thing, f"Make it {again}")
+        is_a_lock = isinstance(obj, synchronize.Lock | synchronize.RLock)
+        if is_a_lock and obj._semlock._is_zero():  # type: ignore[attr-defined]
+            raise Unshippable("a lock that is held", "Release it before the launch")
+        self._note(
+            f"ranks share one {maker} of their own, not the notebook's: to share that, make it "
+            f"{again}"
+        )
+        return _new, (type(obj), _arguments(obj))
+
+
+def _semaphores(obj: Any) -> Iterator[Any]:
+    if isinstance(obj, synchronize.SemLock):
+        yield obj
+        return
+    for part in vars(obj).values():
+        if isinstance(part, synchronize.SemLock | synchronize.Condition):
+            yield from _semaphores(part)
+
+
+# ---------------------------------------------------------------- names
+
+_TRACKER = "from multiprocessing.resource_tracker import main; main({})"
+
+
+@functools.cache
+def named() -> InPlace:
+    """While it is on, semaphores of "fork" are made with names, as those of "spawn"."""
+    return InPlace([Place("multiprocessing.synchronize", "SemLock.__init__", _make_named)])
+
+
+def _make_named(lock: Any, kind: int, value: int, maxvalue: int, *, ctx: Any) -> None:
+    _start_tracker()
+    make, spawning = named().original("SemLock.__init__"), multiprocessing.get_context("spawn")
+    make(lock, kind, value, maxvalue, ctx=spawning)
+
+
+def _start_tracker() -> None:
+    """Start what unlinks the names that this process leaves, in a session of its own: Jupyter ends
+    the kernel's group of processes at once, and ipykernel waits for those in it."""
+    tracker: Any = resource_tracker._resource_tracker
+    with tracker._lock:
+        if tracker._fd is None:
+            reader, writer = os.pipe()
+            command = [sys.executable, "-I", "-S", "-c", _TRACKER.format(reader)]
+            started = subprocess.Popen(command, pass_fds=[reader], start_new_session=True)
+            started.returncode = 0  # it outlives this process, of which `-X dev` would warn
+            tracker._fd, tracker._pid = writer, started.pid
+            os.close(reader)
+
+
+# ---------------------------------------------------------------- the notebook's own
+
+
+class _Spawning:
+    """What multiprocessing asks for descriptors while it pickles for a new process."""
+
+    def duplicate_for_child(self, fd: int) -> int:
+        return fd
+
+    def DupFd(self, fd: int) -> File:  # its own name
+        return File.of(fd)
+
+
+def _as_to_a_spawned_process(obj: Any) -> Any:
+    if isinstance(obj, connection.Connection) and not stat.S_ISFIFO(os.fstat(obj.fileno()).st_mode):
+        raise Unshippable("an open connection", f"Use `{_SPAWN}.Queue()`")
+    before = context.get_spawning_popen()
+    context.set_spawning_popen(_Spawning())  # type: ignore[arg-type]
+    try:
+        reducers: dict[type, Any] = vars(reduction.ForkingPickler)["_extra_reducers"]
+        reduce = reducers.get(type(obj))
+        return reduce(obj) if reduce else obj.__reduce_ex__(5)
+    finally:
+        context.set_spawning_popen(before)
+
+
+def _is_shared_memory(obj: Any) -> bool:
+    """Whether this is a RawValue or a RawArray, or what a Value with a lock holds."""
+    return isinstance(getattr(obj, "_wrapper", None), heap.BufferWrapper)
+
+
+def _opened_connection(*arguments: Any) -> Any:
+    made: Any = connection.rebuild_connection(*arguments)  # type: ignore[attr-defined]
+    made._handle = Descriptor(made._handle)
+    return made
+
+
+def _opened(kind: Any, state: Any, arguments: tuple[Any, ...] | None) -> Any:
+    """The notebook's own semaphore; on another machine a new one with these arguments, which is its
+    host's. None: FileNotFoundError is raised there."""
+    made = kind.__new__(kind)
+    try:
+        made.__setstate__(state)
+    except FileNotFoundError:
+        if arguments is None:
+            raise FileNotFoundError(GONE) from None
+        return _new(kind, arguments)
+    return made
+
+
+def _new(kind: Any, arguments: tuple[Any, ...]) -> Any:
+    return kind(*arguments, ctx=multiprocessing.get_context("fork"))
+
+
+def _arguments(lock: Any) -> tuple[Any, ...]:
+    match lock:
+        case synchronize.BoundedSemaphore():
+            return (lock._semlock.maxvalue,)  # type: ignore[attr-defined]
+        case synchronize.Semaphore():
+            return (lock.get_value(),)
+    return ()

@@ -1,0 +1,359 @@
+"""A parcel: one pickle stream in a file, with the memory of arrays and tensors beside it (PEP 574).
+
+The file is a memfd to ranks, a file of the record back. Memory that overlaps is there once, so that
+views of one array still share it; memory that the notebook shares by a file (`mapped`) is not
+copied, but mapped on ranks as well. The parcel is mapped, not read, so that ranks forked after
+unpickling share one copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib
+import io
+import itertools
+import json
+import mmap
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xla_nb import untrusted
+from xla_nb.pickling import definition_table, rebuild
+from xla_nb.pickling.definition_table import Definitions
+from xla_nb.pickling.mapped_files import Mapping as SharedMapping
+from xla_nb.pickling.mapped_files import holding, open_part, shared_mappings
+from xla_nb.wording import in_one_line
+
+_ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
+#: Bytes of a parcel above which it is not compared: reading them would take long.
+MOST_COMPARED = 64 << 20
+_SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
+#: The name of what cannot be opened where it is memory of several values.
+SHARED_MEMORY = "shared memory"
+_HEAD = 16  # the index's length in ASCII digits, then the index, then the data
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A pickle and the memory beside it, which stays the objects' own until it is written."""
+
+    stream: memoryview
+    buffers: tuple[pickle.PickleBuffer, ...]
+    writer: Any  # keeps the memory that the buffers point to
+    about: Mapping[str, Any] = field(default_factory=dict)  # what can be read without opening it
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to open, as where live ranks have all that a cell needs."""
+        return not self.stream.nbytes
+
+    def shares(self) -> bool:
+        """Whether there is memory that the notebook shares by a file, and can write to."""
+        mappings = [one for one in self._mappings if one.writable]
+        raws = [buffer.raw() for buffer in self.buffers]
+        return any(holding(mappings, address_of(raw), raw.nbytes) for raw in raws)
+
+    def overlaps(self, pieces: Iterable[tuple[int, int]]) -> bool:
+        """Whether pieces of memory, by first address and end, share some with each other, with the
+        buffers, or with what is mapped from a file."""
+        if not (given := list(pieces)):
+            return False
+        raws = [buffer.raw() for buffer in self.buffers]
+        starts = [(address_of(raw), raw.nbytes) for raw in raws]
+        ordered = sorted([*given, *((start, start + size) for start, size in starts)])
+        inside = [(start, end) for start, end in ordered if start >= 0]
+        mappings = shared_mappings()
+        return any(one[1] > other[0] for one, other in itertools.pairwise(inside)) or any(
+            holding(mappings, start, end - start) for start, end in given
+        )
+
+    def write(self, fd: int, share: bool = False) -> int:
+        """Write the parcel to an open file; returns its size in bytes.
+
+        share: what is opened on this machine maps the memory that this process shares by files
+        """
+        raws = [buffer.raw() for buffer in self.buffers]
+        return _lay_out(fd, self.stream, raws, self.about, self._mappings if share else [])
+
+    def to_memfd(self, share: bool = False) -> int:
+        """The parcel in a memfd, which the caller closes. Raises OSError."""
+        fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
+        try:
+            self.write(fd, share)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @functools.cached_property
+    def _mappings(self) -> list[SharedMapping]:
+        return shared_mappings() if self.buffers else []
+
+
+def _lay_out(
+    fd: int,
+    stream: memoryview,
+    buffers: list[memoryview],
+    about: Mapping[str, Any],
+    mappings: list[SharedMapping],
+) -> int:
+    """Write the stream and, once each, the memory that buffers cover but for that of `mappings`."""
+    distinct, slices = merged(buffers)
+    pieces, offset = [stream], _aligned(stream.nbytes)
+    places: list[tuple[int, int]] = []
+    parts: list[dict[str, Any]] = []
+    for piece in distinct:
+        address = address_of(piece)
+        if mapping := holding(mappings, address, piece.nbytes):
+            places.append((1 + len(parts), 0))
+            parts.append(mapping.part(address, piece.nbytes))
+        else:
+            places.append((0, offset))
+            pieces.append(piece)
+            offset = _aligned(offset + piece.nbytes)
+    index = json.dumps(
+        {
+            "stream": stream.nbytes,
+            # each in the parcel (0) or in one of the parts after it
+            "buffers": [(places[n][0], places[n][1] + start, size) for n, start, size in slices],
+            "parts": parts,
+            "about": about,
+        }
+    ).encode()
+    os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
+    first = at = _aligned(_HEAD + len(index))
+    for piece in pieces:
+        at, rest = _aligned(at), piece
+        while rest.nbytes:
+            written = os.pwrite(fd, rest, at)
+            at, rest = at + written, rest[written:]
+    os.ftruncate(fd, max(first + offset, 1))
+    return first + offset
+
+
+def merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int, int, int]]]:
+    """Pieces of memory that do not overlap, and for each buffer its piece, start and size."""
+    places = [address_of(buffer) for buffer in buffers]
+    order = sorted(range(len(buffers)), key=lambda n: (places[n], -buffers[n].nbytes))
+    pieces: list[memoryview] = []
+    slices = [(0, 0, 0)] * len(buffers)
+    start = end = -1
+    for number in order:
+        address, size = places[number], buffers[number].nbytes
+        if not start <= address < end:
+            pieces.append(buffers[number])
+            start, end = address, address + size
+        elif address + size > end:
+            end = address + size
+            pieces[-1] = memoryview((ctypes.c_ubyte * (end - start)).from_address(start)).cast("B")
+        slices[number] = len(pieces) - 1, address - start, size
+    return pieces, slices
+
+
+def address_of(raw: memoryview) -> int:
+    """Where memory is; for what cannot be written to (`bytes`), a number that is its alone."""
+    if not raw.nbytes:
+        return -id(raw.obj) << 64
+    if raw.readonly:
+        return _read_only(raw)
+    return ctypes.addressof(ctypes.c_char.from_buffer(raw))
+
+
+def bounds_of(array: Any) -> tuple[int, int]:
+    """The addresses around an array's elements."""
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    first: int = array.__array_interface__["data"][0]
+    low, high = (sum(pick(step, 0) for step in steps) for pick in (min, max))
+    return first + low, first + high + array.itemsize
+
+
+def _read_only(raw: memoryview) -> int:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or isinstance(raw.obj, bytes):
+        return -id(raw.obj) << 64
+    address: int = numpy.frombuffer(raw, numpy.uint8).__array_interface__["data"][0]
+    return address
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGN) * _ALIGN
+
+
+def _content(fd: int) -> Any:
+    size = os.fstat(fd).st_size
+    if size <= _SMALL:  # a map keeps a file descriptor open
+        return bytearray(os.pread(fd, size, 0))
+    # Private: a rank that writes to an array gets its own copy of the page.
+    return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+#: What a key that says itself how it is hashed does not have then.
+_EARLY = (
+    ". A key of a dict or set is hashed before it has its attributes where it leads to what it is "
+    "a key of. Fill it inside the function"
+)
+
+
+def _hashes(problem: BaseException) -> bool:
+    """Whether an exception is raised by how a class says that it is hashed or compared."""
+    frames = [frame for frame, _ in traceback.walk_tb(problem.__traceback__)]
+    return bool(frames) and frames[-1].f_code.co_name in ("__hash__", "__eq__")
+
+
+class Unopened(Exception):
+    """A value that was pickled and cannot be made again: what holds it is called `name`."""
+
+    def __init__(self, name: str, problem: BaseException) -> None:
+        kind = untrusted.name_of(type(problem))
+        told = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300)
+        super().__init__(f"Cannot open `{name}`: {told}{_EARLY if _hashes(problem) else ''}")
+        self.name = name
+        self.problem = problem
+
+
+class Malformed(ValueError):
+    """A file is no parcel, or not all of one; says why, as in "is damaged (why)"."""
+
+
+class Parcel:
+    """A received parcel. The garbage collector closes it, since its values may live longer.
+
+    Raises Malformed, and Unopened if memory is gone that the notebook shared.
+
+    about    what can be read without opening it
+    buffers  the memory of arrays and tensors, in the order in which it was packed
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._map = memoryview(_content(fd))
+        try:
+            self._take_apart()
+        except FileNotFoundError as problem:
+            raise Unopened(SHARED_MEMORY, problem) from problem
+        except Malformed:
+            raise
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as problem:
+            raise Malformed(f"{untrusted.name_of(type(problem))}: {problem}") from problem
+
+    def _take_apart(self) -> None:
+        """Find the stream and the buffers by the index."""
+        length = int(bytes(self._map[:_HEAD]))
+        index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
+        self.about: dict[str, Any] = index["about"]
+        data = self._map[_aligned(_HEAD + length) :]
+        self._stream = _slice(data, 0, index["stream"])
+        sources = [data, *map(open_part, index["parts"])]
+        self.buffers = [_slice(sources[n], start, size) for n, start, size in index["buffers"]]
+
+    def open(
+        self,
+        namespace: dict[str, Any] | None = None,
+        resolve: Callable[[str], object] | None = None,
+        table: Definitions | None = None,
+        but: Collection[str] = (),
+    ) -> dict[str, object]:
+        """The values by name. Raises Unopened, and Malformed where there are none.
+
+        Functions of the notebook get `namespace` as their globals; `resolve` finds names of
+        ``__main__``. Either is this process's own by default. `table`: that of live ranks, for a
+        parcel of `units`, whose values are put into the namespace as they are made, since those
+        made later may need them; never over the names `but`, which are the ranks' own.
+        """
+        stream = io.BytesIO(self._stream)
+        reader = _Unpickler(stream, buffers=self.buffers)
+        reader.namespace, reader.resolve = namespace, resolve
+        reader.table = table
+        own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
+        values: dict[str, object] = {}
+        while stream.tell() < self._stream.nbytes:  # many pickles with one memory
+            name, late = _header(reader)
+            try:
+                value = reader.load()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as problem:  # `__setstate__` may even exit
+                raise Unopened(name, problem) from problem
+            if not late:
+                values[name] = value
+                if table is not None and namespace is not None and name not in but:
+                    namespace[name] = value
+        if namespace is not None:
+            namespace.update(own)  # also those that it unbinds
+        reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
+        return values
+
+    def digest(self) -> str:
+        """Of its content: the same wherever the memory beside the pickle lay when it was packed."""
+        made = hashlib.blake2b(self._stream)
+        for buffer in self.buffers:
+            made.update(b"%d:" % buffer.nbytes)
+            made.update(buffer)
+        return made.hexdigest()
+
+
+def digest(path: Path) -> str:
+    """That of the parcel in a file; empty for a large one. Raises OSError, Malformed, Unopened."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return Parcel(fd).digest() if os.fstat(fd).st_size <= MOST_COMPARED else ""
+    finally:
+        os.close(fd)
+
+
+def _slice(source: memoryview, start: int, size: int) -> memoryview:
+    """So many bytes, all of them. Raises Malformed."""
+    if min(start, size) < 0 or start + size > source.nbytes:
+        raise Malformed("it is cut short")
+    return source[start : start + size]
+
+
+def _header(reader: pickle.Unpickler) -> tuple[str, bool]:
+    """The name of the next value, and whether it is a late one. Raises Malformed."""
+    try:
+        name, late = reader.load()
+    except Exception as problem:  # pickle raises almost any of garbage
+        raise Malformed(f"{untrusted.name_of(type(problem))}: {problem}") from problem
+    return name, late
+
+
+def module_of_nan(nan: float) -> str | None:
+    """The module whose `nan` it is: `nan in rows` finds it by being the same object. Pickle writes
+    others by value."""
+    return next((m for m in _WITH_NAN if getattr(sys.modules.get(m), "nan", None) is nan), None)
+
+
+_WITH_NAN = "math", "numpy"
+
+
+class _Unpickler(pickle.Unpickler):
+    namespace: dict[str, Any] | None = None
+    resolve: Callable[[str], object] | None = None
+    table: Definitions | None = None
+
+    def persistent_load(self, token: str | list[object]) -> object:
+        """The NaN of a module, or an object of one."""
+        return token[0] if isinstance(token, list) else importlib.import_module(token).nan
+
+    def find_class(self, module: str, name: str) -> Any:
+        if self.namespace is not None and (module, name) == _NAMESPACE:
+            return lambda: self.namespace
+        if module == definition_table.__name__ and self.table is not None:
+            return self.table.function(name)
+        if module != "__main__" or self.resolve is None:
+            return super().find_class(module, name)
+        first, *rest = name.split(".")
+        value = self.resolve(first)
+        for part in rest:
+            value = getattr(value, part)
+        return value
+
+
+_NAMESPACE = rebuild.namespace.__module__, rebuild.namespace.__name__

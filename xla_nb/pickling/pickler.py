@@ -1,0 +1,384 @@
+"""Values across processes: the notebook's values to ranks, and their results back.
+
+Nothing here imports torch, which takes seconds; where a value is a tensor it is already imported.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import io
+import logging
+import math
+import pickle
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from xla_nb.pickling import (
+    builtin_types,
+    code_facts,
+    keys,
+    loggers,
+    mapped_files,
+    module_objects,
+    multiprocess,
+    own_modules,
+    rebuild,
+    refusals,
+)
+from xla_nb.pickling.functions_and_classes import Live
+from xla_nb.pickling.libraries import jax_values, pandas_values, torch_values
+from xla_nb.pickling.parcel import Packed, bounds_of, module_of_nan
+from xla_nb.pickling.rebuild import Call
+from xla_nb.pickling.refusals import OnDevice
+
+T = TypeVar("T")
+_STACK = 512 << 20  # bytes, of which as much is used as a chain is long
+_DEPTH = 100_000
+_MOVE = ", and use `.to({})` inside the function"
+
+#: What a pickler writes without asking for a reducer.
+_BARE = dict, list, set
+_SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    """cloudpickle, with storages out of band."""
+
+    def __init__(self, file: io.BytesIO, keep: Callable[..., Any]):
+        super().__init__(file, protocol=5, buffer_callback=keep)
+        self._hashed: dict[type, bool] = {}  # whether a class says in Python how
+        self._alive: dict[int, object] = {}
+        self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
+        self._storages: dict[tuple[int, int], Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in self._ordinary or code_facts.is_disguised(kind):  # there may be a million
+            return self.reduce_code(obj)
+        if kind not in self._hashed:
+            self._hashed[kind] = keys.says_how_it_is_hashed(kind)
+        for reduce in (
+            refusals.refuse_of_itself,
+            refusals.reduce_stream,
+            self.reduce_shared,
+            self._reduce_exception,
+            self.reduce_array,
+            pandas_values.reduced,
+            self._reduce_jax,
+            self._reduce_torch,
+        ):
+            reduced = reduce(obj)
+            if reduced is not NotImplemented:
+                return reduced
+        if code_facts.is_ordinary(kind) and not pandas_values.is_counted(kind):
+            self._ordinary.add(kind)
+        return self.reduce_code(obj)
+
+    def write(self, values: dict[str, object]) -> None:
+        for name, value in values.items():
+            self.part(name, value)
+
+    def have_keys_checked(self) -> None:
+        """Have whoever opens the pickle look whether containers find their keys."""
+        kinds = {kind for kind, is_told in self._hashed.items() if is_told}
+        written = [obj for _, obj in self.memo.copy().values()] if kinds else []
+        if found := keys.containers(written, kinds):
+            name = min(kind.__qualname__ for kind in kinds)
+            self.part(name, Call(keys.check, (found,)), late=True)
+
+    def part(self, name: str, value: object, late: bool = False) -> None:
+        """A pickle of its own, after its name: where it cannot be opened, the name is known."""
+        self.dump((name, late))
+        self.dump(value)
+
+    def reduce_code(self, obj: Any) -> Any:
+        if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would make a class of it
+            return rebuild.unnamed_type, (obj.__base__, obj.__name__)
+        return super().reducer_override(obj)
+
+    def _reduce_exception(self, obj: Any) -> Any:
+        return builtin_types.exception(obj, self.reduce_code)
+
+    def reduce_array(self, obj: Any) -> Any:
+        return NotImplemented
+
+    def reduce_shared(self, obj: Any) -> Any:
+        return NotImplemented
+
+    def _reduce_torch(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "UntypedStorage"):  # its import is unfinished
+            return NotImplemented
+        if isinstance(obj, torch.Tensor) and obj.device.type == "xla":
+            return self.reduce_xla_tensor(obj)
+        if isinstance(obj, torch.Tensor):
+            return self.reduce_tensor(obj)
+        if type(obj).__module__ == "torch.nn.utils.parametrize" and isinstance(
+            obj, torch.nn.Module
+        ):
+            return self._reduce_parametrized(obj)
+        if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
+            return self._reduce_optimizer(obj)
+        if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
+            return torch_values.reduced_loader(obj)
+        named = torch_values.reduced_by_name(torch, obj)
+        return self._reduce_storage(torch, obj) if named is NotImplemented else named
+
+    def _reduce_storage(self, torch: Any, obj: Any) -> Any:
+        if isinstance(obj, torch.storage.TypedStorage):
+            raw = obj._untyped_storage
+            if raw.device.type != "cpu":
+                return NotImplemented
+            # Tensors that share a storage have a wrapper each: use one, so that it stays shared.
+            raw = self._storages.setdefault((raw.data_ptr(), raw.nbytes()), raw)
+            return torch_values.typed_storage, (raw, obj.dtype)
+        if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
+            return torch_values.raw_storage, (self._memory(obj), obj.is_shared())
+        return NotImplemented
+
+    def _reduce_jax(self, obj: Any) -> Any:
+        if jax_values.is_torchax(obj):
+            return self.reduce_torchax_tensor(obj)
+        if jax_values.is_jax(obj):
+            return self.reduce_jax_array(obj)
+        device = getattr(sys.modules.get("torch"), "device", ())
+        if isinstance(obj, device) and obj.type == "jax":
+            return self.reduce_jax_device(obj)
+        return NotImplemented
+
+    def _memory(self, storage: Any) -> Any:
+        if storage.nbytes() == 0:
+            return b""
+        self._alive[id(storage)] = storage
+        memory = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+        return pickle.PickleBuffer(memory)
+
+    def reduce_tensor(self, tensor: Any) -> Any:
+        return torch_values.reduced_tensor(tensor, self._held(tensor))
+
+    def _held(self, tensor: Any) -> dict[str, object]:
+        """What is sent of what torch leaves out of a tensor."""
+        return torch_values.held(tensor)
+
+    def _reduce_parametrized(self, module: Any) -> Any:
+        """torch refuses, since the class of such a module is one of its own: it is sent too."""
+        return object.__new__, (type(module),), dict(vars(module))
+
+    def _reduce_optimizer(self, optimizer: Any) -> Any:
+        """torch leaves out hooks and what a class of one's own has set."""
+        return object.__new__, (type(optimizer),), dict(vars(optimizer))
+
+    def reduce_xla_tensor(self, tensor: Any) -> Any:
+        raise OnDevice(tensor, "an XLA tensor", "{}.cpu()", _MOVE.format("device"))
+
+    def reduce_torchax_tensor(self, tensor: Any) -> Any:
+        raise OnDevice(tensor, "a torchax tensor", "{}.cpu()", _MOVE.format('"jax"'))
+
+    def reduce_jax_array(self, array: Any) -> Any:
+        raise OnDevice(array, "a JAX array", "numpy.asarray({})", ", which jax.numpy accepts")
+
+    def reduce_jax_device(self, device: Any) -> Any:
+        return NotImplemented
+
+
+class LivePickler(Pickler):
+    """For ranks: the notebook's functions and classes as they are now, tensors with gradients.
+
+    NumPy copies an array with gaps (`a[::2]`) into the pickle, and what shared its memory no longer
+    does. `gaps` collects such arrays; where `whole`, the memory around one is sent with it.
+    """
+
+    def __init__(self, file: io.BytesIO, keep: Callable[..., Any], live: Live, whole: bool):
+        super().__init__(file, keep)
+        live.begin()
+        self.gaps: list[tuple[int, int]] = []
+        self._live = live
+        self._whole = whole
+        self._primitives = multiprocess.ToRanks(live.notes.add)
+        self.met: dict[int, object] = {}  # what may be a module's
+        self.of_modules: set[int] = set()  # what is sent as a module's, by id
+        self._containers: dict[int, list[Call]] = {}  # what gives those that pickle writes itself
+        self._ids = live.owned.ids
+        self._set: set[own_modules.Key] = set()
+
+    def write(self, values: dict[str, object]) -> None:
+        """Code before the data whose methods it is."""
+        self.write_definitions()
+        code = {name: value for name, value in values.items() if code_facts.is_ready(value)}
+        super().write(code)
+        self._write_all({})
+        self._write_all({n: value for n, value in values.items() if n not in code})
+        for obj in [one for one in self.met.values() if type(one) not in _BARE]:
+            owned = self._live.owned.of(obj, self._can_be_sent)
+            if owned is not None and owned.make is None:
+                call = Call(rebuild.put_back, (owned.place.module, owned.place.name, obj))
+                self.part(str(owned.place), call, late=True)
+        self.have_keys_checked()
+
+    def write_definitions(self) -> None:
+        """Those that are sent whether or not a value refers to them."""
+
+    def _write_all(self, values: dict[str, object]) -> None:
+        """These and what follows from them."""
+        super().write(values)
+        while True:
+            late, kin = self._live.later, self._live.kin
+            self._live.later, self._live.kin = [], []
+            for name, call in late:
+                self.part(name, call, late=True)
+            for cls in kin:
+                self.write_subclass(cls)
+            found = {key: one for key, one in self.in_modules().items() if key not in self._set}
+            self._set |= found.keys()
+            for key, value in found.items():
+                call = own_modules.call(key, value)
+                if code_facts.is_ready(value) or self._can_be_sent(call):
+                    self.part(".".join(key), call, late=True)
+                else:
+                    self._live.notes.add(own_modules.note_of(key, value))
+            if not (late or kin or found):
+                return
+
+    def in_modules(self) -> Mapping[own_modules.Key, object]:
+        """What is to be set in modules by what was written so far, and was not told yet."""
+        return self._live.in_modules() if self._live.asks_for_more else {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is float:  # of which there may be millions
+            return module_of_nan(obj) if math.isnan(obj) else None
+        key = id(obj)
+        if key not in self._ids or key in self.met:
+            return self._containers.get(key)
+        self.met[key] = obj
+        if type(obj) in _BARE and (made := self._of_module(obj)) is not None:
+            self._containers[key] = [made]
+        return self._containers.get(key)
+
+    def _of_module(self, obj: object) -> Call | None:
+        """What gives an object of a module where that is; None if it is sent like any other."""
+        owned = self._live.owned.of(obj, self._can_be_sent)
+        if owned is None or owned.make is None:
+            return None
+        self.of_modules.add(id(obj))
+        if owned.refill is not None:
+            self._live.later.append((str(owned.place), owned.refill))
+        return owned.make
+
+    def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
+        return LivePickler(file, keep, live, whole)
+
+    def write_subclass(self, cls: type) -> None:
+        """Send one of a class that is sent, although nothing refers to it."""
+        if self._can_be_sent(cls):
+            self.part(cls.__name__, Call(rebuild.known, (cls,)), late=True)
+        else:
+            self._live.notes.add(_SUBCLASS.format(cls.__name__))
+
+    def _can_be_sent(self, value: object) -> bool:
+        live = self._live.anew()
+        live.asks_for_more = False  # each is tried on its own
+        try:
+            pickled({"": value}, lambda file, keep: self.another(file, keep, live, whole=False))
+        except Exception:
+            return False
+        return live.absent.keys() <= live.assigned | self._live.assigned
+
+    def reduce_code(self, obj: Any) -> Any:
+        if issubclass(type(obj), logging.Logger):
+            self._live.notes.update(loggers.losses(obj))
+            return loggers.reduced(obj)
+        if (made := self._of_module(obj)) is not None:
+            return made.reduced
+        reduced = self._live.reduce(obj)
+        return super().reduce_code(obj) if reduced is NotImplemented else reduced
+
+    def reduce_shared(self, obj: Any) -> Any:
+        refusals.refuse_of_ray(obj)
+        return self._primitives.reduce(obj)
+
+    def reduce_array(self, obj: Any) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and type(obj) is numpy.memmap:  # NumPy would copy it into the pickle
+            return mapped_files.as_memmap, (
+                obj.view(numpy.ndarray),
+                obj.filename,
+                obj.offset,
+                obj.mode,
+            )
+        if numpy is None or type(obj) is not numpy.ndarray or obj.dtype.hasobject:
+            return NotImplemented
+        if obj.flags.forc or not obj.flags.writeable or not obj.size:
+            return NotImplemented
+        start, end = bounds_of(obj)
+        self.gaps.append((start, end))
+        if not self._whole:
+            return NotImplemented
+        self._alive[id(obj)] = obj
+        memory = pickle.PickleBuffer((ctypes.c_ubyte * (end - start)).from_address(start))
+        offset = obj.__array_interface__["data"][0] - start
+        return numpy.ndarray, (obj.shape, obj.dtype, memory, offset, obj.strides)
+
+    def reduce_tensor(self, tensor: Any) -> Any:
+        if tensor.grad_fn is not None:
+            self._live.notes.add(
+                "a tensor is sent without what computed it (its grad_fn): backward() ends there"
+            )
+        return super().reduce_tensor(tensor)
+
+
+def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = LivePickler) -> Packed:
+    """The notebook's values as one graph of objects. Raises what pickling raises."""
+    module_objects.of_this_process().look()
+    made = packed(values, live, kind)
+    if made.overlaps(made.writer.gaps):
+        made = packed(values, live, kind, whole=True)
+    live.notes |= live.owned.notes | loggers.losses_of_all()
+    return made
+
+
+def packed(
+    values: Mapping[str, object], live: Live, kind: type[LivePickler], whole: bool = False
+) -> Packed:
+    return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
+
+
+def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
+    return _as_deep_as_needed(lambda: _packed(values, pickler))
+
+
+def _as_deep_as_needed(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except (RecursionError, pickle.PicklingError) as problem:
+        if "deep" not in str(problem) and not isinstance(problem, RecursionError):
+            raise
+    return with_a_large_stack(work)
+
+
+def with_a_large_stack(work: Callable[[], T]) -> T:
+    """Long chains (of functions that call each other, of linked nodes) are pickled recursively."""
+    before, limit = threading.stack_size(_STACK), sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEPTH))
+    try:
+        with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
+            return pool.submit(contextvars.copy_context().run, work).result()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(before)
+
+
+def _packed(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
+    stream = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    # list.append returns None, which tells pickle "out of band".
+    writer = pickler(stream, buffers.append)
+    writer.write(values)
+    # Not getbuffer(): Python 3.12.1 crashes where its garbage collector meets a stream with views.
+    return Packed(memoryview(stream.getvalue()), tuple(buffers), writer)

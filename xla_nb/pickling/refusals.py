@@ -1,0 +1,295 @@
+"""Why a value of the notebook cannot be sent to ranks, by its variable's name."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import functools
+import getpass
+import io
+import itertools
+import logging
+import pickle
+import socket
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import process
+from typing import Any, TypeAlias
+
+from xla_nb import untrusted
+from xla_nb.linux import shortage
+from xla_nb.pickling import code_facts
+from xla_nb.pickling.rebuild import EMPTY
+from xla_nb.wording import in_one_line
+
+_NO_LOCK = (  # of the user's own, or in an object of some library
+    "Use the `lock` parameter or a lock of multiprocessing, or make the object that holds it "
+    "inside the function"
+)
+_ADVICE = {
+    "_thread.lock": _NO_LOCK,
+    "_thread.RLock": _NO_LOCK,
+    "socket": "Connect inside the function",
+    "Connection": "Connect inside the function",
+    "Cursor": "Connect inside the function",
+    "'module' object": "Import it inside the function",
+    "'_csv.reader'": "Make it inside the function, or send a list of its rows",
+    "'_csv.writer'": "Make it inside the function",
+    "'itertools.pairwise'": "Send a list of its items, or make it inside the function",
+    "'_sre.SRE_Scanner'": "Send a list of its items, or make it inside the function",
+    "'re.Match'": "Send what it found, such as `m.group()` or `m.groupdict()`",
+    "'_hashlib.HASH'": "Send its digest, or make it inside the function",
+    "'_thread._local'": "Make it inside the function: what it holds is its thread's alone",
+}
+
+#: As accelerate's own launchers say it.
+TRAINING_FUNCTION = (
+    "To launch a multi-device training from your notebook, the `Accelerator` should only be "
+    "initialized inside your training function"
+)
+#: The modules whose classes know which process this is, and of how many.
+_OF_ACCELERATE = "accelerate.accelerator", "accelerate.state"
+
+#: What a function should return instead, by the thing.
+_HOME = {
+    "an open file": "Return its path or its content",
+    "an open socket": "Return what has been received",
+    "a generator": "Return a list of its items",
+    "a thread": "Return what it has computed",
+}
+_ANOTHER_DISK = "Set XLA_NB_HOME to a folder on another disk"
+_LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
+_LEAVE_ALONE = "Leave the folder of a run as it is until the run has ended"
+#: What to do where the file of a result cannot be written, by why (errno(3)).
+_UNWRITTEN = {
+    errno.ENOSPC: _LESS,
+    errno.EDQUOT: _LESS,
+    errno.EFBIG: "Raise the limit on the size of files (`ulimit -f`), or return less",
+    errno.EIO: _ANOTHER_DISK,
+    errno.ESTALE: _ANOTHER_DISK,
+    errno.EROFS: _ANOTHER_DISK,
+    errno.EACCES: _LEAVE_ALONE,
+    errno.EPERM: _LEAVE_ALONE,
+    errno.ENOENT: "Leave the folder of a run where it is until the run has ended",
+}
+_DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
+#: From a value to a part of it: each part in between, and where it is in the value.
+Way: TypeAlias = Sequence[tuple[str, object]]
+_CLOSURE = " → "  # before what a function's closure holds
+_OPTIMIZER = (
+    "Make it inside the function, from the parameters of the model there; to keep its state, send "
+    'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
+)
+_ACTOR = (
+    "the handle of a Ray actor",
+    'Ranks connect to Ray themselves: give the actor a name (`.options(name="NAME", '
+    'namespace="SPACE")`), and inside the function call `ray.init("auto", namespace="SPACE")` and '
+    '`ray.get_actor("NAME")`',
+)
+_REF = "a reference to an object of Ray", "Send the object itself, as `ray.get` gives it"
+
+
+class Unshippable(TypeError):
+    """Raised while pickling a value that is or contains `thing`; `advice` is what to do instead."""
+
+    def __init__(self, thing: str, advice: str) -> None:
+        super().__init__(f"it is or contains {thing}")
+        self.thing = thing
+        self.advice = advice
+
+
+class OnDevice(Unshippable):
+    """The same of a tensor or an array on the notebook's own device. `fetch` is what brings `{}` to
+    the CPU, `use` what is done with it in the function."""
+
+    def __init__(self, obj: object, thing: str, fetch: str, use: str) -> None:
+        self._kind, self._fetch = type(obj), fetch
+        self._use = f"{use}: ranks open the device themselves"
+        super().__init__(thing, f"Send `{fetch.format('x')}`{self._use}")
+
+    def advise(self, name: str, way: Way) -> str:
+        """Have the advice fit what is to blame, to which `way` leads in what code calls `name`.
+        Gives where that is: what holds an optimizer's tensors is the optimizer."""
+        optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", ())
+        module = getattr(sys.modules.get("torch.nn"), "Module", ())
+        path, part = next((one for one in way if isinstance(one[1], optimizer)), way[-1])
+        code = (name + path).rpartition(_CLOSURE)[2]
+        if isinstance(part, optimizer):
+            self.advice = _OPTIMIZER.format(code)
+        elif isinstance(part, module) or untrusted.name_of(type(part)) == "MpModelWrapper":
+            self.advice = f'Call `{code}.to("cpu")` before the launch{self._use}'
+        elif isinstance(part, self._kind):
+            self.advice = f"Send `{self._fetch.format(code)}`{self._use}"
+        return path
+
+
+def described(value: object, origin: str = "") -> str:
+    """What a variable's value is, and the line that defines it, where it is known."""
+    kind = f"{untrusted.module_of(type(value))}.{untrusted.name_of(type(value))}"
+    if type(value) is types.MethodType:
+        kind = f"the method `{untrusted.name_of(type(value.__self__))}.{value.__name__}`"
+    return f"{kind}, defined in {origin}" if origin else kind
+
+
+def fault_in_words(fault: BaseException) -> str:
+    """Why something cannot be pickled, in one line; with its kind where pickle raises no such."""
+    told = _message(fault).rstrip(".")
+    if isinstance(fault, TypeError | AttributeError | pickle.PicklingError | OSError) and told:
+        return in_one_line(told, 300)
+    return in_one_line(f"{untrusted.name_of(type(fault))}: {told}".removesuffix(": "), 300)
+
+
+def refusal(name: str, details: str, fault: BaseException, way: Way = (), code: str = "") -> str:
+    """Why a variable, `described` by `details`, cannot be sent, and what to do instead; `way` leads
+    to the part that is to blame in what code calls `code`, by default as the variable."""
+    told, path, code = fault_in_words(fault), way[-1][0] if way else "", code or name
+    if isinstance(fault, OnDevice) and way:
+        path = fault.advise(code, way)
+    if isinstance(fault, Unshippable):
+        told = f"{f'`{code}{path}`' if path else 'it'} is or contains {fault.thing}"
+    elif path:
+        told = f"`{code}{path}`: {told}"
+    shown = f"`{name}`" if name else "the function"
+    return f"Cannot send {shown} ({details}) to ranks: {told}. {advice(fault)}."
+
+
+def _message(fault: BaseException) -> str:
+    """What an exception says; torch passes words to be filled in, which Python leaves apart."""
+    first, *rest = fault.args or ("",)
+    if rest and type(first) is str and "{}" in first:
+        with contextlib.suppress(Exception):
+            return first.format(*rest)
+    return untrusted.message_of(fault)
+
+
+def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
+    """The value, and part by part of it the way to the innermost that cannot be sent, each with
+    where it is: `["log"][0]`, `.file`, ` → data` (of a function's closure)."""
+    found: list[tuple[str, object]] = [("", value)]
+    for _ in range(_DEEPEST):
+        path, whole = found[-1]
+        each = itertools.islice(_parts(whole), _MOST)
+        found += itertools.islice(((path + p, one) for p, one in each if not can_be_sent(one)), 1)
+        if found[-1][0] == path:
+            break
+    return found
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    """The items of a container, the closure of a function, the public attributes of most others."""
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
+    elif isinstance(value, list | tuple | deque):
+        yield from ((f"[{number}]", part) for number, part in enumerate(value))
+    elif isinstance(value, types.FunctionType):
+        held = map(code_facts.content, value.__closure__ or ())
+        pairs = zip(value.__code__.co_freevars, held, strict=True)
+        yield from ((f"{_CLOSURE}{name}", part) for name, part in pairs if part is not EMPTY)
+    elif type(value) is types.MethodType:
+        yield ".__self__", value.__self__
+    elif type(value) is functools.partial:
+        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif not (_refused_whole(type(value)) or _is_one_thing(value)):
+        with contextlib.suppress(AttributeError):
+            attributes = object.__getattribute__(value, "__dict__").items()
+            yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")
+
+
+def _is_one_thing(value: object) -> bool:
+    """Whether it is ours or multiprocessing's: its attributes are not the user's to change."""
+    own = __package__.partition(".")[0]
+    return untrusted.module_of(type(value)).partition(".")[0] in (own, "multiprocessing")
+
+
+def advice(fault: BaseException) -> str:
+    """What to do instead of sending the value that raised `fault`."""
+    if isinstance(fault, Unshippable):
+        return fault.advice
+    told = untrusted.message_of(fault)
+    known = next((text for key, text in _ADVICE.items() if key in told), None)
+    return known or "Create it inside the function, or pass what it is built from"
+
+
+def advice_on_result(fault: BaseException) -> str:
+    """What to do instead of returning the value that raised `fault`."""
+    if isinstance(fault, Unshippable):
+        return _HOME.get(fault.thing, fault.advice)
+    number = fault.errno if isinstance(fault, OSError) else None
+    known = _UNWRITTEN.get(number or 0) or shortage(number).removesuffix(".")
+    return known or "Return numbers, arrays or CPU tensors instead"
+
+
+def refuse_instances(kind: type) -> None:
+    """Raise Unshippable for a class of whose instances pickle would blame a part."""
+    if refused := _refused_whole(kind):
+        raise Unshippable(*refused)
+
+
+def _refused_whole(kind: type) -> tuple[str, str] | None:
+    """What instances of a class are and what to do instead, unless it says itself how they are
+    pickled."""
+    mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
+    accelerates = any(base.__module__ in _OF_ACCELERATE for base in kind.__mro__)
+    is_whole = accelerates or issubclass(kind, (logging.Handler, mocks, process.BaseProcess))
+    if not is_whole or not code_facts.is_pickled_by_its_dict(kind):
+        return None
+    if issubclass(kind, process.BaseProcess):
+        return "a process", "Start it inside the function, or send what is needed of it, as `p.pid`"
+    if accelerates:
+        return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
+    if issubclass(kind, logging.Handler):
+        return "a handler of logging", "Make it inside the function, and add it to its logger there"
+    return "a mock", "Make it inside the function"
+
+
+def refuse_of_ray(obj: object) -> None:
+    """Raise Unshippable for what only a process that is connected to Ray can open."""
+    if untrusted.module_of(type(obj)).partition(".")[0] == "ray":
+        for kind, refused in ("ActorHandle", _ACTOR), ("ObjectRef", _REF):
+            if untrusted.name_of(type(obj)).endswith(kind):
+                raise Unshippable(*refused)
+
+
+def refuse_of_itself(obj: Any) -> Any:
+    """Raise Unshippable for an object whose class says that it cannot be sent, in
+    `_xla_nb_not_sent`: what it is, and what to do instead."""
+    for cls in type(obj).__mro__:
+        said = vars(cls).get("_xla_nb_not_sent")
+        if said is not None:
+            raise Unshippable(*said)
+    return NotImplemented
+
+
+def reduce_stream(obj: Any) -> Any:
+    """A standard stream as that of the process that opens the pickle; other streams are refused."""
+    for name in ("stdout", "stderr", "stdin"):
+        if obj is getattr(sys, name):
+            return getattr, (sys, name)
+    files = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO
+    if isinstance(obj, files):
+        raise Unshippable("an open file", "Open it inside the function")
+    if isinstance(obj, socket.socket):
+        raise Unshippable("an open socket", "Connect inside the function")
+    if isinstance(obj, threading.Thread):
+        raise Unshippable("a thread", "Start it inside the function")
+    if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        raise Unshippable("a generator", "Send a list of its items, or create it in the function")
+    return NotImplemented
+
+
+#: What ipykernel puts in place of these while a cell is executed, by the methods' names.
+_PROMPTS = {"raw_input": (builtins, "input"), "getpass": (getpass, "getpass")}
+
+
+def reduce_method(method: types.MethodType) -> Any:
+    """A stream's is that of the rank's stream, which is of another class; and the kernel's own way
+    to ask is the rank's."""
+    if any(method.__self__ is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
+        return getattr, (method.__self__, method.__name__)
+    if type(method.__self__).__module__.startswith("ipykernel.") and method.__name__ in _PROMPTS:
+        return getattr, _PROMPTS[method.__name__]
+    return NotImplemented

@@ -1,0 +1,178 @@
+"""A rank's result on its way to the notebook.
+
+Nothing here imports torch, which takes seconds; where a value is a tensor it is already imported.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import io
+import sys
+import types
+from collections.abc import Callable, Container
+from dataclasses import replace
+from typing import Any
+
+from xla_nb.pickling import code_facts, instances
+from xla_nb.pickling.fingerprints import fingerprint
+from xla_nb.pickling.functions_and_classes import Live
+from xla_nb.pickling.libraries import jax_values, torch_values
+from xla_nb.pickling.parcel import Packed
+from xla_nb.pickling.pickler import Pickler, pickled
+from xla_nb.pickling.refusals import Unshippable
+
+#: The value in a result's parcel.
+RESULT = "result"
+#: What the parcel is about: fingerprints of the notebook's definitions that it names.
+DEFINITIONS = "definitions"
+
+
+class HomePickler(Pickler):
+    """Values on devices become CPU tensors and NumPy arrays.
+
+    `by_name` are top-level names of ``__main__`` that the notebook has itself, `named` those that
+    are used. `hooks`: those of tensors and optimizers come too.
+    """
+
+    def __init__(
+        self,
+        file: io.BytesIO,
+        keep: Callable[..., Any],
+        by_name: Container[str],
+        hooks: bool = True,
+    ):
+        super().__init__(file, keep)
+        self._by_name = by_name
+        self._hooks = hooks
+        self.named: set[str] = set()
+        self._live = Live({}, lambda _: None, joins=False)  # the notebook's names stay as they are
+        self._live.asks_for_more = False
+        self._as_sent: dict[type, Callable[[Any], Any]] = {}
+
+    def write(self, values: dict[str, object]) -> None:
+        super().write(values)
+        while self._live.later:
+            late, self._live.later = self._live.later, []
+            for name, call in late:
+                self.part(name, call, late=True)
+        self.have_keys_checked()
+
+    def reduce_code(self, obj: Any) -> Any:
+        kind = type(obj)
+        if issubclass(kind, (type, types.FunctionType)):
+            if not self._known(obj):
+                return self._as_on_the_way_out(obj)
+            self.named.add(obj.__qualname__.partition(".")[0])
+            return obj.__qualname__
+        if issubclass(kind, enum.Enum):
+            named = kind.__members__.get(obj.name or "") is obj
+            return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
+        if kind not in self._as_sent:  # there may be a million
+            self._as_sent[kind] = self._reduced_as_sent(kind)
+        return self._as_sent[kind](obj)
+
+    def _as_on_the_way_out(self, obj: Any) -> Any:
+        reduced = self._live.reduce(obj)
+        return super().reduce_code(obj) if reduced is NotImplemented else reduced
+
+    def _reduced_as_sent(self, kind: type) -> Callable[[Any], Any]:
+        """How instances are reduced on the way out, but for those of a class that says it itself:
+        these are pickled as it says."""
+        if issubclass(kind, types.ModuleType):
+            return self._live.reduce_special
+        if kind is functools._lru_cache_wrapper:
+            return self._cache
+        if kind is types.MethodType:
+            return self._method
+        if not code_facts.is_made_here(kind):
+            return self._as_on_the_way_out
+        if code_facts.is_made_by_pickle_alone(kind) and not code_facts.hides_its_dict(kind):
+            return self._live.reduce_plain  # twice as fast
+        return super().reduce_code if instances.says_itself(kind) else self._as_on_the_way_out
+
+    def _cache(self, cache: Any) -> Any:
+        return cache.__qualname__ if self._known(cache) else self._as_on_the_way_out(cache)
+
+    def _method(self, method: Any) -> Any:
+        """One of a class by its name there: its function has no other."""
+        owner, name = method.__self__, method.__name__
+        if isinstance(owner, type) and getattr(owner, name, None) == method:
+            return getattr, (owner, name)
+        return self._as_on_the_way_out(method)
+
+    def _known(self, obj: Any) -> bool:
+        if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
+            return False
+        first, *rest = obj.__qualname__.split(".")
+        held = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
+        for part in rest:
+            held = getattr(held, part, None)
+        return held is obj
+
+    def _held(self, tensor: Any) -> dict[str, object]:
+        held = super()._held(tensor)
+        return held if self._hooks else {n: value for n, value in held.items() if n == "grad"}
+
+    def _reduce_optimizer(self, optimizer: Any) -> Any:
+        return super()._reduce_optimizer(optimizer) if self._hooks else NotImplemented
+
+    def reduce_xla_tensor(self, tensor: Any) -> Any:
+        return torch_values.reduced_home(tensor, torch_values.home(tensor), self._held(tensor))
+
+    def reduce_torchax_tensor(self, tensor: Any) -> Any:
+        home = _whole(jax_values.home, tensor)
+        if isinstance(home, sys.modules["torch"].nn.Parameter):
+            return type(home), (home.data, home.requires_grad)
+        return home.__reduce_ex__(5)
+
+    def reduce_jax_array(self, array: Any) -> Any:
+        return _whole(jax_values.to_numpy, array).__reduce_ex__(5)
+
+    def reduce_jax_device(self, device: Any) -> Any:
+        return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
+
+
+def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return convert(value)
+    except jax_values.Spread as spread:
+        raise Unshippable(
+            str(spread),
+            "Return `xla_nb.torchax.gather(x)`, which every rank must call, or this rank's part, "
+            "`x.addressable_data(0)` of the JAX array",
+        ) from None
+
+
+def pack_home(
+    value: object, by_name: Container[str], tell: Callable[[str], None] = lambda text: None
+) -> Packed:
+    """A rank's result. Raises what pickling raises.
+
+    `tell` gets a sentence where it has to go without hooks, as torch's own pickling does: what a
+    hook refers to is no reason to lose what was trained."""
+    if value is None:
+        return _nothing()
+    main = vars(sys.modules["__main__"])
+    try:
+        made = _packed(value, by_name, hooks=True)
+    except Exception as problem:
+        if "torch" not in sys.modules or isinstance(problem, Unshippable):
+            raise
+        try:
+            made = _packed(value, by_name, hooks=False)
+        except Exception:
+            raise problem from None
+        tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
+    named = {name: fingerprint(main[name]) for name in sorted(made.writer.named)}
+    return replace(made, about={DEFINITIONS: named})
+
+
+@functools.cache
+def _nothing() -> Packed:
+    """None, which most functions and cells return."""
+    return replace(_packed(None, (), hooks=True), about={DEFINITIONS: {}})
+
+
+def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:
+    return pickled({RESULT: value}, lambda file, keep: HomePickler(file, keep, by_name, hooks))

@@ -1,0 +1,64 @@
+"""Weak references: what they refer to is sent, and lives on ranks if something there holds it.
+
+Whether something does is known once the parcel is opened.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from xla_nb.pickling.rebuild import notices
+
+_NOTE = "a weak reference is sent without the `{}` that it refers to: it is dead on ranks"
+
+
+def reduced(ref: Any) -> Any:
+    """As a reducer's value."""
+    kind = type(ref)
+    if kind is weakref.ref:
+        return _reference, (ref(), ref.__callback__)
+    if kind in weakref.ProxyTypes:
+        return _proxy, (_behind(ref),)
+    if kind is weakref.WeakSet:
+        return _container, (kind, list(ref), list(ref))
+    pairs = list(ref.items())
+    at = 0 if kind is weakref.WeakKeyDictionary else 1
+    return _container, (kind, dict(pairs), [pair[at] for pair in pairs])
+
+
+def _behind(proxy: Any) -> object:
+    """What a proxy refers to: any method that it is asked for is that object's."""
+    try:
+        return proxy.__reduce_ex__.__self__
+    except ReferenceError:
+        return None
+
+
+# What a pickle calls
+
+
+def _reference(target: object, callback: Callable[[Any], Any] | None) -> Any:
+    """One that is dead already where there is no target."""
+    return weakref.ref(_Gone()) if target is None else weakref.ref(_noted(target), callback)
+
+
+def _proxy(target: object) -> Any:
+    return weakref.proxy(_Gone() if target is None else _noted(target))
+
+
+def _container(kind: Callable[[Any], Any], content: Any, targets: list[object]) -> Any:
+    for target in targets:
+        _noted(target)
+    return kind(content)
+
+
+def _noted(target: object) -> object:
+    held, note = weakref.ref(target), _NOTE.format(type(target).__name__)
+    notices.append(lambda: note if held() is None else "")
+    return target
+
+
+class _Gone:
+    """What nothing holds."""

@@ -1,0 +1,1 @@
+"""State of the notebook's process that ranks take on."""

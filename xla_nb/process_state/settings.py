@@ -1,0 +1,95 @@
+"""What a script's forked ranks have of their process besides its memory, taken from the notebook.
+
+The arguments of the program, the limits of recursion and of integers' digits, options and filters
+of warnings, what logging and torch are set to, and what NumPy does about errors.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from xla_nb.pickling import loggers
+from xla_nb.pickling.loggers import Handler
+from xla_nb.process_state.torch_settings import TorchSettings
+
+_AS_MADE = (logging.NOTSET, True, False)
+_Filter = tuple[Any, Any, type[Warning], Any, int]
+
+
+@dataclass(frozen=True)
+class Logging:
+    """Loggers that are not as `getLogger` makes them, by name: level, whether it propagates and
+    whether it is disabled; the level that `logging.disable` was given; the handlers of loggers
+    that no module makes."""
+
+    loggers: dict[str, tuple[int, bool, bool]]
+    disabled: int
+    handlers: dict[str, tuple[Handler, ...]]
+
+    @classmethod
+    def of_this_process(cls) -> Logging:
+        known = loggers.of_this_process()
+        states = {name: (one.level, one.propagate, one.disabled) for name, one in known.items()}
+        changed = {name: one for name, one in states.items() if one != _AS_MADE}
+        handlers = {name: found for name, one in known.items() if (found := loggers.handlers(one))}
+        return cls(changed, logging.root.manager.disable, handlers)
+
+    def take_on(self) -> None:
+        for name, (level, propagates, disabled) in self.loggers.items():
+            logger = logging.getLogger(name)
+            if logger.level != level:  # each call looks at all loggers, as `disable` does
+                logger.setLevel(level)
+            logger.propagate, logger.disabled = propagates, disabled
+        if logging.root.manager.disable != self.disabled:
+            logging.disable(self.disabled)
+        for name, handlers in self.handlers.items():
+            logger = logging.getLogger(name)
+            if not logger.handlers:
+                for made in filter(None, [one.made() for one in handlers]):
+                    logger.addHandler(made)
+
+
+def _numpy_errors() -> dict[str, str]:
+    """What this thread's NumPy does about each kind of error of floats; empty without NumPy."""
+    numpy = sys.modules.get("numpy")
+    return dict(numpy.geterr()) if numpy is not None and hasattr(numpy, "geterr") else {}
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """The state of a process that has no device and no rank."""
+
+    argv: tuple[str, ...] = field(default_factory=lambda: tuple(map(str, sys.argv)))
+    recursion_limit: int = field(default_factory=sys.getrecursionlimit)
+    digits_limit: int = field(default_factory=sys.get_int_max_str_digits)
+    warn_options: tuple[str, ...] = field(default_factory=lambda: tuple(sys.warnoptions))
+    filters: tuple[_Filter, ...] = field(default_factory=lambda: tuple(_filters()))
+    logs: Logging = field(default_factory=Logging.of_this_process)
+    torch: TorchSettings | None = field(default_factory=TorchSettings.of_this_process)
+    numpy_errors: dict[str, str] = field(default_factory=_numpy_errors)
+
+    def take_on(self) -> None:
+        """Set it in this process."""
+        sys.argv[:] = self.argv
+        sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
+        sys.set_int_max_str_digits(self.digits_limit)
+        sys.warnoptions[:] = self.warn_options  # of interpreters that ranks start
+        own = [one for one in warnings.filters if one not in self.filters]
+        warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        self.logs.take_on()
+        if self.torch is not None:
+            self.torch.take_on()
+        if self.numpy_errors:
+            sys.modules["numpy"].seterr(**self.numpy_errors)
+
+
+def _filters() -> list[_Filter]:
+    """The filters of Python's own warnings. Another's class would import its package in every job:
+    IPython has one, which takes 90 ms."""
+    found = [tuple(one) for one in warnings.filters]
+    return [one for one in found if one[2].__module__ == "builtins"]  # type: ignore[misc]

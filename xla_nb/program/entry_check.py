@@ -1,0 +1,101 @@
+"""Check, before anything starts, that ranks can call an entry with the arguments.
+
+The check uses the kind and signature of the entry; it must not call it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+
+from xla_nb.errors import ProgramError
+from xla_nb.program.cell_text import Cell, parsed
+from xla_nb.program.origins import name_of
+from xla_nb.program.split import functions
+from xla_nb.wording import meant, several, shortened
+
+_FIX = '--args "({},)"'
+
+
+def check_entry(
+    entry: str, args: Sequence[object], cell: Cell, values: Mapping[str, object]
+) -> Callable[..., object]:
+    """The function that a launched cell defines or names, of what the notebook has, once ranks can
+    call it. Raises ProgramError."""
+    own = {function.name: function for function in functions(parsed(cell))}
+    if entry not in values:
+        raise ProgramError(_no_entry(entry, cell, list(own), values))
+    fn = values[entry]
+    if isinstance(fn, type) or not callable(fn):
+        kind = f"in the notebook it has type {type(fn).__name__}"
+        raise ProgramError(f"Cannot launch {entry}: {kind}. {_candidates(list(own))}")
+    where = f"{cell.label}, line {own[entry].lineno}: " if entry in own else ""
+    check_live(fn, args, _FIX, where)
+    return fn
+
+
+def check_live(
+    fn: Callable[..., object], args: Sequence[object], fix: str, where: str = ""
+) -> bool:
+    """Check an entry; True if it takes the lock. `fix` shows how arguments are passed."""
+    if not callable(fn):
+        raise ProgramError(f"{fn!r} is not callable. Pass the function that ranks call.")
+    name = name_of(fn, "__qualname__") or type(fn).__name__
+    if inspect.iscoroutinefunction(fn):
+        raise ProgramError(
+            f"{where}{name} is an async function, which ranks cannot call. Make it a plain "
+            "function and use asyncio.run(...) inside."
+        )
+    if inspect.isgeneratorfunction(fn):
+        raise ProgramError(
+            f"{where}{name} is a generator (it has `yield`), so calling it would run nothing. "
+            "Return a list, or launch a function that loops over it."
+        )
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some C functions have none
+        return False
+    takes_lock = _takes_lock(signature, 1 + len(args))
+    try:
+        signature.bind(0, *args, **({"lock": None} if takes_lock else {}))
+    except TypeError as error:
+        extra = f"and {several(len(args), 'argument')}" if args else "alone"
+        told = f"{where}Cannot call {name}{signature} with the rank {extra}: {error}. "
+        raise ProgramError(told + _remedy(signature, fix)) from None
+    return takes_lock
+
+
+def _remedy(signature: inspect.Signature, fix: str) -> str:
+    parameters = list(signature.parameters.values())
+    if not parameters:
+        return "Add a first parameter for the rank's index."
+    wanted = [
+        p.name for p in parameters[1:]
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+        and p.name != "lock"
+    ]  # fmt: skip
+    if not wanted:
+        return "Pass no arguments, or add parameters for them."
+    return f"Pass them as {fix.format(', '.join(wanted))}."
+
+
+def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
+    """Whether a parameter `lock` is not among those passed, so that it gets the shared lock."""
+    for position, (name, parameter) in enumerate(signature.parameters.items()):
+        if name == "lock":
+            open_ = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and position >= passed
+            return open_ or parameter.kind is parameter.KEYWORD_ONLY
+    return False
+
+
+def _no_entry(entry: str, cell: Cell, own: Sequence[str], values: Mapping[str, object]) -> str:
+    held = [n for n, v in values.items() if isinstance(v, FunctionType) and n[:1] != "_"]
+    hint = meant(entry, [*own, *held])
+    return f"{cell.label}: no function named {shortened(entry, 200)}.{hint} {_candidates(own)}"
+
+
+def _candidates(own: Sequence[str]) -> str:
+    if not own:
+        return "The cell defines no function. Define one, or omit the name to run the cell itself."
+    return f"Choose one of the cell's functions: {', '.join(dict.fromkeys(own))}."

@@ -1,1 +1,0 @@
-"""What crosses processes: orders and values to ranks, events and results back."""
