@@ -89,6 +89,11 @@ def test_what_is_the_result_or_directly_in_it_comes_back(result):
     assert lost(names, "x.append(1); y.append(1)", result) == ("y",)
 
 
+@pytest.mark.parametrize("result", ["[*x]", "(1, x.copy())"])
+def test_so_does_a_copy(result):
+    assert lost({"x": [], "y": []}, "x.append(1); y.append(2)", result) == ("y",)
+
+
 def test_a_name_bound_anew_counts_only_where_that_is_asked_for():
     assert lost({"x": [1, 2]}, "x = x[1:]", rebinds=False) == ()
 

@@ -12,6 +12,7 @@ from typing import Any
 from xla_nb.pickling import code_facts
 
 _MOST = 10_000  # elements that are looked at, of all values together
+_FIRST = 100  # parts of a result that may be what was changed
 _LOOKED_INTO = {tuple, *code_facts.CONTAINERS}
 
 
@@ -31,7 +32,7 @@ class Changes:
 
     def lost(self, result: object) -> tuple[str, ...]:
         """The names whose values have changed, and are neither the program's result nor directly in
-        it."""
+        it, if only as a copy."""
         now = {name: self._namespace.get(name) for name in self._before}
         changed = [
             name
@@ -39,8 +40,12 @@ class Changes:
             if (self._rebinds or id(now[name]) == was)
             and _content(now[name], self._most) != content
         ]
-        returned = {id(one) for one in (result, *gc.get_referents(result))} if changed else ()
-        return tuple(name for name in changed if id(now[name]) not in returned)
+        parts = [result, *gc.get_referents(result)[:_FIRST]] if changed else []
+        own, returned = set(map(id, now.values())), set(map(id, parts))
+        others = [p for p in parts if _is(p, code_facts.CONTAINERS) and id(p) not in own]
+        copies = [_content(one, self._most) for one in others]
+        lost = (name for name in changed if id(now[name]) not in returned)
+        return tuple(name for name in lost if _content(now[name], self._most) not in copies)
 
 
 def _content(value: object, most: int) -> list[object]:
