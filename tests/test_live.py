@@ -42,6 +42,12 @@ def test_a_result_whose_file_is_gone_is_told_and_not_none(live):
     assert "Rank 1's result is gone" in live.run("lost_file[1]").error
 
 
+def test_a_number_that_a_cell_adds_to_is_bound_on_each_rank(live):
+    live.ok("added_to = 5")
+    live.ok("%%xla\nadded_to += rank")
+    assert results(live, "added_to") == "{0: 5, 1: 6}"
+
+
 def test_the_ranks_own_samples_count_what_their_cells_wait_for(live):
     """Those of which their panel draws lanes, over all cells."""
     live.ok(

@@ -329,6 +329,7 @@ def test_a_form_feed_does_not_move_the_lines_that_are_shown():
         ("import string as flag", {"flag"}),
         ("if not flag: flag = True", set()),
         ("held += [2]", set()),
+        ("flag |= False", {"flag"}),  # is another's on another rank
         ("for _ in 'ab': held += [2]", {"_"}),
         ("get_ipython().run_line_magic('time', 'flag = True')", {"flag"}),
     ],

@@ -20,11 +20,12 @@ import os
 import sys
 import tokenize
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from xla_nb import old_names
+from xla_nb.pickling.code_facts import is_ready
 from xla_nb.pickling.parcel import Parcel
 from xla_nb.process_state import absl_flags
 from xla_nb.program import ipython_syntax
@@ -167,23 +168,26 @@ def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None
             code = _compiled(ast.Expression(one.value), label, "eval", flags)
         else:
             code = _compiled(ast.Module([one], []), label, "exec", flags)
-        steps.append((code, _bound_by(one, code)))
+        steps.append((code, one))
     if any(_awaits(code) for code, _ in steps):
         return _complete(_run_in_loop(steps, namespace, bound))
     value: object = None
-    for code, names in steps:
+    for code, statement in steps:
         value = eval(code, namespace)
-        bound |= names
+        bound |= _bound_by(statement, code, namespace)
     return value
 
 
-def _bound_by(statement: ast.stmt, code: types.CodeType) -> set[str]:
+def _bound_by(
+    statement: ast.stmt, code: types.CodeType, namespace: Mapping[str, object]
+) -> set[str]:
     """The names that a statement binds whenever it runs, if only to what they held; not by `+=` and
-    the like, which may change that in place."""
+    the like where that is no constant: they may have changed it in place."""
     if isinstance(statement, ast.If | ast.While | ast.Try | ast.TryStar | ast.Match):
         return set()
     targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
     changed = {target.id for target in targets if isinstance(target, ast.Name)}
+    changed = {name for name in changed if not is_ready(namespace.get(name))}
     timed = ipython_syntax.steps(statement)
     return (bindings(code) if timed == [statement] else names_in(timed).binds) - changed
 
@@ -197,14 +201,14 @@ def ends_quietly(table: ModuleMap) -> bool:
 
 
 async def _run_in_loop(
-    steps: Sequence[tuple[types.CodeType, set[str]]], namespace: dict[str, Any], bound: set[str]
+    steps: Sequence[tuple[types.CodeType, ast.stmt]], namespace: dict[str, Any], bound: set[str]
 ) -> object:
     """Also what does not await: as in a notebook, it may make a task that a later line awaits."""
     value: object = None
-    for code, names in steps:
+    for code, statement in steps:
         value = eval(code, namespace)
         value = await value if _awaits(code) else value  # type: ignore[misc]
-        bound |= names
+        bound |= _bound_by(statement, code, namespace)
     return value
 
 
