@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.support.notebook_double import opened
@@ -68,8 +70,20 @@ def test_a_definition_that_needs_computed_names_stays_with_the_statements(notebo
 
 
 def test_a_class_used_before_its_redefinition_is_the_old_one(notebook):
-    notebook.run("class A:\n    n = 'old'")
+    notebook.run("class A:\n    n = 'old'\ndef made(): return A().n")
     assert notebook.launch("was = A.n\nclass A:\n    n = 'new'\nwas, A.n") == ("old", "new")
+    assert notebook.launch("was = made()\nclass A:\n    n = 'new'\nwas, A.n") == ("old", "new")
+
+
+def test_an_import_finds_what_a_statement_before_it_has_set(notebook, monkeypatch, tmp_path):
+    (tmp_path / "asks_for_it.py").write_text("import os\nfound = os.environ.get('SET_BY_A_CELL')")
+    monkeypatch.setenv("SET_BY_A_CELL", "before")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    source = (
+        "import os, sys\nos.environ['SET_BY_A_CELL'] = 'by it'\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\nimport asks_for_it as asked\nasked.found"
+    )
+    assert notebook.launch(source) == "by it"
 
 
 def test_the_main_block_of_statements_runs(notebook):

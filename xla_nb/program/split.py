@@ -115,17 +115,20 @@ def is_future(node: ast.stmt) -> bool:
 def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
     """The definitions among a cell's statements that may run before all statements.
 
-    A definition stays in place if an earlier statement uses or binds its name, or if defining it
-    needs what a statement computes.
+    A definition stays in place if an earlier statement uses or binds its name, if defining it needs
+    what a statement computes, or after one that may have changed something else: `os.environ[…] =
+    …`, of which an import is to know.
     """
     stays = [n for n in nodes if not isinstance(n, (*IMPORT, *DEFINITION))]
     read = {node: names_in([node], lazy_annotations=lazy) for node in nodes}
     computed = RANK_NAMES.union(*(read[node].binds for node in stays))
     touched: set[str] = set()
     hoisted = []
+    acted = False
     for node, names in read.items():
+        acted = acted or (node in stays and _acts(node))
         can = node not in stays and not names.binds & touched and not set(names.now) & computed
-        if can:
+        if can and not acted:
             hoisted.append(node)
             if {
                 *names.now,
@@ -136,3 +139,11 @@ def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
             touched |= names.binds | set(names.now)
             computed = computed | names.binds
     return hoisted
+
+
+def _acts(node: ast.stmt) -> bool:
+    """Whether a statement may change more than what names stand for."""
+    parts = list(ast.walk(node))
+    places = [part for part in parts if isinstance(part, ast.Attribute | ast.Subscript)]
+    changes = any(not isinstance(part.ctx, ast.Load) for part in places)
+    return changes or any(isinstance(part, ast.Call | ast.Await) for part in parts)
