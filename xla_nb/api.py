@@ -262,7 +262,7 @@ def release() -> None:
 def close(why: str = "") -> None:
     """End every process that launches have left running. `why`: a headline for their runs; by
     default that this process ends."""
-    ends = loop.KERNEL_ENDED if picture.shell() else "Stopped because its program ended"
+    ends = loop.KERNEL_ENDED if loop.shell() else "Stopped because its program ended"
     for run in living():
         if not run.state.stopping and not run.state.settled:
             run.stops_because(why or ends)

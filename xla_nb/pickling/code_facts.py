@@ -167,10 +167,9 @@ def hides_its_dict(kind: Any) -> bool:
 _DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
 
 
-def state_with_dict(obj: object) -> Any:
-    """The state of an instance whose class leaves that to Python, with its very `__dict__`, also an
-    empty one: `config = vars(args)` has the same on ranks."""
-    state = object.__getstate__(obj)
+def state_with_dict(obj: object, state: Any) -> Any:
+    """The state that Python gives of an instance, with its very `__dict__`, also an empty one:
+    `config = vars(args)` has the same on ranks."""
     if state is None and type(obj).__dictoffset__:
         return object.__getattribute__(obj, "__dict__")
     return state
@@ -219,8 +218,9 @@ def reduced_container(obj: Any, base: type) -> Any:
     """A dict, list or such as a reducer's value: filled by the built-in type's methods, since its
     class may change, note or refuse what is put in."""
     made = base, type(obj), *arguments_of_container(base, obj)
+    state = obj.__getstate__()
     adopts = leaves_its_state(type(obj))
-    own = (adopt_state, state_with_dict(obj)) if adopts else (fill_instance, obj.__getstate__())
+    own = (adopt_state, state_with_dict(obj, state)) if adopts else (fill_instance, state)
     put, columns = held_by_container(base, obj)
     content = put, columns, *own
     return new_of_base, made, content, None, None, fill_container

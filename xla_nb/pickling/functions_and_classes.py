@@ -372,7 +372,7 @@ class Live:
         arguments = base, kind, () if base is object else code_facts.new_arguments(base, obj)
         fill = rebuild.fill_instance if state is not None and setter is None else None
         if code_facts.leaves_its_state(kind):
-            state, fill = code_facts.state_with_dict(obj), rebuild.adopt_state
+            state, fill = code_facts.state_with_dict(obj, state), rebuild.adopt_state
         return rebuild.new_instance, arguments, state, items, pairs, fill
 
     def reduce_plain(self, obj: Any) -> Any:
@@ -383,8 +383,9 @@ class Live:
             self._by_its_dict[kind] = code_facts.is_pickled_by_its_dict(kind)
         if not self._by_its_dict[kind]:
             return NotImplemented
-        make, arguments, _, items, pairs = obj.__reduce_ex__(5)
-        return make, arguments, code_facts.state_with_dict(obj), items, pairs, rebuild.adopt_state
+        make, arguments, state, items, pairs = obj.__reduce_ex__(5)
+        state = code_facts.state_with_dict(obj, state)
+        return make, arguments, state, items, pairs, rebuild.adopt_state
 
     # What is made of functions
 

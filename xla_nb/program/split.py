@@ -143,7 +143,8 @@ def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
 
 def _acts(node: ast.stmt) -> bool:
     """Whether a statement may change more than what names stand for."""
-    parts = list(ast.walk(node))
-    places = [part for part in parts if isinstance(part, ast.Attribute | ast.Subscript)]
-    changes = any(not isinstance(part.ctx, ast.Load) for part in places)
-    return changes or any(isinstance(part, ast.Call | ast.Await) for part in parts)
+    return any(
+        isinstance(part, ast.Call | ast.Await)
+        or (isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load))
+        for part in ast.walk(node)
+    )

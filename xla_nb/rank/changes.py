@@ -34,18 +34,20 @@ class Changes:
         """The names whose values have changed, and are neither the program's result nor directly in
         it, if only as a copy."""
         now = {name: self._namespace.get(name) for name in self._before}
+        contents = {name: _content(value, self._most) for name, value in now.items()}
         changed = [
             name
             for name, (was, content) in self._before.items()
-            if (self._rebinds or id(now[name]) == was)
-            and _content(now[name], self._most) != content
+            if (self._rebinds or id(now[name]) == was) and contents[name] != content
         ]
-        parts = [result, *gc.get_referents(result)[:_FIRST]] if changed else []
+        if not changed:
+            return ()
+        parts = [result, *gc.get_referents(result)[:_FIRST]]
         own, returned = set(map(id, now.values())), set(map(id, parts))
-        others = [p for p in parts if _is(p, code_facts.CONTAINERS) and id(p) not in own]
+        others = [one for one in parts if _is(one, code_facts.CONTAINERS) and id(one) not in own]
         copies = [_content(one, self._most) for one in others]
         lost = (name for name in changed if id(now[name]) not in returned)
-        return tuple(name for name in lost if _content(now[name], self._most) not in copies)
+        return tuple(name for name in lost if contents[name] not in copies)
 
 
 def _content(value: object, most: int) -> list[object]:

@@ -299,9 +299,9 @@ class Meter:
         collective = self._gauges.waiting()
         waiting = lock_wait or question or collective
         returned = self.returned()
-        taken_now = memory.own.nbytes
+        nbytes = memory.own.nbytes
         if self._memory is None or not (returned or self.is_left()):  # else what it held is gone
-            self._memory = taken_now
+            self._memory = nbytes
         _, waited_before, lock_before, taken_before = self._before
         lock_waited, taken = self._lock_counts()
         compiling = self._compiling.lasting(counts, clock)

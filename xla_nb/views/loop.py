@@ -111,14 +111,15 @@ def follow_behind(run: Run, view: View) -> None:
     threading.Thread(target=shown, name=f"{run.name}-view", daemon=True).start()
 
 
-def _shell() -> Any:
+def shell() -> Any:
+    """The IPython that this process runs in; None outside one."""
     ipython: Any = sys.modules.get("IPython")
     return ipython and ipython.get_ipython()
 
 
 def _ends_here() -> bool:
     """Whether the kernel has been told to end; the request is handled in another thread."""
-    return bool(getattr(_shell(), "exit_now", False))
+    return bool(getattr(shell(), "exit_now", False))
 
 
 @contextlib.contextmanager
@@ -229,7 +230,7 @@ class _Question:
 
     def __init__(self, run: Run, asked: Asked, view: View) -> None:
         self._run, self._asked = run, asked
-        goes_on = hasattr(_shell(), "kernel") and "google.colab" not in sys.modules
+        goes_on = hasattr(shell(), "kernel") and "google.colab" not in sys.modules
         self._view = view if goes_on else NoView()
         self._over = threading.Event()
         self._is_waiting = False
@@ -282,7 +283,10 @@ class _Question:
         struck, drawn, pause = float("-inf"), time.monotonic(), _TICK
         while not self._over.wait(_TICK):
             if time.monotonic() - drawn >= pause:
-                drawn, pause = time.monotonic(), self._view.draw()
+                try:
+                    drawn, pause = time.monotonic(), self._view.draw()
+                except Exception:  # which the main thread's next drawing raises
+                    self._view = NoView()
             has_gone = self._run.done or not input_requests.is_open(self._asked)
             is_over = has_gone or bool(self._run.state.stopping)
             if is_over and time.monotonic() - struck >= _AGAIN:

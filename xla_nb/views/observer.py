@@ -316,8 +316,14 @@ class Observer:
         asked = next((one for one in self.run.state.questions if one.rank == rank.rank), None)
         if sample and asked:  # which is known before a sample says so
             where = sample.place if sample.operation == INPUT else ""
-            sample = replace(sample, activity="waiting", operation=INPUT, place=where)
-            sample = replace(sample, since=asked.at, missing=())
+            sample = replace(
+                sample,
+                activity="waiting",
+                operation=INPUT,
+                place=where,
+                since=asked.at,
+                missing=(),
+            )
         track = self._tracks.get(rank.rank) or Track()
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
@@ -639,9 +645,8 @@ def _bars(loops: Sequence[Loop], drawn: Sequence[Bar]) -> list[Bar]:
 def bar(loop: Loop) -> Bar:
     """The bar of a loop under `xla_nb.progress`; one that was left has no time to go."""
     left = None if loop.total is None else max(0, loop.total - loop.done)
-    left = None if loop.finished and left else left
     eta = 0.0 if left == 0 else None
-    if left and loop.rate:
+    if left and loop.rate and not loop.finished:
         eta = left / loop.rate - min(loop.since, 1 / loop.rate)
     return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
 

@@ -6,12 +6,12 @@ again.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.views import observer, rank_outputs, saved
+from xla_nb.views.loop import shell
 from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import in_one_line
 
@@ -50,12 +50,6 @@ def slot() -> Any:
     from IPython.display import DisplayHandle
 
     return DisplayHandle()  # type: ignore[no-untyped-call]
-
-
-def shell() -> Any:
-    """The IPython that this process runs in; None outside one."""
-    ipython: Any = sys.modules.get("IPython")
-    return ipython and ipython.get_ipython()
 
 
 def kernel() -> Any:

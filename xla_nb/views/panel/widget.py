@@ -11,7 +11,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from xla_nb.views import picture
+from xla_nb.views import loop
 
 _LOADS = 10.0  # seconds in which a page has loaded a widget; one closed before is an error to it
 
@@ -67,7 +67,7 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
     def __init__(self, run: str) -> None:
         super().__init__(run=run)
         _answer_while_the_cell_runs(self)
-        _stay_busy(getattr(picture.shell(), "kernel", None))
+        _stay_busy(getattr(loop.shell(), "kernel", None))
 
     def leave(self) -> None:
         """Close it, when a page that is loading it has done so."""
