@@ -77,9 +77,9 @@ def test_a_loop_that_sleeps_most_of_the_time_is_mostly_grey_however_short_the_sl
 %%xla_spawn -n 2 --view panel
 import time
 def dozes(rank):
-    for _ in range(16):
-        time.sleep(0.16)
-        end = time.monotonic() + 0.04
+    for _ in range(22):
+        time.sleep(0.18)
+        end = time.monotonic() + 0.02
         while time.monotonic() < end: sum(range(1000))
 """
     for told in lanes(notebook.ok(cell).page):
