@@ -147,6 +147,15 @@ def test_an_iterable_that_runs_graphs_does_more_than_load(watch, clock, executed
     assert watch.seconds == 0.0
 
 
+def test_counting_graphs_is_not_waiting_for_data(watch, clock, executed):
+    def count():
+        clock.take(0.5)
+        return executed[0]
+
+    list(loading.timed(range(40), count))
+    assert watch.seconds == 0.0
+
+
 def test_where_graphs_are_not_counted_only_loaders_are(clock, tmp_path, slow):
     book = reporting.begin(tmp_path / "rank-0.history")
     try:

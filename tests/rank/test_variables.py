@@ -263,6 +263,26 @@ def test_what_keeps_something_elsewhere_is_not_compared():
         assert (leaf.state, "cannot be compared" in leaf.why) == ("opaque", True)
 
 
+def test_torch_generators_are_compared_by_their_state():
+    def seeded(seed):
+        return torch.Generator().manual_seed(seed)
+
+    assert told(seeded(1)) == told(seeded(1)) != told(seeded(2))
+    assert told({"g": seeded(1)}) != told({"g": seeded(2)})
+
+
+def test_only_classes_in_python_have_nothing_but_attributes():
+    class Plain:
+        pass
+
+    class Sized(torch.Generator):
+        __slots__ = ()
+
+    assert variables._has_attributes_only(Plain)
+    assert not variables._has_attributes_only(torch.Generator)
+    assert not variables._has_attributes_only(Sized)
+
+
 def test_values_that_hold_themselves_end():
     row = [torch.ones(1)]
     row.append(row)

@@ -166,11 +166,13 @@ def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator
     iterator = iter(iterable)
     while True:
         watch = waits.of(type(iterable))
-        begun, measured, before = time.monotonic(), waits.measured, executed()
+        before, measured = executed(), waits.measured
+        begun = time.monotonic()
         try:
             item = next(iterator)
         except StopIteration:
             return
+        took = time.monotonic() - begun  # without the count, which takes longer than a number
         if executed() == before:
-            watch.add(time.monotonic() - begun + measured - waits.measured)
+            watch.add(took + measured - waits.measured)
         yield item

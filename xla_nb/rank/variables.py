@@ -359,6 +359,8 @@ def _text(value: Any) -> bytes | None:
     """Equal bytes for equal plain values; None for any other value, and for what has items that are
     better told one by one."""
     kind, torch = type(value), sys.modules.get("torch")
+    if torch is not None and kind is torch.Generator and value.device.type == "cpu":
+        kind, value = bytes, value.get_state().numpy()
     if kind in (bytes, bytearray):
         return bytes(value)
     if kind in _TOLD_BY_REPR:
@@ -402,13 +404,23 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
     if isinstance(value, list | tuple):
         items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
         return [(f"[{number}]", item) for number, item in enumerate(items)]
-    if type(value).__basicsize__ == _Plain.__basicsize__:  # it has nothing but attributes
+    if _has_attributes_only(type(value)):
         return [(f".{name}", held) for name, held in sorted(untrusted.attributes(value).items())]
     return None
 
 
+def _has_attributes_only(kind: type) -> bool:
+    """Whether no class in C among its bases, as large as one in Python may be, holds anything."""
+    bases = kind.__mro__[:-1]
+    written = all(base.__flags__ & _HEAP_TYPE for base in bases)
+    return written and kind.__basicsize__ == _Plain.__basicsize__
+
+
 class _Plain:
     pass
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg has it
 
 
 # ---------------------------------------------------------------- tensors and arrays
