@@ -530,8 +530,22 @@ def test_steps_of_a_figure_go_on_for_all_ranks_alike_whichever_had_more_cells(li
     live.ok("found = {one.name: one.lines for one in observe(xla_nb.live.of().run).series}")
     live.ok("steps = {rank: [x for x, _ in line] for rank, line in found['alike'].items()}")
     first = live.value("steps[0][0]")
-    steps = [float(first) + n for n in (0, 1, 2, 8, 9, 10)]
+    steps = [float(first) + n for n in range(6)]  # those of `alone` are its own
     assert live.value("steps") == str({0: steps, 1: steps})
+
+
+def test_figures_with_a_step_stay_there_where_others_of_their_cells_count_anew(live):
+    for begun in (0, 4):
+        live.ok(
+            "%%xla\nimport xla_nb\n"
+            "for n in range(4): xla_nb.report(counted=n)\n"
+            f"xla_nb.report(placed=n, step={begun} + n)"
+        )
+    live.ok("import xla_nb.live\nfrom xla_nb.views.observer import observe")
+    live.ok("found = {one.name: one.lines[0] for one in observe(xla_nb.live.of().run).series}")
+    live.ok("steps = {name: [x for x, _ in found[name]] for name in ('counted', 'placed')}")
+    placed = live.value("[x - steps['counted'][0] for x in steps['counted']], steps['placed']")
+    assert placed == str(([float(n) for n in range(8)], [3.0, 7.0]))
 
 
 def test_the_first_change_after_the_cell_that_loads_autoreload_is_seen_on_the_ranks(live, module):

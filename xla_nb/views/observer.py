@@ -543,8 +543,8 @@ def _live_phase(
 
 
 class RowsOverCells:
-    """What live ranks have reported in one cell after another; where a cell counts its steps anew,
-    they go on, for all its ranks, from the last of any rank before.
+    """What live ranks have reported in one cell after another; where a cell counts a figure's steps
+    anew, they go on, for all its ranks, from the figure's last of any rank before.
 
     damage  what cannot be read, by rank
     """
@@ -554,8 +554,8 @@ class RowsOverCells:
         self.damage: dict[int, str] = {}
         self._programs, self._records = state.programs, records
         self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; none of those that are read
-        self._shift: dict[int, float] = {}  # of a cell's steps
-        self._last = -math.inf  # step so far
+        self._shift: dict[tuple[int, str], float] = {}  # of a cell's steps, by figure
+        self._last: dict[str, float] = {}  # step so far, by figure
 
     def new(self) -> Iterator[tuple[int, Row]]:
         """The rows written since the last call, each with its rank."""
@@ -568,18 +568,25 @@ class RowsOverCells:
             for rank, rows in self._rows[began.number].items():
                 try:
                     for row in rows.new():
-                        yield rank, self._placed(row, began.number)
+                        for placed in self._placed(row, began.number):
+                            yield rank, placed
                 except XlaNbError as damage:
                     self.damage[rank] = str(damage)
             if is_over:
                 self._rows[began.number] = {}
 
-    def _placed(self, row: Row, number: int) -> Row:
-        goes_on = self._last + 1 - row.step if row.step <= self._last else 0.0
-        step = row.step + self._shift.setdefault(number, goes_on)
-        if math.isfinite(step):
-            self._last = max(self._last, step)
-        return replace(row, step=step)
+    def _placed(self, row: Row, number: int) -> Iterator[Row]:
+        """The row of a cell, or several, where its figures go on from different steps."""
+        placed: dict[float, dict[str, float]] = {}
+        for name, value in row.figures.items():
+            last = self._last.get(name, -math.inf)
+            goes_on = last + 1 - row.step if row.step <= last else 0.0
+            step = row.step + self._shift.setdefault((number, name), goes_on)
+            if math.isfinite(step):
+                self._last[name] = max(last, step)
+            placed.setdefault(step, {})[name] = value
+        for step, figures in placed.items():
+            yield replace(row, step=step, figures=figures)
 
 
 # ---------------------------------------------------------------- progress bars
