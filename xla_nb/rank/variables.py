@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from xla_nb import untrusted
+from xla_nb.pickling import code_facts
 from xla_nb.pickling.libraries import jax_values
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.rank.preview import is_numpy, short_repr
@@ -411,16 +412,12 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
 
 def _has_attributes_only(kind: type) -> bool:
     """Whether no class in C among its bases, as large as one in Python may be, holds anything."""
-    bases = kind.__mro__[:-1]
-    written = all(base.__flags__ & _HEAP_TYPE for base in bases)
+    written = all(base.__flags__ & code_facts.HEAP_TYPE for base in kind.__mro__[:-1])
     return written and kind.__basicsize__ == _Plain.__basicsize__
 
 
 class _Plain:
     pass
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg has it
 
 
 # ---------------------------------------------------------------- tensors and arrays
