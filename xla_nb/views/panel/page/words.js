@@ -23,8 +23,8 @@ export function duration(seconds) {
 
 /** How long a step takes. */
 export function stepTime(seconds) {
-	if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)} ms`;
-	return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+	if (seconds < 0.9995) return `${Number((1000 * seconds).toPrecision(3))} ms`;
+	return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
 }
 
 export const percent = (part) => `${Math.round(100 * part)} %`;
