@@ -294,7 +294,8 @@ def test_functions_share_the_variables_that_they_close_over(notebook):
     assert notebook.cell("now()") == 7
     assert notebook.cell("up(); now()") == 8
     notebook.run("now.note = 1")
-    assert notebook.cell("up(); now()") == 9
+    assert notebook.cell("up(); now()") == 8  # both are sent again, as what shares is
+    assert "`up`, which shares what it holds" in notebook.notes[0]
 
 
 def test_a_variable_without_a_value_has_none_on_ranks(notebook):

@@ -21,7 +21,7 @@ def through():
     parcels = []
 
     def send(share=True, **values):
-        packed = pickler.pack(values, Live({}, {}.get))
+        packed = pickler.pack(values, Live())
         fd = packed.to_memfd(share)
         try:
             parcels.append(Parcel(fd))
@@ -51,7 +51,7 @@ def test_what_is_written_to_a_mapped_file_is_seen_on_both_sides(through, mapped)
 def test_a_file_mapped_to_be_read_is_not_copied_and_stays_read_only(mapped):
     numbers = mapped()
     numbers[:] = 2
-    packed = pickler.pack({"part": np.memmap(numbers.filename, "f8", "r")[10:]}, Live({}, {}.get))
+    packed = pickler.pack({"part": np.memmap(numbers.filename, "f8", "r")[10:]}, Live())
     fd = packed.to_memfd(share=True)
     assert os.fstat(fd).st_size < numbers.nbytes
     part = Parcel(fd).open()["part"]
@@ -127,7 +127,7 @@ def test_without_sharing_they_are_copies(through, mapped):
 
 def test_shared_memory_that_is_gone_is_named(mapped):
     numbers = mapped()
-    packed = pickler.pack({"numbers": numbers}, Live({}, {}.get))
+    packed = pickler.pack({"numbers": numbers}, Live())
     fd = packed.to_memfd(share=True)
     os.truncate(numbers.filename, 10)
     with pytest.raises(Unopened, match="shorter by now") as caught:
@@ -148,7 +148,7 @@ def test_a_parcel_knows_whether_it_shares_what_can_be_written(mapped):
     numbers = mapped()
 
     def shares(**values):
-        return pickler.pack(values, Live({}, {}.get)).shares()
+        return pickler.pack(values, Live()).shares()
 
     assert shares(numbers=numbers)
     assert not shares(read=np.memmap(numbers.filename, "f8", "r"))

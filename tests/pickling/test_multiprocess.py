@@ -46,7 +46,7 @@ class Sent:
     """Values in a parcel, and the notes of the launch."""
 
     def __init__(self, values):
-        live = Live({}, {}.get)
+        live = Live()
         self._packed = pickler.pack(values, live)
         self.notes = live.notes
 
@@ -179,7 +179,7 @@ def test_a_value_and_the_lock_it_was_made_with_stay_one(order):
 @pytest.mark.parametrize("kind", ["Lock", "Event"])
 def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kind):
     one = getattr(FORK, kind)()
-    fd = pickler.pack({"one": one}, Live({}, {}.get)).to_memfd()
+    fd = pickler.pack({"one": one}, Live()).to_memfd()
     del one
     gc.collect()  # and its name with it
     parcel = Parcel(fd)

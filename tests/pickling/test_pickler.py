@@ -23,7 +23,7 @@ from xla_nb.pickling.parcel import Parcel
 
 def live():
     """Nothing of a notebook."""
-    return Live({}, {}.get)
+    return Live()
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.parcel import Parcel
 
 def through(**values):
-    fd = pickling.pack(values, Live({}, {}.get)).to_memfd()
+    fd = pickling.pack(values, Live()).to_memfd()
     return Parcel(fd).open(), os.fstat(fd).st_size
 
 base = torch.arange(10.0)
@@ -257,7 +257,7 @@ again["optimizer"].step()
 print("parametrized:", bool((before != again["layer"].weight).any()))
 
 shared = torch.ones(2).share_memory_()
-sent = pickling.pack({"s": shared, "a": shared.numpy()}, Live({}, {}.get))
+sent = pickling.pack({"s": shared, "a": shared.numpy()}, Live())
 parts = Parcel(sent.to_memfd(share=True)).open()
 parts["s"][0] = 5
 print("shared:", shared[0].item(), parts["a"][0])
@@ -266,7 +266,7 @@ x = torch.ones(2, requires_grad=True)
 (2 * x).sum().backward()
 again, _ = through(x=x, g=x.grad, p=torch.nn.Parameter(torch.ones(1)))
 print("gradient:", again["x"].grad is again["g"], again["g"].tolist(), again["p"].grad)
-live = Live({}, {}.get)
+live = Live()
 pickling.pack({"y": x * 2}, live)
 print("computed:", live.notes)
 print("empty:", tuple(got["empty"].shape))

@@ -17,7 +17,7 @@ MORE_THAN_A_PIPE_HOLDS = 300_000  # bytes
 
 def opened(queue):
     """The queue as a rank has it."""
-    fd = pickler.pack({"queue": queue}, Live({}, {}.get)).to_memfd()
+    fd = pickler.pack({"queue": queue}, Live()).to_memfd()
     try:
         return Parcel(fd).open()["queue"]
     finally:

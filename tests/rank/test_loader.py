@@ -62,7 +62,7 @@ def parcel(monkeypatch):
     opened = []
 
     def parcel(values):
-        opened.append(pickler.pack(values, Live({}, {}.get)).to_memfd())
+        opened.append(pickler.pack(values, Live()).to_memfd())
         monkeypatch.setenv(loader.PARCEL, loader.parcel_path(opened[-1]))
 
     yield parcel

@@ -45,7 +45,7 @@ def cell(**changes):
     fields = {
         "name": "xla_nb_cell_3",
         "label": "Cell In[3]",
-        "parcel": pickler.pack({"n": 41, ARGUMENTS: (1,)}, Live({}, {}.get)),
+        "parcel": pickler.pack({"n": 41, ARGUMENTS: (1,)}, Live()),
         "sections": (Section("Cell In[3]", 1, SOURCE),),
         "entry": "f",
         "sources": {"Cell In[3]": SOURCE},

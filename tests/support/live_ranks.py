@@ -17,6 +17,7 @@ from tests.support.notebook_double import Notebook
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.pickling.definition_table import Definitions
+from xla_nb.pickling.functions_and_classes import Notebook as Names
 from xla_nb.pickling.parcel import Packed, Parcel
 from xla_nb.program.build import Cell, Program, build_live
 from xla_nb.program.module_file import ModuleMap
@@ -44,7 +45,7 @@ class LiveRank:
         """What a cell needs that uses these names of the notebook."""
         mine = {n: one for n, one in held.items() if n not in self.remote and n[:2] != "__"}
         known = self.remote | set(__builtins__) | _ALWAYS  # type: ignore[arg-type]
-        live = LiveUnits(mine, lambda code: None, (), known, tokens=self.sent.tokens)
+        live = LiveUnits(Names(mine, known=known), self.sent.tokens)
         roots = {name: mine[name] for name in names if name in mine}
         return self.sent.pack(roots, live, self.remote)
 

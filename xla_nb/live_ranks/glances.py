@@ -7,6 +7,7 @@ anything else a pickle has to tell.
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable
 from typing import Any
 
 from xla_nb.pickling import code_facts
@@ -22,15 +23,15 @@ class _Unclear(Exception):
     """Only a pickle can tell."""
 
 
-def glance(obj: object, whole: bool) -> list[object] | None:
+def glance(obj: Any, whole: bool) -> list[object] | None:
     """The objects that something consists of, itself included; None if unclear. Of a definition
     these are what it holds only where it is looked at `whole`."""
-    seen: list[object] = []
+    look = _Look()
     try:
-        _see(obj, seen, whole)
+        look.see_whole(obj) if whole else look.see(obj)
     except (_Unclear, RecursionError):
         return None
-    return seen
+    return look.seen
 
 
 def same(before: list[object] | None, now: list[object] | None) -> bool:
@@ -40,64 +41,68 @@ def same(before: list[object] | None, now: list[object] | None) -> bool:
     return all(one is other for one, other in zip(before, now, strict=True))
 
 
-def _see(part: Any, seen: list[object], whole: bool = False) -> None:
-    """Note an object and what it holds; of a definition that something holds, itself alone."""
-    if len(seen) > _MOST:
-        raise _Unclear
-    seen.append(part)
-    kind = type(part)
-    if whole and kind is types.FunctionType:
-        _see_function(part, seen)
-    elif whole and kind is types.CellType:
-        _see(code_facts.content(part), seen)
-    elif whole and issubclass(kind, type):
-        _see_class(part, seen)
-    elif kind not in _STEADY and not issubclass(kind, type):
-        _see_inside(part, kind, seen)
+class _Look:
+    """Notes objects and what they hold; of a definition that something holds, itself alone."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def see(self, part: Any) -> None:
+        if len(self.seen) > _MOST:
+            raise _Unclear
+        self.seen.append(part)
+        kind = type(part)
+        if kind is types.FunctionType and part.__closure__:
+            raise _Unclear
+        if kind not in _STEADY and not issubclass(kind, type):
+            self._see_inside(part, kind)
+
+    def _see_inside(self, part: Any, kind: type) -> None:
+        """Note what a container or a wrapper holds."""
+        if kind in (tuple, list, set, frozenset):
+            self._see_all(part)
+        elif kind is dict or kind is types.MappingProxyType:
+            self._see_pairs(part)
+        elif kind is property:
+            self._see_all(getattr(part, name) for name in _ACCESSORS)
+        elif kind is types.BuiltinFunctionType:  # `[].append` has the list
+            self.see(part.__self__)
+        elif kind in _WRAPPERS:
+            self.see(part.__func__)
+            self._see_pairs(vars(part))
+        elif kind is types.GenericAlias:
+            self.seen.append(part.__origin__)
+            self.see(part.__args__)
+        else:
+            raise _Unclear
+
+    def _see_all(self, parts: Iterable[Any]) -> None:
+        for part in parts:
+            self.see(part)
+        self.seen.append(_END)
+
+    def _see_pairs(self, mapping: Any) -> None:
+        for key, value in mapping.items():
+            self.see(key)
+            self.see(value)
+        self.seen.append(_END)
+
+    def see_whole(self, definition: Any) -> None:
+        if isinstance(definition, types.FunctionType):
+            self.seen += definition, definition.__code__
+            self._see_all(getattr(definition, name) for name in _OF_FUNCTIONS)
+            self._see_pairs(vars(definition))
+        elif type(definition) is type:
+            self._see_class(definition)
+        else:
+            raise _Unclear  # a metaclass may keep what is not in the class
+
+    def _see_class(self, cls: type) -> None:
+        self.seen += cls, cls.__name__, cls.__qualname__, *cls.__bases__, _END
+        for name, part in vars(cls).items():
+            if name != "__slotnames__" and not code_facts.is_made_by_type(cls, part):
+                self.seen.append(name)
+                self.see(part)
 
 
-def _see_inside(part: Any, kind: type, seen: list[object]) -> None:
-    """Note what a container or a wrapper holds."""
-    if kind in (tuple, list, set, frozenset):
-        for one in part:
-            _see(one, seen)
-        seen.append(_END)
-    elif kind is dict or kind is types.MappingProxyType:
-        _see_pairs(part, seen)
-    elif kind is property:
-        for name in _ACCESSORS:
-            _see(getattr(part, name), seen)
-    elif kind is types.BuiltinFunctionType:  # `[].append` has the list
-        _see(part.__self__, seen)
-    elif kind in _WRAPPERS:
-        _see(part.__func__, seen)
-        _see_pairs(vars(part), seen)
-    elif kind is types.GenericAlias:
-        seen.append(part.__origin__)
-        _see(part.__args__, seen)
-    else:
-        raise _Unclear
-
-
-def _see_pairs(mapping: Any, seen: list[object]) -> None:
-    for key, value in mapping.items():
-        _see(key, seen)
-        _see(value, seen)
-    seen.append(_END)
-
-
-def _see_function(function: types.FunctionType, seen: list[object]) -> None:
-    seen += function.__code__, *(function.__closure__ or ()), _END  # cells are units of their own
-    for name in (*code_facts.ATTRIBUTES, "__name__", "__defaults__", "__kwdefaults__"):
-        _see(getattr(function, name), seen)
-    _see_pairs(vars(function), seen)
-
-
-def _see_class(cls: type, seen: list[object]) -> None:
-    if type(cls) is not type:  # a metaclass may keep what is not in the class
-        raise _Unclear
-    seen += cls.__name__, cls.__qualname__, *cls.__bases__, _END
-    for name, part in vars(cls).items():
-        if name != "__slotnames__" and not code_facts.is_made_by_type(cls, part):
-            seen.append(name)
-            _see(part, seen)
+_OF_FUNCTIONS = *code_facts.ATTRIBUTES, "__name__", "__defaults__", "__kwdefaults__"

@@ -5,13 +5,12 @@ A unit whose very objects are those of last time is not pickled again.
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,12 +19,12 @@ from xla_nb.live_ranks.array_memory import Memory
 from xla_nb.live_ranks.glances import glance, same
 from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, UnitPickler
 from xla_nb.pickling import code_facts, module_objects, own_modules
+from xla_nb.pickling.functions_and_classes import Met
 from xla_nb.pickling.parcel import Packed, merged
 from xla_nb.pickling.pickler import packed
 
-#: A name, the token of a definition, or what is set in a module; and what belongs to none.
-Key: TypeAlias = str | int | own_modules.Key | None
-REST: Key = None  # what the cell's source reads of modules
+#: A name, the token of a definition, or what is set in a module.
+Key: TypeAlias = str | int | own_modules.Key
 
 
 @dataclass
@@ -34,9 +33,8 @@ class Unit:
 
     `digest` is that of its pickle but for `memory`, the arrays' and tensors'. `glanced` are the
     objects that it consists of, if these alone tell whether it changed, together with `modules`.
-    `refers` are the definitions in it by token, `names` those that it uses, `labels` those of the
-    cells that its code is from, `uses` what it leads to in modules. `itself` gives the value, if
-    another that is equal would not do: one that was made anew.
+    `refers` are the definitions in it by token, `met` what was met in it. `itself` gives the value,
+    if another that is equal would not do: one that was made anew.
     """
 
     digest: bytes
@@ -44,10 +42,8 @@ class Unit:
     glanced: list[object] | None
     modules: tuple[object, ...]
     refers: Mapping[int, Any]
-    names: Set[str]
-    labels: Set[str]
+    met: Met
     shares: sharing.Parts
-    uses: own_modules.Uses
     itself: Callable[[], object]
     links: sharing.Links = frozenset()
 
@@ -73,18 +69,20 @@ class Look:
     def at(self, names: Mapping[str, object], others: Mapping[Key, object]) -> dict[Key, Unit]:
         """All that these names lead to, which the cell needs, and then that of `others`, which
         ranks have: what is missing there, or no magic of ranks, is not for this cell to tell."""
-        live = self._live
-        self._units[REST] = self._pickled(live.rest(), {})
+        live, met = self._live, self._live.met
         self._reach(names)
-        self.reads = frozenset().union(*(unit.names for unit in self._units.values()))
-        absent, shell = dict(live.absent), list(live.shell)
+        self.reads = {name for name, code in met.names.items() if code}
+        needed = {name: list(code) for name, code in met.names.items()}
         self._reach({name: one for name, one in others.items() if name not in self.objects}, True)
-        live.absent, live.shell = absent, shell
+        there = (n for n in met.names if n in live.notebook.values or n in live.notebook.newer)
+        met.names = {**{name: [] for name in there}, **needed}
         return self._units
 
     def _reach(self, keys: Mapping[Any, object], spare: bool = False) -> None:
         """Look at all that these lead to; `spare`: they need not be sent."""
-        self._live.used.update({key: one for key, one in keys.items() if type(key) is str})
+        for name in keys:
+            if isinstance(name, str):
+                self._live.met.names.setdefault(name, [])
         self._todo.update(keys)
         while self._todo or self._has_more():
             key = next(iter(self._todo))
@@ -98,67 +96,40 @@ class Look:
                 elif spare and isinstance(key, str):
                     self.lost[key] = problem
                 else:
+                    name = key if isinstance(key, str) else obj.__qualname__
+                    self._live.writing = name, obj
                     raise
                 continue
-            self._live.uses.take(unit.uses)
-            for token, definition in unit.refers.items():
-                if token not in self.objects and not isinstance(definition, enum.Enum | dict):
-                    self._todo.setdefault(token, definition)
+            self._live.met.take(unit.met)
+            self._todo.update((t, one) for t, one in unit.refers.items() if t not in self.objects)
             if isinstance(obj, type):
-                self._live.used.update((one.__name__, one) for one in self._live.subclasses(obj))
+                for one in self._live.subclasses(obj):
+                    self._live.met.names.setdefault(one.__name__, [])
 
     def _has_more(self) -> bool:
         """Whether something came up that was not looked at yet; it is to be looked at next."""
-        self._todo.update(self._named())
+        self._todo.update(self._not_seen(self._live.names_met()))
         if not self._todo:
-            self._todo.update(self._in_modules())
+            self._todo.update(self._not_seen(self._live.in_modules()))
         return bool(self._todo)
 
-    def _in_modules(self) -> dict[Key, object]:
-        """What is to be set in modules, and was not looked at yet."""
-        return {key: one for key, one in self._live.in_modules().items() if key not in self.objects}
-
-    def _named(self) -> Iterator[tuple[str, object]]:
-        """Names that came up, of code and of definitions."""
-        for name, value in (self._live.used | self._live.named).items():
-            if name not in self.objects and self._live.holds(name):
-                yield name, value
+    def _not_seen(self, found: Mapping[Any, object]) -> dict[Key, object]:
+        return {key: one for key, one in found.items() if key not in self.objects}
 
     def _unit(self, key: Key, obj: Any) -> Unit:
-        is_definition = isinstance(key, int)
-        glanced = glance(obj, is_definition)
+        glanced = glance(obj, whole=isinstance(key, int))
         before = self._before.get(key)
         again = module_objects.of_this_process().again[key[0]] if isinstance(key, tuple) else 0
-        if before is not None and same(before.glanced, glanced):
-            if is_definition:
-                self._live.look_again(obj, before.names)
-                self._live.seen |= before.labels
-            if before.modules == (*self._modules(before.names), again):
-                return before
+        if (
+            before is not None
+            and same(before.glanced, glanced)
+            and before.modules == (*self._modules(before.met), again)
+        ):
+            return before
         live = self._live.part_of({key: obj} if isinstance(key, int) else {}, EVERYTHING)
         live.sets = {key: obj} if isinstance(key, tuple) else {}
-        values = {key: obj} if isinstance(key, str) else {}
-        is_value = not (is_definition or code_facts.is_ready(obj))
-        return self._pickled(live, values, glanced, again, _itself(obj if is_value else None))
-
-    def _modules(self, names: Set[str]) -> tuple[object, ...]:
-        """The modules that code uses by these names, and how many there are: those inside packages
-        may have been imported since."""
-        held = ((self._live.value(name)) for name in sorted(names) if self._live.holds(name))
-        found = tuple(one for one in held if isinstance(one, types.ModuleType))
-        return (*found, len(sys.modules)) if found else ()
-
-    def _pickled(
-        self,
-        live: LiveUnits,
-        values: dict[str, object],
-        glanced: list[object] | None = None,
-        again: int = 0,
-        itself: Callable[[], object] = lambda: None,
-    ) -> Unit:
-        made = packed(values, live, UnitPickler)
+        made = packed({key: obj} if isinstance(key, str) else {}, live, UnitPickler)
         self._alive.append(made)
-        self._live.take(live)
         objects = sharing.changeable(made.writer.memo.copy(), made.writer.of_modules)
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
@@ -168,18 +139,25 @@ class Look:
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())
         digest.update(json.dumps(_reloads(made)).encode())
+        is_constant = isinstance(key, int) or code_facts.is_ready(obj)
         return Unit(
             digest=digest.digest(),
             memory=memory,
             glanced=glanced,
-            modules=(*self._modules(live.names), again),
+            modules=(*self._modules(live.met), again),
             refers=live.refers,
-            names=live.names,
-            labels=live.seen,
-            shares=sharing.Parts(objects, pieces),
-            uses=live.uses,
-            itself=itself,
+            met=live.met,
+            shares=sharing.Parts(objects | dict.fromkeys(live.namespaces, 0), pieces),
+            itself=_itself(None if is_constant else obj),
         )
+
+    def _modules(self, met: Met) -> tuple[object, ...]:
+        """The modules that code uses, and how many there are: those inside packages may have been
+        imported since."""
+        book = self._live.notebook
+        held = (book.values[name] for name in sorted(met.names) if book.holds(name))
+        found = tuple(one for one in held if isinstance(one, types.ModuleType))
+        return (*found, len(sys.modules)) if found else ()
 
 
 def _itself(value: object) -> Callable[[], object]:

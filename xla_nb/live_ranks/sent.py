@@ -14,7 +14,7 @@ from typing import Any
 
 from xla_nb.live_ranks import sharing
 from xla_nb.live_ranks.array_memory import SentMemory
-from xla_nb.live_ranks.looking import REST, Key, Look, Unit
+from xla_nb.live_ranks.looking import Key, Look, Unit
 from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Tokens, UnitPickler
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import code_facts, module_objects, own_modules, refusals
@@ -31,7 +31,6 @@ class _Staged:
     units: dict[Key, Unit]
     sent: set[Key]
     written: set[int]
-    used: Set[int]
     dropped: set[int]
     gone: set[str]
     put: set[own_modules.Key]
@@ -109,6 +108,9 @@ class Sent:
         """
         module_objects.of_this_process().look()
         self._staged, self.notes = None, []
+        ended = self.tokens.ended()
+        self._dropped |= ended & self._on_ranks
+        self._on_ranks -= ended
         deleted, self._deleted = self._deleted, set()
         for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
             self._units.pop(name, None)
@@ -121,8 +123,8 @@ class Sent:
         self._tell_of_lost(look)
         sent = self._to_send(units)
         gone = {key for key in self._units if type(key) is str and key not in units}
-        gone = {name for name in gone if not (name in remote or live.is_newer(name))}
-        final = live.rest() if REST in sent else live.part_of({}, ())
+        gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
+        final = live.part_of({}, ())
         final.sends = {key: look.objects[key] for key in sorted(k for k in sent if type(k) is int)}
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
@@ -133,15 +135,11 @@ class Sent:
         live.notes |= final.notes
         parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
         self.names = {key for key in sent if type(key) is str}
-        refers = final.refers | {
-            t: one for unit in units.values() for t, one in unit.refers.items()
-        }
         self._staged = _Staged(
             parcel,
             units,
             sent,
             final.written,
-            set(refers) | {key for key in units if type(key) is int},
             set(self._dropped),
             gone,
             {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
@@ -158,12 +156,10 @@ class Sent:
         for key in staged.sent:
             staged.units[key].memory.keep(memory)
         self._units = staged.units
-        lost = self.tokens.only(staged.used)
         self._awaited |= staged.gone
         self._awaited.difference_update(key for key in staged.units if type(key) is str)
         self._on_ranks |= staged.written
-        self._dropped = (self._dropped - staged.dropped) | (lost & self._on_ranks)
-        self._on_ranks -= lost
+        self._dropped -= staged.dropped
         self._set_last = staged.put
         self._imported |= staged.imports
 
@@ -171,8 +167,9 @@ class Sent:
         """What the notebook has by now under the names of which ranks have values, or want some,
         also in its own modules."""
         known = {key for key in self._units if type(key) is str} | self._awaited
+        book = live.notebook
         found: dict[Key, object] = {
-            n: live.value(n) for n in sorted(known.difference(remote)) if live.holds(n)
+            n: book.values[n] for n in sorted(known.difference(remote)) if book.holds(n)
         }
         return found | own_modules.known(self._set, self._imported)
 

@@ -20,7 +20,7 @@ Links: TypeAlias = frozenset[tuple[Hashable, Any, Hashable]]
 
 _FIXED: set[type] = {
     *(*code_facts.PLAIN, types.FunctionType, types.ModuleType, types.BuiltinFunctionType),
-    *(types.CellType, types.GenericAlias, types.MappingProxyType, Call, range, slice),
+    *(types.GenericAlias, types.MappingProxyType, Call, range, slice),
     *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time, datetime.timezone),
 }
 #: Of libraries: that they are the same object, nobody can tell.

@@ -1,25 +1,27 @@
-"""The definitions that live ranks hold of the notebook's, by their tokens.
+"""The classes and functions that live ranks hold of the notebook's, by their tokens.
 
-A token stands for a function, a class, a closure's variable or such as long as the notebook has it:
-what is sent later refers to the same one on the ranks, and one that was changed in place is filled
-anew. A pickle names the functions here; an Unpickler has those of its ranks' table for them.
+A token stands for one as long as the notebook has it: what is sent later refers to the same one on
+the ranks, and one that was changed in place is filled anew. A pickle names the functions here;
+an Unpickler has those of its ranks' table for them.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts, rebuild
-from xla_nb.pickling.rebuild import EMPTY
+
+#: Of an enum's member the token of its class and its name.
+Token: TypeAlias = int | tuple[int, str]
 
 
 class Definitions:
     """A table that lives as long as the ranks do."""
 
     def __init__(self) -> None:
-        self._made: dict[int, Any] = {}
+        self._made: dict[Token, Any] = {}
 
     def __len__(self) -> int:
         return len(self._made)
@@ -28,29 +30,29 @@ class Definitions:
         """What a pickle of this table calls by a name of this module's."""
         own: dict[str, Callable[..., Any]] = {
             made.__name__: self._make,
-            found.__name__: self._find,
+            found.__name__: self._made.__getitem__,
             dropped.__name__: self._drop,
         }
         return own[name] if name in own else globals()[name]
 
-    def _make(self, token: int, make: Callable[..., Any], *args: Any) -> Any:
+    def _make(self, token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
         if token not in self._made:
-            self._made[token] = make(*args)
-        elif make is rebuild.new_function:
-            _renew_function(self._made[token], *args)
+            self._made[token] = make(*arguments)
         elif make is rebuild.new_class:
-            _renew_class(self._made[token], *args)
+            _renew_class(self._made[token], *arguments)
+        elif make is rebuild.new_function:
+            _renew_function(self._made[token], *arguments)
         return self._made[token]
 
-    def _find(self, token: int) -> Any:
-        return self._made[token]
-
-    def _drop(self, tokens: Iterable[int]) -> None:
+    def _drop(self, tokens: Collection[int]) -> None:
         for token in tokens:
             self._made.pop(token, None)
+        members = [one for one in self._made if isinstance(one, tuple) and one[0] in tokens]
+        for one in members:
+            del self._made[one]
 
 
-def made(token: int, make: Callable[..., Any], *args: Any) -> Any:
+def made(token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
     """The definition of a token; the first time what the call makes."""
     raise LookupError("this pickle is for live ranks")
 
@@ -60,7 +62,7 @@ def found(token: int) -> Any:
     raise LookupError("this pickle is for live ranks")
 
 
-def dropped(tokens: Iterable[int]) -> None:
+def dropped(tokens: Collection[int]) -> None:
     """No longer hold what the notebook has no more."""
     raise LookupError("this pickle is for live ranks")
 
@@ -71,9 +73,7 @@ def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:
         globals_.pop(name, None)
 
 
-def _renew_function(
-    function: types.FunctionType, code: types.CodeType, _: object, name: str, closure: object
-) -> None:
+def _renew_function(function: Any, code: types.CodeType, _: object, name: str, *__: object) -> None:
     function.__code__, function.__name__ = code, name
 
 
@@ -104,11 +104,3 @@ def refill_class(cls: type, state: Mapping[str, Any]) -> None:
         if name not in kept and not code_facts.is_made_by_type(cls, part):
             type.__delattr__(cls, name)
     rebuild.fill_class(cls, state)
-
-
-def refill_cell(cell: types.CellType, value: object) -> None:
-    """Let a closure's variable have this value, or none."""
-    if value is not EMPTY:
-        cell.cell_contents = value
-    elif code_facts.content(cell) is not EMPTY:
-        del cell.cell_contents

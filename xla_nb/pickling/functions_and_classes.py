@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import abc
 import collections
-import contextlib
 import enum
 import functools
 import gc
-import numbers
-import os
+import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Container, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
@@ -42,55 +40,87 @@ from xla_nb.pickling.rebuild import EMPTY, NOT_YET, Call
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
 
 
+class Notebook(NamedTuple):
+    """What pickles ask of the notebook.
+
+    `values` are its names, `labelled` gives a cell's code under the label of the cell, `newer` are
+    the names whose definition travels as source, and `known` those that every module has.
+    """
+
+    values: Mapping[str, object] = {}
+    labelled: Callable[[types.CodeType], types.CodeType | None] = lambda code: None
+    newer: Container[str] = ()
+    known: Container[str] = ()
+
+    def holds(self, name: str) -> bool:
+        """Whether the notebook's value of a name is what ranks are to see."""
+        return name in self.values and name not in self.newer
+
+
+#: For what is none of a notebook's.
+NO_NOTEBOOK = Notebook()
+
+
+class Met:
+    """What is met while things are pickled.
+
+    names        of globals that code has, each with the code
+    definitions  functions, caches and classes that are sent as they are
+    labels       of the cells that code is from
+    uses         the modules that all this leads to, and the names that code has
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, list[types.CodeType]] = {}
+        self.definitions: dict[int, Any] = {}
+        self.labels: set[str] = set()
+        self.uses = own_modules.Uses()
+
+    def take(self, other: Met) -> None:
+        """Add what was met elsewhere."""
+        for name, code in other.names.items():
+            self.names.setdefault(name, []).extend(code)
+        self.definitions |= other.definitions
+        self.labels |= other.labels
+        self.uses.take(other.uses)
+
+
 class Live:
     """Reduces functions and classes of the notebook, and what is made of them.
 
-    `held` are the notebook's names, `labelled` gives a cell's code under the label of the cell,
-    `newer` the names whose definition travels as source, and `known` those that every module has;
-    `source` follows what else is sent.
-    Unless it `joins` the module that it is opened in, functions have globals of their own, which
-    they share. A pickle collects
+    Names are no part of a function: `names_met` gives those that are to be sent as well; only one
+    that data leads to `carries` those that are constants and code, which data may need. Unless it
+    `joins` the module that it is opened in, functions have globals of their own, which they share.
+    `source` follows what else is sent. A pickle collects
 
-    used      the names that functions use, with their values
-    wanted    those of `newer` that functions use
-    absent    names that nothing binds, with the code that uses them; `assigned` are those that a
-              function assigns
-    named     the definitions that the notebook has under their own name
-    outdated  names of `newer` whose former definition is sent
-    shell     code with IPython's syntax
+    met       what it has met
+    writing   the name and the value that it is at
     notes     sentences for the user
-    later     what is filled in after all code is there, and the name of what holds it: while a
-              pickle is opened, instances are hashed, compared and given their state by their
-              classes' own methods
+    later     what is filled in after all code is there, after what holds it and the name of that,
+              since instances are hashed, compared and given their state by their classes' methods
+              while a pickle is opened
     kin       subclasses of what is sent, which the notebook has under their names, if
               `asks_for_more`
-    seen      labels of the cells that code is from
     owned     what modules hold
-    uses      the modules that all this leads to, and the names that code has
     imports   of the user's own modules, by which ranks have what the notebook has; those that they
               have `imported` by earlier pickles count whatever the files say now
     """
 
     def __init__(
         self,
-        held: Mapping[str, object],
-        labelled: Callable[[types.CodeType], types.CodeType | None],
-        newer: Container[str] = (),
-        known: Container[str] = (),
+        notebook: Notebook = NO_NOTEBOOK,
         owned: OwnedByModules | None = None,
         joins: bool = True,
         source: Callable[[own_modules.Uses], None] = lambda uses: None,
     ) -> None:
         self.owned = OwnedByModules() if owned is None else owned
         self.asks_for_more = True
-        self._held = held
-        self._labelled = labelled
-        self._newer = newer
-        self._known = known
+        self.carries = False
+        self.notebook = notebook
         self._main = vars(sys.modules["__main__"]) if joins else None
         self._own = Call(rebuild.namespace, ())
         self._modules: dict[str, Call] = {}
-        self._other: dict[int, Any] = {}
+        self._other: dict[int, dict[str, Any]] = {}
         self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
@@ -100,36 +130,97 @@ class Live:
 
     def begin(self) -> None:
         """Forget what an earlier attempt to pickle has collected."""
-        self.used: dict[str, object] = {}
-        self.wanted: set[str] = set()
-        self.absent: dict[str, types.CodeType] = {}
-        self.named: dict[str, object] = {}
-        self.assigned: set[str] = set()
-        self.outdated: set[str] = set()
-        self.shell: list[types.CodeType] = []
+        self.met = Met()
+        self.writing: tuple[str, object] = "", None
         self.notes: set[str] = set()
-        self.later: list[tuple[str, Call]] = []
+        self.later: list[tuple[str, object, Call]] = []
         self.kin: list[type] = []
-        self.seen: set[str] = set()
         self.imports: set[own_modules.Import] = set()
-        self.uses = own_modules.Uses()
-        self._looked_at = self.uses.size
-        self._source(self.uses)
+        self._looked_at = self.met.uses.size
+        self._told = 0, 0  # names and definitions
+        self._source(self.met.uses)
+
+    # What follows from what was met
+
+    @property
+    def used(self) -> dict[str, object]:
+        """The names that code has, with the notebook's values."""
+        held = self.notebook.values
+        return {name: held[name] for name in self.met.names if self.notebook.holds(name)}
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The definitions that the notebook has under their own name."""
+        own = ((_name(one), one) for one in self.met.definitions.values())
+        return {name: one for name, one in own if self._is_named(name, one)}
+
+    def _is_named(self, name: str, definition: object) -> bool:
+        held = self.notebook
+        return held.holds(name) and held.values[name] is definition
+
+    @property
+    def wanted(self) -> set[str]:
+        """The names that code has whose definition travels as source."""
+        return {name for name in self.met.names if name in self.notebook.newer}
+
+    @property
+    def outdated(self) -> set[str]:
+        """The names of these whose former definition is sent."""
+        held = self.notebook
+        return {
+            name
+            for one in self.met.definitions.values()
+            if (name := _name(one)) in held.newer
+            and (held.values.get(name) is one or _is_a_former_class(one))
+        }
+
+    @property
+    def absent(self) -> dict[str, types.CodeType]:
+        """Names that nothing binds, with the code that uses them."""
+        there = self.notebook
+        return {
+            name: code[0]
+            for name, code in self.met.names.items()
+            if code and not (name in there.newer or name in there.values or name in there.known)
+        }
+
+    @property
+    def assigned(self) -> set[str]:
+        """Those of these that a function assigns."""
+        names = self.met.names
+        return {n for n in self.absent if any(code_facts.assigns(code, n) for code in names[n])}
+
+    @property
+    def shell(self) -> list[types.CodeType]:
+        """Code with IPython's syntax."""
+        return self.met.names.get("get_ipython", [])
+
+    def names_met(self) -> dict[str, object]:
+        """Names that are to be sent and were not told yet, with the notebook's values."""
+        if not self.asks_for_more:
+            return {}
+        names, definitions = self._told
+        fresh = itertools.islice(self.met.definitions.values(), definitions, None)
+        own = (_name(one) for one in fresh if self._is_named(_name(one), one))
+        found = [*itertools.islice(self.met.names, names, None), *own]
+        self._told = len(self.met.names), len(self.met.definitions)
+        held = self.notebook
+        return {name: held.values[name] for name in found if held.holds(name)}
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
         """What is to be set in modules by all that was collected; nothing if nothing has come to
         that since this was asked."""
-        if self.uses.size == self._looked_at:
+        if self.met.uses.size == self._looked_at:
             return {}
-        self._looked_at = self.uses.size
-        found = self.uses.found(self.imported)
+        self._looked_at = self.met.uses.size
+        found = self.met.uses.found(self.imported)
         self.notes |= found.notes
         self.imports |= found.imports
         return found.values
 
     def anew(self) -> Live:
         """For another pickle of the same notebook's."""
-        return Live(self._held, self._labelled, self._newer, self._known, self.owned)
+        return Live(self.notebook, self.owned)
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
@@ -138,7 +229,7 @@ class Live:
             by_name = by_reference.reduced(obj, self.notes)
             if by_name is None:
                 return self._definition(obj)
-            self.uses.add(obj)
+            self.met.uses.add(obj)
             return by_name
         if issubclass(kind, enum.Enum):
             return self._member(obj) if code_facts.is_made_here(kind) else NotImplemented
@@ -152,7 +243,7 @@ class Live:
         if kind in _VIEWS:
             return _dict_view(self, obj)
         if issubclass(kind, types.ModuleType):
-            self.uses.add(obj)
+            self.met.uses.add(obj)
             by_name = by_reference.reduced_module(obj)
             if by_name is not NotImplemented:
                 return by_name
@@ -172,63 +263,64 @@ class Live:
     # Functions
 
     def _function(self, function: types.FunctionType) -> Any:
+        self.met.definitions[id(function)] = function
         closure = function.__closure__ or ()
         used, contents = self._globals_used(function), list(map(code_facts.content, closure))
+        globals_ = self._globals_of(function)
+        carried = used if id(function.__globals__) in self._other else self._carried(used)
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
-            "globals": self._globals_sent(function, used),
+            "globals": self._ready(function, rebuild.fill_globals, carried, globals_),
             "closure": tuple(
-                self._fill_content(function, *pair) for pair in zip(closure, contents, strict=True)
+                self._content(function, *pair) for pair in zip(closure, contents, strict=True)
             ),
             "attributes": {name: getattr(function, name) for name in code_facts.ATTRIBUTES}
-            | self._ready(rebuild.fill_attributes, function, defaults),
+            | self._ready(function, rebuild.fill_attributes, defaults),
             "dict": dict.fromkeys(vars(function), NOT_YET)
-            | self._ready(rebuild.fill_attributes, function, vars(function)),
-            "bound": self._bound(function),
+            | self._ready(function, rebuild.fill_attributes, vars(function)),
             "submodules": cloudpickle._find_imported_submodules(
                 function.__code__, [*used.values(), *contents]
             ),
         }
-        made = (function.__code__, self._globals_of(function), function.__name__, closure or None)
+        made = (function.__code__, globals_, function.__name__, closure or None)
         return rebuild.new_function, made, state, None, None, rebuild.fill_function
 
-    def _globals_sent(
-        self, function: types.FunctionType, used: Mapping[str, object]
-    ) -> dict[str, Any]:
-        """Those that are there as soon as the function is."""
-        return self._ready(rebuild.fill_globals, self._globals_of(function), used)
+    def _carried(self, used: Mapping[str, object]) -> dict[str, object]:
+        """Constants and code of these names, for a function of what is opened before they are."""
+        if not self.carries:
+            return {}
+        wanted = (name for name in used if self.notebook.holds(name))
+        return {n: used[n] for n in wanted if code_facts.holds_what_is_ready(used[n])}
 
     def _ready(
         self,
+        holder: Any,
         fill: Callable[..., None],
-        target: object,
         wanted: Mapping[str, Any],
+        target: object = None,
         is_ready: Callable[[str, object], bool] = lambda _, part: code_facts.holds_what_is_ready(
             part
         ),
     ) -> dict[str, Any]:
-        """Those that can be there at once; the others are filled in later."""
+        """Those that can be there at once; the others are filled into `holder`, or into another
+        `target` of its, later."""
         now = {name: part for name, part in wanted.items() if is_ready(name, part)}
         if len(now) < len(wanted):
             late = {name: part for name, part in wanted.items() if name not in now}
-            if fill is rebuild.fill_globals:
-                self._fill_globals(target, late)
-            else:
-                self._fill(target, fill, late)
+            self._fill(holder, fill, late, target)
         return now
 
-    def _fill(self, holder: Any, fill: Callable[..., None], late: object) -> None:
-        self.later.append((holder.__qualname__, Call(fill, (holder, late))))
+    def _fill(
+        self, holder: Any, fill: Callable[..., None], late: object, target: object = None
+    ) -> None:
+        call = Call(fill, (holder if target is None else target, late))
+        self.later.append((holder.__qualname__, holder, call))
 
-    def _fill_globals(self, globals_: object, late: Mapping[str, object]) -> None:
-        for name, value in late.items():
-            self.later.append((name, Call(rebuild.fill_globals, (globals_, {name: value}))))
-
-    def _fill_content(self, function: Any, cell: types.CellType, content: object) -> object:
+    def _content(self, function: Any, cell: types.CellType, content: object) -> object:
+        """What a closure's variable has at once."""
         if code_facts.holds_what_is_ready(content):
             return content
-        fill = Call(rebuild.fill_cell, (cell, content))
-        self.later.append((function.__qualname__, fill))
+        self._fill(function, rebuild.fill_cell, content, cell)
         return EMPTY
 
     def _globals_of(self, function: types.FunctionType) -> Any:
@@ -243,51 +335,29 @@ class Live:
 
     def _globals_used(self, function: types.FunctionType) -> dict[str, object]:
         """The globals that the code names, where it does not find them in its module."""
-        place = self._globals_of(function)
-        names = [*cloudpickle._extract_code_globals(function.__code__)]
-        names += [
-            n for n in code_facts.softly_named(function) if n in self._held and n not in names
-        ]
+        place, code = self._globals_of(function), function.__code__
+        held = self.notebook.values if place is self._own else function.__globals__
+        names = [*cloudpickle._extract_code_globals(code)]
+        soft = (n for n in code_facts.softly_named(function) if n in self.notebook.values)
+        names += [name for name in soft if name not in names]
         if place is self._own:
-            return {name: self.used[name] for name in names if self._uses(name, function)}
-        if id(function.__globals__) not in self._other:  # a module's
+            for name in names:
+                self.met.names.setdefault(name, []).append(code)
+        elif id(function.__globals__) not in self._other:  # a module's
             return {}
-        return {name: function.__globals__[name] for name in names if name in function.__globals__}
+        return {name: held[name] for name in names if name in held}
 
-    def _uses(self, name: str, function: types.FunctionType) -> bool:
-        """Whether the notebook's value of this name is sent with the function."""
-        if name in self._newer:
-            self.wanted.add(name)
-        elif name in self._held:
-            self.used[name] = self._held[name]
-            return True
-        elif name == "get_ipython":
-            self.shell.append(function.__code__)
-        elif name not in self._known:
-            self.absent.setdefault(name, function.__code__)
-            if code_facts.assigns(function.__code__, name):
-                self.assigned.add(name)
-        return False
-
-    def _bound(self, definition: Any) -> Call | None:
-        name = definition.__name__
-        if self._held.get(name, EMPTY) is not definition:
-            former = isinstance(definition, type) and definition.__qualname__ == name
-            if former and name in self._newer and definition.__module__ == "__main__":
-                self.outdated.add(name)
-            return None
-        if name in self._newer:
-            self.outdated.add(name)
-            return None
-        self.named[name] = definition
-        return self._own
+    @property
+    def namespaces(self) -> Iterable[int]:
+        """Of those that are no module's, their ids."""
+        return self._other.keys()
 
     def _code(self, code: types.CodeType) -> Any:
-        self.uses.of_code(code)
-        labelled = self._labelled(code)
+        self.met.uses.of_code(code)
+        labelled = self.notebook.labelled(code)
         if labelled is None:
             return NotImplemented
-        self.seen.add(labelled.co_filename)
+        self.met.labels.add(labelled.co_filename)
         return cloudpickle._code_reduce(labelled)
 
     def _cell(self, _: types.CellType) -> Any:
@@ -296,6 +366,7 @@ class Live:
     # Classes
 
     def _class(self, cls: type) -> Any:
+        self.met.definitions[id(cls)] = cls
         content = {
             n: part for n, part in vars(cls).items() if not code_facts.is_made_by_type(cls, part)
         }
@@ -308,39 +379,24 @@ class Live:
             content.pop("_abc_impl", None)
             registered = _registered(cls)
         given["__qualname__"] = cls.__qualname__
-        hinted = (n for n in code_facts.in_hints(cls) if n in self._held and n not in self._newer)
-        soft = {name: self._held[name] for name in hinted}
-        self.used |= soft
-        if soft:  # names in annotations that are text
-            self._fill_globals(self._own, soft)
+        for name in code_facts.in_hints(cls):  # names in annotations that are text
+            if self.notebook.holds(name):
+                self.met.names.setdefault(name, [])
         extending: list[type] = type.__subclasses__(cls) if self.asks_for_more else []
         self.kin += (one for one in extending if self._is_current(one))
         state = {
             "dict": dict.fromkeys(content, NOT_YET)  # in order, which filling in later keeps
-            | self._ready(rebuild.fill_attributes, cls, content, code_facts.is_ready_in_class),
+            | self._ready(
+                cls, rebuild.fill_attributes, content, is_ready=code_facts.is_ready_in_class
+            ),
             "registered": registered,
-            "registered_with": self._registrations.get(cls, []),
-            "bound": self._bound(cls),
         }
         made = (type(cls), cls.__name__, cls.__bases__, given)
         return rebuild.new_class, made, state, None, None, rebuild.fill_class
 
-    @functools.cached_property
-    def _registrations(self) -> dict[type, list[type]]:
-        """The abstract classes of modules with which classes are registered."""
-        named = [one for one in self._held.values() if _is_abstract(one)]
-        found = collections.defaultdict[type, list[type]](list)
-        for one in dict.fromkeys([*_ABSTRACT, *named]):
-            for cls in () if code_facts.is_made_here(one) else _registered(one):
-                found[cls].append(one)
-        return found
-
     def _is_current(self, cls: type) -> bool:
         """Whether the notebook has the class under its name, not only a former cell's."""
-        name = cls.__name__
-        return (
-            self._held.get(name) is cls and name not in self._newer and code_facts.is_made_here(cls)
-        )
+        return self._is_named(cls.__name__, cls) and code_facts.is_made_here(cls)
 
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)
@@ -392,13 +448,13 @@ class Live:
     def _cache(self, cache: Any) -> Any:
         by_name = by_reference.reduced_cache(cache, self.notes)
         if by_name is not None:
-            self.uses.add(cache)
+            self.met.uses.add(cache)
             return by_name
+        self.met.definitions[id(cache)] = cache
         about = cache.cache_parameters()
         state = {
             "function": cache.__wrapped__,
             "dict": {n: value for n, value in vars(cache).items() if n != "cache_parameters"},
-            "bound": self._bound(cache),
         }
         if results := code_facts.results(cache):
             self._fill(cache, rebuild.fill_results, results)
@@ -413,23 +469,19 @@ def _weak(_: Live, ref: Any) -> Any:
     return weak.reduced(ref)
 
 
-def _is_abstract(value: object) -> TypeGuard[type]:
-    return issubclass(type(value), abc.ABCMeta)
+def _name(definition: object) -> str:
+    return getattr(definition, "__name__", "")  # a cache around a partial has none
+
+
+def _is_a_former_class(definition: Any) -> bool:
+    is_top = isinstance(definition, type) and definition.__qualname__ == definition.__name__
+    return is_top and definition.__module__ == "__main__"
 
 
 def _registered(cls: type) -> list[type]:
     """The classes registered with an abstract one, in no order."""
     refs = abc._get_dump(cls)[0]  # type: ignore[attr-defined]
     return [found for ref in refs if (found := ref()) is not None]
-
-
-#: Python's own abstract classes that the user's are registered with: these do not name them.
-_ABSTRACT = [
-    one
-    for module in (collections.abc, numbers, contextlib, os)
-    for one in vars(module).values()
-    if _is_abstract(one)
-]
 
 
 def _dict_view(_: Live, view: Any) -> Any:

@@ -262,10 +262,10 @@ class Parcel:
     ) -> dict[str, object]:
         """The values by name. Raises Unopened, and Malformed where there are none.
 
-        Functions of the notebook get `namespace` as their globals; `resolve` finds names of
-        ``__main__``. Either is this process's own by default. `table`: that of live ranks, for a
-        parcel of `units`, whose values are put into the namespace as they are made, since those
-        made later may need them; never over the names `but`, which are the ranks' own.
+        Functions of the notebook get `namespace` as their globals, into which values are put as
+        they are made, since those made later may need them; never over the names `but`, which are
+        the ranks' own. `resolve` finds names of ``__main__``. Either is this process's own by
+        default. `table`: that of live ranks, which have been sent classes before.
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
@@ -283,7 +283,7 @@ class Parcel:
                 raise Unopened(name, problem) from problem
             if not late:
                 values[name] = value
-                if table is not None and namespace is not None and name not in but:
+                if namespace is not None and name not in but:
                     namespace[name] = value
         if namespace is not None:
             namespace.update(own)  # also those that it unbinds

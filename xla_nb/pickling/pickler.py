@@ -207,14 +207,22 @@ class LivePickler(Pickler):
         self._containers: dict[int, list[Call]] = {}  # what gives those that pickle writes itself
         self._ids = live.owned.ids
         self._set: set[own_modules.Key] = set()
+        self._names: set[str] = set()  # those that were written or are in one of these
+        self._code: dict[str, object] = {}
+        self._data: dict[str, object] = {}
 
     def write(self, values: dict[str, object]) -> None:
-        """Code before the data whose methods it is."""
+        """Names and what follows from them: code and constants, what that holds, and then the data
+        whose methods it is."""
         self.write_definitions()
-        code = {name: value for name, value in values.items() if code_facts.is_ready(value)}
-        super().write(code)
-        self._write_all({})
-        self._write_all({n: value for n, value in values.items() if n not in code})
+        self._take(values)
+        while self._code or self._write_late() or self._data:
+            todo = self._code or self._data
+            self._live.carries = todo is self._data
+            if todo:
+                name = next(iter(todo))
+                self.part(name, todo.pop(name))
+            self._take(self.names_met())
         for obj in [one for one in self.met.values() if type(one) not in _BARE]:
             owned = self._live.owned.of(obj, self._can_be_sent)
             if owned is not None and owned.make is None:
@@ -222,29 +230,42 @@ class LivePickler(Pickler):
                 self.part(str(owned.place), call, late=True)
         self.have_keys_checked()
 
+    def part(self, name: str, value: object, late: bool = False) -> None:
+        self._live.writing = name, value
+        super().part(name, value, late)
+
     def write_definitions(self) -> None:
         """Those that are sent whether or not a value refers to them."""
 
-    def _write_all(self, values: dict[str, object]) -> None:
-        """These and what follows from them."""
-        super().write(values)
-        while True:
-            late, kin = self._live.later, self._live.kin
-            self._live.later, self._live.kin = [], []
-            for name, call in late:
-                self.part(name, call, late=True)
-            for cls in kin:
-                self.write_subclass(cls)
-            found = {key: one for key, one in self.in_modules().items() if key not in self._set}
-            self._set |= found.keys()
-            for key, value in found.items():
-                call = own_modules.call(key, value)
-                if code_facts.is_ready(value) or self._can_be_sent(call):
-                    self.part(".".join(key), call, late=True)
-                else:
-                    self._live.notes.add(own_modules.note_of(key, value))
-            if not (late or kin or found):
-                return
+    def names_met(self) -> dict[str, object]:
+        """Names that came up and are to be written."""
+        return self._live.names_met()
+
+    def _take(self, values: Mapping[str, object]) -> None:
+        for name, value in values.items():
+            if name not in self._names:
+                self._names.add(name)
+                is_ready = code_facts.holds_what_is_ready(value)
+                (self._code if is_ready else self._data)[name] = value
+
+    def _write_late(self) -> bool:
+        """What waits until all code is there; whether there was something."""
+        late, kin = self._live.later, self._live.kin
+        self._live.later, self._live.kin = [], []
+        for name, holder, call in late:
+            self._live.writing = name, holder
+            super().part(name, call, late=True)
+        for cls in kin:
+            self.write_subclass(cls)
+        found = {key: one for key, one in self.in_modules().items() if key not in self._set}
+        self._set |= found.keys()
+        for key, value in found.items():
+            call = own_modules.call(key, value)
+            if code_facts.is_ready(value) or self._can_be_sent(call):
+                self.part(".".join(key), call, late=True)
+            else:
+                self._live.notes.add(own_modules.note_of(key, value))
+        return bool(late or kin or found)
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
         """What is to be set in modules by what was written so far, and was not told yet."""
@@ -268,7 +289,7 @@ class LivePickler(Pickler):
             return None
         self.of_modules.add(id(obj))
         if owned.refill is not None:
-            self._live.later.append((str(owned.place), owned.refill))
+            self._live.later.append((str(owned.place), obj, owned.refill))
         return owned.make
 
     def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:

@@ -82,7 +82,6 @@ def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> Non
             cell.cell_contents = value
     fill_attributes(function, state["attributes"])
     vars(function).update(state["dict"])
-    _bind(function, state)
 
 
 def new_class(
@@ -94,26 +93,17 @@ def new_class(
 
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
-    """Give a new class what is in its `__dict__`, and register it, and others with it."""
+    """Give a new class what is in its `__dict__`, and register others with it."""
     if state["registered"] is not None:
         abc._abc_init(cls)  # type: ignore[attr-defined]
     fill_attributes(cls, state["dict"])  # with what it found abstract when it was defined
     if state["registered"] is not None:
         for other in state["registered"]:
             abc.ABCMeta.register(cls, other)  # type: ignore[arg-type]
-    for one in state["registered_with"]:
-        abc.ABCMeta.register(one, cls)
-    _bind(cls, state)
 
 
 def known(obj: object) -> None:
     """It is there although nobody asks for it: a class is found by `__subclasses__`."""
-
-
-def _bind(value: Any, state: Mapping[str, Any]) -> None:
-    """Where the notebook has it under its own name, so does the module."""
-    if state["bound"] is not None:
-        state["bound"][value.__name__] = value
 
 
 @contextmanager
@@ -229,7 +219,6 @@ def fill_cache(cache: Any, state: Mapping[str, Any]) -> None:
     vars(cache)["__wrapped__"].function = state["function"]
     vars(cache).update(state["dict"], _switch=vars(cache)["__wrapped__"])
     cache.__wrapped__ = state["function"]
-    _bind(cache, state)
 
 
 def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any], object]]) -> None:

@@ -46,7 +46,7 @@ class HomePickler(Pickler):
         self._by_name = by_name
         self._hooks = hooks
         self.named: set[str] = set()
-        self._live = Live({}, lambda _: None, joins=False)  # the notebook's names stay as they are
+        self._live = Live(joins=False)  # the notebook's names stay as they are
         self._live.asks_for_more = False
         self._as_sent: dict[type, Callable[[Any], Any]] = {}
 
@@ -54,7 +54,7 @@ class HomePickler(Pickler):
         super().write(values)
         while self._live.later:
             late, self._live.later = self._live.later, []
-            for name, call in late:
+            for name, _, call in late:
                 self.part(name, call, late=True)
         self.have_keys_checked()
 

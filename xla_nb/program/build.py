@@ -118,7 +118,7 @@ def build_question(
     """A call of what ranks have themselves, which takes nothing of the notebook's along."""
     entry = f"{ENTRY}_of_question"  # the next call may be of what ranks have been sent as ENTRY
     values = {entry: question, ARGUMENTS: args}
-    return Program(name, pack(values, Live({}, lambda code: None, joins=False)), entry=entry)
+    return Program(name, pack(values, Live(joins=False)), entry=entry)
 
 
 def build_live(cell: Cell, scope: Scope, *, name: str) -> Program:

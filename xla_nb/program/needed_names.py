@@ -11,15 +11,14 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from types import CodeType, ModuleType
-from typing import TypeAlias
+from types import ModuleType
 
 from xla_nb.errors import ShippingError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import code_facts, pickler, refusals
-from xla_nb.pickling.functions_and_classes import Live
+from xla_nb.pickling.functions_and_classes import Live, Notebook
 from xla_nb.pickling.parcel import Packed
 from xla_nb.program import ipython_syntax, origins
 from xla_nb.program.cell_text import GENERATED, Cell, Cells, Section, futures, parsed, span
@@ -31,7 +30,6 @@ from xla_nb.program.split import RANK_NAMES, CellSplit
 
 #: The name of a function that the notebook has under none.
 ENTRY = "_xla_nb_entry"
-Labelled: TypeAlias = Callable[[CodeType], CodeType | None]
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
     {
@@ -137,11 +135,11 @@ class Dependencies:
                 parcel = self._packed(args, live)
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # `__reduce__` may even exit
-                raise ShippingError(self._refusal(live, args)) from None
+            except BaseException as fault:  # `__reduce__` may even exit
+                raise ShippingError(self._refusal(fault, live, args)) from None
             fresh = live.wanted - asked
             asked |= fresh
-            theirs = (cell for cell in self._cells.texts() if cell.label in live.seen)
+            theirs = (cell for cell in self._cells.texts() if cell.label in live.met.labels)
             self._imports.inside(theirs)
             if not fresh:
                 break
@@ -218,16 +216,13 @@ class Dependencies:
     # Packing
 
     def _live(self) -> Live:
-        return Live(*self._about(), source=self._imports.follow)
+        return Live(self._notebook(), source=self._imports.follow)
 
     def _units(self) -> LiveUnits:
         assert self._sent is not None
-        follow = self._imports.follow
-        return LiveUnits(*self._about(), source=follow, tokens=self._sent.tokens)
+        return LiveUnits(self._notebook(), self._sent.tokens, self._imports.follow)
 
-    def _about(self) -> tuple[dict[str, object], Labelled, set[str], Set[str]]:
-        """What the notebook holds, how its code is labelled, which names' definitions travel as
-        source, and which every module has."""
+    def _notebook(self) -> Notebook:
         theirs = _MODULE_NAMES | self._remote | self._shadowed
         held = {
             name: value
@@ -235,36 +230,18 @@ class Dependencies:
             if name not in theirs and (name not in _BUILTINS or self._shadows(name))
         }
         newer = self._bound - self._roots.keys()
-        return held, self._cells.labelled, newer, self._known - self._shadowed
+        return Notebook(held, self._cells.labelled, newer, self._known - self._shadowed)
 
-    def _refusal(self, live: Live, args: tuple[object, ...]) -> str:
-        """What cannot be packed, the innermost that has a name, and why not."""
-        arguments = {f"args[{n}]": value for n, value in enumerate(args)}
-        tried = {**self._roots, **live.used, **live.named, **arguments}
-        tried.pop(ARGUMENTS, None)
-        culprit: tuple[str, object, BaseException] | None = None
-        seen: set[int] = set()
-        while tried:
-            name, value = next(iter(tried.items()))
-            del tried[name]
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            inner = self._live()
-            try:
-                pickler.pack({name: value}, inner)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as fault:
-                culprit = name, value, fault
-                tried = {**inner.used, **inner.named}
-        if culprit is None:
-            return "Cannot send the notebook's values to ranks together."
-        name, value, problem = culprit
+    def _refusal(self, fault: BaseException, live: Live, args: tuple[object, ...]) -> str:
+        """What cannot be packed, and why not."""
+        name, value = live.writing
+        if name == ARGUMENTS:
+            number = next((n for n, one in enumerate(args) if not self._can_be_sent(one)), 0)
+            name, value = f"args[{number}]", args[number]
         shown, code, held = origins.in_code(name, value, self._values)
         origin = self._origin(code) if self._values.get(code) is held else ""
         way = refusals.culprit(held, self._can_be_sent)
-        told = refusals.refusal(shown, refusals.described(held, origin), problem, way, code)
+        told = refusals.refusal(shown, refusals.described(held, origin), fault, way, code)
         return f"{told} Nothing was run on ranks."
 
     def _can_be_sent(self, value: object) -> bool:
@@ -291,7 +268,7 @@ class Dependencies:
         self.details = {n: refusals.described(v, self._origin(n)) for n, v in data}
         self.details[ARGUMENTS] = ", ".join(map(refusals.described, args))
         for cell in self._cells.texts():
-            if cell.label in live.seen:
+            if cell.label in live.met.labels:
                 self.sources[cell.label] = cell.source
         self.notes += sorted(live.notes)
         for name in sorted(live.outdated):

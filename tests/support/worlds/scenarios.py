@@ -365,7 +365,7 @@ def sends_to_others(rank: int) -> list[str]:
     messages = []
     for value in (jax.numpy.ones(2), torch.ones(2, device="jax")):
         try:
-            pickler.pack({"x": [value]}, Live({}, {}.get))
+            pickler.pack({"x": [value]}, Live())
         except refusals.Unshippable as error:
             messages.append(f"{error}: {error.advice}")
     return messages
