@@ -42,10 +42,12 @@ def same(before: list[object] | None, now: list[object] | None) -> bool:
 
 
 class _Look:
-    """Notes objects and what they hold; of a definition that something holds, itself alone."""
+    """Notes objects and what they hold; of a class, and a function without a closure, that
+    something holds itself alone."""
 
     def __init__(self) -> None:
         self.seen: list[object] = []
+        self._closures: set[int] = set()
 
     def see(self, part: Any) -> None:
         if len(self.seen) > _MOST:
@@ -53,8 +55,8 @@ class _Look:
         self.seen.append(part)
         kind = type(part)
         if kind is types.FunctionType and part.__closure__:
-            raise _Unclear
-        if kind not in _STEADY and not issubclass(kind, type):
+            self._see_closure(part)
+        elif kind not in _STEADY and not issubclass(kind, type):
             self._see_inside(part, kind)
 
     def _see_inside(self, part: Any, kind: type) -> None:
@@ -87,11 +89,22 @@ class _Look:
             self.see(value)
         self.seen.append(_END)
 
+    def _see_closure(self, function: types.FunctionType) -> None:
+        if id(function) not in self._closures:  # it may be in one of its own variables
+            self._closures.add(id(function))
+            self._see_function(function)
+            self.seen += function.__closure__ or ()
+            self._see_all(map(code_facts.content, function.__closure__ or ()))
+
+    def _see_function(self, function: types.FunctionType) -> None:
+        self.seen.append(function.__code__)
+        self._see_all(getattr(function, name) for name in _OF_FUNCTIONS)
+        self._see_pairs(vars(function))
+
     def see_whole(self, definition: Any) -> None:
         if isinstance(definition, types.FunctionType):
-            self.seen += definition, definition.__code__
-            self._see_all(getattr(definition, name) for name in _OF_FUNCTIONS)
-            self._see_pairs(vars(definition))
+            self.seen.append(definition)
+            self._see_function(definition)
         elif type(definition) is type:
             self._see_class(definition)
         else:
