@@ -508,3 +508,38 @@ def test_files_are_closed_where_memory_is_sent_again_and_again(notebook):
         x += 1
         notebook.cell("x")
     assert len([*Path("/proc/self/fd").iterdir()]) <= before + 1
+
+
+def test_what_held_a_value_that_was_bound_anew_is_not_sent_again(notebook):
+    notebook.run(
+        """
+        def logged(f):
+            def inner(*args): return f(*args)
+            return inner
+        class Model: pass
+        """
+    )
+    definition = "@logged\ndef evaluate(x): return x"
+    notebook.run(f"{definition}\nlog = []\nm = Model(); m.n, m.log, m.act = 0, log, evaluate")
+    assert notebook.cell("m.n += 1; log.append(1); m.act(2), evaluate(3), m.log") == (2, 3, [1])
+    notebook.run(f"{definition}\nlog = []")
+    assert notebook.cell("m.n += 1; m.n, m.log, log") == (2, [1], [])
+    assert notebook.sent == {"evaluate", "log"}
+
+
+def test_a_constant_that_a_closure_reads_is_sent_without_what_holds_the_closure(notebook):
+    notebook.run(
+        """
+        RATE = 1
+        class Trainer: n = 0
+        def make():
+            seen = []
+            def step(): seen.append(RATE); return RATE
+            return step
+        t = Trainer(); t.step = make()
+        """
+    )
+    assert notebook.cell("t.n += 1; t.step(), t.n") == (1, 1)
+    notebook.run("RATE = 2")
+    assert notebook.cell("t.n += 1; t.step(), t.n") == (2, 2)
+    assert notebook.sent == {"RATE"}

@@ -185,20 +185,24 @@ class Sent:
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
         for key, unit in units.items():
             units[key] = _with(unit, shared.get(key, frozenset()))
-        changed = {key for key, unit in units.items() if self._is_changed(key, unit, units)}
+        changed = {key for key, unit in units.items() if self._is_changed(key, unit)}
+        steady = units.keys() - changed  # what one shared with what has changed, it keeps
+        changed |= {
+            key
+            for key in steady
+            if _among(self._units[key].links, steady) != _among(units[key].links, steady)
+        }
         sent = sharing.together(changed, shared)
         self._tell(changed, sent, shared)
         for key in units.keys() - sent:
             units[key] = _with(self._units[key], units[key].links)
         return sent
 
-    def _is_changed(self, key: Key, unit: Unit, units: Mapping[Key, Unit]) -> bool:
+    def _is_changed(self, key: Key, unit: Unit) -> bool:
         before = self._units.get(key)
         if before is None or before.digest != unit.digest:
             return True
         if before.itself() is not unit.itself():  # made anew, and what ranks did to theirs is over
-            return True
-        if _among(before.links, units) != _among(unit.links, self._units):
             return True
         if unit.memory is before.memory:  # it was not even pickled
             return False
@@ -230,7 +234,7 @@ def _with(unit: Unit, links: sharing.Links) -> Unit:
     return unit if unit.links == links else replace(unit, links=links)
 
 
-def _among(links: sharing.Links, units: Mapping[Key, Unit]) -> sharing.Links:
+def _among(links: sharing.Links, units: Set[Key]) -> sharing.Links:
     return frozenset(link for link in links if link[1] in units)
 
 

@@ -110,6 +110,9 @@ class LiveUnits(Live):
             )  # what it shares cannot be put into one that is there
         return self._by_token(function, super()._function, definition_table.refill_function)
 
+    def _carried(self, used: Mapping[str, object]) -> dict[str, object]:
+        return {}  # each is a unit of its own
+
     def _member(self, member: enum.Enum) -> Any:
         cls, token = type(member), self.tokens.of(type(member))
         if self._is_whole(token):  # ranks have it once, also where its class is filled anew
