@@ -70,7 +70,7 @@ STATUS_SHOWN = """(panel, isBusy) => {
     window.looking = setInterval(() => {
         const now = isBusy() ? "busy" : "idle";
         if (now !== last) [last, since] = [now, performance.now()];
-        if (performance.now() - since > 100 && shown.at(-1) !== now) shown.push(now);
+        if (performance.now() - since > 500 && shown.at(-1) !== now) shown.push(now);
     }, 10);
 }"""
 # JupyterLab's manager of widgets fails when it is to note a restart.

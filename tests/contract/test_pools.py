@@ -131,13 +131,13 @@ def test_a_pool_of_live_ranks_lives_on_until_the_ranks_end(
         "%%xla --group pools\n"
         "import atexit, concurrent.futures, os, pathlib\n"
         "the_pool = concurrent.futures.ProcessPoolExecutor(1)\n"
-        f"mine = pathlib.Path({str(tmp_path)!r}, str(rank))\n"
-        "atexit.register(mine.write_text, 'ended')\n"
+        f"ending_mark = pathlib.Path({str(tmp_path)!r}, str(rank))\n"
+        "atexit.register(ending_mark.write_text, 'ended')\n"
         "the_pool.submit(os.getpid).result()"
     )
     second = notebook.ok(
         "%%xla --group pools -o lived\n"
-        "the_pool.submit(os.getpid).result() in the_pool._processes, mine.exists()"
+        "the_pool.submit(os.getpid).result() in the_pool._processes, ending_mark.exists()"
     )
     assert notebook.value("lived.results") == "{0: (True, False), 1: (True, False)}"
     for shown in (first, second, notebook.ok("%xla_shutdown pools")):

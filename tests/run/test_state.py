@@ -185,6 +185,7 @@ def test_a_rank_is_where_it_says_after_the_interrupt_and_ends_where_that_struck(
     stop = events.StopRequested(why="w")
     assert fold(*started(1), stop, struck).ranks[0].place == "Cell In[3], line 4"
     assert fold(*started(1), stop, struck, later).ranks[0].place == "Cell In[3], line 6"
+    assert fold(*started(1), stop, later, struck).ranks[0].place == "Cell In[3], line 6"
     ended = fold(*started(1), stop, struck, later, events.RankStopped(rank=0))
     assert ended.ranks[0].place == "Cell In[3], line 4"
 

@@ -310,10 +310,11 @@ class Meter:
             changes.watch(counts)
         self._stand(waiting)
         place = tracebacks.innermost(self._entry, self._labels)  # at once: it is of that call
+        seen = time.time()  # not before it was there, as an interrupt may have moved it
         call = DATA if self._book.loading.since is not None else self._standstill.call
         used, limit = self._device_memory()
         return Sample(
-            at=now,
+            at=seen,
             activity=self._doing(waiting, compiling, now),
             since=self._activity[1],
             place=place,

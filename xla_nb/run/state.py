@@ -263,7 +263,9 @@ class RunState:
                 ]
             case events.RankInterrupted():
                 rank = self._rank(event.rank)
-                rank.place, rank.stack, rank.interrupted = event.place, event.stack, event
+                rank.interrupted = event
+                if event.at >= (rank.located or 0.0):  # it may be told late
+                    rank.place, rank.stack = event.place, event.stack
             case events.RankAt():
                 rank = self._rank(event.rank)
                 rank.place, rank.stack, rank.located = event.place, event.stack, event.at
