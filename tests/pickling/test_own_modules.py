@@ -279,7 +279,7 @@ def test_what_pip_has_installed_is_not_ones_own(notebook, helper):
 
 
 def test_what_cannot_be_sent_is_told(notebook, helper):
-    notebook.run("helper.CFG['file'] = open('/dev/null')\nhelper.MODEL = helper.CFG['file']")
+    notebook.run("helper.CFG['file'], helper.MODEL = open('/dev/null'), open('/dev/null')")
     found, notes = launched(notebook, "def f(rank): return helper.CFG, helper.MODEL")
     assert found == ({"lr": 1}, None)
     assert notes == (
@@ -288,7 +288,7 @@ def test_what_cannot_be_sent_is_told(notebook, helper):
         "`helper.MODEL` is `TextIOWrapper` in the notebook, but `NoneType` on ranks, which have it "
         "as the import makes it",
     )
-    notebook.run("helper.CFG['file'].close()")
+    notebook.run("helper.CFG['file'].close(), helper.MODEL.close()")
 
 
 _EDITED = (

@@ -235,8 +235,8 @@ for values in ({"part": part, "whole": whole}, {"whole": whole, "part": part}):
     again["part"][0] = 7
     print("of one array:", again["whole"][0].item(), again["array"][0])
 array = numpy.zeros((4, 4), "float32")
-again, size = through(column=array[:, 1], array=array, tensor=torch.from_numpy(array[::2]))
-again["column"][0] = 5
+again, size = through(part=array[0, 1::2], array=array, tensor=torch.from_numpy(array[::2]))
+again["part"][0] = 5
 print("with gaps:", again["array"][0, 1], again["tensor"][0, 1].item())
 again, size = through(column=numpy.zeros((1000, 1000))[:, 1])
 print("alone:", size < 100_000, again["column"].shape)

@@ -130,7 +130,7 @@ class Look:
         live.sets = {key: obj} if isinstance(key, tuple) else {}
         made = packed({key: obj} if isinstance(key, str) else {}, live, UnitPickler)
         self._alive.append(made)
-        objects = sharing.changeable(made.writer.memo.copy(), made.writer.of_modules)
+        objects = sharing.changeable(made.writer.memo.copy())
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
             objects = {one: number for one, number in objects.items() if one in held}

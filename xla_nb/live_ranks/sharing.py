@@ -39,8 +39,8 @@ class Parts:
     memory: tuple[tuple[int, int], ...] = ()
 
 
-def changeable(memo: Mapping[int, tuple[int, object]], known: Set[int]) -> dict[int, int]:
-    """Of what was pickled, by id, what can change and is pickled whole, which `known` is not."""
+def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
+    """Of what was pickled, by id, what can change."""
     kinds: dict[type, bool] = dict.fromkeys(_FIXED, True)
     fixed = tuple(
         getattr(sys.modules[module], name)
@@ -54,7 +54,7 @@ def changeable(memo: Mapping[int, tuple[int, object]], known: Set[int]) -> dict[
         kind = type(obj)
         if kind not in kinds:
             kinds[kind] = issubclass(kind, (type, enum.Enum, logging.Logger, *fixed))
-        if not kinds[kind] and not code_facts.is_ready(obj) and key not in known:
+        if not kinds[kind] and not code_facts.is_ready(obj):
             found[key] = number
     return found
 

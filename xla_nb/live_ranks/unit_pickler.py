@@ -5,10 +5,9 @@ are told by their tokens. A function with a closure is part of what refers to it
 from __future__ import annotations
 
 import enum
-import io
 import types
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from xla_nb.pickling import definition_table, own_modules, rebuild
@@ -72,21 +71,15 @@ class LiveUnits(Live):
         self.refers: dict[int, Any] = {}
         self.written: set[int] = set()
 
-    def anew(self) -> LiveUnits:
-        made = self.part_of(self.sends, self.on_ranks)
-        made.gone, made.owned, made.sets = self.gone, self.owned, self.sets
-        return made
+    def collected(self) -> dict[str, Any]:
+        own = {"refers": dict(self.refers), "written": set(self.written)}
+        return {**super().collected(), **own}
 
     def part_of(self, sends: Mapping[int, Any], on_ranks: Container[int]) -> LiveUnits:
         """For another pickle of the same notebook's, of these definitions."""
         made = LiveUnits(self.notebook, self.tokens)
         made.sends, made.on_ranks = sends, on_ranks
         return made
-
-    def subclasses(self, cls: type) -> Iterator[type]:
-        """Those that the notebook has under their names."""
-        found: list[type] = type.__subclasses__(cls)
-        return (one for one in found if self._is_current(one))
 
     def _is_whole(self, token: int) -> bool:
         return token in self.sends or token not in self.on_ranks
@@ -110,6 +103,9 @@ class LiveUnits(Live):
             )  # what it shares cannot be put into one that is there
         return self._by_token(function, super()._function, definition_table.refill_function)
 
+    def _subclass(self, cls: type) -> None:
+        self.met.names.setdefault(cls.__name__, [])  # a unit of its own
+
     def _carried(self, used: Mapping[str, object]) -> dict[str, object]:
         return {}  # each is a unit of its own
 
@@ -130,8 +126,6 @@ class UnitPickler(LivePickler):
 
     def write_definitions(self) -> None:
         live = self._live
-        if not live.asks_for_more:  # it is tried whether a part can be sent
-            return
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
         for key, value in live.sets.items():  # before others refer to what is back there
             if rebuild.is_in_place(*key, value):
@@ -145,20 +139,13 @@ class UnitPickler(LivePickler):
         for one in live.sends.values():
             self.part(one.__qualname__, Call(rebuild.known, (one,)), late=True)
 
-    def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
-        return UnitPickler(file, keep, live, whole)
-
     def in_modules(self) -> Mapping[Key, object]:
         """What was found by looking at each unit."""
-        return self._live.sets if self._live.asks_for_more else {}
+        return self._live.sets
 
     def names_met(self) -> dict[str, object]:
         """None: each is a unit of its own."""
         return {}
-
-    def write_subclass(self, cls: type) -> None:
-        """One is a unit of its own."""
-        self._live.met.names.setdefault(cls.__name__, [])
 
 
 class _Everything:

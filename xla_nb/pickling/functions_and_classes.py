@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import copy
 import enum
 import functools
 import gc
@@ -17,7 +18,7 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
@@ -33,9 +34,9 @@ from xla_nb.pickling import (
     replacements,
     weak,
 )
-from xla_nb.pickling.owned import OwnedByModules
 from xla_nb.pickling.rebuild import EMPTY, NOT_YET, Call
 
+_SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
 #: What a namespace that is no module's says of itself; relative imports need it.
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
 
@@ -76,6 +77,11 @@ class Met:
         self.labels: set[str] = set()
         self.uses = own_modules.Uses()
 
+    def __copy__(self) -> Met:
+        made = Met()
+        made.take(self)
+        return made
+
     def take(self, other: Met) -> None:
         """Add what was met elsewhere."""
         for name, code in other.names.items():
@@ -99,9 +105,7 @@ class Live:
     later     what is filled in after all code is there, after what holds it and the name of that,
               since instances are hashed, compared and given their state by their classes' methods
               while a pickle is opened
-    kin       subclasses of what is sent, which the notebook has under their names, if
-              `asks_for_more`
-    owned     what modules hold
+    optional  what is sent if it can be: the name of a part, the part, and a note if it cannot
     imports   of the user's own modules, by which ranks have what the notebook has; those that they
               have `imported` by earlier pickles count whatever the files say now
     """
@@ -109,12 +113,9 @@ class Live:
     def __init__(
         self,
         notebook: Notebook = NO_NOTEBOOK,
-        owned: OwnedByModules | None = None,
         joins: bool = True,
         source: Callable[[own_modules.Uses], None] = lambda uses: None,
     ) -> None:
-        self.owned = OwnedByModules() if owned is None else owned
-        self.asks_for_more = True
         self.carries = False
         self.notebook = notebook
         self._main = vars(sys.modules["__main__"]) if joins else None
@@ -134,11 +135,16 @@ class Live:
         self.writing: tuple[str, object] = "", None
         self.notes: set[str] = set()
         self.later: list[tuple[str, object, Call]] = []
-        self.kin: list[type] = []
+        self.optional: list[tuple[str, Call, str]] = []
         self.imports: set[own_modules.Import] = set()
         self._looked_at = self.met.uses.size
         self._told = 0, 0  # names and definitions
         self._source(self.met.uses)
+
+    def collected(self) -> dict[str, Any]:
+        """What a part that fails is to leave as it was, by the attributes' names."""
+        names = "met", "notes", "later", "optional", "_told"
+        return {name: copy.copy(vars(self)[name]) for name in names}
 
     # What follows from what was met
 
@@ -197,8 +203,6 @@ class Live:
 
     def names_met(self) -> dict[str, object]:
         """Names that are to be sent and were not told yet, with the notebook's values."""
-        if not self.asks_for_more:
-            return {}
         names, definitions = self._told
         fresh = itertools.islice(self.met.definitions.values(), definitions, None)
         own = (_name(one) for one in fresh if self._is_named(_name(one), one))
@@ -217,10 +221,6 @@ class Live:
         self.notes |= found.notes
         self.imports |= found.imports
         return found.values
-
-    def anew(self) -> Live:
-        """For another pickle of the same notebook's."""
-        return Live(self.notebook, self.owned)
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
@@ -382,8 +382,8 @@ class Live:
         for name in code_facts.in_hints(cls):  # names in annotations that are text
             if self.notebook.holds(name):
                 self.met.names.setdefault(name, [])
-        extending: list[type] = type.__subclasses__(cls) if self.asks_for_more else []
-        self.kin += (one for one in extending if self._is_current(one))
+        for one in self.subclasses(cls):
+            self._subclass(one)
         state = {
             "dict": dict.fromkeys(content, NOT_YET)  # in order, which filling in later keeps
             | self._ready(
@@ -394,9 +394,19 @@ class Live:
         made = (type(cls), cls.__name__, cls.__bases__, given)
         return rebuild.new_class, made, state, None, None, rebuild.fill_class
 
-    def _is_current(self, cls: type) -> bool:
-        """Whether the notebook has the class under its name, not only a former cell's."""
-        return self._is_named(cls.__name__, cls) and code_facts.is_made_here(cls)
+    def subclasses(self, cls: type) -> Iterator[type]:
+        """Those of the notebook's classes that it has under their names, not a former cell's."""
+        found: list[type] = type.__subclasses__(cls)
+        return (
+            one
+            for one in found
+            if self._is_named(one.__name__, one) and code_facts.is_made_here(one)
+        )
+
+    def _subclass(self, cls: type) -> None:
+        """Send one of a class that is sent, although nothing refers to it."""
+        known = Call(rebuild.known, (cls,))
+        self.optional.append((cls.__name__, known, _SUBCLASS.format(cls.__name__)))
 
     def _member(self, member: enum.Enum) -> Any:
         cls = type(member)

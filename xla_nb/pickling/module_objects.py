@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
-from xla_nb.pickling import code_facts
+from xla_nb.pickling import builtin_types, code_facts, rebuild
+from xla_nb.pickling.rebuild import Call
 
 #: Packages whose objects have the state of the process.
 OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
@@ -197,6 +198,30 @@ class Modules:
             for attribute, value in _attributes(name, module):
                 if value is obj and _makes(module, name, attribute):
                     yield Place(name, attribute, name.partition(".")[0] in OF_THE_PROCESS)
+
+
+def reduced(obj: Any, place: Place) -> tuple[Call | None, Call | None]:
+    """How an object that a module holds is sent: what gives the module's own, and what has that
+    hold what this one does, so that all who have it see it. One that says itself how it is pickled
+    is sent like any other, and put into the module; one that cannot be pickled is compared."""
+    kind, where = type(obj), (place.module, place.name)
+    own = Call(rebuild.held_by_module, (*where, kind.__name__))
+    if place.alone or code_facts.is_without_state(obj):
+        return own, None
+    if (base := code_facts.container(kind)) is not None:
+        arguments = code_facts.arguments_of_container(base, obj)
+        state = rebuild.fill_instance, obj.__getstate__()
+        content = *code_facts.held_by_container(base, obj), *state
+        made = Call(rebuild.module_object, (*where, base, kind, *arguments))
+        return made, Call(rebuild.refill_container, (obj, base, content))
+    if code_facts.is_refillable(kind):
+        held = object.__reduce_ex__(obj, 2)[2]
+        made = Call(rebuild.module_object, (*where, object, kind))
+        return made, Call(rebuild.refill_instance, (obj, held))
+    says_itself = not code_facts.is_plain(kind) or hasattr(kind, "__getnewargs__")
+    if says_itself or kind in builtin_types.REDUCERS:
+        return None, Call(rebuild.put_back, (*where, obj))
+    return own, Call(rebuild.compare, (*where, (kind.__name__, 0)))
 
 
 def is_own(module: types.ModuleType) -> bool:

@@ -14,7 +14,7 @@ import pickle
 import sys
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -43,16 +43,24 @@ _STACK = 512 << 20  # bytes, of which as much is used as a chain is long
 _DEPTH = 100_000
 _MOVE = ", and use `.to({})` inside the function"
 
-#: What a pickler writes without asking for a reducer.
-_BARE = dict, list, set
-_SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
+_AS_IMPORTED = (
+    "`{}` is on ranks as `import {}` makes it: what it holds in the notebook cannot be sent"
+)
+_COPY = (
+    "a view with gaps is a copy on ranks: what is written to it does not reach the array that it "
+    "is a part of"
+)
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
     """cloudpickle, with storages out of band."""
 
-    def __init__(self, file: io.BytesIO, keep: Callable[..., Any]):
-        super().__init__(file, protocol=5, buffer_callback=keep)
+    memo: Any  # of the pickler in C: what was written, by id, each with its number and the object
+
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]):
+        # list.append returns None, which tells pickle "out of band".
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)
+        self._file, self._buffers = file, buffers
         self._hashed: dict[type, bool] = {}  # whether a class says in Python how
         self._alive: dict[int, object] = {}
         self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
@@ -191,21 +199,19 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 class LivePickler(Pickler):
     """For ranks: the notebook's functions and classes as they are now, tensors with gradients.
 
-    NumPy copies an array with gaps (`a[::2]`) into the pickle, and what shared its memory no longer
-    does. `gaps` collects such arrays; where `whole`, the memory around one is sent with it.
+    NumPy copies an array with gaps into the pickle, and what shared its memory no longer does. So
+    the memory around one is sent, if that is at most twice as much (`a[::2]`). `gaps` are the
+    addresses around the others.
     """
 
-    def __init__(self, file: io.BytesIO, keep: Callable[..., Any], live: Live, whole: bool):
-        super().__init__(file, keep)
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer], live: Live):
+        super().__init__(file, buffers)
         live.begin()
         self.gaps: list[tuple[int, int]] = []
         self._live = live
-        self._whole = whole
         self._primitives = multiprocess.ToRanks(live.notes.add)
-        self.met: dict[int, object] = {}  # what may be a module's
-        self.of_modules: set[int] = set()  # what is sent as a module's, by id
-        self._containers: dict[int, list[Call]] = {}  # what gives those that pickle writes itself
-        self._ids = live.owned.ids
+        self._modules = module_objects.of_this_process()
+        self._tokens: dict[int, tuple[object, list[Call] | None]] = {}  # of what may be a module's
         self._set: set[own_modules.Key] = set()
         self._names: set[str] = set()  # those that were written or are in one of these
         self._code: dict[str, object] = {}
@@ -223,11 +229,6 @@ class LivePickler(Pickler):
                 name = next(iter(todo))
                 self.part(name, todo.pop(name))
             self._take(self.names_met())
-        for obj in [one for one in self.met.values() if type(one) not in _BARE]:
-            owned = self._live.owned.of(obj, self._can_be_sent)
-            if owned is not None and owned.make is None:
-                call = Call(rebuild.put_back, (owned.place.module, owned.place.name, obj))
-                self.part(str(owned.place), call, late=True)
         self.have_keys_checked()
 
     def part(self, name: str, value: object, late: bool = False) -> None:
@@ -250,73 +251,74 @@ class LivePickler(Pickler):
 
     def _write_late(self) -> bool:
         """What waits until all code is there; whether there was something."""
-        late, kin = self._live.later, self._live.kin
-        self._live.later, self._live.kin = [], []
-        for name, holder, call in late:
-            self._live.writing = name, holder
-            super().part(name, call, late=True)
-        for cls in kin:
-            self.write_subclass(cls)
+        live = self._live
         found = {key: one for key, one in self.in_modules().items() if key not in self._set}
         self._set |= found.keys()
         for key, value in found.items():
-            call = own_modules.call(key, value)
-            if code_facts.is_ready(value) or self._can_be_sent(call):
-                self.part(".".join(key), call, late=True)
-            else:
-                self._live.notes.add(own_modules.note_of(key, value))
-        return bool(late or kin or found)
+            part = ".".join(key), own_modules.call(key, value), own_modules.note_of(key, value)
+            live.optional.append(part)
+        optional, live.optional = live.optional, []
+        has_written = self._fill()
+        if optional and not self._try(optional):
+            failed = [one[2] for one in optional if not self._try([one])]
+            live.notes.update(failed)
+        return has_written or bool(optional)
+
+    def _fill(self) -> bool:
+        """Write what definitions hold that is not code; whether there was some."""
+        late, self._live.later = self._live.later, []
+        for name, holder, call in late:
+            self._live.writing = name, holder
+            super().part(name, call, late=True)
+        return bool(late)
+
+    def _try(self, parts: Iterable[tuple[str, Call, str]]) -> bool:
+        """Write these, if they can be sent; else all is as it was before."""
+        memo, size, buffers = self.memo.copy(), self._file.tell(), len(self._buffers)
+        collected, tokens = self._live.collected(), dict(self._tokens)
+        try:
+            for name, part, _ in parts:
+                self.part(name, part, late=True)
+            while self._fill():
+                pass
+        except Exception:
+            self.memo = memo
+            self._file.seek(size)
+            self._file.truncate()
+            del self._buffers[buffers:]
+            vars(self._live).update(collected)
+            self._tokens = tokens
+            return False
+        return True
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
         """What is to be set in modules by what was written so far, and was not told yet."""
-        return self._live.in_modules() if self._live.asks_for_more else {}
+        return self._live.in_modules()
 
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is float:  # of which there may be millions
             return module_of_nan(obj) if math.isnan(obj) else None
-        key = id(obj)
-        if key not in self._ids or key in self.met:
-            return self._containers.get(key)
-        self.met[key] = obj
-        if type(obj) in _BARE and (made := self._of_module(obj)) is not None:
-            self._containers[key] = [made]
-        return self._containers.get(key)
-
-    def _of_module(self, obj: object) -> Call | None:
-        """What gives an object of a module where that is; None if it is sent like any other."""
-        owned = self._live.owned.of(obj, self._can_be_sent)
-        if owned is None or owned.make is None:
+        if id(obj) not in self._modules.ids:
             return None
-        self.of_modules.add(id(obj))
-        if owned.refill is not None:
-            self._live.later.append((str(owned.place), obj, owned.refill))
-        return owned.make
+        if id(obj) not in self._tokens:
+            self._tokens[id(obj)] = obj, self._of_module(obj)
+        return self._tokens[id(obj)][1]
 
-    def another(self, file: io.BytesIO, keep: Any, live: Live, whole: bool) -> LivePickler:
-        return LivePickler(file, keep, live, whole)
-
-    def write_subclass(self, cls: type) -> None:
-        """Send one of a class that is sent, although nothing refers to it."""
-        if self._can_be_sent(cls):
-            self.part(cls.__name__, Call(rebuild.known, (cls,)), late=True)
-        else:
-            self._live.notes.add(_SUBCLASS.format(cls.__name__))
-
-    def _can_be_sent(self, value: object) -> bool:
-        live = self._live.anew()
-        live.asks_for_more = False  # each is tried on its own
-        try:
-            pickled({"": value}, lambda file, keep: self.another(file, keep, live, whole=False))
-        except Exception:
-            return False
-        return live.absent.keys() <= live.assigned | self._live.assigned
+    def _of_module(self, obj: object) -> list[Call] | None:
+        """What gives an object of a module where that is; None if it is sent like any other."""
+        place = self._modules.place(obj)
+        if place is None:
+            return None
+        made, fill = module_objects.reduced(obj, place)
+        if fill is not None:
+            note = _AS_IMPORTED.format(place, place.module)
+            self._live.optional.append((str(place), fill, note))
+        return [made] if made is not None else None
 
     def reduce_code(self, obj: Any) -> Any:
         if issubclass(type(obj), logging.Logger):
             self._live.notes.update(loggers.losses(obj))
             return loggers.reduced(obj)
-        if (made := self._of_module(obj)) is not None:
-            return made.reduced
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
@@ -338,8 +340,8 @@ class LivePickler(Pickler):
         if obj.flags.forc or not obj.flags.writeable or not obj.size:
             return NotImplemented
         start, end = bounds_of(obj)
-        self.gaps.append((start, end))
-        if not self._whole:
+        if end - start > 2 * obj.nbytes:
+            self.gaps.append((start, end))
             return NotImplemented
         self._alive[id(obj)] = obj
         memory = pickle.PickleBuffer((ctypes.c_ubyte * (end - start)).from_address(start))
@@ -359,15 +361,13 @@ def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = Liv
     module_objects.of_this_process().look()
     made = packed(values, live, kind)
     if made.overlaps(made.writer.gaps):
-        made = packed(values, live, kind, whole=True)
-    live.notes |= live.owned.notes | loggers.losses_of_all()
+        live.notes.add(_COPY)
+    live.notes |= loggers.losses_of_all()
     return made
 
 
-def packed(
-    values: Mapping[str, object], live: Live, kind: type[LivePickler], whole: bool = False
-) -> Packed:
-    return pickled(dict(values), lambda file, keep: kind(file, keep, live, whole))
+def packed(values: Mapping[str, object], live: Live, kind: type[LivePickler]) -> Packed:
+    return pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
@@ -398,8 +398,7 @@ def with_a_large_stack(work: Callable[[], T]) -> T:
 def _packed(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
     stream = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    # list.append returns None, which tells pickle "out of band".
-    writer = pickler(stream, buffers.append)
+    writer = pickler(stream, buffers)
     writer.write(values)
     # Not getbuffer(): Python 3.12.1 crashes where its garbage collector meets a stream with views.
     return Packed(memoryview(stream.getvalue()), tuple(buffers), writer)

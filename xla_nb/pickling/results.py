@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import io
+import pickle
 import sys
 import types
 from collections.abc import Callable, Container
@@ -38,16 +39,15 @@ class HomePickler(Pickler):
     def __init__(
         self,
         file: io.BytesIO,
-        keep: Callable[..., Any],
+        buffers: list[pickle.PickleBuffer],
         by_name: Container[str],
         hooks: bool = True,
     ):
-        super().__init__(file, keep)
+        super().__init__(file, buffers)
         self._by_name = by_name
         self._hooks = hooks
         self.named: set[str] = set()
         self._live = Live(joins=False)  # the notebook's names stay as they are
-        self._live.asks_for_more = False
         self._as_sent: dict[type, Callable[[Any], Any]] = {}
 
     def write(self, values: dict[str, object]) -> None:
@@ -175,4 +175,6 @@ def _nothing() -> Packed:
 
 
 def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:
-    return pickled({RESULT: value}, lambda file, keep: HomePickler(file, keep, by_name, hooks))
+    return pickled(
+        {RESULT: value}, lambda file, buffers: HomePickler(file, buffers, by_name, hooks)
+    )
