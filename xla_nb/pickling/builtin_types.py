@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.pickling import code_facts, rebuild
 from xla_nb.pickling.refusals import Unshippable
@@ -40,7 +40,7 @@ def _parameters(_: object, made: Any) -> Any:
 
 def _alias(_: object, made: Any) -> Any:
     """What a `type` statement makes, whose value is computed when it is asked for."""
-    if cloudpickle._lookup_module_and_qualname(made, made.__name__) is not None:
+    if code_facts.is_found_by_name(made):
         return NotImplemented
     name, fix = made.__name__, "Put it into a file that the notebook imports"
     raise Unshippable(f"the type alias `{name}`", f"{fix}, or write `{name} = …`")

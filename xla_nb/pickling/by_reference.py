@@ -7,8 +7,6 @@ import sys
 import types
 from typing import Any
 
-from cloudpickle import cloudpickle  # type: ignore[import-untyped]
-
 from xla_nb.pickling import code_facts, replacements
 from xla_nb.pickling.libraries import torch_values
 from xla_nb.pickling.module_objects import is_own
@@ -26,7 +24,7 @@ def reduced(definition: Any, notes: set[str]) -> Any:
 
 def reduced_cache(cache: Any, notes: set[str]) -> Any:
     """The same of a cache around a function."""
-    return _reduced(cache, cloudpickle._lookup_module_and_qualname(cache) is not None, notes)
+    return _reduced(cache, code_facts.is_found_by_name(cache), notes)
 
 
 def reduced_module(module: types.ModuleType) -> Any:

@@ -10,10 +10,10 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.pickling.rebuild import (
     EMPTY,
@@ -70,6 +70,42 @@ def holds_what_is_ready(part: object) -> bool:
     if type(part) in (list, set) and len(part) <= _LONG:  # type: ignore[arg-type]
         return all(map(is_ready, part))  # type: ignore[call-overload]
     return is_ready(part)
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_in(code: types.CodeType) -> tuple[str, ...]:
+    """The globals that code, and what is defined in it, reads, sets or deletes, in order."""
+    found = [one.argval for one in dis.get_instructions(code) if one.opname.endswith("_GLOBAL")]
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found += globals_in(inner)
+    return tuple(dict.fromkeys(found))
+
+
+def submodules(code: types.CodeType, values: Iterable[object]) -> list[types.ModuleType]:
+    """The imported modules inside packages among these values that code has names for, as
+    `concurrent.futures`."""
+    packages: Iterator[Any] = (v for v in values if issubclass(type(v), types.ModuleType))
+    starts = [f"{one.__name__}." for one in packages if getattr(one, "__package__", None)]
+    return [
+        module
+        for name, module in (list(sys.modules.items()) if starts else ())
+        for start in starts
+        if name.startswith(start) and {*name[len(start) :].split(".")} <= {*code.co_names}
+    ]
+
+
+#: What a code object is made of, in the order in which its type takes it (Python 3.11 to 3.13).
+_OF_CODE = (
+    *("argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code"),
+    *("consts", "names", "varnames", "filename", "name", "qualname", "firstlineno", "linetable"),
+    *("exceptiontable", "freevars", "cellvars"),
+)
+
+
+def reduced_code(code: types.CodeType) -> Any:
+    """As a reducer's value."""
+    return types.CodeType, tuple(getattr(code, f"co_{part}") for part in _OF_CODE)
 
 
 def softly_named(function: types.FunctionType) -> Iterator[str]:
@@ -263,11 +299,14 @@ def is_made_here(cls: type) -> bool:
     return not _has_a_module(cls)
 
 
+_NAMED = {one for one in vars(types).values() if type(one) is type}
+
+
 def is_unnamed(cls: type) -> bool:
     """Whether it is a type of Python's own that neither `builtins` nor `types` has a name for."""
     if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or _has_a_module(cls):
         return False
-    return cls not in cloudpickle._BUILTIN_TYPE_NAMES
+    return cls not in _NAMED
 
 
 def _has_a_module(definition: Any) -> bool:
@@ -276,10 +315,20 @@ def _has_a_module(definition: Any) -> bool:
 
 
 def is_found_by_name(definition: Any) -> bool:
-    """Whether its module has it in this process, other than a script that `runpy.run_path` runs."""
-    if definition.__module__ == "<run_path>":
+    """Whether its module has it in this process, other than a script that `runpy.run_path` runs and
+    modules that are sent by value (`cloudpickle.register_pickle_by_value`)."""
+    name = definition.__module__
+    path = getattr(definition, "__qualname__", definition.__name__)
+    found: Any = sys.modules.get(name) if isinstance(name, str) else None
+    if found is None or name in ("__main__", "<run_path>"):
         return False
-    return bool(cloudpickle._should_pickle_by_reference(definition))
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    if any(f"{name}.".startswith(f"{one}.") for one in by_value):
+        return False
+    try:
+        return functools.reduce(getattr, path.split("."), found) is definition
+    except AttributeError:
+        return False
 
 
 def is_modules(globals_: dict[str, Any], name: str) -> bool:

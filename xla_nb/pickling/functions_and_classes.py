@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.pickling import (
     builtin_types,
@@ -278,9 +278,7 @@ class Live:
             | self._ready(function, rebuild.fill_attributes, defaults),
             "dict": dict.fromkeys(vars(function), NOT_YET)
             | self._ready(function, rebuild.fill_attributes, vars(function)),
-            "submodules": cloudpickle._find_imported_submodules(
-                function.__code__, [*used.values(), *contents]
-            ),
+            "submodules": code_facts.submodules(function.__code__, [*used.values(), *contents]),
         }
         made = (function.__code__, globals_, function.__name__, closure or None)
         return rebuild.new_function, made, state, None, None, rebuild.fill_function
@@ -337,7 +335,7 @@ class Live:
         """The globals that the code names, where it does not find them in its module."""
         place, code = self._globals_of(function), function.__code__
         held = self.notebook.values if place is self._own else function.__globals__
-        names = [*cloudpickle._extract_code_globals(code)]
+        names = [*code_facts.globals_in(code)]
         soft = (n for n in code_facts.softly_named(function) if n in self.notebook.values)
         names += [name for name in soft if name not in names]
         if place is self._own:
@@ -358,7 +356,7 @@ class Live:
         if labelled is None:
             return NotImplemented
         self.met.labels.add(labelled.co_filename)
-        return cloudpickle._code_reduce(labelled)
+        return code_facts.reduced_code(labelled)
 
     def _cell(self, _: types.CellType) -> Any:
         return rebuild.new_cell, ()  # filled with the functions that have it

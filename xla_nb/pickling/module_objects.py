@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.pickling import builtin_types, code_facts, rebuild
 from xla_nb.pickling.rebuild import Call
