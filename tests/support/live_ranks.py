@@ -7,12 +7,13 @@ import os
 import sys
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.support import echo
 from tests.support.notebook_double import Notebook
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.live_ranks.unit_pickler import LiveUnits
@@ -20,6 +21,7 @@ from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.functions_and_classes import Notebook as Names
 from xla_nb.pickling.parcel import Packed, Parcel
 from xla_nb.program.build import Cell, Program, build_live
+from xla_nb.program.cell_text import Cells
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader
 
@@ -31,6 +33,7 @@ class LiveRank:
 
     def __init__(self) -> None:
         self.sent = Sent()
+        self.labelled: Callable[[types.CodeType], types.CodeType | None] = lambda code: None
         self.start_again()
 
     def start_again(self) -> None:
@@ -49,21 +52,27 @@ class LiveRank:
         roots = {name: mine[name] for name in names if name in mine}
         return self.sent.pack(roots, live, self.remote)
 
-    def open(self, packed: Packed) -> set[str]:
-        """Open what was packed; returns the names that it had values of."""
+    def open(self, packed: Packed, held: Mapping[str, object] | None = None) -> set[str]:
+        """Open what was packed of what the notebook held; returns the names that it had values
+        of."""
         fd = packed.to_memfd()
         try:
             here = sys.modules["__main__"]
             sys.modules["__main__"] = self.main
             values = Parcel(fd).open(self.values, table=self.table, but=self.remote)
+            names = values.keys() - self.remote if held is not None else ()
+            there = echo.of({n: self.values[n] for n in sorted(names)}, follow=False)
         finally:
             sys.modules["__main__"] = here
             os.close(fd)
+        if held is not None:
+            sent = echo.of({n: held[n] for n in sorted(names)}, self.labelled, follow=False)
+            echo.compare(sent, there)
         return set(values)
 
     def cell(self, held: Mapping[str, object], *names: str) -> set[str]:
         """Send what a cell needs; returns the names whose values were sent."""
-        sent = self.open(self.pack(held, *names))
+        sent = self.open(self.pack(held, *names), held)
         self.sent.confirm()
         return sent
 
@@ -98,7 +107,8 @@ class LiveNotebook(Notebook):
     def cell(self, source: str) -> Any:
         """Run a cell on the rank; returns the value of its last expression."""
         rank, program = self.rank0, self.program(source)
-        self.sent, self.notes = rank.open(program.parcel), program.notes
+        rank.labelled = Cells(self.cells).labelled
+        self.sent, self.notes = rank.open(program.parcel, self.values), program.notes
         rank.sent.confirm()
         rank.values.update(rank=0, world_size=4, device="xla:0", lock="the lock")
         for section in program.sections:

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
+from tests.support import echo
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import multiprocess
 from xla_nb.program import module_file
 from xla_nb.program.build import Cell, Program, Scope, build, build_call, build_entry
-from xla_nb.program.cell_text import parse
+from xla_nb.program.cell_text import Cells, parse
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import functions
 from xla_nb.rank import loader
@@ -35,6 +36,7 @@ class Notebook:
         self.main = types.ModuleType("__main__")
         self.values = vars(self.main)
         self.cells: list[Cell] = []
+        self._sent: dict[int, dict[str, bytes]] = {}
         self._patch = monkeypatch
 
     def run(self, source: str, label: str | None = None) -> None:
@@ -57,16 +59,26 @@ class Notebook:
     def build(self, source: str, entry: str | None = None, args: tuple[Any, ...] = ()) -> Program:
         cell = Cell(f"Cell In[{len(self.cells) + 1}]", textwrap.dedent(source))
         if not entry and not functions(parse(cell)):
-            return build(cell, self.scope, name="xla_nb_cell")
+            return self._noted(build(cell, self.scope, name="xla_nb_cell"))
         self.run(source)
-        return build_entry(cell, self.scope, entry=entry, args=args, name="xla_nb_cell")
+        made = build_entry(cell, self.scope, entry=entry, args=args, name="xla_nb_cell")
+        return self._noted(made)
+
+    def _noted(self, program: Program) -> Program:
+        """Note what is sent, to be compared with what is opened."""
+        values = {name: self.values[name] for name in self._names(program)}
+        self._sent[id(program)] = echo.of(values, Cells(self.cells).labelled)
+        return program
+
+    def _names(self, program: Program) -> list[str]:
+        return [name for name in program.restored if name in self.values]
 
     def launch(self, source: str, *args: Any, entry: str | None = None) -> Any:
         return self.rank(self.build(source, entry, args))
 
     def call(self, fn: Callable[..., Any], *args: Any) -> Any:
         program = build_call(fn, self.scope, args=args, name="xla_nb_call")
-        return self.rank(program)
+        return self.rank(self._noted(program))
 
     def rank(self, program: Program) -> Any:
         """What rank 0 computes."""
@@ -92,7 +104,11 @@ class Notebook:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / f"{program.name}.py"
                 module_file.write(program, path)
-                return loader.load(path), ModuleMap.open(path)
+                main = loader.load(path)
+                if (sent := self._sent.pop(id(program), None)) is not None:
+                    names = self._names(program)
+                    echo.compare(sent, echo.of({name: vars(main)[name] for name in names}))
+                return main, ModuleMap.open(path)
         finally:
             os.close(fd)
             loader.parcel.cache_clear()  # by its path, which the next parcel may have again

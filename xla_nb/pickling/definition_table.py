@@ -94,7 +94,7 @@ def refill_function(function: types.FunctionType, state: Mapping[str, Any]) -> N
 
 
 #: What every class has, or is given where it is made.
-_GIVEN = {"__module__", "__slots__", "__doc__", "_abc_impl", "__slotnames__"}
+_GIVEN = {"__module__", "__slots__", "__doc__", "__slotnames__", "_abc_impl", "__abstractmethods__"}
 
 
 def refill_class(cls: type, state: Mapping[str, Any]) -> None:

@@ -369,13 +369,13 @@ class Live:
             n: part for n, part in vars(cls).items() if not code_facts.is_made_by_type(cls, part)
         }
         given: dict[str, Any] = {
-            n: content.pop(n) for n in ("__module__", "__slots__") if n in content
+            n: content.pop(n) for n in ("__module__", "__slots__", "__doc__") if n in content
         }
         content.pop("__slotnames__", None)  # what pickle notes there, once it has had an instance
-        registered = None
+        abstract = None
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
-            registered = _registered(cls)
+            abstract = content.pop("__abstractmethods__"), _registered(cls)
         given["__qualname__"] = cls.__qualname__
         for name in code_facts.in_hints(cls):  # names in annotations that are text
             if self.notebook.holds(name):
@@ -387,7 +387,7 @@ class Live:
             | self._ready(
                 cls, rebuild.fill_attributes, content, is_ready=code_facts.is_ready_in_class
             ),
-            "registered": registered,
+            "abstract": abstract,
         }
         made = (type(cls), cls.__name__, cls.__bases__, given)
         return rebuild.new_class, made, state, None, None, rebuild.fill_class

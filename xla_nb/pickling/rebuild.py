@@ -94,11 +94,12 @@ def new_class(
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
     """Give a new class what is in its `__dict__`, and register others with it."""
-    if state["registered"] is not None:
+    fill_attributes(cls, state["dict"])
+    if state["abstract"] is not None:
+        methods, registered = state["abstract"]
         abc._abc_init(cls)  # type: ignore[attr-defined]
-    fill_attributes(cls, state["dict"])  # with what it found abstract when it was defined
-    if state["registered"] is not None:
-        for other in state["registered"]:
+        fill_attributes(cls, {"__abstractmethods__": methods})  # as it was defined
+        for other in registered:
             abc.ABCMeta.register(cls, other)  # type: ignore[arg-type]
 
 
@@ -210,20 +211,22 @@ class Switch:
 def new_cache(maxsize: int | None, typed: bool) -> Any:
     switch: Any = Switch(NOT_YET)  # type: ignore[arg-type]  # a call fails until it is filled
     cache = functools.lru_cache(maxsize, typed)(switch)
-    cache.__wrapped__ = switch
+    own = vars(cache)
+    parameters = own["cache_parameters"]
+    own.clear()  # of the switch's
+    own.update(cache_parameters=parameters, __wrapped__=switch)
     return cache
 
 
 def fill_cache(cache: Any, state: Mapping[str, Any]) -> None:
     """Give a new cache its function and its attributes."""
-    vars(cache)["__wrapped__"].function = state["function"]
-    vars(cache).update(state["dict"], _switch=vars(cache)["__wrapped__"])
-    cache.__wrapped__ = state["function"]
+    vars(cache).pop("__wrapped__").function = state["function"]
+    vars(cache).update(state["dict"], __wrapped__=state["function"])
 
 
 def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any], object]]) -> None:
     """Let a cache hold these results, the newest last."""
-    switch = vars(cache).pop("_switch")
+    switch = next(part for part in gc.get_referents(cache) if isinstance(part, Switch))
     function = switch.function
     for args, kwargs, result in results:
         switch.function = lambda *_, _result=result, **__: _result

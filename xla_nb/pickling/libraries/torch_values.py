@@ -29,7 +29,8 @@ def held(tensor: Any) -> dict[str, object]:
     """What torch leaves out of this one."""
     if not tensor.is_leaf:
         return {}
-    return {name: value for name in HELD if (value := getattr(tensor, name)) is not None}
+    held = {name: getattr(tensor, name) for name in HELD}
+    return {name: one for name, one in held.items() if one is not None and (name == HELD[0] or one)}
 
 
 def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:

@@ -1,0 +1,107 @@
+"""Whether what a rank has opened is what was sent: both are pickled, name by name, and compared.
+
+What a name leads to is pickled as for live ranks: the names that code has are no part of it, and
+classes and functions are told by numbers in the order in which they are met, each pickled on its
+own. So what is lost without a rule of its own (an attribute, a registry, which objects are one)
+makes another pickle.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import itertools
+import os
+import pickletools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, Tokens, UnitPickler
+from xla_nb.pickling import module_objects
+from xla_nb.pickling.functions_and_classes import Notebook
+from xla_nb.pickling.pickler import packed
+
+#: Tests whose values differ on purpose, by a part of their names, and why.
+ON_PURPOSE = {
+    "[the path]": "what is set in `sys` stays the process's own",
+    "what_is_not_sent_is_told_as_dead": "a weak reference is dead",
+    "others_on_a_rank": "pandas' counts are not pickled a second time",
+    "[values and arrays of multiprocessing]": "descriptors of files have other numbers",
+    "[dataclass sentinels]": "two equal tuples of constants are one in the notebook",
+    "[an optimizer of the notebook]": "torch adds defaults where it is opened",
+    "gives them back, as a dict]": "the class's `__setstate__` adds an attribute",
+    "[a container whose class notes what is put into it]": "so does this one's",
+    "[a way of its own to give and take its attributes]": "and this one's",
+    "[a class that says itself how it is pickled]": "as something else",
+    "tell_copyreg": "as something else",
+    "an_instance_whose_class_uses_names_while": "its `__setstate__` computes",
+    "[a hash that reads such a container from outside]": "a set's order is by hash",
+    "large_memory_in_a_shared_mapping": "the test sends a copy of it",
+}
+
+
+def of(
+    values: Mapping[str, object],
+    labelled: Callable[[types.CodeType], types.CodeType | None] = lambda code: code,
+    follow: bool = True,
+) -> dict[str, bytes]:
+    """The pickle of each of these values, and, to `follow`, of each definition they lead to."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    if any(part in test for part in ON_PURPOSE):
+        return {}
+    module_objects.of_this_process().look()
+    book, tokens, held = Notebook(values, labelled, (), dir(builtins)), Tokens(), []
+    live, found, seen = LiveUnits(book, tokens), dict[str, bytes](), set[int]()
+    todo: list[tuple[str, int, Any]] = [(name, 0, value) for name, value in values.items()]
+    for name, token, value in todo:
+        unit = live.part_of({token: value} if token else {}, EVERYTHING)
+        made = packed({} if token else {name: value}, unit, UnitPickler)
+        held.append(made)  # or another object gets the number of one that was made for this pickle
+        found[name] = bytes(made.stream) + b"".join(bytes(one.raw()) for one in made.buffers)
+        fresh = {key: one for key, one in unit.refers.items() if key not in seen}
+        seen |= fresh.keys()
+        if follow:
+            todo += ((f"{one.__qualname__} ({key})", key, one) for key, one in fresh.items())
+    return found
+
+
+def compare(sent: Mapping[str, bytes], opened: Mapping[str, bytes]) -> None:
+    """Raises AssertionError, which shows what differs first."""
+    for (name, one), (other, its) in itertools.zip_longest(
+        sent.items(), opened.items(), fillvalue=("nothing", b"")
+    ):
+        ours, theirs = _lines(one), _lines(its)
+        assert (name, ours) == (other, theirs), f"{name}, {other}:\n{_first(ours, theirs)}"
+
+
+def _first(ours: list[str], theirs: list[str]) -> str:
+    """Where two pickles part."""
+    for n, (one, other) in enumerate(itertools.zip_longest(ours, theirs, fillvalue="the end")):
+        if one != other:
+            return "\n".join([*ours[max(0, n - 12) : n], f"sent:   {one}", f"opened: {other}"])
+    return "in nothing"
+
+
+def _lines(made: bytes) -> list[str]:
+    """The operations of pickles, texts in place of references to them: which equal texts are one
+    object is another process's affair."""
+    stream, lines, memo, objects = io.BytesIO(made), list[str](), dict[int, str](), 0
+    last: str | None = None  # the text that was read last
+    while stream.tell() < len(made):
+        try:
+            operations = list(pickletools.genops(stream))
+        except ValueError:  # the memory beside them
+            lines.append(made[stream.tell() :].hex())
+            break
+        for operation, argument, _ in operations:
+            if operation.name == "MEMOIZE":
+                memo[len(memo)] = f"object {objects}" if last is None else last
+                objects += last is None
+            elif operation.name.endswith("GET"):
+                lines.append(memo[argument])
+            elif operation.name not in ("FRAME", "PROTO"):
+                is_text = isinstance(argument, str | bytes)
+                lines.append(repr(argument) if is_text else f"{operation.name} {argument}")
+                last = lines[-1] if is_text else None
+    return lines
