@@ -74,7 +74,7 @@ class Look:
         self.reads = {name for name, code in met.names.items() if code}
         needed = {name: list(code) for name, code in met.names.items()}
         self._reach({name: one for name, one in others.items() if name not in self.objects}, True)
-        there = (n for n in met.names if n in live.notebook.values or n in live.notebook.newer)
+        there = (name for name in met.names if name in live.notebook.values)
         met.names = {**{name: [] for name in there}, **needed}
         return self._units
 
@@ -154,8 +154,8 @@ class Look:
     def _modules(self, met: Met) -> tuple[object, ...]:
         """The modules that code uses, and how many there are: those inside packages may have been
         imported since."""
-        book = self._live.notebook
-        held = (book.values[name] for name in sorted(met.names) if book.holds(name))
+        values = self._live.notebook.values
+        held = (values[name] for name in sorted(met.names) if name in values)
         found = tuple(one for one in held if isinstance(one, types.ModuleType))
         return (*found, len(sys.modules)) if found else ()
 

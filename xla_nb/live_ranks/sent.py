@@ -167,9 +167,9 @@ class Sent:
         """What the notebook has by now under the names of which ranks have values, or want some,
         also in its own modules."""
         known = {key for key in self._units if type(key) is str} | self._awaited
-        book = live.notebook
+        held, newer = live.notebook.values, live.notebook.newer
         found: dict[Key, object] = {
-            n: book.values[n] for n in sorted(known.difference(remote)) if book.holds(n)
+            n: held[n] for n in sorted(known.difference(remote)) if n in held and n not in newer
         }
         return found | own_modules.known(self._set, self._imported)
 

@@ -45,17 +45,13 @@ class Notebook(NamedTuple):
     """What pickles ask of the notebook.
 
     `values` are its names, `labelled` gives a cell's code under the label of the cell, `newer` are
-    the names whose definition travels as source, and `known` those that every module has.
+    the names that source binds which is executed on top, and `known` those that every module has.
     """
 
     values: Mapping[str, object] = {}
     labelled: Callable[[types.CodeType], types.CodeType | None] = lambda code: None
     newer: Container[str] = ()
     known: Container[str] = ()
-
-    def holds(self, name: str) -> bool:
-        """Whether the notebook's value of a name is what ranks are to see."""
-        return name in self.values and name not in self.newer
 
 
 #: For what is none of a notebook's.
@@ -152,7 +148,7 @@ class Live:
     def used(self) -> dict[str, object]:
         """The names that code has, with the notebook's values."""
         held = self.notebook.values
-        return {name: held[name] for name in self.met.names if self.notebook.holds(name)}
+        return {name: held[name] for name in self.met.names if name in held}
 
     @property
     def named(self) -> dict[str, Any]:
@@ -161,17 +157,12 @@ class Live:
         return {name: one for name, one in own if self._is_named(name, one)}
 
     def _is_named(self, name: str, definition: object) -> bool:
-        held = self.notebook
-        return held.holds(name) and held.values[name] is definition
-
-    @property
-    def wanted(self) -> set[str]:
-        """The names that code has whose definition travels as source."""
-        return {name for name in self.met.names if name in self.notebook.newer}
+        is_current = name not in self.notebook.newer
+        return is_current and self.notebook.values.get(name, EMPTY) is definition
 
     @property
     def outdated(self) -> set[str]:
-        """The names of these whose former definition is sent."""
+        """The names that source binds anew whose former definition is sent."""
         held = self.notebook
         return {
             name
@@ -208,8 +199,8 @@ class Live:
         own = (_name(one) for one in fresh if self._is_named(_name(one), one))
         found = [*itertools.islice(self.met.names, names, None), *own]
         self._told = len(self.met.names), len(self.met.definitions)
-        held = self.notebook
-        return {name: held.values[name] for name in found if held.holds(name)}
+        held = self.notebook.values
+        return {name: held[name] for name in found if name in held}
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
         """What is to be set in modules by all that was collected; nothing if nothing has come to
@@ -287,8 +278,7 @@ class Live:
         """Constants and code of these names, for a function of what is opened before they are."""
         if not self.carries:
             return {}
-        wanted = (name for name in used if self.notebook.holds(name))
-        return {n: used[n] for n in wanted if code_facts.holds_what_is_ready(used[n])}
+        return {n: one for n, one in used.items() if code_facts.holds_what_is_ready(one)}
 
     def _ready(
         self,
@@ -378,7 +368,7 @@ class Live:
             abstract = content.pop("__abstractmethods__"), _registered(cls)
         given["__qualname__"] = cls.__qualname__
         for name in code_facts.in_hints(cls):  # names in annotations that are text
-            if self.notebook.holds(name):
+            if name in self.notebook.values:
                 self.met.names.setdefault(name, [])
         for one in self.subclasses(cls):
             self._subclass(one)

@@ -128,22 +128,14 @@ class Dependencies:
         """
         if self._sent is None:
             self._roots |= self._named(args)
-        asked: set[str] = set()
-        while True:
-            live = self._units() if self._sent else self._live()
-            try:
-                parcel = self._packed(args, live)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as fault:  # `__reduce__` may even exit
-                raise ShippingError(self._refusal(fault, live, args)) from None
-            fresh = live.wanted - asked
-            asked |= fresh
-            theirs = (cell for cell in self._cells.texts() if cell.label in live.met.labels)
-            self._imports.inside(theirs)
-            if not fresh:
-                break
-            self._need(fresh)
+        live = self._units() if self._sent else self._live()
+        try:
+            parcel = self._packed(args, live)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # `__reduce__` may even exit
+            raise ShippingError(self._refusal(fault, live, args)) from None
+        self._imports.inside(cell for cell in self._cells.texts() if cell.label in live.met.labels)
         self.notes += self._missing.check(live)
         self.once += self._missing.shadowed(live, self._shadowed)
         self._vet(live)
