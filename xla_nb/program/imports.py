@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from xla_nb.pickling.own_modules import Uses
 from xla_nb.program import ipython_syntax
-from xla_nb.program.cell_text import DEFINITION, Cell, Cells, imported_modules, parsed
+from xla_nb.program.cell_text import Cell, Cells, imported_modules, parsed
 
 
 class Imports:
@@ -23,15 +23,6 @@ class Imports:
         self.paths: set[str] = set()
         self._cells = cells
         self._text = Uses()
-        self._read: set[str] = set()  # labels of cells
-
-    def inside(self, cells: Iterable[Cell]) -> None:
-        """Take what functions and classes of these cells read."""
-        unread = {cell.label: cell for cell in cells if cell.label not in self._read}
-        self._read |= unread.keys()
-        for cell in unread.values():
-            nodes = [node for node in parsed(cell).body if isinstance(node, DEFINITION)]
-            self.paths |= _paths(nodes)
 
     def read(self, code: ast.AST) -> None:
         """Take what source that ranks execute reads of modules."""
@@ -89,16 +80,16 @@ class Imports:
         plain = self._cells.modules_imported()
         dotted = {name for name in plain if "." in name and name in sys.modules}
         if dotted:
-            cells = (_paths([statement.node]) for statement in self._cells.statements())
-            read = self.paths.union(*cells)
+            read = self.paths.union(*(_paths(cell.source) for cell in self._cells.cells))
             unread = (n for n in dotted if not any(f"{p}.".startswith(f"{n}.") for p in read))
             yield from sorted(unread)
 
 
-def _paths(nodes: Iterable[ast.AST]) -> set[str]:
-    """The dotted names that code reads, as "torch.utils.data", and what each begins with."""
-    parts = (part for node in nodes for part in ast.walk(node))
-    return {_dotted(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)}
+@functools.lru_cache(maxsize=512)
+def _paths(source: str) -> frozenset[str]:
+    """The dotted names that a cell reads, as "torch.utils.data", and what each begins with."""
+    parts = ast.walk(parsed(Cell("", source)))
+    return frozenset(_dotted(part) for part in parts if isinstance(part, ast.Name | ast.Attribute))
 
 
 def _dotted(node: ast.expr) -> str:

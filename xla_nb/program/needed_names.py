@@ -135,7 +135,6 @@ class Dependencies:
             raise
         except BaseException as fault:  # `__reduce__` may even exit
             raise ShippingError(self._refusal(fault, live, args)) from None
-        self._imports.inside(cell for cell in self._cells.texts() if cell.label in live.met.labels)
         self.notes += self._missing.check(live)
         self.once += self._missing.shadowed(live, self._shadowed)
         self._vet(live)
