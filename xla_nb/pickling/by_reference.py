@@ -1,30 +1,43 @@
-"""Functions, classes and modules that are sent by their names, and which are not."""
+"""Functions, classes and modules that are sent by their names, and which are not.
+
+The notebook may have put functions and classes in the place of a module's own: `F.relu =
+traced(F.relu)`. On ranks the module has its own under such a name: what the notebook has put there
+is sent as it is.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
-from xla_nb.pickling import code_facts, replacements
+from xla_nb.pickling import code_facts, rebuild
 from xla_nb.pickling.libraries import torch_values
 from xla_nb.pickling.module_objects import is_own
 
+_SET = (
+    "`{}` was set in the notebook: ranks have it only where a value refers to it, not in the module"
+)
+
 
 def reduced(definition: Any, notes: set[str]) -> Any:
-    """A function or a class by its name, as a reducer's value, with what is to be said of it;
-    NotImplemented where pickle finds it by that, None where it is to be sent as it is."""
+    """A function, a cache or a class by its name, as a reducer's value, with what is to be said of
+    it; NotImplemented where pickle finds it by that, None where it is to be sent as it is."""
     if isinstance(definition, types.FunctionType):
         step = torch_values.reduced_step(definition)
         if step is not NotImplemented:
             return step
-    return _reduced(definition, code_facts.is_found_by_name(definition), notes)
-
-
-def reduced_cache(cache: Any, notes: set[str]) -> Any:
-    """The same of a cache around a function."""
-    return _reduced(cache, code_facts.is_found_by_name(cache), notes)
+    if not code_facts.is_found_by_name(definition):
+        found = reduced_builtin(definition)
+        return None if found is NotImplemented else found
+    if not code_facts.is_the_notebooks(definition):
+        return NotImplemented
+    module = sys.modules[definition.__module__]
+    if not is_own(module):  # which ranks' modules are given
+        notes.add(note_of(module.__name__, definition.__qualname__))
+    return None
 
 
 def reduced_module(module: types.ModuleType) -> Any:
@@ -53,13 +66,51 @@ def _name_of(module: types.ModuleType) -> str | None:
     return next((name for name, one in list(sys.modules.items()) if one is module), None)
 
 
-def _reduced(definition: Any, is_found: bool, notes: set[str]) -> Any:
-    if not is_found:
-        found = replacements.reduced(definition)
-        return None if found is NotImplemented else found
-    if replacements.is_the_notebooks(definition):
-        module = sys.modules[definition.__module__]
-        if not is_own(module):  # which ranks' modules are given
-            notes.add(replacements.note_of(module.__name__, definition.__qualname__))
-        return None
-    return NotImplemented
+# What the notebook has put into modules
+
+
+def methods_in(cls: type) -> Iterator[str]:
+    """The names of the notebook's methods in a class of a module."""
+    return (
+        name for name, method in code_facts.functions_in(cls) if code_facts.is_the_notebooks(method)
+    )
+
+
+def names_in(module: types.ModuleType) -> Iterator[str]:
+    """The names under which a module has functions and classes of the notebook."""
+    content = vars(module)
+    for name, value in list(content.items()):
+        if type(value) is types.FunctionType:  # a module may have thousands
+            is_plain = value.__globals__ is content and not value.__dict__
+            if not is_plain and code_facts.is_the_notebooks(value):
+                yield name
+        elif issubclass(type(value), type) and value.__module__ == "__main__":
+            yield name  # `issubclass` asks nothing of a library's stand-ins
+
+
+def reduced_builtin(obj: Any) -> Any:
+    """A class or a built-in function whose name in its module has something of the notebook's now,
+    by that name; NotImplemented for all others."""
+    module, path = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, types.ModuleType):
+        module = obj.__self__.__name__
+    elif not isinstance(obj, type):
+        return NotImplemented
+    found: Any = sys.modules.get(module or "")
+    if not isinstance(path, str) or found is None or found is sys.modules["__main__"]:
+        return NotImplemented
+    for part in path.split("."):
+        found = getattr(found, part, None)  # nor has any `<locals>`
+    if (
+        found is None
+        or found is obj
+        or not code_facts.is_the_notebooks(found)
+        or code_facts.is_the_notebooks(obj)
+    ):
+        return NotImplemented
+    return rebuild.held_by_module, (module, path, type(obj).__name__)
+
+
+def note_of(module: str, name: str) -> str:
+    """Of what the notebook has put into a module, or a class of it, and ranks do not have there."""
+    return _SET.format(f"{module}.{name}")

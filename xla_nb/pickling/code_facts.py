@@ -21,9 +21,10 @@ from xla_nb.pickling.rebuild import (
     adopt_state,
     fill_container,
     fill_instance,
+    function_in,
     new_of_base,
+    unwrapped,
 )
-from xla_nb.pickling.replacements import is_the_notebooks
 
 BUILTIN_NEW = type(object.__new__)
 _LONG = 10_000  # items
@@ -329,6 +330,32 @@ def is_found_by_name(definition: Any) -> bool:
         return functools.reduce(getattr, path.split("."), found) is definition
     except AttributeError:
         return False
+
+
+def is_the_notebooks(definition: Any) -> bool:
+    """Whether a function or a class, under whatever name, is of the notebook's code: also a
+    function that a library's decorator has made of the notebook's."""
+    main = vars(sys.modules["__main__"])
+    if not isinstance(definition, type):
+        return any(getattr(one, "__globals__", None) is main for one in unwrapped(definition))
+    if definition.__module__ == "__main__":
+        return True
+    found = [part for _, part in functions_in(definition)]
+    bodies = {
+        one.__code__.co_qualname.rpartition(".")[0] for one in found if one.__globals__ is main
+    }
+    if definition.__qualname__ not in bodies:  # the notebook has set methods in a library's
+        return False
+    module = sys.modules.get(definition.__module__)
+    return not any(one.__globals__ is getattr(module, "__dict__", None) for one in found)
+
+
+def functions_in(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
+    """What a class's own body or somebody else has put into it, each under its name."""
+    for name, part in list(vars(cls).items()):
+        function = function_in(part)
+        if type(function) is types.FunctionType:
+            yield name, function
 
 
 def is_modules(globals_: dict[str, Any], name: str) -> bool:

@@ -31,7 +31,6 @@ from xla_nb.pickling import (
     own_modules,
     rebuild,
     refusals,
-    replacements,
     weak,
 )
 from xla_nb.pickling.rebuild import EMPTY, NOT_YET, Call
@@ -444,7 +443,7 @@ class Live:
     # What is made of functions
 
     def _cache(self, cache: Any) -> Any:
-        by_name = by_reference.reduced_cache(cache, self.notes)
+        by_name = by_reference.reduced(cache, self.notes)
         if by_name is not None:
             self.met.uses.add(cache)
             return by_name
@@ -488,7 +487,7 @@ def _dict_view(_: Live, view: Any) -> Any:
 
 
 def _builtin(_: Live, function: Any) -> Any:
-    return replacements.reduced(function)
+    return by_reference.reduced_builtin(function)
 
 
 _EMPTY = collections.OrderedDict[Any, Any]()

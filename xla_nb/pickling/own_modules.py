@@ -20,7 +20,7 @@ import types
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from xla_nb.pickling import code_facts, module_objects, rebuild, replacements
+from xla_nb.pickling import by_reference, code_facts, module_objects, rebuild
 from xla_nb.pickling.module_objects import is_own
 from xla_nb.pickling.rebuild import EMPTY, Call
 
@@ -138,7 +138,7 @@ class Uses:
             name = module.__name__
             if not is_own(module):
                 found.notes.update(
-                    replacements.note_of(name, one) for one in replacements.names_in(module)
+                    by_reference.note_of(name, one) for one in by_reference.names_in(module)
                 )
                 there = {(name, one): vars(module)[one] for one in self.names & vars(module).keys()}
                 found.values.update(_told(there))
@@ -154,8 +154,8 @@ class Uses:
         for base in dict.fromkeys(base for cls in classes for base in cls.__mro__):
             name, path = base.__module__, base.__qualname__
             if not _is_of_own(base):
-                methods = replacements.methods_in(base) if name != "__main__" else ()
-                found.notes.update(replacements.note_of(name, f"{path}.{one}") for one in methods)
+                methods = by_reference.methods_in(base) if name != "__main__" else ()
+                found.notes.update(by_reference.note_of(name, f"{path}.{one}") for one in methods)
             elif _is_settable(base) and not edited(name):
                 found.values.update(_set_in(base, name, f"{path}.", self.names))
         return found
@@ -213,9 +213,9 @@ def _set_in(holder: Any, module: str, prefix: str, names: set[str]) -> Iterator[
             part = rebuild.function_in(value)
             if not issubclass(type(part), code_facts.CODE):  # a descriptor
                 continue
-            is_set = replacements.is_the_notebooks(part) or _is_elsewhere(part, name in names)
+            is_set = code_facts.is_the_notebooks(part) or _is_elsewhere(part, name in names)
         elif issubclass(type(value), _DEFINITIONS):
-            is_set = replacements.is_the_notebooks(value) or _is_elsewhere(value, name in names)
+            is_set = code_facts.is_the_notebooks(value) or _is_elsewhere(value, name in names)
         else:
             is_set = name in names or _is_short(value)
         if is_set:
@@ -263,7 +263,7 @@ def call(key: Key, value: object) -> Call:
 def note_of(key: Key, value: object) -> str:
     """Of what cannot be sent."""
     if isinstance(value, type | types.FunctionType):
-        return replacements.note_of(*key)
+        return by_reference.note_of(*key)
     return _AS_IMPORTED.format(*key)
 
 
@@ -282,7 +282,7 @@ def _is_called_otherwise(key: Key, value: Any) -> bool:
     root = key[0].partition(".")[0]
     if root in sys.stdlib_module_names or not issubclass(type(value), _NAMED):
         return False
-    if rebuild.called(value) == (key[1].rpartition(".")[2], 0) or replacements.is_the_notebooks(
+    if rebuild.called(value) == (key[1].rpartition(".")[2], 0) or code_facts.is_the_notebooks(
         value
     ):
         return False

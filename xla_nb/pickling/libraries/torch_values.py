@@ -19,7 +19,6 @@ from typing import Any
 
 from xla_nb.pickling import code_facts, rebuild
 from xla_nb.pickling.mapped_files import file_of
-from xla_nb.pickling.replacements import is_the_notebooks
 
 #: What torch leaves out of a tensor that is not computed from others.
 HELD = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
@@ -212,7 +211,7 @@ def reduced_step(function: types.FunctionType) -> Any:
     optimizer of the class has been made yet."""
     if function.__name__ != "step" or "torch.optim" not in sys.modules:
         return NotImplemented
-    if is_the_notebooks(function):  # which the notebook has put there
+    if code_facts.is_the_notebooks(function):  # which the notebook has put there
         return NotImplemented
     for cls in _classes(getattr(sys.modules["torch.optim"], "Optimizer", type)):
         own: Any = vars(cls).get("step")
