@@ -183,3 +183,27 @@ def test_a_script_prints_it_before_the_last_line(tmp_path):
     last = next(n for n, line in enumerate(lines) if line.startswith("2 ranks finished"))
     assert lines[last - 3 : last] == ["returned  [0, 1]", "loss      0.25", "steps     375"]
     assert lines[-1].endswith("; [0, 1] returned {'loss': 0.25, 'steps': 375}>")
+
+
+NO_SYNC = """\
+%%xla_spawn -n 2 -o without_sync
+import torch, torch_xla, xla_nb
+def train(rank):
+    layer = torch.nn.Linear(8, 8).to(torch_xla.device())
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for step in range(20):
+        optimizer.zero_grad()
+        loss = layer(torch.ones(4, 8, device=torch_xla.device())).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        xla_nb.report(loss=loss)
+    return loss.item() > 0
+"""
+
+
+def test_what_is_reported_in_a_loop_without_a_sync_comes_whole(notebook):
+    shown = notebook.ok(NO_SYNC)
+    assert "returned True" in card(shown)[0]
+    losses = notebook.value("[len(without_sync.history['loss'][rank]) for rank in (0, 1)]")
+    assert losses == "[20, 20]"
+    assert "were still running" not in shown.stdout + shown.stderr + card(shown)[0]

@@ -129,6 +129,7 @@ class OnRank:
         changes = self._changes()
         try:
             value = in_this_process(self._call)
+            reporting.compute()
         except Exception:
             displays.show_what_is_left(None)
             raise

@@ -26,7 +26,7 @@ from xla_nb.wording import odd
 
 T = TypeVar("T")
 
-#: Rows that wait for a step marker; beyond these the oldest is read without one.
+#: Rows that wait for a step marker; beyond these they are read without one.
 _WAITING = 64
 #: Bytes of rows that wait for space on a full disk.
 _KEPT = 1 << 20
@@ -235,7 +235,14 @@ class Book:
             sys.modules["torch_xla.core.xla_model"].add_step_closure(self._step)
         self._unsynced.append(row)
         if len(self._unsynced) > _WAITING:  # the program never marks a step
-            self._write(self._unsynced.popleft())
+            self.compute()
+            self._step()
+
+    def compute(self) -> None:
+        """Have what waits for a step marker computed, in one graph: none may come."""
+        rows = [list(row.figures.values()) for row in self._unsynced]
+        if lazy := [value for values in rows for value in values if _is_lazy(value)]:
+            sys.modules["torch_xla.core.xla_model"].unlazy(lazy)
 
     def _position(self, step: float | None, names: Iterable[str]) -> float:
         """Where a row stands by default: after the last of its figures, so that those of another
@@ -294,6 +301,12 @@ def begin(
 ) -> Book:
     """Open the calling rank's book, before the user's function runs."""
     return _books.begin(Book(path, losses, executed, loading.begin()))
+
+
+def compute() -> None:
+    """Have what the calling rank has reported computed, while it runs."""
+    for book in _open_books():
+        book.compute()
 
 
 def end() -> None:
