@@ -50,7 +50,7 @@ def drawn(figures: Sequence[Figure], more: str = "") -> str:
 
 
 def of_series(series: Series) -> Figure:
-    lasts = facts.last_values(series)
+    lasts = last_values(series)
     over = facts.over_ranks(lasts)
     notes = list(filter(None, [odd(series)]))
     marks = sorted({step for turns in series.odd.values() for step, _ in turns})
@@ -68,6 +68,20 @@ def of_series(series: Series) -> Figure:
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
     note = "".join(notes)
     return Figure(series.name, note, summary, series.lines, colours, legend=legend, marks=marks)
+
+
+def last_values(series: Series) -> dict[int, float]:
+    """The last value of each rank that has one: of those in progress at a step that all have, or
+    ranks would differ by the step that they are at."""
+    lasts = facts.last_values(series)
+    if len(series.lines) <= LINED:
+        return lasts
+    placed = _placed(series.lines)
+    end = _end(placed, series.going)
+    for rank in series.going & placed.keys():
+        xs, ys = placed[rank]
+        lasts[rank] = ys[max(0, bisect.bisect_right(xs, end) - 1)]
+    return lasts
 
 
 def odd(series: Series) -> str:
@@ -171,16 +185,9 @@ def over_ranks(lines: Mapping[int, Sequence[Point]], going: Set[int] = frozenset
     before, the mean of fewer is no fall of it: it has a gap there, and ends at the last step that
     all ranks in progress have reported but, where there are many, those a fifth of the axis
     behind."""
-    placed = {
-        rank: [one for one in line if _is_finite((one[0], 0.0))] for rank, line in lines.items()
-    }
-    each = {rank: ([*zip(*sorted(line), strict=True)]) for rank, line in placed.items() if line}
-    every = sorted({x for xs, _ in each.values() for x in xs})
-    left, right = (every[0], every[-1]) if every else (0.0, 0.0)
-    far = left + 0.8 * (right - left) if len(every) > _MANY else left
-    ends = (each[rank][0][-1] for rank in going & each.keys())
-    end = min((x for x in ends if x >= far), default=right)
-    every = [x for x in every if x <= end]
+    each = _placed(lines)
+    end = _end(each, going)
+    every = sorted({x for xs, _ in each.values() for x in xs if x <= end})
     stride = math.ceil(len(every) / _MOST) or 1
     mean: list[Point] = []
     band: list[tuple[float, float, float]] = []
@@ -197,6 +204,29 @@ def over_ranks(lines: Mapping[int, Sequence[Point]], going: Set[int] = frozenset
         before = set(values)
     lasts = [line[-1] for line in lines.values() if line]
     return Spread(mean, band, sum(not _is_finite(last) for last in lasts), len(lasts))
+
+
+#: Of each rank its steps, in order, and its values there.
+_Placed = dict[int, tuple[list[float], list[float]]]
+
+
+def _placed(lines: Mapping[int, Sequence[Point]]) -> _Placed:
+    found: _Placed = {}
+    for rank, line in lines.items():
+        points = sorted(point for point in line if _is_finite((point[0], 0.0)))
+        if points:
+            found[rank] = [x for x, _ in points], [y for _, y in points]
+    return found
+
+
+def _end(placed: _Placed, going: Set[int]) -> float:
+    """The last step that all ranks in progress have reported but, where there are many, those a
+    fifth of the axis behind."""
+    every = {x for xs, _ in placed.values() for x in xs}
+    left, right = min(every, default=0.0), max(every, default=0.0)
+    far = left + 0.8 * (right - left) if len(every) > _MANY else left
+    ends = (placed[rank][0][-1] for rank in going & placed.keys())
+    return min((x for x in ends if x >= far), default=right)
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:

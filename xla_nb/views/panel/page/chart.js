@@ -108,8 +108,10 @@ export class Chart {
 		const many = this.isMany(lines);
 		const named = new Map([...lines].filter(([rank]) => !many || rank === focused));
 		const wanted = new Map();
+		this.end = ends[1];
 		if (many) {
 			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, this.wide >> 1)), (rank) => !OVER.has(this.view.store.cards.get(rank)?.phase));
+			this.end = mean.x.at(-1);
 			const back = { x: low.x.toReversed(), y: low.y.toReversed() };
 			wanted.set("band", `${trace(high, sx, sy)}${trace(back, sx, sy).replace("M", "L")}Z`);
 			wanted.set("mean", trace(mean, sx, sy));
@@ -153,15 +155,15 @@ export class Chart {
 		this.ends.replaceChildren(...texts);
 	}
 
-	/** The legend: the values under the pointer, or the last ones, as they were reported. */
+	/** The legend: the values under the pointer, or the last ones. */
 	read(lines, own, x, sx) {
 		const values = new Map();
-		const hides = this.hides ? "without values ≤ 0" : "";
-		const smooth = this.view.charting.smooth ? "smoothed" : "";
+		const hides = this.hides && "without values ≤ 0";
+		const smooth = this.view.charting.smooth && "smoothed";
 		let at = null;
 		for (const [rank, { y }] of [...lines].sort(([a], [b]) => a - b)) {
 			const xs = own.get(rank).x;
-			const i = x === null ? xs.length - 1 : nearest(xs, x);
+			const i = nearest(xs, x ?? Math.min(xs.at(-1), this.end));
 			values.set(rank, y[i]);
 			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
 		}

@@ -11,7 +11,7 @@ export function smoothed(values, weight) {
 	});
 }
 
-/** Mean, with gaps where others have a number than before, lowest and highest, up to where ranks that run, and are not far behind by many steps, have reported. */
+/** Mean, with gaps where other ranks have a number, lowest and highest, up to where those in progress have reported. */
 export function bundle(lines, [x0, x1], places, runs) {
 	const all = [...lines].filter(([, { x }]) => x.length).map(([rank, line]) => ({ ...line, i: 0, end: runs(rank) ? line.x.at(-1) : x1 }));
 	const far = x0 + (all.some(({ x }) => x.length > 50) && 0.8 * (x1 - x0));
