@@ -12,7 +12,6 @@ from xla_nb.program.cell_text import (
     Cell,
     Cells,
     future_flags,
-    imported_modules,
     parse,
     parsed,
     span,
@@ -49,11 +48,6 @@ def test_parse_reports_errors_of_the_compiler():
 
 def test_parsed_is_empty_for_invalid_syntax():
     assert parsed(Cell("c", "1 +")).body == []
-
-
-def test_imported_modules_are_ordered_and_unique():
-    tree = ast.parse("from __future__ import division\nimport b.c, a\nfrom b.c import d\nimport a")
-    assert imported_modules(tree.body) == ["b.c", "a"]
 
 
 def test_future_flags_apply_when_compiling():

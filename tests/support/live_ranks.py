@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import sys
@@ -110,13 +111,11 @@ class LiveNotebook(Notebook):
         rank.labelled = Cells(self.cells).labelled
         self.sent, self.notes = rank.open(program.parcel, self.values), program.notes
         rank.sent.confirm()
+        for name in program.imports:
+            importlib.import_module(name)
         rank.values.update(rank=0, world_size=4, device="xla:0", lock="the lock")
-        for section in program.sections:
-            exec(compile(section.text, section.label, "exec", program.flags, True), rank.values)
         before = dict(rank.values)
-        assert program.body is not None
-        body = program.body.label, program.body.first_line, program.body.text
-        table = ModuleMap((), dict(program.sources), program.flags, body)
+        table = ModuleMap(dict(program.sources), program.label, program.flags, body=program.body)
         value = loader.run_body(table, rank.values)
         rank.remote |= {n for n, v in rank.values.items() if before.get(n, rank) is not v}
         return value

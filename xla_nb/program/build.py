@@ -15,7 +15,7 @@ from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.parcel import Packed
 from xla_nb.pickling.pickler import pack
-from xla_nb.program.cell_text import Cell, Section, future_flags, parsed, unreadable
+from xla_nb.program.cell_text import Cell, future_flags, parsed, unreadable
 from xla_nb.program.entry_check import check_entry, check_live
 from xla_nb.program.needed_names import ENTRY, Dependencies, Scope
 from xla_nb.program.origins import name_of
@@ -26,7 +26,6 @@ __all__ = [
     "Cell",
     "Program",
     "Scope",
-    "Section",
     "build",
     "build_call",
     "build_entry",
@@ -41,27 +40,25 @@ class Program:
     """Everything the ranks need to run a cell.
 
     `label` names what was launched. The module imports `imports`, for what that does, and has the
-    values in `parcel`, among them `restored` and the entry's arguments; then its `sections` are
-    executed, the last of which is the cell's own `module`, if it has one. `details` describe those
-    values that are no code. `body` is what every rank then runs in the module's
-    namespace, where the cell is plain statements; else ranks call `entry` with their index and the
-    arguments, and have bound `binds` by that. `named` are the functions and classes that the
-    notebook has as well, by the names by which results refer to them. `futures` are in force for
-    the module and the body. `script` is a script's file and, if `python -m` was given one, the name
-    of its module. `notes` are for the user, `once` those to be told once in a session. `drops`:
-    None takes the place of a result that cannot be sent. `both` are the names of a live cell that
-    are the ranks', and that the notebook has too, with what it has imported under them. `magic` is
-    the one that launches the cell, "" for a function.
+    values in `parcel`, among them `restored` and the entry's arguments; then the cell's text in
+    `module` is executed. `details` describe those values that are no code. `body` is the text that
+    every rank then runs in the module's namespace, where the cell is plain statements; else ranks
+    call `entry` with their index and the arguments, and have bound `binds` by that. `named` are the
+    functions and classes that the notebook has as well, by the names by which results refer to
+    them. `futures` are in force for the module and the body. `script` is a script's file and, if
+    `python -m` was given one, the name of its module. `notes` are for the user, `once` those to be
+    told once in a session. `drops`: None takes the place of a result that cannot be sent. `both`
+    are the names of a live cell that are the ranks', and that the notebook has too, with what it
+    has imported under them. `magic` is the one that launches the cell, "" for a function.
     """
 
     name: str
     parcel: Packed
     label: str = ""
     imports: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = ()
-    module: Section | None = None
+    module: str = ""
     entry: str | None = None
-    body: Section | None = None
+    body: str | None = None
     takes_lock: bool = False
     restored: tuple[str, ...] = ()
     details: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +75,7 @@ class Program:
 
     @property
     def flags(self) -> int:
-        """Compiler flags for the sections; pass them with `dont_inherit=True`."""
+        """Compiler flags for its text; pass them with `dont_inherit=True`."""
         return future_flags(self.futures)
 
 
@@ -92,10 +89,10 @@ def build(cell: Cell, scope: Scope, *, name: str) -> Program:
         return _assembled(
             needs,
             (),
-            plan.module,
             name=name,
             label=cell.label,
             magic=cell.magic,
+            module=plan.module,
             body=plan.body,
         )
     except RecursionError as error:  # Python compiles what is a little too deep to be analyzed
@@ -152,18 +149,13 @@ def build_call(
 
 def build_group(scope: Scope, *, name: str, label: str) -> Program:
     """The program of live ranks: a module that has nothing yet."""
-    return _assembled(Dependencies(scope), (), name=name, label=label, body=Section(label, 1, ""))
+    return _assembled(Dependencies(scope), (), name=name, label=label, body="")
 
 
-def _assembled(
-    needs: Dependencies, args: tuple[object, ...], module: Section | None = None, **fields: Any
-) -> Program:
-    parcel = needs.pack(args)  # which decides what else is imported
+def _assembled(needs: Dependencies, args: tuple[object, ...], **fields: Any) -> Program:
     return Program(
-        parcel=parcel,
-        imports=tuple(needs.imports()),
-        sections=(*needs.sections(), *([module] if module else [])),
-        module=module,
+        parcel=needs.pack(args),
+        imports=needs.imports,
         restored=needs.restored,
         details=needs.details,
         sources=needs.sources,

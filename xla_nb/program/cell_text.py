@@ -20,8 +20,6 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITION = (*FUNCTION, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
-#: The label of sections that belong to no cell.
-GENERATED = "<xla_nb>"
 #: What Python raises for a text that it cannot compile: for a NUL character or half a character
 #: ValueError, for one that is nested too deeply the last two.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -50,15 +48,6 @@ CALL = "get_ipython().run_cell_magic('xla_call', "
 def own_text(source: str) -> str:
     """What is the user's of a cell."""
     return source.partition(CALL)[0]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A piece of a module, compiled under `label` with `first_line` as its first line."""
-
-    label: str
-    first_line: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -164,17 +153,6 @@ def futures(tree: ast.Module) -> set[str]:
     return {alias.name for node in imports for alias in node.names}
 
 
-def imported_modules(nodes: Iterable[ast.stmt]) -> list[str]:
-    """The modules that these statements import, in order; `a.b` for `from a.b import c`."""
-    modules: list[str] = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module not in (None, "__future__"):
-            modules.append(node.module or "")
-    return list(dict.fromkeys(modules))
-
-
 def future_flags(names: Iterable[str]) -> int:
     """The compiler flags for these `__future__` names."""
     flags = 0
@@ -218,15 +196,6 @@ class Cells:
         yield from self.cells
         yield from self._executed
 
-    def statements(self) -> Iterator[Statement]:
-        """Every top-level statement, oldest first."""
-        for cell in self.cells:
-            yield from (Statement(cell, node) for node in parsed(cell).body)
-
-    def modules_imported(self) -> set[str]:
-        """The modules that top-level statements `import a.b.c`, under no other name."""
-        return set().union(*(_imported(cell.source) for cell in self.cells))
-
     def _of(self, code: CodeType) -> Cell | None:
         """The cell that was compiled under the file name of code, or has the text that was. Several
         that `%%time` executed have one file name."""
@@ -244,13 +213,6 @@ def _holds(cell: Cell, code: CodeType) -> bool:
     """Whether the text, compiled again without the lines above, contains an equal code object."""
     text = "\n".join(cell.source.split("\n")[cell.above :])
     return code in _codes(text, code.co_filename, code.co_flags & _ALL_FUTURES)
-
-
-@lru_cache(maxsize=512)
-def _imported(source: str) -> set[str]:
-    """The modules that a cell imports at its top level, under no other name."""
-    imports = [one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import)]
-    return {alias.name for node in imports for alias in node.names if not alias.asname}
 
 
 @lru_cache(maxsize=64)

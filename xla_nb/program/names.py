@@ -57,7 +57,7 @@ class Names:
     `now` are read while the statements run, maybe before they bind them; `later` by functions of
     theirs that may be called before. `hints` may be missing (annotations that are text, names under
     `except NameError`). `binds` are bound or deleted, also by their functions through `global`.
-    `stars` are the modules of `from m import *`.
+    `stars` are the modules of `from m import *`, `code` is what was read.
     """
 
     now: dict[str, int] = field(default_factory=dict)
@@ -65,6 +65,7 @@ class Names:
     hints: dict[str, int] = field(default_factory=dict)
     binds: set[str] = field(default_factory=set)
     stars: list[str] = field(default_factory=list)
+    code: list[CodeType] = field(default_factory=list)
 
     def required(self) -> dict[str, int]:
         """Names that must come from outside, since nothing here binds them."""
@@ -136,6 +137,7 @@ class _Reader:
 
     def take(self, node: ast.stmt, code: CodeType) -> None:
         """Take a statement and its code."""
+        self._names.code.append(code)
         telling = [part for part in ast.walk(node) if isinstance(part, _TELLING)]
         for part in telling:
             self._text(part)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import builtins
 import functools
-import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from types import ModuleType
 
 from xla_nb.errors import ShippingError
 from xla_nb.live_ranks.sent import Sent
@@ -19,10 +17,11 @@ from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import code_facts, pickler, refusals
 from xla_nb.pickling.functions_and_classes import Live, Notebook
+from xla_nb.pickling.own_modules import Uses
 from xla_nb.pickling.parcel import Packed
 from xla_nb.program import ipython_syntax, origins
-from xla_nb.program.cell_text import GENERATED, Cell, Cells, Section, futures, parsed, span
-from xla_nb.program.imports import Imports, imported_as
+from xla_nb.program.cell_text import Cell, Cells, futures, parsed, span
+from xla_nb.program.imports import imported_as, repeated
 from xla_nb.program.missing_names import MissingNames
 from xla_nb.program.names import newest
 from xla_nb.program.origins import star_names
@@ -80,8 +79,7 @@ class Dependencies:
         self._bound: set[str] = set()
         self._roots: dict[str, object] = {}
         self._calls = False
-        self._imports = Imports(self._cells)
-        self.imports = self._imports.first  # modules, before values are made
+        self._text = Uses()
         own = weakref.proxy(self)  # a cycle would keep the notebook's values, a Run among them
         self._missing = MissingNames(
             self._cells,
@@ -97,7 +95,9 @@ class Dependencies:
         self._bound = plan.names.binds
         self._known |= RANK_NAMES
         self._missing.note(plan.names, plan.cell.label)
-        self._imports.read(plan.tree)
+        for code in plan.names.code:
+            self._text.of_code(code)
+            self._text.names.update(code_facts.in_commands(code))
         self._need(plan.names.wanted())
         self._read = plan.names.wanted()
         if self._sent is not None:
@@ -158,10 +158,10 @@ class Dependencies:
         roots = {**self._roots, ARGUMENTS: args} if self._calls else self._roots
         return self._sent.pack(roots, live, self._remote)
 
-    def sections(self) -> Iterator[Section]:
-        """The source before the cell itself: imports."""
-        if lines := self._imports.lines():
-            yield Section(GENERATED, 1, "\n".join(lines) + "\n")
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The modules that ranks import before they have the values."""
+        return repeated(self._cells.cells, self._text.names, self._roots.values())
 
     # Taking
 
@@ -169,18 +169,8 @@ class Dependencies:
         """Take what these names refer to."""
         names = set(names) - self._remote
         for name in sorted(names):
-            if name in self._roots or name in self._imports.modules:
-                continue
-            if name in self._known and not self._shadows(name):
-                continue
-            if name in self._values:
-                self._take_value(name, self._values[name])
-
-    def _take_value(self, name: str, value: object) -> None:
-        if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
-            self._imports.modules[name] = value
-        else:
-            self._roots[name] = value
+            if name in self._values and (name not in self._known or self._shadows(name)):
+                self._roots[name] = self._values[name]
 
     def _shadows(self, name: str) -> bool:
         """Whether the notebook has its own object under the name of a builtin.
@@ -207,11 +197,14 @@ class Dependencies:
     # Packing
 
     def _live(self) -> Live:
-        return Live(self._notebook(), source=self._imports.follow)
+        return Live(self._notebook(), source=self._follow)
 
     def _units(self) -> LiveUnits:
         assert self._sent is not None
-        return LiveUnits(self._notebook(), self._sent.tokens, self._imports.follow)
+        return LiveUnits(self._notebook(), self._sent.tokens, self._follow)
+
+    def _follow(self, uses: Uses) -> None:
+        uses.take(self._text)
 
     def _notebook(self) -> Notebook:
         theirs = _MODULE_NAMES | self._remote | self._shadowed

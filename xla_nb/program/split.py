@@ -18,7 +18,6 @@ from xla_nb.program.cell_text import (
     IMPORT,
     Cell,
     Function,
-    Section,
     futures,
     parse,
     without,
@@ -30,13 +29,13 @@ RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
 
 @dataclass(frozen=True)
 class CellSplit:
-    """A cell that ranks run: `module` is the part of it in the module file, if any, and `body` what
-    every rank runs. `names` are those of both."""
+    """A cell that ranks run: `module` is the text of it in the module file, if any, and `body` what
+    every rank runs, at the cell's lines. `names` are those of both."""
 
     cell: Cell
     tree: ast.Module
-    module: Section | None
-    body: Section
+    module: str
+    body: str
     names: Names
     futures: set[str]
     notes: tuple[str, ...]
@@ -61,8 +60,8 @@ def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
     return CellSplit(
         cell=cell,
         tree=tree,
-        module=Section(cell.label, 1, only(tree, module, cell.source)) if module else None,
-        body=Section(cell.label, 1, only(tree, rest, cell.source)),
+        module=only(tree, module, cell.source) if module else "",
+        body=only(tree, rest, cell.source),
         names=names_in(nodes, lazy_annotations=lazy),
         futures=in_force,
         notes=notes,
@@ -77,8 +76,8 @@ def live_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
     return CellSplit(
         cell=cell,
         tree=tree,
-        module=None,
-        body=Section(cell.label, 1, only(tree, nodes, cell.source)),
+        module="",
+        body=only(tree, nodes, cell.source),
         names=names_in(nodes, lazy_annotations="annotations" in in_force),
         futures=in_force,
         notes=vet(tree, cell.label),
