@@ -7,6 +7,7 @@ not be split differently when the notebook's values change.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -42,15 +43,14 @@ class CellSplit:
 
 
 def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
-    """Split a cell without a function: its definitions are the module's, its statements the ranks'.
+    """Split a cell without a function: what it begins with is the module's, the rest the ranks'.
     Raises ProgramError."""
     tree = parse(cell)
     notes = vet(tree, cell.label)
     in_force = known_futures | futures(tree)
-    lazy = "annotations" in in_force
     nodes = [node for node in tree.body if not is_future(node)]
-    module = _hoisted(nodes, lazy=lazy)
-    rest = [node for node in nodes if node not in module]
+    module = _beginning(nodes)
+    rest = nodes[len(module) :]
     if not rest:
         raise ProgramError(
             f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
@@ -62,7 +62,7 @@ def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
         tree=tree,
         module=only(tree, module, cell.source) if module else "",
         body=only(tree, rest, cell.source),
-        names=names_in(nodes, lazy_annotations=lazy),
+        names=names_in(nodes, lazy_annotations="annotations" in in_force),
         futures=in_force,
         notes=notes,
     )
@@ -111,39 +111,14 @@ def is_future(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
-def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
-    """The definitions among a cell's statements that may run before all statements.
+def _beginning(nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The imports and definitions with which a cell begins and that read nothing of a rank's own.
+    What follows a statement runs after it: an import finds what `os.environ[…] = …` has set."""
 
-    A definition stays in place if an earlier statement uses or binds its name, if defining it needs
-    what a statement computes, or after one that may have changed something else: `os.environ[…] =
-    …`, of which an import is to know.
-    """
-    stays = [n for n in nodes if not isinstance(n, (*IMPORT, *DEFINITION))]
-    read = {node: names_in([node], lazy_annotations=lazy) for node in nodes}
-    computed = RANK_NAMES.union(*(read[node].binds for node in stays))
-    touched: set[str] = set()
-    hoisted = []
-    acted = False
-    for node, names in read.items():
-        acted = acted or (node in stays and _acts(node))
-        can = node not in stays and not names.binds & touched and not set(names.now) & computed
-        if can and not acted:
-            hoisted.append(node)
-            if {
-                *names.now,
-                *names.later,
-            } & computed:  # calling it before the statements is too early
-                computed = computed | names.binds
-        else:
-            touched |= names.binds | set(names.now)
-            computed = computed | names.binds
-    return hoisted
+    def may_run_before(node: ast.stmt) -> bool:
+        names = names_in([node])
+        return isinstance(node, (*IMPORT, *DEFINITION)) and RANK_NAMES.isdisjoint(
+            names.wanted() | names.binds
+        )
 
-
-def _acts(node: ast.stmt) -> bool:
-    """Whether a statement may change more than what names stand for."""
-    return any(
-        isinstance(part, ast.Call | ast.Await)
-        or (isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load))
-        for part in ast.walk(node)
-    )
+    return list(itertools.takewhile(may_run_before, nodes))
