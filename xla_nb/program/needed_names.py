@@ -6,9 +6,7 @@ What the notebook holds is packed as it is; source is only the cell itself, if i
 from __future__ import annotations
 
 import builtins
-import functools
-import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from xla_nb.errors import ShippingError
@@ -23,7 +21,7 @@ from xla_nb.program import ipython_syntax, origins
 from xla_nb.program.cell_text import Cell, Cells, futures, parsed, span
 from xla_nb.program.imports import imported_as, repeated
 from xla_nb.program.missing_names import MissingNames
-from xla_nb.program.names import newest
+from xla_nb.program.names import Names, newest
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES, CellSplit
 
@@ -75,31 +73,24 @@ class Dependencies:
         self._known = _BUILTINS | _MODULE_NAMES | self._remote
         if self._sent is not None:  # each program of live ranks gets them, a call too
             self._known |= RANK_NAMES
-        self._read: set[str] = set()
-        self._bound: set[str] = set()
+        self._names = Names()  # of a cell that ranks run
+        self._label = ""
         self._roots: dict[str, object] = {}
         self._calls = False
         self._text = Uses()
-        own = weakref.proxy(self)  # a cycle would keep the notebook's values, a Run among them
-        self._missing = MissingNames(
-            self._cells,
-            functools.partial(Dependencies._held, own),
-            scope.lost,
-        )
+        self._lost = scope.lost
 
     def cell(self, plan: CellSplit) -> None:
         """Take the text of a cell that ranks run, and what it needs."""
         self.futures = plan.futures
         self.notes += plan.notes
         self.notes += [_unknown(star) for star in plan.names.stars if star_names(star) is None]
-        self._bound = plan.names.binds
+        self._names, self._label = plan.names, plan.cell.label
         self._known |= RANK_NAMES
-        self._missing.note(plan.names, plan.cell.label)
         for code in plan.names.code:
             self._text.of_code(code)
             self._text.names.update(code_facts.in_commands(code))
         self._need(plan.names.wanted())
-        self._read = plan.names.wanted()
         if self._sent is not None:
             self._sent.awaits(plan.names.later.keys() - self._values.keys() - plan.names.binds)
         self.sources[plan.cell.label] = plan.cell.source
@@ -117,7 +108,7 @@ class Dependencies:
     def both(self) -> dict[str, str]:
         """The names of the ranks' own that a live program reads, itself or in functions, and that
         the notebook has as well, with what is imported under them there."""
-        read = self._read | (self._sent.reads if self._sent else set())
+        read = self._names.wanted() | (self._sent.reads if self._sent else set())
         both = read & self._remote & self._values.keys()
         return {name: imported_as(self._values[name]) for name in sorted(both)}
 
@@ -135,8 +126,10 @@ class Dependencies:
             raise
         except BaseException as fault:  # `__reduce__` may even exit
             raise ShippingError(self._refusal(fault, live, args)) from None
-        self.notes += self._missing.check(live)
-        self.once += self._missing.shadowed(live, self._shadowed)
+        held = self._known, self._names.binds, self._values
+        missing = MissingNames(self._cells, held, self._lost)
+        self.notes += missing.told(self._names, self._label, live)
+        self.once += missing.shadowed(live, self._shadowed)
         self._vet(live)
         sent = {*self._roots, *live.used, *live.named} - {ARGUMENTS}
         if self._sent is not None:
@@ -191,9 +184,6 @@ class Dependencies:
         """Names of the notebook's that each rank has for itself."""
         return RANK_NAMES & self._known & self._values.keys()
 
-    def _held(self) -> tuple[Collection[str], ...]:
-        return self._known, self._bound, self._values
-
     # Packing
 
     def _live(self) -> Live:
@@ -213,7 +203,7 @@ class Dependencies:
             for name, value in self._values.items()
             if name not in theirs and (name not in _BUILTINS or self._shadows(name))
         }
-        newer = self._bound - self._roots.keys()
+        newer = self._names.binds - self._roots.keys()
         return Notebook(held, self._cells.labelled, newer, self._known - self._shadowed)
 
     def _refusal(self, fault: BaseException, live: Live, args: tuple[object, ...]) -> str:
