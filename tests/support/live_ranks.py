@@ -21,7 +21,7 @@ from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.functions_and_classes import Notebook as Names
 from xla_nb.pickling.parcel import Packed, Parcel
-from xla_nb.program.build import Cell, Program, build_live
+from xla_nb.program.build import Cell, Program, build
 from xla_nb.program.cell_text import Cells
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader
@@ -103,7 +103,7 @@ class LiveNotebook(Notebook):
         rank = self.rank0
         scope = replace(self.scope, sent=rank.sent, remote=frozenset(rank.remote))
         cell = Cell(f"Cell In[{len(self.cells) + 1}]", textwrap.dedent(source))
-        return build_live(cell, scope, name="xla_nb_cell")
+        return build(cell, scope, name="xla_nb_cell")
 
     def cell(self, source: str) -> Any:
         """Run a cell on the rank; returns the value of its last expression."""

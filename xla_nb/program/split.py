@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
@@ -34,7 +34,6 @@ class CellSplit:
     every rank runs, at the cell's lines. `names` are those of both."""
 
     cell: Cell
-    tree: ast.Module
     module: str
     body: str
     names: Names
@@ -42,16 +41,16 @@ class CellSplit:
     notes: tuple[str, ...]
 
 
-def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
+def split_cell(cell: Cell, known_futures: set[str], *, live: bool) -> CellSplit:
     """Split a cell without a function: what it begins with is the module's, the rest the ranks'.
-    Raises ProgramError."""
-    tree = parse(cell)
-    notes = vet(tree, cell.label)
+    A `live` rank runs all of a cell where it keeps what that binds. Raises ProgramError."""
+    tree = parse(cell, awaits=live)
     in_force = known_futures | futures(tree)
-    nodes = [node for node in tree.body if not is_future(node)]
-    module = _beginning(nodes)
+    first = [node for node in tree.body if is_future(node)]
+    nodes = [node for node in tree.body if node not in first]
+    module = [] if live else _beginning(nodes)
     rest = nodes[len(module) :]
-    if not rest:
+    if not (rest or live):
         raise ProgramError(
             f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
             "imports and classes. Define a function, or name one of the notebook's after "
@@ -59,25 +58,8 @@ def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
         )
     return CellSplit(
         cell=cell,
-        tree=tree,
-        module=only(tree, module, cell.source) if module else "",
-        body=only(tree, rest, cell.source),
-        names=names_in(nodes, lazy_annotations="annotations" in in_force),
-        futures=in_force,
-        notes=notes,
-    )
-
-
-def live_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
-    """A cell for live ranks, which run all of it where they keep what it binds."""
-    tree = parse(cell, awaits=True)
-    in_force = known_futures | futures(tree)
-    nodes = [node for node in tree.body if not is_future(node)]
-    return CellSplit(
-        cell=cell,
-        tree=tree,
-        module="",
-        body=only(tree, nodes, cell.source),
+        module=without(cell.source, [*first, *rest]) if module else "",
+        body=without(cell.source, [*first, *module]),
         names=names_in(nodes, lazy_annotations="annotations" in in_force),
         futures=in_force,
         notes=vet(tree, cell.label),
@@ -98,12 +80,6 @@ def vet(tree: ast.AST, label: str) -> tuple[str, ...]:
 def functions(tree: ast.Module) -> list[Function]:
     """The functions at the top level, which ranks may call."""
     return [node for node in tree.body if isinstance(node, FUNCTION)]
-
-
-def only(tree: ast.Module, nodes: Iterable[ast.stmt], source: str) -> str:
-    """The text with all statements but these blanked, at the same line numbers."""
-    kept = set(nodes)
-    return without(source, [node for node in tree.body if node not in kept])
 
 
 def is_future(node: ast.stmt) -> bool:
