@@ -33,7 +33,6 @@ from xla_nb import api, magics, notebook
 from xla_nb.errors import XlaNbError
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
-from xla_nb.program.cell_text import GENERATED
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.run.options import Options
 
@@ -180,22 +179,19 @@ def check_program(program: Program) -> None:
         tree = compile(text, str(path), "exec", ast.PyCF_ONLY_AST | program.flags, True)
         compile(text, str(path), "exec", program.flags, True)
         if program.body:
-            compile(program.body.text, "body", "exec", program.flags, True)
-    lines = [span for span in table.spans if span.label != GENERATED]
+            compile(program.body, "body", "exec", program.flags, True)
     for statement in tree.body:
         number = statement.lineno
         where = table.cell(number)
         if where is None:
-            assert not any(span.start <= number <= span.end for span in lines)
+            assert not 0 < table.start <= number
             continue
         same_line(text, number, statement.end_lineno or number, table.sources[where[0]], where[1])
     if program.body:
-        body = ast.parse(program.body.text).body
-        for statement in body:
+        source = table.sources[program.label]
+        for statement in ast.parse(program.body).body:
             end = statement.end_lineno or statement.lineno
-            source = table.sources[program.body.label]
-            at = statement.lineno + program.body.first_line - 1
-            same_line(program.body.text, statement.lineno, end, source, at)
+            same_line(program.body, statement.lineno, end, source, statement.lineno)
 
 
 def same_line(text: str, start: int, end: int, source: str, at: int) -> None:

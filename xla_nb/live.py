@@ -25,9 +25,9 @@ from xla_nb.program.build import (
     Cell,
     Program,
     Scope,
+    build,
     build_call,
     build_group,
-    build_live,
 )
 from xla_nb.rank.entries import WithoutIndex, push, refuse_launch
 from xla_nb.run import options as run_options
@@ -218,15 +218,15 @@ def run_cell(
     """Run a cell's text on live ranks, and show it as a launched cell is. They may be those that
     `group` starts, which is called once the cell can run. Raises as `xla_nb.spawn` does."""
 
-    def build(scope: Scope, name: str) -> Program:
-        return build_live(cell, scope, name=name)
+    def made(scope: Scope, name: str) -> Program:
+        return build(cell, scope, name=name)
 
-    return _run(group, build, options, members, cell, launched)
+    return _run(group, made, options, members, cell, launched)
 
 
 def _run(
     group: Group | Callable[[], Group],
-    build: Callable[[Scope, str], Program],
+    make: Callable[[Scope, str], Program],
     options: Options,
     members: tuple[int, ...] | None,
     cell: Cell | None = None,
@@ -242,7 +242,7 @@ def _run(
     gone = {name: "; ".join(told) for name, told in lost.items()}
 
     def made(scope: Scope) -> Program:
-        return build(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
+        return make(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
     program, resolve = api.built(made)
     told = [
@@ -411,10 +411,10 @@ class Ranks:
             raise UsageError(f"call() needs a function, not {shortened(repr(fn), 60)}.")
         members, chosen = self._chosen(options)
 
-        def build(scope: Scope, name: str) -> Program:
+        def made(scope: Scope, name: str) -> Program:
             return build_call(WithoutIndex(fn, {}), scope, args=args, name=name)
 
-        return _run(self._group, build, chosen, members)
+        return _run(self._group, made, chosen, members)
 
     def run(self, statements: str, **options: object) -> Run:
         """Run statements on each rank, with the options of `call`; the value of a last expression
@@ -432,12 +432,12 @@ class Ranks:
         if given := values.keys() & RANK_NAMES:
             raise UsageError(f"push(): {listed(sorted(given))} is set for each cell anew.")
 
-        def build(scope: Scope, name: str) -> Program:
+        def made(scope: Scope, name: str) -> Program:
             program = build_call(push, scope, args=(values,), name=name)
             label = f"push of {listed(values, most=3)}"
             return replace(program, label=label, binds=tuple(values))
 
-        self._unseen(build, None)
+        self._unseen(made, None)
 
     def pull(self, name: str, rank: int = 0) -> Any:
         """What a name, or an expression, holds on one rank. Raises RunFailed where it does not,
@@ -464,22 +464,22 @@ class Ranks:
             raise UsageError(f"{told} Statements are for run().") from None
         cell = Cell(f"`{text}`", text)
 
-        def build(scope: Scope, name: str) -> Program:  # that it is the ranks' is what is asked for
-            return replace(build_live(cell, scope, name=name), both={})
+        def made(scope: Scope, name: str) -> Program:  # that it is the ranks' is what is asked for
+            return replace(build(cell, scope, name=name), both={})
 
         acts = any(isinstance(node, _ACTS) for node in ast.walk(expression))
-        return dict(self._unseen(build, members, cell, replayed=acts).results)
+        return dict(self._unseen(made, members, cell, replayed=acts).results)
 
     def _unseen(
         self,
-        build: Callable[[Scope, str], Program],
+        made: Callable[[Scope, str], Program],
         members: tuple[int, ...] | None,
         cell: Cell | None = None,
         replayed: bool = True,
     ) -> Run:
         """Run what shows nothing but what is to be said of the notebook's values."""
         options = replace(self._options, view="none")
-        run = _run(self._group, build, options, members, cell, replayed=replayed)
+        run = _run(self._group, made, options, members, cell, replayed=replayed)
         for notice in run.state.notices:
             if not notice.once:
                 print(notice.text)

@@ -19,26 +19,18 @@ local = pytest.fixture(importable_folder)
 # --- lines and text ---------------------------------------------------------------------------
 
 
-def test_sections_keep_the_line_numbers_of_their_cells(notebook):
+def test_the_module_keeps_the_line_numbers_of_its_cell(notebook):
     program = notebook.build("# line\n\nclass A:\n    n = 1 / 3\nA.n\n")
-    (section,) = program.sections
-    tree = ast.increment_lineno(ast.parse(section.text), section.first_line - 1)
-    line = tree.body[0].body[0].lineno
-    assert (section.label, line) == ("Cell In[1]", 4)
-    assert program.sources[section.label].splitlines()[line - 1].strip() == "n = 1 / 3"
+    line = ast.parse(program.module).body[0].body[0].lineno
+    assert (program.label, line) == ("Cell In[1]", 4)
+    assert program.sources[program.label].splitlines()[line - 1].strip() == "n = 1 / 3"
 
 
-def test_the_map_of_a_module_file_names_cells_and_lines(notebook):
+def test_a_module_file_has_the_lines_of_its_cell(notebook):
     program = notebook.build("import math\n\nclass A:\n    n = 1\nmath.floor(A.n)")
-    text, mapped = module_file.source(program)
-    lines = text.splitlines()
-    found = {}
-    for piece in mapped:
-        for offset, line in enumerate(lines[piece.start - 1 : piece.end]):
-            source = program.sources[piece.label].splitlines()
-            assert source[piece.first_line - 1 + offset] == line
-            found[piece.label] = True
-    assert set(found) == {"Cell In[1]"}
+    text, start = module_file.source(program)
+    source = program.sources["Cell In[1]"].splitlines()
+    assert text.splitlines()[start - 1 :] == source[:4]
 
 
 def test_a_future_import_applies_to_the_whole_module(notebook):
@@ -119,7 +111,7 @@ def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
     exec(compile(source, str(path), "exec"), notebook.values)
     notebook.cells.append(Cell(str(path), source, str(path)))
     program = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
-    assert (program.sections, program.restored) == ((), ("N", "f", "math"))
+    assert (program.module, program.restored) == ("", ("N", "f", "math"))
     assert notebook.rank(program) == 2
 
 

@@ -11,11 +11,10 @@ from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import (
     Cell,
     Cells,
-    Statement,
     future_flags,
-    imported_modules,
     parse,
     parsed,
+    span,
     without,
 )
 
@@ -42,20 +41,6 @@ def test_dropping_statements_keeps_line_numbers(source, dropped, left):
     ast.parse(text)
 
 
-def test_a_section_includes_decorators():
-    cell = Cell("c", "x = 1\n\n@d(\n  1)\ndef f():\n    pass\n\ny = 2")
-    section = Statement(cell, parse(cell).body[1]).section
-    assert (section.first_line, section.text) == (3, "@d(\n  1)\ndef f():\n    pass\n")
-
-
-def test_a_section_excludes_other_statements_on_its_line():
-    cell = Cell("c", "a = 1; b = 2")
-    assert [Statement(cell, node).section.text for node in parse(cell).body] == [
-        "a = 1\n",
-        "b = 2\n",
-    ]
-
-
 def test_parse_reports_errors_of_the_compiler():
     with pytest.raises(ProgramError, match="c, line 1: 'await' outside function"):
         parse(Cell("c", "await x"))
@@ -63,11 +48,6 @@ def test_parse_reports_errors_of_the_compiler():
 
 def test_parsed_is_empty_for_invalid_syntax():
     assert parsed(Cell("c", "1 +")).body == []
-
-
-def test_imported_modules_are_ordered_and_unique():
-    tree = ast.parse("from __future__ import division\nimport b.c, a\nfrom b.c import d\nimport a")
-    assert imported_modules(tree.body) == ["b.c", "a"]
 
 
 def test_future_flags_apply_when_compiling():
@@ -101,19 +81,16 @@ def test_a_cell_run_again_has_its_newest_label():
     assert found is not None and found.cell.label == "new"
 
 
-@pytest.mark.parametrize("other", ["def f(): return 2", "\ndef f(): return 1", "def f(): 1 +"])
-def test_code_is_not_found_in_different_text(other):
-    assert Cells([Cell("one", other, FILE)]).holding(live("def f(): return 1")) is None
-
-
-def test_code_compiled_by_file_or_by_statement_is_found():
-    source = "import math\ndef f(): return math.floor(2)"
-    node = ast.parse(source).body[1]
-    alone: dict[str, object] = {}
-    exec(compile(ast.Module([node], []), FILE, "exec", dont_inherit=True), alone)
-    cells = Cells([Cell("one", source, FILE)])
-    assert cells.holding(live(source)) is not None
-    assert cells.holding(alone["f"].__code__) is not None  # type: ignore[attr-defined]
+def test_code_is_of_the_statement_that_has_its_line():
+    text = (
+        "a = 1\n@str\n@str\ndef f():\n    return lambda: 2\n\nclass A:\n    def g(self): return 1"
+    )
+    for line, first in ((2, 2), (5, 2), (8, 7)):
+        code = compile("\n" * (line - 1) + "lambda: 0", FILE, "eval").co_consts[0]
+        found = Cells([Cell("one", text, FILE)]).holding(code)
+        assert found is not None and span(found.node)[0] == first
+    code = compile("\n" * 8 + "lambda: 0", FILE, "eval").co_consts[0]
+    assert Cells([Cell("one", text, FILE)]).holding(code) is None
 
 
 def test_code_is_found_by_its_text_in_linecache(monkeypatch):
@@ -121,8 +98,7 @@ def test_code_is_found_by_its_text_in_linecache(monkeypatch):
     monkeypatch.setitem(linecache.cache, FILE, (len(source), None, [source], FILE))
     found = Cells([Cell("one", source)]).holding(live(source))
     assert found is not None and found.cell.label == "one"
-    alone = Cells([]).holding(live(source))
-    assert alone is not None and alone.cell.label == FILE
+    assert Cells([]).holding(live(source)) is None
 
 
 def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
@@ -145,8 +121,14 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
     [
         ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
         ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
-        ("x = 1\ny = " + "-" * 20_000 + "1\n", "c, line 2: this is nested too deeply. Split it"),
-        ("x = 1\ny = 1" + " + 1" * 50_000, "c, line 2: this is nested too deeply. Split it"),
+        (
+            "x = 1\ny = " + "-" * 20_000 + "1\n",
+            "c: a statement is nested too deeply for Python.",
+        ),
+        (
+            "x = 1\ny = 1" + " + 1" * 50_000,
+            "c: a statement is nested too deeply for Python.",
+        ),
         ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
     ],
     ids=["NUL", "surrogate", "signs", "sum", "parentheses"],

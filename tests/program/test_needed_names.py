@@ -183,13 +183,24 @@ def test_submodules_imported_in_the_notebook_are_imported(notebook, local):
     assert notebook.rank(program) == 4
 
 
-def test_an_import_whose_name_nobody_reads_is_repeated_for_its_effect(notebook, local):
+def test_imports_inside_packages_are_repeated_for_their_effect(notebook, local):
     (local / "pack_r").mkdir()
     (local / "pack_r" / "__init__.py").write_text("")
     (local / "pack_r" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
     (local / "pack_r" / "used.py").write_text("n = 2")
-    notebook.run("import pack_r.plugins\nimport pack_r.used\npack_r.used.n")
+    notebook.run("import pack_r.plugins\nimport pack_r.used as used")
     assert notebook.build("def f(i): return 1").imports == ("pack_r.plugins",)
+
+
+def test_what_a_cell_reads_inside_a_package_is_imported(notebook, local):
+    (local / "pack_s").mkdir()
+    (local / "pack_s" / "__init__.py").write_text("")
+    (local / "pack_s" / "sub.py").write_text("n = 4")
+    notebook.run("import pack_s as p\nfrom pack_s import sub")
+    program = notebook.build("class A:\n    def get(self): return p.sub.n\nA().get()")
+    for name in ("pack_s", "pack_s.sub"):
+        del sys.modules[name]
+    assert notebook.rank(program) == 4
 
 
 # --- names that statements bind ---------------------------------------------------------------

@@ -56,14 +56,21 @@ def test_statements_can_use_rank_names_and_return_the_last_expression(notebook):
     assert notebook.launch("x = rank + world_size\n(x, device, lock)") == (4, "xla:0", "the lock")
 
 
-def test_definitions_beside_statements_are_in_the_module(notebook):
-    program = notebook.build("import math\nx = rank\nclass Net:\n    n = 1\nmath.floor(Net.n + x)")
+def test_definitions_that_a_cell_begins_with_are_in_the_module(notebook):
+    program = notebook.build("import math\nclass Net:\n    n = 1\nmath.floor(Net.n + rank)")
     assert vars(notebook.load(program))["Net"].n == 1
     assert notebook.rank(program) == 1
 
 
-def test_a_definition_that_needs_computed_names_stays_with_the_statements(notebook):
-    source = "n = rank + 5\nclass Net:\n    k = n\nNet.k"
+@pytest.mark.parametrize(
+    "source",
+    [
+        "n = rank + 5\nclass Net:\n    k = n\nNet.k",
+        "class Net:\n    k = rank + 5\nNet.k",
+        "class Old:\n    def get(self): return rank + 5\nclass Net:\n    k = Old().get()\nNet.k",
+    ],
+)
+def test_a_definition_that_needs_what_ranks_have_stays_with_the_statements(notebook, source):
     program = notebook.build(source)
     assert "Net" not in vars(notebook.load(program))
     assert notebook.rank(program) == 5

@@ -39,7 +39,7 @@ def raised(call, *args):
 
 def failure(source, **names):
     """The failure when a cell's function `f` is called as a rank calls it."""
-    table = ModuleMap((), {}, body=(OTHER, 1, "f()"))
+    table = ModuleMap({}, OTHER, body="f()")
     loader.remember(OTHER, "f()")
     return tracebacks.tell(raised(loader.run_body, table, define(source, **names)), {CELL})
 
@@ -101,7 +101,7 @@ def test_frames_of_several_cells_are_kept():
 
 
 def test_only_frames_of_xla_nb_are_cut_outside_the_notebook():
-    table = ModuleMap((), {}, body=("elsewhere", 1, "wrap('a', 0)"))
+    table = ModuleMap({}, "elsewhere", body="wrap('a', 0)")
     got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
     assert "loader.py" not in got.text
     assert 'File "elsewhere", line 1' in got.text

@@ -16,7 +16,7 @@ import pytest
 from xla_nb.pickling import pickler
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program.build import future_flags
-from xla_nb.program.module_file import ModuleMap, Span
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader
 from xla_nb.rank.shell import RankShell
 
@@ -37,20 +37,15 @@ def interpreter(monkeypatch):
 
 @pytest.fixture
 def load(tmp_path):
-    """Load a module made of pieces of cells: (label, first line, text)."""
+    """Load a module that has a piece of a cell: its label, first line and text."""
 
-    def load(*pieces, sources=None, flags=0, check=lambda: None):
-        text, table, cells = HEAD, [], {}
-        for label, first, source in pieces:
-            piece = textwrap.dedent(source).strip("\n") + "\n"
-            start = text.count("\n") + 1
-            text += piece
-            table.append(Span(start, text.count("\n"), label, first))
-            cells[label] = "\n" * (first - 1) + piece
-            text += "\n"
+    def load(piece=None, sources=None, flags=0, check=lambda: None):
+        label, first, text = piece or (FIRST, 1, "")
+        text = "\n" * (first - 1) + textwrap.dedent(text).strip("\n") + "\n"
         path = tmp_path / "a_program.py"
-        path.write_text(text)
-        ModuleMap(tuple(table), {**cells, **(sources or {})}, flags).save(path)
+        path.write_text(HEAD + text)
+        start = HEAD.count("\n") + 1 if piece else 0
+        ModuleMap({label: text, **(sources or {})}, label, flags, start).save(path)
         return loader.load(path, check)
 
     return load
@@ -96,7 +91,7 @@ def test_a_traceback_names_the_cell_and_shows_its_line(load):
 
 
 def test_two_pieces_of_one_cell_each_keep_their_lines(load):
-    module = load((FIRST, 5, DEFINES), (FIRST, 20, "def g():\n\n    return 1 / 0"))
+    module = load((FIRST, 5, DEFINES + "\n" * 13 + "def g():\n\n    return 1 / 0"))
     assert '"Cell In[2]", line 6, in f' in stack(module.f)
     assert '"Cell In[2]", line 22, in g' in stack(module.g)
 
@@ -132,7 +127,7 @@ def test_the_source_of_a_class_is_found(load):
 def test_lines_outside_cells_belong_to_the_file(load, tmp_path):
     path = tmp_path / "a_program.py"
     path.write_text(DEFINES)
-    ModuleMap((), {}).save(path)
+    ModuleMap({}).save(path)
     assert f'"{path}", line 2, in f' in stack(loader.load(path).f)
 
 
@@ -219,7 +214,7 @@ def main():
 
 
 def body(text, first=1, flags=0, **names):
-    return loader.run_body(ModuleMap((), {}, flags, (SECOND, first, text)), names)
+    return loader.run_body(ModuleMap({}, SECOND, flags, 0, "\n" * (first - 1) + text), names)
 
 
 def test_a_body_returns_its_last_expression():
@@ -237,7 +232,7 @@ def test_the_last_expression_of_a_body_is_evaluated_once():
 
 def test_a_body_binds_names_in_the_module():
     names = {}
-    loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, "a = 1\ndef g(): return a\ng()")), names)
+    loader.run_body(ModuleMap({}, SECOND, body="a = 1\ndef g(): return a\ng()"), names)
     assert names["g"]() == 1
 
 
@@ -266,8 +261,8 @@ def test_a_body_may_await_what_an_earlier_one_has_begun():
         "import asyncio",
         "task = asyncio.create_task(asyncio.sleep(0.01, 'done'))\nawait asyncio.sleep(0)",
     ):
-        loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, text)), names)
-    assert loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, "await task")), names) == "done"
+        loader.run_body(ModuleMap({}, SECOND, body=text), names)
+    assert loader.run_body(ModuleMap({}, SECOND, body="await task"), names) == "done"
 
 
 @pytest.mark.parametrize("text", ["a = 1\n1 / 0", "a = 1\nb = 1 / 0"])
@@ -337,12 +332,12 @@ def test_a_form_feed_does_not_move_the_lines_that_are_shown():
 def test_a_cell_says_which_names_it_surely_binds(text, bound):
     found = set()
     names = {"flag": True, "held": [1], "get_ipython": RankShell}
-    loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, text)), names, found)
+    loader.run_body(ModuleMap({}, SECOND, body=text), names, found)
     assert found == bound
 
 
 def test_what_a_cell_does_not_get_to_is_not_bound():
     found = set()
     with pytest.raises(ZeroDivisionError):
-        loader.run_body(ModuleMap((), {}, 0, (SECOND, 1, "a = 1\n1 / 0\nb = 2")), {}, found)
+        loader.run_body(ModuleMap({}, SECOND, body="a = 1\n1 / 0\nb = 2"), {}, found)
     assert found == {"a"}

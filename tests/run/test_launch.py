@@ -20,7 +20,7 @@ from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import pickler
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program import module_file
-from xla_nb.program.build import Program, Section
+from xla_nb.program.build import Program
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.record import files
 from xla_nb.run.launch import launch as launch_program
@@ -46,7 +46,7 @@ def cell(**changes):
         "name": "xla_nb_cell_3",
         "label": "Cell In[3]",
         "parcel": pickler.pack({"n": 41, ARGUMENTS: (1,)}, Live()),
-        "sections": (Section("Cell In[3]", 1, SOURCE),),
+        "module": SOURCE,
         "entry": "f",
         "sources": {"Cell In[3]": SOURCE},
         "named": {"f": None},
@@ -130,10 +130,10 @@ def test_a_launch_writes_the_program_as_a_module_that_ranks_can_load(launch, eng
 
 
 def test_a_cell_of_statements_is_written_with_its_body(launch):
-    body = Section("Cell In[3]", 2, "rank + 1\n")
+    body = "\nrank + 1\n"
     run = launch(cell(entry=None, body=body))
     table = ModuleMap.open(run.record.program("xla_nb_cell_3"))
-    assert table.body == ("Cell In[3]", 2, "rank + 1\n")
+    assert (table.label, table.body) == ("Cell In[3]", body)
 
 
 def test_a_request_has_all_that_a_job_needs(launch, engine, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import sys
@@ -20,7 +21,7 @@ from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.functions_and_classes import Notebook as Names
 from xla_nb.pickling.parcel import Packed, Parcel
-from xla_nb.program.build import Cell, Program, build_live
+from xla_nb.program.build import Cell, Program, build
 from xla_nb.program.cell_text import Cells
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader
@@ -102,7 +103,7 @@ class LiveNotebook(Notebook):
         rank = self.rank0
         scope = replace(self.scope, sent=rank.sent, remote=frozenset(rank.remote))
         cell = Cell(f"Cell In[{len(self.cells) + 1}]", textwrap.dedent(source))
-        return build_live(cell, scope, name="xla_nb_cell")
+        return build(cell, scope, name="xla_nb_cell")
 
     def cell(self, source: str) -> Any:
         """Run a cell on the rank; returns the value of its last expression."""
@@ -110,13 +111,11 @@ class LiveNotebook(Notebook):
         rank.labelled = Cells(self.cells).labelled
         self.sent, self.notes = rank.open(program.parcel, self.values), program.notes
         rank.sent.confirm()
+        for name in program.imports:
+            importlib.import_module(name)
         rank.values.update(rank=0, world_size=4, device="xla:0", lock="the lock")
-        for section in program.sections:
-            exec(compile(section.text, section.label, "exec", program.flags, True), rank.values)
         before = dict(rank.values)
-        assert program.body is not None
-        body = program.body.label, program.body.first_line, program.body.text
-        table = ModuleMap((), dict(program.sources), program.flags, body)
+        table = ModuleMap(dict(program.sources), program.label, program.flags, body=program.body)
         value = loader.run_body(table, rank.values)
         rank.remote |= {n for n, v in rank.values.items() if before.get(n, rank) is not v}
         return value

@@ -13,6 +13,8 @@ from xla_nb.process_state.settings import ProcessState
 
 #: The module global that holds the entry's arguments.
 ARGUMENTS = "__xla_nb_args__"
+#: That of an entry which the notebook has under no name.
+ENTRY = "_xla_nb_entry"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -83,8 +83,8 @@ def globals_in(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def submodules(code: types.CodeType, values: Iterable[object]) -> list[types.ModuleType]:
-    """The imported modules inside packages among these values that code has names for, as
+def submodules(names: Collection[str], values: Iterable[object]) -> list[types.ModuleType]:
+    """The imported modules inside packages among these values for which there are names, as
     `concurrent.futures`."""
     packages: Iterator[Any] = (v for v in values if issubclass(type(v), types.ModuleType))
     starts = [f"{one.__name__}." for one in packages if getattr(one, "__package__", None)]
@@ -92,7 +92,7 @@ def submodules(code: types.CodeType, values: Iterable[object]) -> list[types.Mod
         module
         for name, module in (list(sys.modules.items()) if starts else ())
         for start in starts
-        if name.startswith(start) and {*name[len(start) :].split(".")} <= {*code.co_names}
+        if name.startswith(start) and all(one in names for one in name[len(start) :].split("."))
     ]
 
 

@@ -268,7 +268,9 @@ class Live:
             | self._ready(function, rebuild.fill_attributes, defaults),
             "dict": dict.fromkeys(vars(function), NOT_YET)
             | self._ready(function, rebuild.fill_attributes, vars(function)),
-            "submodules": code_facts.submodules(function.__code__, [*used.values(), *contents]),
+            "submodules": code_facts.submodules(
+                function.__code__.co_names, [*used.values(), *contents]
+            ),
         }
         made = (function.__code__, globals_, function.__name__, closure or None)
         return rebuild.new_function, made, state, None, None, rebuild.fill_function

@@ -1,39 +1,85 @@
 """Build a Program from a launched cell and what it needs from the notebook.
 
-What the notebook holds travels as it is, in one pickle. What it has not executed (a launched cell
-without a function) travels as source, which is executed on top.
+What the notebook holds travels as it is, in one pickle: the names that a cell reads, and what each
+needs in turn. Only a launched cell without a function travels as source, which ranks execute.
 """
 
 from __future__ import annotations
 
+import builtins
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from xla_nb.messages.orders import ARGUMENTS
-from xla_nb.pickling.functions_and_classes import Live
+from xla_nb.errors import ShippingError
+from xla_nb.live_ranks.sent import Sent
+from xla_nb.live_ranks.unit_pickler import LiveUnits
+from xla_nb.messages.orders import ARGUMENTS, ENTRY
+from xla_nb.pickling import code_facts, pickler, refusals
+from xla_nb.pickling.functions_and_classes import Live, Notebook
+from xla_nb.pickling.own_modules import Uses
 from xla_nb.pickling.parcel import Packed
-from xla_nb.pickling.pickler import pack
-from xla_nb.program.cell_text import Cell, Section, future_flags, parsed, unreadable
+from xla_nb.program import ipython_syntax, origins
+from xla_nb.program.cell_text import (
+    Cell,
+    Cells,
+    future_flags,
+    futures,
+    parsed,
+    span,
+    unreadable,
+)
 from xla_nb.program.entry_check import check_entry, check_live
-from xla_nb.program.needed_names import ENTRY, Dependencies, Scope
-from xla_nb.program.origins import name_of
-from xla_nb.program.split import RANK_NAMES, functions, live_cell, split_cell
+from xla_nb.program.imports import imported_as, repeated
+from xla_nb.program.missing_names import MissingNames
+from xla_nb.program.names import Names, newest
+from xla_nb.program.origins import star_names
+from xla_nb.program.split import RANK_NAMES, CellSplit, functions, split_cell
 
 __all__ = [
     "RANK_NAMES",
     "Cell",
     "Program",
     "Scope",
-    "Section",
     "build",
     "build_call",
     "build_entry",
     "build_group",
-    "build_live",
     "build_question",
 ]
+
+_BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
+_MODULE_NAMES = frozenset(
+    {
+        *("__name__", "__package__", "__spec__", "__loader__"),
+        *("__builtins__", "__annotations__", "__dict__", "__class__"),
+        *("get_ipython", "display"),
+    }
+)
+
+
+_AGAIN = "`{0}` is defined anew; values made before are still of the former `{0}`"
+_UNKNOWN = (
+    "what `from {} import *` binds is not known before it is imported: a name that the notebook "
+    "has as well keeps its value there"
+)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the notebook (or script) contains at this moment.
+
+    `values` are its live globals; `cells` ran before, oldest first. `executed` are the cells that a
+    magic has executed. For live ranks, `sent` is what they have been sent, `remote` are the names
+    that are theirs, and `lost` those of ranks that have ended, each with a clause on that.
+    """
+
+    values: Mapping[str, object]
+    cells: Sequence[Cell]
+    executed: Sequence[Cell] = ()
+    sent: Sent | None = None
+    remote: Set[str] = frozenset()
+    lost: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,27 +87,25 @@ class Program:
     """Everything the ranks need to run a cell.
 
     `label` names what was launched. The module imports `imports`, for what that does, and has the
-    values in `parcel`, among them `restored` and the entry's arguments; then its `sections` are
-    executed, the last of which is the cell's own `module`, if it has one. `details` describe those
-    values that are no code. `body` is what every rank then runs in the module's
-    namespace, where the cell is plain statements; else ranks call `entry` with their index and the
-    arguments, and have bound `binds` by that. `named` are the functions and classes that the
-    notebook has as well, by the names by which results refer to them. `futures` are in force for
-    the module and the body. `script` is a script's file and, if `python -m` was given one, the name
-    of its module. `notes` are for the user, `once` those to be told once in a session. `drops`:
-    None takes the place of a result that cannot be sent. `both` are the names of a live cell that
-    are the ranks', and that the notebook has too, with what it has imported under them. `magic` is
-    the one that launches the cell, "" for a function.
+    values in `parcel`, among them `restored` and the entry's arguments; then the cell's text in
+    `module` is executed. `details` describe those values that are no code. `body` is the text that
+    every rank then runs in the module's namespace, where the cell is plain statements; else ranks
+    call `entry` with their index and the arguments, and have bound `binds` by that. `named` are the
+    functions and classes that the notebook has as well, by the names by which results refer to
+    them. `futures` are in force for the module and the body. `script` is a script's file and, if
+    `python -m` was given one, the name of its module. `notes` are for the user, `once` those to be
+    told once in a session. `drops`: None takes the place of a result that cannot be sent. `both`
+    are the names of a live cell that are the ranks', and that the notebook has too, with what it
+    has imported under them. `magic` is the one that launches the cell, "" for a function.
     """
 
     name: str
     parcel: Packed
     label: str = ""
     imports: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = ()
-    module: Section | None = None
+    module: str = ""
     entry: str | None = None
-    body: Section | None = None
+    body: str | None = None
     takes_lock: bool = False
     restored: tuple[str, ...] = ()
     details: Mapping[str, str] = field(default_factory=dict)
@@ -78,26 +122,19 @@ class Program:
 
     @property
     def flags(self) -> int:
-        """Compiler flags for the sections; pass them with `dont_inherit=True`."""
+        """Compiler flags for its text; pass them with `dont_inherit=True`."""
         return future_flags(self.futures)
 
 
 def build(cell: Cell, scope: Scope, *, name: str) -> Program:
-    """Make a launched cell without a function, which is itself what the ranks run, into a Program.
+    """Make a cell that is itself what ranks run into a Program: a launched cell without a function,
+    or one for live ranks. Of that the Program has what they lack: `scope.sent` knows what they
+    have, and is to be told once they have got it (`Sent.confirm`).
     Raises ProgramError and ShippingError."""
     try:
-        needs = Dependencies(scope)
-        plan = split_cell(cell, needs.futures)
-        needs.cell(plan)
-        return _assembled(
-            needs,
-            (),
-            plan.module,
-            name=name,
-            label=cell.label,
-            magic=cell.magic,
-            body=plan.body,
-        )
+        plan = split_cell(cell, _futures(scope), live=scope.sent is not None)
+        made = _Needs(scope, plan, {}, ()).program(name, cell.label)
+        return replace(made, magic=cell.magic, module=plan.module, body=plan.body)
     except RecursionError as error:  # Python compiles what is a little too deep to be analyzed
         raise unreadable(cell, error) from None
 
@@ -118,21 +155,7 @@ def build_question(
     """A call of what ranks have themselves, which takes nothing of the notebook's along."""
     entry = f"{ENTRY}_of_question"  # the next call may be of what ranks have been sent as ENTRY
     values = {entry: question, ARGUMENTS: args}
-    return Program(name, pack(values, Live(joins=False)), entry=entry)
-
-
-def build_live(cell: Cell, scope: Scope, *, name: str) -> Program:
-    """Make a cell for live ranks into a Program, which has what they lack: `scope.sent` knows what
-    they have, and is to be told once they have got it (`Sent.confirm`). Raises as `build` does.
-    """
-    try:
-        needs = Dependencies(scope)
-        plan = live_cell(cell, needs.futures)
-        needs.cell(plan)
-        made = _assembled(needs, (), name=name, label=cell.label, body=plan.body)
-        return replace(made, magic=cell.magic)
-    except RecursionError as error:
-        raise unreadable(cell, error) from None
+    return Program(name, pickler.pack(values, Live(joins=False)), entry=entry)
 
 
 def build_call(
@@ -144,34 +167,215 @@ def build_call(
 ) -> Program:
     """Make a call of a live function into a Program. Raises as `build` does."""
     takes_lock = check_live(fn, args, "args=({},)")
-    label = name_of(getattr(fn, "__func__", fn)) or type(fn).__name__
-    needs = Dependencies(scope)
-    entry = needs.callable(fn)
-    return _assembled(needs, args, name=name, label=label, entry=entry, takes_lock=takes_lock)
+    label = origins.name_of(getattr(fn, "__func__", fn)) or type(fn).__name__
+    own = origins.name_of(fn)
+    named = [own] if scope.values.get(own) is fn else origins.names_of(fn, scope.values)
+    entry = named[0] if named else ENTRY
+    made = _Needs(scope, None, {entry: fn}, args).program(name, label)
+    return replace(made, entry=entry, takes_lock=takes_lock)
 
 
 def build_group(scope: Scope, *, name: str, label: str) -> Program:
     """The program of live ranks: a module that has nothing yet."""
-    return _assembled(Dependencies(scope), (), name=name, label=label, body=Section(label, 1, ""))
+    return replace(_Needs(scope, None, {}, ()).program(name, label), body="")
 
 
-def _assembled(
-    needs: Dependencies, args: tuple[object, ...], module: Section | None = None, **fields: Any
-) -> Program:
-    parcel = needs.pack(args)  # which decides what else is imported
-    return Program(
-        parcel=parcel,
-        imports=tuple(needs.imports()),
-        sections=(*needs.sections(), *([module] if module else [])),
-        module=module,
-        restored=needs.restored,
-        details=needs.details,
-        sources=needs.sources,
-        named=needs.named,
-        futures=tuple(sorted(needs.futures)),
-        script=needs.script,
-        notes=tuple(needs.notes),
-        once=tuple(needs.once),
-        both=needs.both,
-        **fields,
-    )
+class _Needs:
+    """What a program needs from the notebook: one that runs the text of a cell (`plan`), or one
+    that has `called`, by its name, with `args`."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        plan: CellSplit | None,
+        called: Mapping[str, object],
+        args: tuple[object, ...],
+    ) -> None:
+        self._scope = scope
+        self._values = scope.values
+        self._cells = Cells(scope.cells, scope.executed)
+        self._plan = plan
+        self._names = plan.names if plan else Names()
+        self._args = args
+        self._text = Uses()
+        for code in self._names.code:
+            self._text.of_code(code)
+            self._text.names.update(code_facts.in_commands(code))
+        self._known = _BUILTINS | _MODULE_NAMES | scope.remote
+        if plan or scope.sent:  # each program of live ranks gets them, a call too
+            self._known |= RANK_NAMES
+        self._roots = {**called, **self._read(), **self._changeable()}
+
+    def _read(self) -> dict[str, object]:
+        """What the cell reads of the notebook's."""
+        names = (self._names.wanted() & self._values.keys()) - self._scope.remote
+        own = (name for name in names if name not in self._known or self._shadows(name))
+        return {name: self._values[name] for name in sorted(own)}
+
+    def _changeable(self) -> dict[str, object]:
+        """The lists and dicts among the arguments, by the notebook's names: a rank tells by these
+        which it has changed. Those of live ranks stay changed."""
+        plain = [one for one in self._args if type(one) in code_facts.CONTAINERS]
+        plain = plain if self._scope.sent is None else []
+        return {name: one for one in plain for name in origins.names_of(one, self._values)[:1]}
+
+    def program(self, name: str, label: str) -> Program:
+        """The program but for what it runs.
+
+        Raises ProgramError and ShippingError."""
+        sent, live = self._scope.sent, self._live()
+        try:
+            parcel = self._packed(live)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # `__reduce__` may even exit
+            raise ShippingError(self._refusal(fault, live)) from None
+        held = self._known, self._names.binds, self._values
+        missing = MissingNames(self._cells, held, self._scope.lost)
+        notes = [
+            *self._of_text(),
+            *missing.told(self._names, label, live),
+            *self._of_magics(live),
+            *(sent.notes if sent else ()),
+            *sorted(live.notes),
+            *map(_AGAIN.format, sorted(live.outdated)),
+        ]
+        restored = {*self._roots, *live.used, *live.named}
+        restored &= sent.names if sent else restored
+        in_force = self._plan.futures if self._plan else _futures(self._scope)
+        return Program(
+            name,
+            parcel,
+            label,
+            imports=repeated(self._cells.cells, self._text.names, self._roots.values()),
+            restored=tuple(sorted(restored)),
+            details=self._details(restored, live),
+            sources=self._sources(live),
+            named=live.named,
+            futures=tuple(sorted(in_force)),
+            script=origins.script(self._values),
+            notes=tuple(notes),
+            once=tuple(missing.shadowed(live, self._shadowed)),
+            both=self._both(),
+        )
+
+    # Packing
+
+    def _packed(self, live: Live) -> Packed:
+        sent = self._scope.sent
+        values = self._roots if self._plan else {**self._roots, ARGUMENTS: self._args}
+        if sent is None:
+            return pickler.pack(values, live)
+        assert isinstance(live, LiveUnits)
+        sent.awaits(self._names.later.keys() - self._values.keys() - self._names.binds)
+        return sent.pack(values, live, self._scope.remote)
+
+    def _live(self) -> Live:
+        sent, notebook = self._scope.sent, self._notebook()
+        if sent is not None:
+            return LiveUnits(notebook, sent.tokens, self._follow)
+        return Live(notebook, source=self._follow)
+
+    def _follow(self, uses: Uses) -> None:
+        uses.take(self._text)
+
+    def _notebook(self) -> Notebook:
+        theirs = _MODULE_NAMES | self._scope.remote | self._shadowed
+        held = {
+            name: value
+            for name, value in self._values.items()
+            if name not in theirs and (name not in _BUILTINS or self._shadows(name))
+        }
+        newer = self._names.binds - self._roots.keys()
+        return Notebook(held, self._cells.labelled, newer, self._known - self._shadowed)
+
+    def _shadows(self, name: str) -> bool:
+        """Whether the notebook has its own object under the name of a builtin.
+
+        IPython's `open` and `exit` do not count; ranks use Python's.
+        """
+        if name not in _BUILTINS:
+            return False
+        if name not in self._values:
+            return False
+        held, python_s = self._values[name], getattr(builtins, name, None)
+        if type(held).__module__.partition(".")[0] == "IPython":
+            return False
+        return all(part is not python_s for part in origins.unwrapped(held))
+
+    @property
+    def _shadowed(self) -> Set[str]:
+        """Names of the notebook's that each rank has for itself."""
+        return RANK_NAMES & self._known & self._values.keys()
+
+    # Refusing
+
+    def _refusal(self, fault: BaseException, live: Live) -> str:
+        """What cannot be packed, and why not."""
+        name, value = live.writing
+        if name == ARGUMENTS:
+            tried = enumerate(self._args)
+            number = next((n for n, one in tried if not self._can_be_sent(one)), 0)
+            name, value = f"args[{number}]", self._args[number]
+        shown, code, held = origins.in_code(name, value, self._values)
+        origin = self._origin(code) if self._values.get(code) is held else ""
+        way = refusals.culprit(held, self._can_be_sent)
+        told = refusals.refusal(shown, refusals.described(held, origin), fault, way, code)
+        return f"{told} Nothing was run on ranks."
+
+    def _can_be_sent(self, value: object) -> bool:
+        try:
+            pickler.pack({"": value}, Live(self._notebook(), source=self._follow))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            return False
+        return True
+
+    def _origin(self, name: str) -> str:
+        """The line of the last statement that binds the name."""
+        bound = newest(self._cells, name)
+        return f"{bound.cell.label}, line {span(bound.node)[0]}" if bound else ""
+
+    # Telling
+
+    def _of_text(self) -> Iterator[str]:
+        """Notes on the cell's own text."""
+        yield from self._plan.notes if self._plan else ()
+        yield from (_UNKNOWN.format(star) for star in self._names.stars if star_names(star) is None)
+
+    def _of_magics(self, live: Live) -> Iterator[str]:
+        """Notes on magics in functions of the notebook. Raises ProgramError for those that do not
+        work on ranks."""
+        for code in live.shell:
+            if found := self._cells.holding(code):
+                yield from ipython_syntax.check(found.node, found.cell.label)
+
+    def _details(self, restored: Set[str], live: Live) -> dict[str, str]:
+        known = live.used | self._roots
+        data = {n: known[n] for n in sorted(restored & known.keys())}
+        told = {
+            name: refusals.described(value, self._origin(name))
+            for name, value in data.items()
+            if not code_facts.is_ready(value)
+        }
+        return {**told, ARGUMENTS: ", ".join(map(refusals.described, self._args))}
+
+    def _sources(self, live: Live) -> dict[str, str]:
+        """The cells whose lines tracebacks may show, by their labels."""
+        cells = [cell for cell in self._cells.texts() if cell.label in live.met.labels]
+        cells += [self._plan.cell] if self._plan else []
+        return {cell.label: cell.source for cell in cells}
+
+    def _both(self) -> dict[str, str]:
+        """The names of the ranks' own that a live program reads, itself or in functions, and that
+        the notebook has as well, with what is imported under them there."""
+        sent = self._scope.sent
+        read = self._names.wanted() | (sent.reads if sent else set())
+        both = read & self._scope.remote & self._values.keys()
+        return {name: imported_as(self._values[name]) for name in sorted(both)}
+
+
+def _futures(scope: Scope) -> set[str]:
+    """What the notebook's cells have imported from `__future__`."""
+    return {name for cell in scope.cells for name in futures(parsed(cell))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 import __future__
 
 import ast
-import bisect
+import itertools
 import linecache
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +20,6 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITION = (*FUNCTION, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
-#: The label of sections that belong to no cell.
-GENERATED = "<xla_nb>"
 #: What Python raises for a text that it cannot compile: for a NUL character or half a character
 #: ValueError, for one that is nested too deeply the last two.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -53,30 +51,11 @@ def own_text(source: str) -> str:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A piece of a module, compiled under `label` with `first_line` as its first line."""
-
-    label: str
-    first_line: int
-    text: str
-
-
-@dataclass(frozen=True)
 class Statement:
     """A top-level statement and its cell."""
 
     cell: Cell
     node: ast.stmt
-
-    @property
-    def section(self) -> Section:
-        """The statement alone, decorators included, at its own lines."""
-        first, last = span(self.node)
-        lines = self.cell.source.split("\n")[first - 1 : last]
-        text = "\n".join(lines) + "\n"
-        if not _stands_alone(text):  # it shares a line with another: `a = 1; b = 2`
-            text = (ast.get_source_segment(self.cell.source, self.node) or "") + "\n"
-        return Section(self.cell.label, first, text)
 
 
 def parse(cell: Cell, *, awaits: bool = False) -> ast.Module:
@@ -115,7 +94,7 @@ def quiet() -> Iterator[None]:
 
 def unreadable(cell: Cell, error: Exception) -> ProgramError:
     """The error for a cell that Python cannot compile: one of UNREADABLE."""
-    line, problem, advice, shown = 1, str(error), "Correct the line", ""
+    line, problem, shown = 1, str(error), ""
     if "\0" in cell.source:  # of which each Python says something else, without the line
         line, problem = cell.source.count("\n", 0, cell.source.index("\0")) + 1, "a NUL character"
     elif isinstance(error, SyntaxError):
@@ -123,9 +102,13 @@ def unreadable(cell: Cell, error: Exception) -> ProgramError:
     elif isinstance(error, UnicodeEncodeError):
         line, problem = cell.source.count("\n", 0, error.start) + 1, "half of a character"
     elif isinstance(error, RecursionError | MemoryError):
-        line, problem = _too_deep(cell.source), "this is nested too deeply"
-        advice = "Split it into several statements"
-    return ProgramError(f"{cell.label}, line {line}: {problem}. {advice}. Nothing was run.{shown}")
+        return ProgramError(
+            f"{cell.label}: a statement is nested too deeply for Python. Split it into several. "
+            "Nothing was run."
+        )
+    return ProgramError(
+        f"{cell.label}, line {line}: {problem}. Correct the line. Nothing was run.{shown}"
+    )
 
 
 def _pointed(error: SyntaxError) -> str:
@@ -136,46 +119,10 @@ def _pointed(error: SyntaxError) -> str:
     return f"\n    {near}\n    {' ' * (column - start)}^" if text else ""
 
 
-def _too_deep(source: str) -> int:
-    """The first line that makes the text too deep, or of what parses, the line that is deepest."""
-    if tree := parsed(Cell("", source)).body:
-        return -max(_depths(tree))[1]
-    lines = source.split("\n")
-
-    def fails(count: int) -> bool:
-        try:
-            with quiet():
-                compile("\n".join(lines[:count]), "", "exec", dont_inherit=True)
-        except (RecursionError, MemoryError):
-            return True
-        except (SyntaxError, ValueError):
-            pass
-        return False
-
-    return bisect.bisect_left(range(1, len(lines) + 1), True, key=fails) + 1
-
-
-def _depths(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, int]]:
-    """The depth and, negated, the line of each expression and statement."""
-    queue = [(0, -1, node) for node in nodes]
-    while queue:
-        depth, line, node = queue.pop()
-        line = -getattr(node, "lineno", -line)
-        yield depth, line
-        queue += [(depth + 1, line, child) for child in ast.iter_child_nodes(node)]
-
-
 def span(node: ast.stmt) -> tuple[int, int]:
     """The first and last line of a statement, decorators included."""
     decorators = node.decorator_list if isinstance(node, DEFINITION) else []
     return min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno or node.lineno
-
-
-def _stands_alone(text: str) -> bool:
-    try:
-        return len(ast.parse(text).body) == 1
-    except SyntaxError:
-        return False
 
 
 def without(source: str, dropped: Iterable[ast.stmt]) -> str:
@@ -206,17 +153,6 @@ def futures(tree: ast.Module) -> set[str]:
     return {alias.name for node in imports for alias in node.names}
 
 
-def imported_modules(nodes: Iterable[ast.stmt]) -> list[str]:
-    """The modules that these statements import, in order; `a.b` for `from a.b import c`."""
-    modules: list[str] = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module not in (None, "__future__"):
-            modules.append(node.module or "")
-    return list(dict.fromkeys(modules))
-
-
 def future_flags(names: Iterable[str]) -> int:
     """The compiler flags for these `__future__` names."""
     flags = 0
@@ -240,89 +176,51 @@ class Cells:
         self._executed = list(executed)
 
     def labelled(self, code: CodeType) -> CodeType | None:
-        """Code under the label and with the lines of its cell: the one that was compiled under its
-        file name, or has the text that was. Several that `%%time` executed have one file name."""
-        name = code.co_filename
-        named = (cell for cell in reversed(self.cells) if cell.filename == name)
-        magics = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
-        for cell in (*named, *magics, *self._with_text(name)):
-            first_line = code.co_firstlineno + cell.above
-            return code.replace(co_filename=cell.label, co_firstlineno=first_line)
+        """Code under the label and with the lines of its cell."""
+        cell = self._of(code)
+        if cell is None:
+            return None
+        first_line = code.co_firstlineno + cell.above
+        return code.replace(co_filename=cell.label, co_firstlineno=first_line)
+
+    def holding(self, code: CodeType) -> Statement | None:
+        """The top-level statement that code is from."""
+        cell = self._of(code)
+        for node in parsed(cell).body if cell else ():
+            first, last = span(node)
+            if cell and first <= code.co_firstlineno + cell.above <= last:
+                return Statement(cell, node)
         return None
 
     def texts(self) -> Iterator[Cell]:
         yield from self.cells
         yield from self._executed
 
-    def statements(self) -> Iterator[Statement]:
-        """Every top-level statement, oldest first."""
-        for cell in self.cells:
-            yield from (Statement(cell, node) for node in parsed(cell).body)
+    def _of(self, code: CodeType) -> Cell | None:
+        """The cell that was compiled under the file name of code, or has the text that was. Several
+        that `%%time` executed have one file name."""
+        name = code.co_filename
+        named = (cell for cell in reversed(self.cells) if cell.filename == name)
+        magics = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
+        return next(itertools.chain(named, magics, self._with_text(name)), None)
 
-    def modules_imported(self) -> set[str]:
-        """The modules that top-level statements `import a.b.c`, under no other name."""
-        return set().union(*(_imported(cell.source) for cell in self.cells))
-
-    def holding(self, code: CodeType) -> Statement | None:
-        """The top-level statement that compiles to exactly this code object."""
-        for cell in self._texts(code.co_filename):
-            tree = parsed(cell)
-            for node in tree.body:
-                first, last = span(node)
-                if first <= code.co_firstlineno <= last and _compiles_to(node, tree, code):
-                    return Statement(cell, node)
-        return None
-
-    def _texts(self, filename: str) -> Iterator[Cell]:
-        """The texts that a file of this name may have been compiled from, likeliest first."""
-        yield from (cell for cell in reversed(self.cells) if cell.filename == filename)
-        yield from self._with_text(filename)
-        if text := "".join(linecache.getlines(filename)):
-            yield Cell(filename, text, filename)
-
-    def _with_text(self, filename: str) -> list[Cell]:
+    def _with_text(self, filename: str) -> Iterator[Cell]:
         text = own_text("".join(linecache.getlines(filename))).rstrip()
-        return [cell for cell in reversed(self.cells) if text and cell.source.rstrip() == text]
+        yield from (one for one in reversed(self.cells) if text and one.source.rstrip() == text)
 
 
 def _holds(cell: Cell, code: CodeType) -> bool:
     """Whether the text, compiled again without the lines above, contains an equal code object."""
     text = "\n".join(cell.source.split("\n")[cell.above :])
-    tree = parsed(Cell(cell.label, text))
-    return code in _compiled(tree, code.co_filename, code.co_flags & _ALL_FUTURES)
-
-
-@lru_cache(maxsize=512)
-def _imported(source: str) -> set[str]:
-    """The modules that a cell imports at its top level, under no other name."""
-    imports = [one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import)]
-    return {alias.name for node in imports for alias in node.names if not alias.asname}
-
-
-def _compiles_to(node: ast.stmt, tree: ast.Module, code: CodeType) -> bool:
-    """Whether the statement, compiled again, contains an equal code object.
-
-    Code objects compare by instructions, constants, names and lines, so an edited file, or a
-    definition written again since, does not match the live one. Both ways of compiling are tried,
-    because IPython's (one statement) and Python's (a whole file) may give different code.
-    """
-    flags = code.co_flags & _ALL_FUTURES
-    alone = ast.Module(body=[node], type_ignores=[])
-    return code in _codes(alone, code.co_filename, flags) or code in _compiled(
-        tree, code.co_filename, flags
-    )
+    return code in _codes(text, code.co_filename, code.co_flags & _ALL_FUTURES)
 
 
 @lru_cache(maxsize=64)
-def _compiled(tree: ast.Module, filename: str, flags: int) -> list[CodeType]:
-    return _codes(tree, filename, flags)
-
-
-def _codes(tree: ast.Module, filename: str, flags: int) -> list[CodeType]:
-    """The code objects of all definitions in the tree."""
+def _codes(source: str, filename: str, flags: int) -> list[CodeType]:
+    """The code objects of all definitions in a text."""
     try:
         with quiet():
-            queue = [compile(tree, filename, "exec", flags, dont_inherit=True)]
+            queue = [compile(source, filename, "exec", flags, dont_inherit=True)]
     except UNREADABLE:
         return []
     for code in queue:

@@ -1,7 +1,7 @@
 """Names that a program reads and nothing binds.
 
-They are noted while source is taken, and told once it is known what travels: a function among it
-may bind one with `global` when it runs. Whether a rank gets to the line, running it tells.
+They are told once it is known what travels: a function among it may bind one with `global` when it
+runs. Whether a rank gets to the line, running it tells.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import keyword
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import CodeType
 
 from xla_nb.errors import ProgramError
@@ -40,58 +41,44 @@ def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str,
     }
 
 
+@dataclass(frozen=True)
 class MissingNames:
     """What is missing, of what runs on ranks.
 
     cells   those that ran
-    held    all names that there are
+    held    all names that there are to take, and those that every module has
     lost    the names of ranks that have ended, each with a clause on that
     """
 
-    def __init__(
-        self,
-        cells: Cells,
-        held: Callable[[], Iterable[Collection[str]]],
-        lost: Mapping[str, str],
-    ) -> None:
-        self._cells = cells
-        self._held = held
-        self._lost = lost
-        self._noted: dict[str, tuple[str, int]] = {}
-        self._binds_any = False
+    cells: Cells
+    held: Sequence[Collection[str]]
+    lost: Mapping[str, str]
 
-    def has(self, name: str) -> bool:
-        """Whether there is such a name to take, or every module has it."""
-        return any(name in names for names in self._held())
-
-    def note(self, names: Names, label: str) -> None:
-        """Note what statements of the cell `label` read and is not there."""
-        self._binds_any |= not _NAMESPACES.isdisjoint({*names.now, *names.later})
-        known = [star_names(module) for module in names.stars]
-        if None in known:
-            return
-        starred = {name for found in known if found is not None for name in found}
-        for name, line in sorted(names.required().items(), key=lambda item: item[1]):
-            if name not in starred and not self.has(name) and not self._is_guarded(name):
-                self._noted.setdefault(name, (label, line))
-
-    def check(self, live: Live) -> Iterator[str]:
-        """What to tell of names that were noted, and of those that functions of the notebook read,
-        if no function that `live` has pickled binds them.
+    def told(self, names: Names, label: str, live: Live) -> Iterator[str]:
+        """What to tell of `names` that the cell `label` reads, and of those that functions of the
+        notebook read, if no function that `live` has pickled binds them.
         Raises ProgramError for those that ranks had which have ended."""
-        noted = {n: place for n, place in self._noted.items() if n not in live.assigned}
-        missing = {name: f"{label}, line {line}" for name, (label, line) in noted.items()}
-        for name, code in live.absent.items():
-            if name in live.assigned or name in missing or self.has(name) or self._is_guarded(name):
+        assigned, absent = live.assigned, live.absent
+        known = [star_names(module) for module in names.stars]
+        required = {} if None in known else names.required()
+        there = assigned.union(*self.held, *filter(None, known))
+        binds_any = not _NAMESPACES.isdisjoint({*names.now, *names.later})
+        missing = {
+            name: f"{label}, line {line}"
+            for name, line in sorted(required.items(), key=lambda item: item[1])
+            if name not in there and not self._is_guarded(name)
+        }
+        for name, code in absent.items():
+            if name in there or name in missing or self._is_guarded(name):
                 continue
             if place := self._place(name, code):
                 missing[name] = place
-                self._binds_any |= not {"globals", "exec"}.isdisjoint(names_in_code(code))
-        if self._binds_any:
+                binds_any |= not {"globals", "exec"}.isdisjoint(names_in_code(code))
+        if binds_any:
             return
         for name, place in missing.items():
-            if name in self._lost:
-                raise ProgramError(f"{place}: {self._lost[name]}. Nothing was run on ranks.")
+            if name in self.lost:
+                raise ProgramError(f"{place}: {self.lost[name]}. Nothing was run on ranks.")
             why = f"name '{name}' is not defined in this cell or in the notebook."
             yield f"{place}: {why}{self._hint(name)} A rank that gets to that line raises NameError"
 
@@ -106,7 +93,7 @@ class MissingNames:
 
     def _place(self, name: str, code: CodeType) -> str:
         """Where code of the notebook reads a name; empty where that is not known."""
-        found = self._cells.holding(code)
+        found = self.cells.holding(code)
         line = names_in([found.node]).required().get(name) if found else None
         if found is None or line is None:
             return ""
@@ -114,15 +101,15 @@ class MissingNames:
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound where a condition holds that did not: `try: import m …`."""
-        written = newest(self._cells, name)
+        written = newest(self.cells, name)
         return written is not None and isinstance(written.node, _CONDITIONAL)
 
     def _hint(self, name: str) -> str:
         if name in RANK_NAMES:
             return " Make it a parameter: only cells without a function have it."
-        written = newest(self._cells, name)
+        written = newest(self.cells, name)
         if written is None:
-            public = {n for names in self._held() for n in names if n[:1] != "_"}
+            public = {n for names in self.held for n in names if n[:1] != "_"}
             return meant(name, public.difference(keyword.kwlist))
         if isinstance(written.node, ast.Delete):
             return f" {written.cell.label} deleted it."

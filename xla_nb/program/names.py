@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from dis import Instruction
 from functools import lru_cache
 from types import CodeType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from xla_nb.program import ipython_syntax
 from xla_nb.program.cell_text import (
@@ -35,17 +35,14 @@ _READS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _STORES = {"STORE_NAME", "STORE_GLOBAL"}
 _DELETES = {"DELETE_NAME", "DELETE_GLOBAL"}
 _BINDS = _STORES | _DELETES
-_NAMED = _READS | _BINDS
 _RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 _GOES = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 _LEAVES = {"RAISE_VARARGS", "RERAISE"} | _GOES | _RETURNS
-_JUMPS = frozenset(dis.hasjrel)
-_CACHE = bytes([dis.opmap["CACHE"]])
 _WITH = bytes([dis.opmap["WITH_EXCEPT_START"]])
 #: What Python calls the functions that it makes of expressions and type parameters, and runs there.
 _AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
 #: What the code of classes, annotations and docstrings names.
-_IMPLICIT = {"__name__", "__annotations__", "__doc__"}
+_IMPLICIT = State({"__name__", "__annotations__", "__doc__"})
 #: The parts of a tree that tell more than code does.
 _TELLING = (ast.Call, *FUNCTION, ast.arg, ast.AnnAssign, ast.ImportFrom, ast.Try, ast.TryStar)
 
@@ -57,7 +54,7 @@ class Names:
     `now` are read while the statements run, maybe before they bind them; `later` by functions of
     theirs that may be called before. `hints` may be missing (annotations that are text, names under
     `except NameError`). `binds` are bound or deleted, also by their functions through `global`.
-    `stars` are the modules of `from m import *`.
+    `stars` are the modules of `from m import *`, `code` is what was read.
     """
 
     now: dict[str, int] = field(default_factory=dict)
@@ -65,6 +62,7 @@ class Names:
     hints: dict[str, int] = field(default_factory=dict)
     binds: set[str] = field(default_factory=set)
     stars: list[str] = field(default_factory=list)
+    code: list[CodeType] = field(default_factory=list)
 
     def required(self) -> dict[str, int]:
         """Names that must come from outside, since nothing here binds them."""
@@ -90,11 +88,11 @@ def bindings(code: CodeType) -> set[str]:
     """The names that the code of statements binds or deletes, conditionally or not, and that of
     classes there which say `global`."""
     found = set()
-    for step in _steps(code):
+    for step in dis.get_instructions(code):
         if _binds(step, code):
-            found.add(step.about)
-        elif isinstance(step.about, CodeType) and _runs_at_once(step.about):
-            found |= bindings(step.about)
+            found.add(step.argval)
+        elif isinstance(step.argval, CodeType) and _runs_at_once(step.argval):
+            found |= bindings(step.argval)
     return found
 
 
@@ -129,13 +127,14 @@ class _Reader:
 
     def __init__(self) -> None:
         self._names = Names()
-        self._bound = State()
+        self._bound = _IMPLICIT
         self._later: dict[str, int] = {}  # read by functions that nothing can have called yet
         self._hints: set[str] = set()
         self._guarded: set[int] = set()  # lines
 
     def take(self, node: ast.stmt, code: CodeType) -> None:
         """Take a statement and its code."""
+        self._names.code.append(code)
         telling = [part for part in ast.walk(node) if isinstance(part, _TELLING)]
         for part in telling:
             self._text(part)
@@ -161,21 +160,23 @@ class _Reader:
         ends = []
         for step, state in _states(code, bound):
             known = state if _is_module(code) else bound  # what a class binds is its own
+            op, about = step.opname, step.argval
             binds = _binds(step, code)
             if binds:
-                self._names.binds.add(step.about)
-            if step.op in _READS or (binds and step.op in _DELETES):
+                self._names.binds.add(about)
+            if op in _READS or (binds and op in _DELETES):
                 seen = {"LOAD_GLOBAL": known, "LOAD_FROM_DICT_OR_GLOBALS": bound | around}
-                if step.about not in seen.get(step.op, state):
-                    self._add(step.about, _line(code, step.place), called)
-            elif isinstance(step.about, CodeType):
-                is_called = called or not _runs_at_once(step.about)
-                self._read(step.about, known, is_called, around | state)
-            elif step.op in _RETURNS:
+                if about not in seen.get(op, state):
+                    self._add(about, step, called)
+            elif isinstance(about, CodeType):
+                is_called = called or not _runs_at_once(about)
+                self._read(about, known, is_called, around | state)
+            elif op in _RETURNS:
                 ends.append(state)
         return State.intersection(*ends) if ends else bound
 
-    def _add(self, name: str, line: int, called: bool) -> None:
+    def _add(self, name: str, step: Instruction, called: bool) -> None:
+        line = (step.positions and step.positions.lineno) or 0
         read = self._later if called else self._names.now
         read = self._names.hints if line in self._guarded else read
         read.setdefault(name, line)
@@ -218,43 +219,9 @@ def _catches_name_error(handler: ast.ExceptHandler) -> bool:
 # --- code -------------------------------------------------------------------------------------
 
 
-class _Step(NamedTuple):
-    """An operation at a place in code: about a name, code that it makes, or where it may go to."""
-
-    place: int
-    op: str
-    about: Any = None
-
-
-def _steps(code: CodeType) -> Iterator[_Step]:
-    """The steps of code that are about global names or other code, or lead elsewhere.
-
-    `dis` finds them as well, but takes longer than all else here.
-    """
-    handlers = _handlers(code) if code.co_exceptiontable else {}
-    places = range(0, len(code.co_code), 2)
-    wide = 0
-    for place, op, low in zip(places, code.co_code[::2], code.co_code[1::2], strict=True):
-        name, arg = dis.opname[op], wide << 8 | low
-        wide = arg if name == "EXTENDED_ARG" else 0
-        if place in handlers:
-            yield _Step(place, "may raise", handlers[place])
-        if name in _NAMED:
-            # The lowest bit of LOAD_GLOBAL's says that a call follows.
-            about = code.co_names[arg >> 1 if name == "LOAD_GLOBAL" else arg]
-            if about not in _IMPLICIT:
-                yield _Step(place, name, about)
-        elif op in _JUMPS:
-            yield _Step(place, name, _target(code, place, arg))
-        elif name in _LEAVES:
-            yield _Step(place, name)
-        elif name == "LOAD_CONST" and isinstance(code.co_consts[arg], CodeType):
-            yield _Step(place, name, code.co_consts[arg])
-
-
 def _handlers(code: CodeType) -> dict[int, int]:
     """Where code goes on that raises, by the place from which on it may."""
-    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    entries = dis.Bytecode(code).exception_entries if code.co_exceptiontable else ()  # type: ignore[attr-defined]
     return {
         entry.start: entry.target
         for entry in entries
@@ -262,43 +229,33 @@ def _handlers(code: CodeType) -> dict[int, int]:
     }
 
 
-def _target(code: CodeType, place: int, distance: int) -> int:
-    """Where a jump leads to: its distance is from the next operation, caches left out."""
-    back = "BACKWARD" in dis.opname[code.co_code[place]]
-    place += 2
-    while code.co_code.startswith(_CACHE, place):
-        place += 2
-    return place - 2 * distance if back else place + 2 * distance
-
-
-def _states(code: CodeType, bound: State) -> list[tuple[_Step, State]]:
+def _states(code: CodeType, bound: State) -> list[tuple[Instruction, State]]:
     """Each step that code may reach, with the names that are bound before it on all ways there."""
-    steps = list(_steps(code))
+    steps = list(dis.get_instructions(code))
     if code.co_flags & inspect.CO_OPTIMIZED:  # a function's, whose own names are others
         return [(step, bound) for step in steps]
-    places = [step.place for step in steps]
+    numbers = {step.offset: n for n, step in enumerate(steps)}
+    handlers = _handlers(code)
     found = {0: bound}
     todo = [0]
     while todo:
         n = todo.pop()
         step, state = steps[n], found[n]
-        if step.op in _STORES:
-            state = state | {step.about}
-        elif step.op in _DELETES:
-            state = state - {step.about}
-        ways = [n + 1] if step.op not in _LEAVES else []
-        if isinstance(step.about, int):
-            ways.append(bisect_left(places, step.about))
-        for way in ways:
-            before = found.get(way, state)
-            if way not in found or not before <= state:
-                found[way] = before & state
+        ways = [(numbers[handlers[step.offset]], state)] if step.offset in handlers else []
+        if step.opname in _STORES:
+            state = state | {step.argval}
+        elif step.opname in _DELETES:
+            state = state - {step.argval}
+        if step.opcode in dis.hasjrel:
+            ways.append((numbers[step.argval], state))
+        if step.opname not in _LEAVES:
+            ways.append((n + 1, state))
+        for way, there in ways:
+            before = found.get(way, there)
+            if way not in found or not before <= there:
+                found[way] = before & there
                 todo.append(way)
     return [(steps[n], state) for n, state in sorted(found.items())]
-
-
-def _line(code: CodeType, place: int) -> int:
-    return next(line or 0 for start, end, line in code.co_lines() if start <= place < end)
 
 
 def _is_module(code: CodeType) -> bool:
@@ -310,6 +267,7 @@ def _runs_at_once(code: CodeType) -> bool:
     return not code.co_flags & inspect.CO_OPTIMIZED or code.co_name.startswith(_AT_ONCE)
 
 
-def _binds(step: _Step, code: CodeType) -> bool:
+def _binds(step: Instruction, code: CodeType) -> bool:
     """Whether a step of code binds or deletes a global name."""
-    return step.op in _BINDS and (_is_module(code) or step.op.endswith("_GLOBAL"))
+    is_global = _is_module(code) or step.opname.endswith("_GLOBAL")
+    return is_global and step.opname in _BINDS and step.argval not in _IMPLICIT

@@ -7,7 +7,8 @@ not be split differently when the notebook's values change.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
@@ -18,7 +19,6 @@ from xla_nb.program.cell_text import (
     IMPORT,
     Cell,
     Function,
-    Section,
     futures,
     parse,
     without,
@@ -30,29 +30,27 @@ RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
 
 @dataclass(frozen=True)
 class CellSplit:
-    """A cell that ranks run: `module` is the part of it in the module file, if any, and `body` what
-    every rank runs. `names` are those of both."""
+    """A cell that ranks run: `module` is the text of it in the module file, if any, and `body` what
+    every rank runs, at the cell's lines. `names` are those of both."""
 
     cell: Cell
-    tree: ast.Module
-    module: Section | None
-    body: Section
+    module: str
+    body: str
     names: Names
     futures: set[str]
     notes: tuple[str, ...]
 
 
-def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
-    """Split a cell without a function: its definitions are the module's, its statements the ranks'.
-    Raises ProgramError."""
-    tree = parse(cell)
-    notes = vet(tree, cell.label)
+def split_cell(cell: Cell, known_futures: set[str], *, live: bool) -> CellSplit:
+    """Split a cell without a function: what it begins with is the module's, the rest the ranks'.
+    A `live` rank runs all of a cell where it keeps what that binds. Raises ProgramError."""
+    tree = parse(cell, awaits=live)
     in_force = known_futures | futures(tree)
-    lazy = "annotations" in in_force
-    nodes = [node for node in tree.body if not is_future(node)]
-    module = _hoisted(nodes, lazy=lazy)
-    rest = [node for node in nodes if node not in module]
-    if not rest:
+    first = [node for node in tree.body if is_future(node)]
+    nodes = [node for node in tree.body if node not in first]
+    module = [] if live else _beginning(nodes)
+    rest = nodes[len(module) :]
+    if not (rest or live):
         raise ProgramError(
             f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
             "imports and classes. Define a function, or name one of the notebook's after "
@@ -60,25 +58,8 @@ def split_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
         )
     return CellSplit(
         cell=cell,
-        tree=tree,
-        module=Section(cell.label, 1, only(tree, module, cell.source)) if module else None,
-        body=Section(cell.label, 1, only(tree, rest, cell.source)),
-        names=names_in(nodes, lazy_annotations=lazy),
-        futures=in_force,
-        notes=notes,
-    )
-
-
-def live_cell(cell: Cell, known_futures: set[str]) -> CellSplit:
-    """A cell for live ranks, which run all of it where they keep what it binds."""
-    tree = parse(cell, awaits=True)
-    in_force = known_futures | futures(tree)
-    nodes = [node for node in tree.body if not is_future(node)]
-    return CellSplit(
-        cell=cell,
-        tree=tree,
-        module=None,
-        body=Section(cell.label, 1, only(tree, nodes, cell.source)),
+        module=without(cell.source, [*first, *rest]) if module else "",
+        body=without(cell.source, [*first, *module]),
         names=names_in(nodes, lazy_annotations="annotations" in in_force),
         futures=in_force,
         notes=vet(tree, cell.label),
@@ -101,50 +82,19 @@ def functions(tree: ast.Module) -> list[Function]:
     return [node for node in tree.body if isinstance(node, FUNCTION)]
 
 
-def only(tree: ast.Module, nodes: Iterable[ast.stmt], source: str) -> str:
-    """The text with all statements but these blanked, at the same line numbers."""
-    kept = set(nodes)
-    return without(source, [node for node in tree.body if node not in kept])
-
-
 def is_future(node: ast.stmt) -> bool:
     """Whether this is `from __future__ import`, which goes to the top of the module file."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
-def _hoisted(nodes: Sequence[ast.stmt], *, lazy: bool) -> list[ast.stmt]:
-    """The definitions among a cell's statements that may run before all statements.
+def _beginning(nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The imports and definitions with which a cell begins and that read nothing of a rank's own.
+    What follows a statement runs after it: an import finds what `os.environ[…] = …` has set."""
 
-    A definition stays in place if an earlier statement uses or binds its name, if defining it needs
-    what a statement computes, or after one that may have changed something else: `os.environ[…] =
-    …`, of which an import is to know.
-    """
-    stays = [n for n in nodes if not isinstance(n, (*IMPORT, *DEFINITION))]
-    read = {node: names_in([node], lazy_annotations=lazy) for node in nodes}
-    computed = RANK_NAMES.union(*(read[node].binds for node in stays))
-    touched: set[str] = set()
-    hoisted = []
-    acted = False
-    for node, names in read.items():
-        acted = acted or (node in stays and _acts(node))
-        can = node not in stays and not names.binds & touched and not set(names.now) & computed
-        if can and not acted:
-            hoisted.append(node)
-            if {
-                *names.now,
-                *names.later,
-            } & computed:  # calling it before the statements is too early
-                computed = computed | names.binds
-        else:
-            touched |= names.binds | set(names.now)
-            computed = computed | names.binds
-    return hoisted
+    def may_run_before(node: ast.stmt) -> bool:
+        names = names_in([node])
+        return isinstance(node, (*IMPORT, *DEFINITION)) and RANK_NAMES.isdisjoint(
+            names.wanted() | names.binds
+        )
 
-
-def _acts(node: ast.stmt) -> bool:
-    """Whether a statement may change more than what names stand for."""
-    return any(
-        isinstance(part, ast.Call | ast.Await)
-        or (isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load))
-        for part in ast.walk(node)
-    )
+    return list(itertools.takewhile(may_run_before, nodes))

@@ -75,7 +75,7 @@ class Cell:
 
     def open(self, program: Loaded, made: Definitions) -> None:
         """Have the module hold what the notebook has sent; `made` are the definitions that it has
-        sent before. Raises Unopened, and what definitions that travel as source raise."""
+        sent before. Raises Unopened, and what importing modules raises."""
         table = ModuleMap.parse(program.request.table)
         program.table.sources.update(table.sources)  # those of former cells count as well
         program.table = replace(table, sources=program.table.sources)
@@ -95,7 +95,8 @@ class Cell:
             self._sender.send(events.Notice(text=text, once=True))
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
             namespace.pop(name, None)
-        loader.execute_sections(program.request.program, table, namespace)
+        for label, source in table.sources.items():
+            loader.remember(label, source)
         self._before = dict(namespace)
         self.is_open = True
 

@@ -28,7 +28,7 @@ from xla_nb.errors import XlaNbError
 from xla_nb.linux import name_process
 from xla_nb.messages import events
 from xla_nb.messages.channel import Sender
-from xla_nb.messages.orders import ARGUMENTS, Order
+from xla_nb.messages.orders import ARGUMENTS, ENTRY, Order
 from xla_nb.pickling import queue_relay
 from xla_nb.pickling.parcel import SHARED_MEMORY, Unopened
 from xla_nb.pickling.rebuild import take_notices
@@ -36,7 +36,6 @@ from xla_nb.process_state.random_state import Inheritance
 from xla_nb.process_state.settings import ProcessState
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.program.needed_names import ENTRY
 from xla_nb.rank import asking, displays, entries, loader, loading, patches
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher

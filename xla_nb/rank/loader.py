@@ -29,7 +29,7 @@ from xla_nb.pickling.code_facts import is_ready
 from xla_nb.pickling.parcel import Parcel
 from xla_nb.process_state import absl_flags
 from xla_nb.program import ipython_syntax
-from xla_nb.program.module_file import ModuleMap, is_restoring
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.names import bindings, names_in
 from xla_nb.rank import displays, patches
 from xla_nb.rank.shell import RankShell
@@ -132,22 +132,6 @@ def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.Mo
     return module
 
 
-def execute_sections(path: str, table: ModuleMap, namespace: dict[str, Any]) -> None:
-    """Execute what a program's file has below the notebook's values, in a namespace that has those
-    already."""
-    for label, source in table.sources.items():
-        remember(label, source)
-    if table.bare:
-        return
-    statements = iter(ast.parse(Path(path).read_text(), path).body)
-    for statement in statements:
-        if is_restoring(statement):
-            break
-    for statement in statements:
-        label, _ = _move(statement, table) or (path, statement.lineno)
-        _execute(statement, label, namespace, table.flags)
-
-
 def remember(label: str, source: str) -> None:
     """Let tracebacks and `inspect` show a cell's lines (the entry has linecache's own form)."""
     lines = [f"{line}\n" for line in source.split("\n")]  # not at a form feed, as Python counts
@@ -158,8 +142,8 @@ def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None
     """Run a cell of plain statements, which may `await`; returns the value of a final expression,
     else None. To `bound` come the names that it surely binds."""
     assert table.body is not None
-    label, first_line, text = table.body
-    tree = ast.parse("\n" * (first_line - 1) + text, label)
+    label = table.label
+    tree = ast.parse(table.body, label)
     flags = table.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     bound = set() if bound is None else bound
     steps = []
@@ -194,7 +178,7 @@ def _bound_by(
 
 def ends_quietly(table: ModuleMap) -> bool:
     """The cell ends with `;`, as IPython has it: what its last expression gives is not shown."""
-    text = table.body[2] if table.body is not None else ""
+    text = table.body or ""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline) if ";" in text else ()
     ends = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
     return [token.string for token in tokens if token.type not in ends][-1:] == [";"]
