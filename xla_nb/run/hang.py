@@ -15,7 +15,7 @@ from xla_nb.linux import is_stopped
 from xla_nb.messages import events
 from xla_nb.record.files import Record, partial
 from xla_nb.record.sample import Sample
-from xla_nb.run import verdict
+from xla_nb.run import waits
 from xla_nb.run.stacks import Answer, Asked, Inquiry
 from xla_nb.run.standing import Clock, Standing
 from xla_nb.run.state import ENDED, RankState
@@ -126,7 +126,7 @@ class HangWatch:
             return
         before = sorted({rank for _, rank in gone if isinstance(rank, int)})
         stopped = [rank for kind, rank in gone if kind == "stopped" and isinstance(rank, int)]
-        why = verdict.why_over(before, standings, stopped) if before else _JOB_RUNS
+        why = waits.why_over(before, standings, stopped) if before else _JOB_RUNS
         self._run.take(events.HangOver(why=why))
 
     def _report(self, answers: Mapping[int, Answer], now: float) -> None:
@@ -137,12 +137,12 @@ class HangWatch:
         found = self._reasons(standings, _NEAR)
         self._reported, self._last = found, now
         self._reports += 1
-        told = verdict.verdict(standings, _NEAR * self._after, self._stopped_jobs())
+        told = waits.verdict(standings, _NEAR * self._after, self._stopped_jobs())
         self._run.take(
             events.HangReported(
                 verdict=told,
                 ranks=tuple(sorted({rank for _, rank in found if isinstance(rank, int)})),
-                groups=tuple(verdict.groups(standings, answers)),
+                groups=tuple(waits.groups(standings, answers)),
             )
         )
         if self._stops:
@@ -222,5 +222,5 @@ def _with_answer(one: Standing, answer: Answer | None) -> Standing:
         return one
     place = answer.place or one.place
     same = place == one.place and one.call
-    call = same or verdict.call_at(place, answer.stack)
+    call = same or waits.call_at(place, answer.stack)
     return replace(one, place=place, call=call, unheard=False)

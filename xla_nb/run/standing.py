@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from xla_nb.record.sample import LOCK, Activity, Sample
@@ -51,6 +51,25 @@ class Standing:
     cpu: float | None = None
     unheard: bool = False
     returned: bool = False
+
+    @classmethod
+    def of(cls, rank: RankState, sample: Sample | None, ended: Mapping[int, float]) -> Standing:
+        """What its newest sample says; `ended`: when other ranks have, which may have come before
+        that, or given the lock back."""
+        if sample is None or rank.phase != "running":
+            return cls(rank.rank, rank.phase, place=rank.place)
+        blocked = sample.activity == "blocked"
+        return cls(
+            rank.rank,
+            rank.phase,
+            lasting=max(0.0, sample.at - sample.since),
+            activity="running" if blocked else sample.activity,
+            operation=sample.operation if sample.activity == "waiting" else "",
+            missing=missing(sample, ended),
+            place=sample.place,
+            call=sample.operation if blocked else "",
+            returned=sample.returned,
+        )
 
     @property
     def waits_for_lock(self) -> bool:
@@ -97,28 +116,19 @@ class Clock:
         now: float,
         ended: Mapping[int, float] = MappingProxyType({}),
     ) -> Standing:
-        """`pid`: of its process, if that is stopped; `ended`: when other ranks have. One that has
-        ended since the sample may have come before, or given the lock back."""
-        sample = self._sample
+        """`pid`: of its process, if that is stopped; `ended` as above."""
+        sample, one = self._sample, Standing.of(rank, self._sample, ended)
         quiet = now - self._progress
         if sample is None or rank.phase != "running":
-            return Standing(rank.rank, rank.phase, quiet, quiet, pid, place=rank.place)
+            return replace(one, quiet=quiet, lasting=quiet, pid=pid)
         age = now - self._heard
-        blocked = sample.activity == "blocked"
-        return Standing(
-            rank.rank,
-            rank.phase,
-            quiet,
-            max(0.0, sample.at - sample.since) + age,
-            pid,
-            activity="running" if blocked else sample.activity,
-            operation=sample.operation if sample.activity == "waiting" else "",
-            missing=tuple(n for n in sample.missing if ended.get(n, -math.inf) < sample.at),
-            place=sample.place,
-            call=sample.operation if blocked else "",
+        return replace(
+            one,
+            quiet=quiet,
+            lasting=one.lasting + age,
+            pid=pid,
             cpu=self._share(sample),
             unheard=pid is None and age >= _UNHEARD,
-            returned=sample.returned,
         )
 
     def _count_cpu(self, sample: Sample) -> None:
@@ -128,6 +138,11 @@ class Clock:
     def _share(self, sample: Sample) -> float | None:
         at, cpu = self._cpu[0]
         return (sample.cpu - cpu) / (sample.at - at) if sample.at - at >= 1 else None
+
+
+def missing(sample: Sample, ended: Mapping[int, float]) -> tuple[int, ...]:
+    """For whom it waits, but for those that have ended since."""
+    return tuple(rank for rank in sample.missing if ended.get(rank, -math.inf) < sample.at)
 
 
 def _counts(sample: Sample) -> tuple[object, ...]:

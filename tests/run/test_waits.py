@@ -7,7 +7,7 @@ import pytest
 from xla_nb.record.sample import INPUT, LOCK
 from xla_nb.run.stacks import Answer
 from xla_nb.run.standing import Standing
-from xla_nb.run.verdict import call_at, groups, lasting, verdict, why_over
+from xla_nb.run.waits import call_at, groups, lasting, verdict, why_over
 
 FIVE = 300.0  # seconds
 AFTER = 300.0
