@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.record.sample import INPUT, LOCK
+from xla_nb.run.activity import Standing
 from xla_nb.run.stacks import Answer
-from xla_nb.run.standing import Standing
 from xla_nb.run.waits import call_at, groups, lasting, verdict, why_over
 
 FIVE = 300.0  # seconds

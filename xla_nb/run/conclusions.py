@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import Sample
 from xla_nb.run import waits
+from xla_nb.run.activity import Standing, Window
 from xla_nb.run.stacks import Followed
-from xla_nb.run.standing import Standing
 from xla_nb.run.state import RunState
 from xla_nb.run.waits import WAITED, line
 from xla_nb.wording import exactly, listed, ranks, several
@@ -30,43 +30,6 @@ _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
 _LOADING, _MOST = 0.2, 0.5  # and of waiting for data, and of compiling graphs that are needed
 _USUAL = 4  # times a step's part of the waiting, which most waits take at most where all have some
-
-
-@dataclass(frozen=True)
-class Window:
-    """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
-    compiling, `waited` for others (None where that cannot be seen) and for data. Each `executed`
-    graph is of one step at most. `stepping`: seconds from the last step before it to its last one,
-    as far as known."""
-
-    seconds: float
-    steps: int
-    executed: int
-    compiles: int
-    compiling: float
-    waited: float | None
-    data: float
-    fallbacks: Mapping[str, int]
-    newest: Sample
-    stepping: float = 0.0
-
-    @classmethod
-    def between(cls, before: Sample, now: Sample) -> Window:
-        steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
-        idle = max(0.0, now.idle - before.idle)
-        exact = now.loops_step and before.items_at
-        return cls(
-            seconds=now.at - before.at - idle,
-            stepping=(now.items_at - before.items_at if exact else now.at - before.at) - idle,
-            steps=steps,
-            executed=max(0, min(now.executed - before.executed, steps)),
-            compiles=now.compiles - before.compiles,
-            compiling=now.compile_seconds - before.compile_seconds,
-            waited=None if now.waited is None else now.waited - (before.waited or 0.0),
-            data=now.data_waited - before.data_waited,
-            fallbacks={n: c - before.fallbacks.get(n, 0) for n, c in now.fallbacks.items()},
-            newest=now,
-        )
 
 
 Windows = Mapping[int, Window]

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from xla_nb.messages.events import Concluded, StackGroup
 from xla_nb.record.sample import DATA, INPUT
+from xla_nb.run.activity import Standing
 from xla_nb.run.stacks import Answer, alike
-from xla_nb.run.standing import Standing
 from xla_nb.run.state import ENDED
 from xla_nb.wording import in_one_line, listed, ranks, several, shortened
 

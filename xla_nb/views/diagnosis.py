@@ -15,8 +15,7 @@ from xla_nb import ansi
 from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import INPUT, Activity
 from xla_nb.run import conclusions, state, waits
-from xla_nb.run.conclusions import Window
-from xla_nb.run.standing import Standing, missing
+from xla_nb.run.activity import Standing, Window, missing
 from xla_nb.run.waits import lasting
 from xla_nb.views import facts
 from xla_nb.views.snapshot import Card, Diagnosis, Snapshot

@@ -16,18 +16,17 @@ from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.messages.events import Concluded
+from xla_nb.run.activity import KINDS, Slot
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
-    KINDS,
     Bar,
     Card,
     Live,
     Phase,
     RanCell,
     Series,
-    Slot,
     Snapshot,
     Trouble,
     hosts_in_short,

@@ -25,14 +25,12 @@ from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, ProgramState, RankState, RunState
 from xla_nb.views import facts
 from xla_nb.views.diagnosis import Diagnoser
-from xla_nb.views.lanes import Track
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
     STREAMS,
     Bar,
     Card,
     Excerpt,
-    Hang,
     Live,
     Phase,
     RanCell,
@@ -113,16 +111,8 @@ class Observer:
         self._rows: dict[int, Rows] = {}
         self._over_cells = RowsOverCells(run.state, run.record.path.parent)
         self._damage: dict[int, str] = {}  # of what a rank reported
-        self._samples: dict[int, Sample] = {}
-        self._cpu: dict[int, float] = {}
-        self._tracks: dict[int, Track] = {}
         self._newest: int | None = None  # the last second of all lanes
         self._diagnoser = Diagnoser()
-        self._report: tuple[events.HangReported, Hang] | None = None
-
-    def take_over(self, before: Observer) -> None:
-        """Go on with what the view in whose place this one comes has seen of the ranks' time."""
-        self._tracks, self._samples, self._cpu = before._tracks, before._samples, before._cpu
 
     def look(self) -> Snapshot:
         """The run as it is now, with its output, from what was read before and what is new."""
@@ -190,7 +180,7 @@ class Observer:
     def sample(self, ranks: Iterable[int] | None = None) -> None:
         """Read the newest samples and figures of these ranks, by default of all."""
         for rank in list(self.run.state.ranks) if ranks is None else ranks:
-            self._take_sample(rank)
+            self.run.tracks.look(self.run.state.ranks[rank], self.run.sample)
             try:
                 rows = self._rows.setdefault(rank, Rows(self.run.record.history(rank)))
                 for row in () if self.run.state.group else rows.new():
@@ -206,17 +196,6 @@ class Observer:
         for name, value in row.figures.items():
             self._line(name, rank).add(row.step, value, since)
 
-    def _take_sample(self, rank: int) -> None:
-        before, now = self._samples.get(rank), self.run.sample(rank)
-        if now is None or (before is not None and now.at == before.at):
-            return
-        if before is not None and now.at > before.at:  # else its host's clock was set back
-            self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
-        self._samples[rank] = now
-        if rank not in self._tracks:
-            self._tracks[rank] = Track(self.run.state.ranks[rank].started)
-        self._tracks[rank].add(now)
-
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
         if rank not in lines:
@@ -228,11 +207,14 @@ class Observer:
 
     def snapshot(self) -> Snapshot:
         """The run as it is now, without output."""
-        state = self.run.state
+        state, tracks = self.run.state, self.run.tracks
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
-        ends = [track.lane[-1].second for track in self._tracks.values() if track.lane]
-        self._newest = max(ends, default=None)
-        own = [self.card(rank) for rank in ranks]
+        with tracks.lock:
+            ends = [track.lane[-1].second for track in tracks.values() if track.lane]
+            self._newest = max(ends, default=None)
+            own = [self.card(rank) for rank in ranks]
+            paces = {rank: track.pace for rank, track in tracks.items()}
+            free = self._free()
         whole = together(card.bars[0] for card in own if card.bars)
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
@@ -252,10 +234,10 @@ class Observer:
             hosts=tuple(state.hosts),
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
-            hang=self._hang(),
+            hang=_hang(state),
             notices=(*_notices(self.run), *map(ansi.plain, self._damage.values())),
             bar=whole,
-            free=self._free(),
+            free=free,
             unit="device" if shared else "rank",
             cards=cards,
             troubles=self.troubles(),
@@ -263,7 +245,6 @@ class Observer:
             live=_live(state),
             returned=sentences.returned(state),
         )
-        paces = {rank: track.pace for rank, track in self._tracks.items()}
         return replace(snapshot, diagnosis=self._diagnoser.look(snapshot, paces))
 
     def snapshot_with_output(self) -> Snapshot:
@@ -312,7 +293,8 @@ class Observer:
         )
 
     def card(self, rank: RankState) -> Card:
-        sample = self._samples.get(rank.rank)
+        track = self.run.tracks[rank.rank]
+        sample = track.sample
         asked = next((one for one in self.run.state.questions if one.rank == rank.rank), None)
         if sample and asked:  # which is known before a sample says so
             where = sample.place if sample.operation == INPUT else ""
@@ -324,7 +306,6 @@ class Observer:
                 since=asked.at,
                 missing=(),
             )
-        track = self._tracks.get(rank.rank) or Track()
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         steady = sample and track.steady(sample)
@@ -350,7 +331,7 @@ class Observer:
             place=place,
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
-            cpu=None if ended or phase == "idle" else self._cpu.get(rank.rank),
+            cpu=None if ended or phase == "idle" else track.cpu,
             step=track.step,
             waits=track.waits(self._newest),
             lane=track.lane,
@@ -373,18 +354,13 @@ class Observer:
 
     def _free(self) -> int | None:
         """The memory that can still be taken on the host with the least, by its newest sample."""
-        samples = sorted(self._samples.items(), key=lambda item: item[1].at)
-        ranks = self.run.state.ranks
-        hosts = {ranks[rank].host: sample.free for rank, sample in samples}
+        samples = [
+            (track.sample, self.run.state.ranks[rank].host)
+            for rank, track in self.run.tracks.items()
+            if track.sample is not None
+        ]
+        hosts = {host: sample.free for sample, host in sorted(samples, key=lambda one: one[0].at)}
         return min((free for free in hosts.values() if free is not None), default=None)
-
-    def _hang(self) -> Hang | None:
-        hang = self.run.state.hang
-        if hang is None or hang.over:
-            return None
-        if self._report is None or self._report[0] is not hang.report:
-            self._report = hang.report, _clean(hang.report)
-        return self._report[1]
 
     def _last_line(self, rank: int, open_lines: list[str]) -> str:
         last = open_lines[-1] if open_lines else ansi.plain(self._last.get(rank, ""))
@@ -454,17 +430,16 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     return ""
 
 
-def _clean(report: events.HangReported) -> Hang:
+def _hang(state: RunState) -> events.HangReported | None:
+    """The report of a hang that is not over, as plain text."""
+    if state.hang is None or state.hang.over:
+        return None
+    report, plain = state.hang.report, ansi.plain
     groups = (
-        replace(
-            group,
-            place=ansi.plain(group.place),
-            stack=ansi.plain(group.stack),
-            note=ansi.plain(group.note),
-        )
-        for group in report.groups
+        replace(one, place=plain(one.place), stack=plain(one.stack), note=plain(one.note))
+        for one in report.groups
     )
-    return Hang(report.at, ansi.plain(report.verdict), tuple(groups))
+    return replace(report, verdict=plain(report.verdict), groups=tuple(groups))
 
 
 def _notices(run: RecordedRun) -> Iterator[str]:

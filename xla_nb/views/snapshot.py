@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xla_nb.messages.events import Concluded, StackGroup
+from xla_nb.messages.events import Concluded, HangReported
 from xla_nb.record.sample import Sample
+from xla_nb.run.activity import Slot
 from xla_nb.run.sentences import Returned
 from xla_nb.run.state import Outcome
 
@@ -45,29 +46,6 @@ class Bar:
 
 #: Stands for the sample of a rank that has written none yet.
 NO_SAMPLE = Sample(at=0.0, since=0.0)
-
-
-#: What a second of a rank may have gone into, in words, in the order of a slot's parts.
-KINDS = ("compiling", "running", "waiting for others", "waiting for data", "in a blocking call")
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One second of a rank's lane: when it began, in whole seconds since the epoch, and the seconds
-    of it that went into each thing. They add up to 1, but for the first and the newest slot, and
-    for time in which a live rank was idle."""
-
-    second: int
-    compiling: float = 0.0
-    running: float = 0.0
-    others: float = 0.0  # waiting for other ranks, or for the `lock`
-    data: float = 0.0  # waiting for a loader's next batch
-    blocked: float = 0.0  # in a call that only waits, such as time.sleep
-
-    @property
-    def parts(self) -> tuple[float, ...]:
-        """All of them, in this order."""
-        return self.compiling, self.running, self.others, self.data, self.blocked
 
 
 @dataclass(frozen=True)
@@ -197,15 +175,6 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Hang:
-    """A report of a hang that is not over, of the time `at`: `groups` say where all ranks were."""
-
-    at: float
-    verdict: str
-    groups: tuple[StackGroup, ...]
-
-
-@dataclass(frozen=True)
 class Excerpt:
     """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
@@ -246,6 +215,7 @@ class Snapshot:
     unit      what a card stands for: a rank, or a device if one process drives several
     hosts     names of the machines, in order
     lost      reasons by name, for hosts that were lost
+    hang      the report of one that is not over, as plain text
     free      bytes of memory that can still be taken, on the host with the least
     live      these are live ranks, which a cell has only at times
     """
@@ -265,7 +235,7 @@ class Snapshot:
     hosts: tuple[str, ...] = ()
     lost: dict[str, str] = field(default_factory=dict)
     stopping: str = ""
-    hang: Hang | None = None
+    hang: HangReported | None = None
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
     free: int | None = None
