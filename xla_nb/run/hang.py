@@ -16,7 +16,7 @@ from xla_nb.messages import events
 from xla_nb.record.files import Record, partial
 from xla_nb.run import waits
 from xla_nb.run.activity import Standing, Tracks
-from xla_nb.run.stacks import Answer, Asked, Inquiry
+from xla_nb.run.stacks import Asked, Inquiry
 from xla_nb.run.state import ENDED, RankState
 
 _SELDOM, _OFTEN, _SOONEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
@@ -128,7 +128,7 @@ class HangWatch:
         why = waits.why_over(before, standings, stopped) if before else _JOB_RUNS
         self._run.take(events.HangOver(why=why))
 
-    def _report(self, answers: Mapping[int, Answer], now: float) -> None:
+    def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
         standings = [_with_answer(one, answers.get(one.rank)) for one in self._standings(now)]
         if not self._reasons(standings) - self._reported:
             return  # they have got on meanwhile
@@ -212,7 +212,7 @@ class HangWatch:
         ]
 
 
-def _with_answer(one: Standing, answer: Answer | None) -> Standing:
+def _with_answer(one: Standing, answer: events.StackGroup | None) -> Standing:
     """With the place and the call of its stack; a rank that answers is heard."""
     if answer is None or not answer.stack:
         return one

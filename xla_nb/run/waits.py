@@ -14,7 +14,7 @@ from dataclasses import replace
 from xla_nb.messages.events import Concluded, StackGroup
 from xla_nb.record.sample import DATA, INPUT
 from xla_nb.run.activity import Standing
-from xla_nb.run.stacks import Answer, alike
+from xla_nb.run.stacks import alike
 from xla_nb.run.state import ENDED
 from xla_nb.wording import in_one_line, listed, ranks, several, shortened
 
@@ -363,12 +363,15 @@ def _module(file: str) -> str:
     return folder if stem == "__init__" and folder else stem
 
 
-def groups(standings: Iterable[Standing], answers: Mapping[int, Answer]) -> list[StackGroup]:
+def groups(standings: Iterable[Standing], answers: Mapping[int, StackGroup]) -> list[StackGroup]:
     """Where the running ranks are: those whose processes are stopped first, those that nobody waits
     with, then the fewest. Beyond some groups ranks are told without their stack."""
     running = {one.rank: one for one in standings if one.phase not in ENDED}
-    nothing = Answer("", "", "no answer")
-    known = {rank: (_kind(one), answers.get(rank, nothing)) for rank, one in running.items()}
+    nothing = StackGroup((), "", "", "no answer")
+    known = {
+        rank: (_kind(one), replace(answers.get(rank, nothing), ranks=()))
+        for rank, one in running.items()
+    }
     found = []
     for (_, answer), numbers in alike(known).items():
         group = [running[rank] for rank in numbers]

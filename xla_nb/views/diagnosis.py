@@ -76,18 +76,17 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
     if snapshot.ok is None:
         return None
     calm = snapshot.ok or (bool(snapshot.stopping) and not snapshot.troubles)
-    first = (trouble.ranks for trouble in snapshot.troubles if trouble.first)
     early = tuple(card.rank for card in snapshot.cards if card.phase == "early")
     found, told = snapshot.conclusion, snapshot.headline
     sentence = ended(told, found, ok=snapshot.ok, elapsed=snapshot.elapsed)
     if found is not None and calm and not found.calm:
         return Diagnosis(sentence, "warning", found.ranks)
-    return Diagnosis(sentence, "calm" if calm else "bad", early or next(first, ()))
+    return Diagnosis(sentence, "calm" if calm else "bad", early or _broken(snapshot))
 
 
 def _now(snapshot: Snapshot) -> Diagnosis | None:
     """What is wrong at this moment, of a run in progress."""
-    looks = (_hang, _stopping, _failed, _wrong, _asking, _waited_for)
+    looks = (_hang, _ending, _wrong, _asking, _waited_for)
     return next((found for look in looks if (found := look(snapshot)) is not None), None)
 
 
@@ -113,37 +112,30 @@ def _hang(snapshot: Snapshot) -> Diagnosis | None:
     return Diagnosis(f"{snapshot.hang.verdict}{when}", "bad", tuple(next(own, ())))
 
 
-def _stopping(snapshot: Snapshot) -> Diagnosis | None:
-    if not snapshot.stopping:
-        return None
+def _ending(snapshot: Snapshot) -> Diagnosis | None:
+    """What stops it, or has ended some of its ranks, and who is left."""
     broken = _broken(snapshot)
-    return Diagnosis(_and_who_runs(snapshot), "bad" if broken else "warning", broken)
-
-
-def _failed(snapshot: Snapshot) -> Diagnosis | None:
-    broken = _broken(snapshot)
-    if not broken and not snapshot.lost:
+    if not (snapshot.stopping or broken or snapshot.lost):
         return None
-    return Diagnosis(_and_who_runs(snapshot), "bad", broken)
+    calm = snapshot.stopping and not broken
+    return Diagnosis(_and_who_runs(snapshot), "warning" if calm else "bad", broken)
 
 
 def _and_who_runs(snapshot: Snapshot) -> str:
-    left = [card.rank for card in _there(snapshot)]
-    wait = all(card.phase == "waiting" for card in _there(snapshot))
+    left = _there(snapshot)
+    headline = snapshot.headline.removesuffix(".")  # of an error's message
     if not left:
         return snapshot.headline
-    headline = snapshot.headline.removesuffix(".")  # of an error's message
     if snapshot.live is not None:
         are = "is" if len(left) == 1 else "are"
-        return f"{headline}; {ranks(left)} {are} alive"
-    what = f"still {'waiting' if wait else 'running'}"
-    return f"{headline}; {several(len(left), snapshot.unit)} {what}"
+        return f"{headline}; {ranks(card.rank for card in left)} {are} alive"
+    does = "waiting" if all(card.phase == "waiting" for card in left) else "running"
+    return f"{headline}; {several(len(left), snapshot.unit)} still {does}"
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:
     """Who failed first, and with the same error."""
-    first = [trouble.ranks for trouble in snapshot.troubles if trouble.first]
-    return tuple(first[0]) if first else ()
+    return next((trouble.ranks for trouble in snapshot.troubles if trouble.first), ())
 
 
 def _asking(snapshot: Snapshot) -> Diagnosis | None:
@@ -151,12 +143,11 @@ def _asking(snapshot: Snapshot) -> Diagnosis | None:
     asks = [card for card in snapshot.cards if card.sample.operation == INPUT]
     if not asks or any(card.phase != "waiting" for card in asks):
         return None
-    asking = [card.rank for card in asks]
-    wait = "waits" if len(asking) == 1 else "wait"
     place, *others = {card.place for card in asks}
     where = f" at {waits.line(place, snapshot.cell)}" if place and not others else ""
-    told = f"{ranks(asking).capitalize()} {wait} for an answer{where}"
-    return Diagnosis(told, "warning", tuple(asking))
+    asking = tuple(card.rank for card in asks)
+    who = f"{ranks(asking).capitalize()} {'waits' if len(asks) == 1 else 'wait'}"
+    return Diagnosis(f"{who} for an answer{where}", "warning", asking)
 
 
 def _wrong(snapshot: Snapshot) -> Diagnosis | None:

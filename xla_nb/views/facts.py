@@ -18,7 +18,7 @@ from xla_nb import ansi, wording
 from xla_nb.messages.events import Concluded
 from xla_nb.run.activity import KINDS, Slot
 from xla_nb.run.group import DEFAULT
-from xla_nb.run.sentences import MISMATCH
+from xla_nb.run.sentences import MISMATCH, Trouble
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
@@ -28,7 +28,6 @@ from xla_nb.views.snapshot import (
     RanCell,
     Series,
     Snapshot,
-    Trouble,
     hosts_in_short,
 )
 from xla_nb.wording import exactly, several, size
@@ -444,7 +443,7 @@ BECAUSE = "because of it"
 
 def first_to_fail(trouble: Trouble) -> str:
     """Which rank failed first, if it is among these; ranks that diverged did so together."""
-    if not trouble.first or trouble.title.startswith(f"{MISMATCH}:"):
+    if not trouble.first or trouble.kind == MISMATCH:
         return ""
     return "the first to fail" if len(trouble.ranks) == 1 else f"rank {trouble.ranks[0]} first"
 

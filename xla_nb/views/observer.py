@@ -37,7 +37,6 @@ from xla_nb.views.snapshot import (
     Series,
     Snapshot,
     Stream,
-    Trouble,
 )
 
 #: Points kept of one figure: over all ranks, and the least and the most for one rank.
@@ -240,7 +239,7 @@ class Observer:
             free=free,
             unit="device" if shared else "rank",
             cards=cards,
-            troubles=self.troubles(),
+            troubles=sentences.troubles(state),
             series=tuple(map(self._series, self.figures)),
             live=_live(state),
             returned=sentences.returned(state),
@@ -267,29 +266,6 @@ class Observer:
             tuple(map(ansi.clean, lines.tail)),
             str(path),
             self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
-        )
-
-    def troubles(self) -> tuple[Trouble, ...]:
-        state = self.run.state
-        # During a hang the title is the verdict.
-        headline = "" if sentences.hang(state) else sentences.headline(state)
-        return tuple(self._trouble(group, headline) for group in sentences.groups(state))
-
-    def _trouble(self, group: list[sentences.RankError], headline: str) -> Trouble:
-        state, error = self.run.state, group[0]
-        first = error.rank == state.first_trouble
-        follows = not first and all(state.ranks[one.rank].follows for one in group)
-        told = (first or error.kind == sentences.MISMATCH) and sentences.tells(headline, error)
-        text = sentences.untold(headline if told else "", error) or _rest(error.message)
-        return Trouble(
-            ranks=(error.rank, *sorted(one.rank for one in group[1:])),
-            first=first,
-            title=ansi.plain(error.first_line),
-            place=error.place,
-            text=ansi.clean(text),
-            others=tuple(map(ansi.plain, sentences.differing(group))),
-            told=told or follows,
-            follows=follows,
         )
 
     def card(self, rank: RankState) -> Card:
@@ -456,11 +432,6 @@ def _notices(run: RecordedRun) -> Iterator[str]:
         yield wording.shortened(ansi.plain(told + hang.report.verdict), _NOTE)
     if over and not run.record.path.exists():
         yield "The files of this run were removed, and its output and what it reported with them."
-
-
-def _rest(message: str) -> str:
-    """A message below its first line, which is the title."""
-    return message if "\n" in message else ""
 
 
 # ---------------------------------------------------------------- live ranks

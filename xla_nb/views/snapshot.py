@@ -12,7 +12,7 @@ from typing import Literal
 from xla_nb.messages.events import Concluded, HangReported
 from xla_nb.record.sample import Sample
 from xla_nb.run.activity import Slot
-from xla_nb.run.sentences import Returned
+from xla_nb.run.sentences import Returned, Trouble
 from xla_nb.run.state import Outcome
 
 Unit = Literal["rank", "device"]
@@ -151,27 +151,6 @@ class Live:
     def is_idle(self) -> bool:
         """They are there, and no cell runs on any of them."""
         return self.since is not None and not self.running
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """Ranks that failed with the same error: the leading rank, then the others in order.
-
-    first     whether the leading rank was the first of the run to fail
-    follows   they failed because another rank had ended, which is told
-    told      the headline says title and place, or what they followed
-    text      its traceback, may be empty
-    others    a line for each rank whose message differs
-    """
-
-    ranks: tuple[int, ...]
-    first: bool
-    title: str
-    place: str
-    text: str
-    others: tuple[str, ...] = ()
-    told: bool = False
-    follows: bool = False
 
 
 @dataclass(frozen=True)

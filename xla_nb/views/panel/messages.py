@@ -17,6 +17,7 @@ from xla_nb import ansi, wording
 from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.record.tail import Earlier
 from xla_nb.run.activity import Slot
+from xla_nb.run.sentences import Trouble
 from xla_nb.views import facts
 from xla_nb.views.observer import Lines, Observer
 from xla_nb.views.snapshot import (
@@ -27,7 +28,6 @@ from xla_nb.views.snapshot import (
     Live,
     RanCell,
     Snapshot,
-    Trouble,
     hosts_in_short,
 )
 
