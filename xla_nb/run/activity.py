@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
 
 from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample
 from xla_nb.run.state import Phase, RankState
@@ -32,8 +31,6 @@ _SAME = 0.5  # seconds by which the start of one wait may differ between samples
 _BUSY = 0.2  # of a CPU, from which on a rank is said to compute: others may load the machine
 _LANE = 60  # seconds of a lane
 _GAP = 20.0  # seconds between two samples, from which on what was between them is not known
-#: Kinds of waiting, as they are counted.
-_WAITS = ("others", "data", "blocked")
 #: What may be counted when it is over, or by looks: it is taken from earlier running.
 _LATE = ("compiling", "data", "blocked")
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
@@ -168,24 +165,12 @@ class Standing:
         return self.activity == "running" and self.cpu is not None and self.cpu >= _BUSY
 
 
-class _Totals(NamedTuple):
-    """What a sample has counted so far, in seconds."""
-
-    at: float
-    compiling: float
-    others: float
-    data: float
-    blocked: float
-    idle: float
-    cpu: float
-
-
 class Track:
     """One rank's samples, as they come. Bounded, however long the run is."""
 
     def __init__(self) -> None:
         self.sample: Sample | None = None  # the newest
-        self._recent: deque[_Totals] = deque()
+        self._recent: deque[Sample] = deque()  # what was counted about _LATELY ago, and since
         #: The operation and the line at which it was last seen to do each of these.
         self._seen: dict[str, tuple[str, str]] = {}
         self._slots: dict[int, Slot] = {}
@@ -200,21 +185,20 @@ class Track:
         newest, self.sample = self.sample, sample
         if newest is not None and newest.at == sample.at:
             return
-        now, recent = _totals(sample), self._recent
-        if newest is None and started is not None and now.at <= started + _LATELY:
-            recent.append(_Totals(started, 0, 0, 0, 0, 0, math.nan))  # else it is looked at late
+        recent = self._recent
+        if newest is None and started is not None and sample.at <= started + _LATELY:
+            recent.append(Sample(at=started, since=started, cpu=math.nan))  # else it is seen late
         before = recent[-1] if recent else None
         self._seen[_kind(sample)] = sample.operation, sample.place
-        if before is not None and now.at < before.at:  # the clock was set back
-            self._slots = {at: slot for at, slot in self._slots.items() if at < int(now.at)}
+        if before is not None and sample.at < before.at:  # the clock was set back
+            self._slots = {at: slot for at, slot in self._slots.items() if at < int(sample.at)}
             recent.clear()
         elif before is not None:
-            was_idle = newest is not None and newest.activity == "idle"
-            self._fill(*_busy(before, now, was_idle))
-            for second in [at for at in self._slots if at < math.ceil(now.at) - _LANE]:
+            self._fill(before, sample)
+            for second in [at for at in self._slots if at < math.ceil(sample.at) - _LANE]:
                 del self._slots[second]
-        recent.append(now)
-        while len(recent) > 2 and recent[1].at <= now.at - _LATELY:
+        recent.append(sample)
+        while len(recent) > 2 and recent[1].at <= sample.at - _LATELY:
             recent.popleft()
         self._lane = None
         if newest is not None and Window.between(newest, sample).steps:
@@ -235,15 +219,14 @@ class Track:
         lasts = sample.at - sample.since >= _LATELY / 2 and sample.activity != "running"
         if lasts or sample.activity == "idle" or sample.operation == INPUT or not self._recent:
             return sample
-        span, compiling, *waits, idle, _ = (
-            max(0.0, last - first)
-            for first, last in zip(self._recent[0], self._recent[-1], strict=True)
-        )
-        waiting = sum(waits)
-        running = span - compiling - waiting - idle
+        first, last = self._recent[0], self._recent[-1]
+        waits = _spent(first, last)
+        compiling, idle = waits.pop("compiling"), waits.pop("idle")
+        waiting = sum(waits.values())
+        running = max(0.0, last.at - first.at) - compiling - waiting - idle
         names: tuple[Activity, ...] = ("running", "compiling", "waiting")
         most = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
-        kind = _WAITS[waits.index(max(waits))] if most == "waiting" else most
+        kind = max(waits, key=waits.__getitem__) if most == "waiting" else most
         call, place = self._seen.get(kind, (DATA if kind == "data" else "", ""))
         same = sample.activity == most and sample.operation in (call, "")
         missing = sample.missing if same else ()
@@ -336,21 +319,25 @@ class Track:
 
     # ---------------------------------------------------------- the lane
 
-    def _fill(self, before: _Totals, now: _Totals) -> None:
-        span = now.at - before.at
+    def _fill(self, before: Sample, now: Sample) -> None:
+        """Put what lies between two samples into the lane, without the time in which the rank was
+        idle: it has begun to be so, or has ceased."""
+        spent, begin, end = _spent(before, now), before.at, now.at
+        idle = min(spent.pop("idle"), end - begin)
+        begin, end = (begin + idle, end) if before.activity == "idle" else (begin, end - idle)
+        span = left = end - begin
         if not _LEAST < span < _GAP:
             return
-        left, late, parts = span, {}, {}
-        for name in ("compiling", "others", "data", "blocked"):
-            counted = max(0.0, getattr(now, name) - getattr(before, name))
+        late, parts = {}, {}
+        for name, counted in spent.items():
             parts[name] = min(counted, left)
             late[name] = counted - parts[name]
             left -= parts[name]
         whole = Slot(0, running=left, **parts).parts
-        for second in range(math.floor(before.at), math.ceil(now.at)):
-            inside = min(now.at, second + 1) - max(before.at, second)
+        for second in range(math.floor(begin), math.ceil(end)):
+            inside = min(end, second + 1) - max(begin, second)
             self._put(second, [part * inside / span for part in whole])
-        self._put_earlier(math.floor(before.at), [late[name] for name in _LATE])
+        self._put_earlier(math.floor(begin), [late[name] for name in _LATE])
 
     def _put(self, second: int, parts: Sequence[float]) -> None:
         before = self._slots.get(second) or Slot(second)
@@ -389,25 +376,20 @@ def _kind(sample: Sample) -> str:
     return sample.activity
 
 
-def _totals(sample: Sample) -> _Totals:
-    return _Totals(
-        sample.at,
-        sample.compile_seconds + sample.compiling,
-        (sample.waited or 0.0) + sample.lock_waited,
-        sample.data_waited,
-        sample.blocked,
-        sample.idle,
-        sample.cpu,
-    )
+def _spent(before: Sample, now: Sample) -> dict[str, float]:
+    """The seconds that went into each thing between two samples."""
 
+    def counted(one: Sample) -> dict[str, float]:
+        return {
+            "compiling": one.compile_seconds + one.compiling,
+            "others": (one.waited or 0.0) + one.lock_waited,
+            "data": one.data_waited,
+            "blocked": one.blocked,
+            "idle": one.idle,
+        }
 
-def _busy(before: _Totals, now: _Totals, was_idle: bool) -> tuple[_Totals, _Totals]:
-    """The part of the time between two samples in which the rank was not idle: it has begun to be
-    so, or has ceased."""
-    idle = min(max(0.0, now.idle - before.idle), now.at - before.at)
-    if was_idle:
-        return before._replace(at=before.at + idle), now
-    return before, now._replace(at=now.at - idle)
+    first = counted(before)
+    return {name: max(0.0, last - first[name]) for name, last in counted(now).items()}
 
 
 def missing(sample: Sample, ended: Mapping[int, float]) -> tuple[int, ...]:

@@ -158,7 +158,7 @@ def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = 
 def leading(state: RunState) -> RankError | None:
     """The error that a headline tells, with its line: the first one, if nothing was worse."""
     first = state.first_trouble
-    if state.refused is not None or first is None or (state.ranks[first].lost and _lost(state)):
+    if state.refused is not None or first is None or state.ranks[first].lost:
         return None
     return errors(state).get(first)
 
@@ -234,14 +234,14 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
+    number = len(unlike) - len(followed)
     if first.kind == MISMATCH and not state.ranks[first.rank].follows:
         what = first.message.partition("\n")[0].rstrip(":")
     else:
         what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)
     if followed:
         what += f"; {several(len(followed), 'other')} failed because of it"
-    if unlike != followed:
-        number = len(unlike) - len(followed)
+    if number:
         why = "for another reason" if number == 1 else "for other reasons"
         what += f"; {several(number, 'other')} failed {why}"
     return what

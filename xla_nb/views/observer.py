@@ -375,16 +375,25 @@ def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
 def _phase(
     state: RunState, rank: RankState, sample: Sample | None, steady: Sample | None
 ) -> tuple[Phase, float | None]:
+    """What a rank does, and since when. The sample of a live one may be older than its cell, and
+    one of an idle rank newer than the end of its part."""
     if rank.phase == "starting":
         return "starting", state.started
     if rank.phase in ENDED:
         return rank.phase, rank.ended
-    if (told := _live_phase(state, rank, sample)) is not None:
-        return told
+    cell = state.programs.now(rank.rank)
+    if state.group is not None and cell is None:
+        return "idle", state.programs.rested(rank.rank) or rank.started
+    if cell is not None and (sample is None or _is_of_before(sample, cell.at)):
+        return "running", cell.at
     if sample is None or steady is None:
         return "running", rank.started
     since = sample.since if steady.activity == sample.activity else None
     return "waiting" if steady.activity == "blocked" else steady.activity, since
+
+
+def _is_of_before(sample: Sample, began: float) -> bool:
+    return sample.at < began or (sample.activity == "idle" and sample.since < began)
 
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
@@ -468,24 +477,6 @@ def _cell(program: ProgramState) -> RanCell:
     headline = ansi.plain(ended.headline)
     found = ansi.plain(ended.found) if ended.outcome == "finished" else ""
     return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline, found=found)
-
-
-def _live_phase(
-    state: RunState, rank: RankState, sample: Sample | None
-) -> tuple[Phase, float | None] | None:
-    """What a live rank does, and since when; None where its sample tells it.
-
-    A sample may be older than the cell, and one of an idle rank newer than the end of its part."""
-    if state.group is None:
-        return None
-    now = state.programs.now(rank.rank)
-    if now is None:
-        return "idle", state.programs.rested(rank.rank) or rank.started
-    if sample is None or sample.at < now.at:
-        return "running", now.at
-    if sample.activity == "idle" and sample.since < now.at:
-        return "running", now.at
-    return None
 
 
 class RowsOverCells:

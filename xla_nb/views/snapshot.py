@@ -11,6 +11,7 @@ from typing import Literal
 
 from xla_nb.messages.events import Concluded, HangReported
 from xla_nb.record.sample import Sample
+from xla_nb.run import state
 from xla_nb.run.activity import Slot
 from xla_nb.run.sentences import Returned, Trouble
 from xla_nb.run.state import Outcome
@@ -18,18 +19,7 @@ from xla_nb.run.state import Outcome
 Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
-Phase = Literal[
-    "starting",
-    "running",
-    "compiling",
-    "idle",
-    "waiting",
-    "finished",
-    "early",
-    "failed",
-    "died",
-    "stopped",
-]
+Phase = Literal[state.Phase, "compiling", "idle", "waiting", "early"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,7 @@ class Card:
     detail    the collective it waits in and for whom, the call it is blocked in, or its host's
               loss, in short
     line      the last line it printed, plain text of at most 200 characters
-    cpu       processor time per second between the last two samples; 1.0 is one core
+    cpu       processor time per second in its last seconds; 1.0 is one core
     step      seconds from one of its last steps to the next; None until some were seen
     waits     share of its lane, from 0 to 1, in which it waited for others; None where that cannot
               be seen

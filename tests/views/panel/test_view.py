@@ -233,7 +233,7 @@ def ids_that_the_page_knows():
 
 
 def test_a_changed_label_changes_no_id_that_the_page_knows(observer, monkeypatch):
-    relabeled = tuple(replace(kind, label=f"new {kind.label}") for kind in facts._FACTS)
+    relabeled = tuple(kind._replace(label=f"new {kind.label}") for kind in facts._FACTS)
     monkeypatch.setattr(facts, "_FACTS", relabeled)
     figures = sample(memory=1, device_used=1, compiles=1, fallbacks={"aten::nonzero": 1})
     (card,) = PanelNews().of(snapshot(Card(0, sample=figures)), observer)["cards"]
