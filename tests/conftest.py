@@ -289,8 +289,8 @@ def notebook(kernel: Notebook) -> Notebook:
 def soon(kernel: Notebook) -> Iterator[None]:
     """A quarter of the seconds that have to be lost for something to be said of them: a test then
     waits for no more. How many there have to be is tested in tests/views/test_diagnosis.py."""
-    all_of_them = "conclusions._COST, conclusions._LONG, diagnosis._LONG"
-    kernel.ok("from xla_nb.run import conclusions\nfrom xla_nb.views import diagnosis")
+    all_of_them = "conclusions._COST, waits._LONG"
+    kernel.ok("from xla_nb.run import conclusions, waits")
     kernel.ok(f"without_soon = {all_of_them}")
     kernel.ok(f"{all_of_them} = (seconds / 4 for seconds in without_soon)")
     yield

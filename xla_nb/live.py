@@ -338,8 +338,6 @@ def _panel(group: Group, before: object) -> GroupPanel:
 
     shut_down = functools.partial(_end, group, _BUTTON)
     panel = GroupPanel(group.run, lambda: live_questions.variables(group, yields=True), shut_down)
-    if isinstance(before, GroupPanel):
-        panel.take_over(before)
     panel.follow()
     return panel
 

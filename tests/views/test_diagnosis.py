@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from xla_nb.messages.events import Concluded, StackGroup
+from xla_nb.messages.events import Concluded, HangReported, StackGroup
 from xla_nb.record.sample import INPUT, LOCK, Sample
-from xla_nb.run.conclusions import Window
+from xla_nb.run.activity import Window
 from xla_nb.views.diagnosis import Diagnoser, ended
-from xla_nb.views.snapshot import Card, Diagnosis, Hang, Snapshot, Trouble
+from xla_nb.views.snapshot import Card, Diagnosis, Snapshot, Trouble
 
 PATIENCE = 60  # seconds
 
@@ -37,6 +37,10 @@ def waiting(rank, waited, missing, operation="all_reduce sum f32[2]", line=9):
 
 def said(*cards, paces=None, **fields):
     return diagnose(snapshot(*cards, **fields), paces or {}).sentence
+
+
+def hang_report(verdict, *groups, at=199.0):
+    return HangReported(verdict=verdict, ranks=(), groups=groups, at=at)
 
 
 def trouble(*ranks, first=True):
@@ -96,12 +100,12 @@ def test_the_rank_that_left_the_others_in_a_collective_is_marked():
 
 @pytest.mark.parametrize(("at", "told"), [(199.0, ""), (185.0, " (reported 15 s ago)")])
 def test_how_long_ago_a_hang_was_reported_is_told(at, told):
-    hang = Hang(at, "Rank 0 has waited 4 s for rank 1", ())
+    hang = hang_report("Rank 0 has waited 4 s for rank 1", at=at)
     assert said(card(0), hang=hang) == f"Rank 0 has waited 4 s for rank 1{told}"
 
 
 def test_a_hang_is_told_before_all_else():
-    hang = Hang(199.0, "Rank 1 is in `queue.get` at line 4", (StackGroup((1,), "", "", ""),))
+    hang = hang_report("Rank 1 is in `queue.get` at line 4", StackGroup((1,), "", "", ""))
     found = diagnose(snapshot(waiting(0, 50.0, (1,)), card(1), hang=hang, stopping="why"), {})
     assert found == Diagnosis("Rank 1 is in `queue.get` at line 4", "bad", (1,))
 

@@ -149,14 +149,14 @@ def test_a_failed_rank_shows_its_line_and_its_error_is_told_once(run, observer):
     run.state.apply(failure(0, "boom\nand more"))
     seen = card(observer, 0)
     assert (seen.phase, seen.detail, seen.place) == ("failed", "", "Cell In[3], line 9")
-    (trouble,) = observer.troubles()
+    (trouble,) = observer.snapshot().troubles
     assert (trouble.title, trouble.told) == ("ValueError: boom …", True)
 
 
 def test_an_error_that_the_headline_does_not_tell_has_its_title(run, observer):
     run.state.apply(failure(0, "boom"))
     run.state.apply(failure(1, "bang", line=10))
-    assert [(one.title, one.told) for one in observer.troubles()] == [
+    assert [(one.title, one.told) for one in observer.snapshot().troubles] == [
         ("ValueError: boom", True),
         ("ValueError: bang", False),
     ]
@@ -165,7 +165,7 @@ def test_an_error_that_the_headline_does_not_tell_has_its_title(run, observer):
 def test_an_error_with_the_headlines_words_but_of_another_kind_has_its_title(run, observer):
     run.state.apply(failure(0, "'x'"))
     run.state.apply(replace(failure(1, "'x'"), kind="KeyError", where="KeyError"))
-    assert [(one.title, one.told) for one in observer.troubles()] == [
+    assert [(one.title, one.told) for one in observer.snapshot().troubles] == [
         ("ValueError: 'x'", True),
         ("KeyError: 'x'", False),
     ]
@@ -181,13 +181,13 @@ def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
 
 def test_an_error_without_a_message_is_shown_by_its_name_alone(run, observer):
     run.state.apply(failure(0, ""))
-    assert [(one.title, one.told) for one in observer.troubles()] == [("ValueError", True)]
+    assert [(one.title, one.told) for one in observer.snapshot().troubles] == [("ValueError", True)]
 
 
 def test_a_killed_rank_names_the_signal(run, observer):
     started(run, 0)
     run.state.apply(events.ProcessDied(pid=100, status=-9))
-    (trouble,) = observer.troubles()
+    (trouble,) = observer.snapshot().troubles
     assert "SIGKILL" in trouble.title
     assert trouble.told
 
@@ -448,7 +448,7 @@ def test_equal_errors_are_one_trouble_led_by_the_first(tmp_path):
     run = Run(tmp_path, ranks=4)
     for rank in (2, 0, 3):
         run.state.apply(failure(rank, f"on {rank}"))
-    (trouble,) = Observer(run).troubles()
+    (trouble,) = Observer(run).snapshot().troubles
     assert trouble.ranks == (2, 0, 3)
     assert trouble.first
     assert trouble.title == "ValueError: on 2"

@@ -12,15 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from xla_nb.messages.events import Concluded
-from xla_nb.record.sample import INPUT, LOCK, Sample
+from xla_nb.record.sample import Sample
+from xla_nb.run import waits
+from xla_nb.run.activity import Standing, Window
 from xla_nb.run.stacks import Followed
 from xla_nb.run.state import RunState
-from xla_nb.run.verdict import lasting
+from xla_nb.run.waits import WAITED, line
 from xla_nb.wording import exactly, listed, ranks, several
 
 Samples = Mapping[int, Sample]
 
-WAITED = "waited"  #: the kind of who waited for whom
 _STEPS = 10  # from which something is said of them,
 _TENS = 30  # and of waiting for data, of the run: the first batches take long
 _EACH, _ALIKE = 0.9, 0.75  # of the steps are as good as every step; as one rank has as another,
@@ -29,44 +30,6 @@ _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
 _LOADING, _MOST = 0.2, 0.5  # and of waiting for data, and of compiling graphs that are needed
 _USUAL = 4  # times a step's part of the waiting, which most waits take at most where all have some
-_LONG = 3.0  # seconds of a wait, from which it is told who was waited for
-
-
-@dataclass(frozen=True)
-class Window:
-    """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
-    compiling, `waited` for others (None where that cannot be seen) and for data. Each `executed`
-    graph is of one step at most. `stepping`: seconds from the last step before it to its last one,
-    as far as known."""
-
-    seconds: float
-    steps: int
-    executed: int
-    compiles: int
-    compiling: float
-    waited: float | None
-    data: float
-    fallbacks: Mapping[str, int]
-    newest: Sample
-    stepping: float = 0.0
-
-    @classmethod
-    def between(cls, before: Sample, now: Sample) -> Window:
-        steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
-        idle = max(0.0, now.idle - before.idle)
-        exact = now.loops_step and before.items_at
-        return cls(
-            seconds=now.at - before.at - idle,
-            stepping=(now.items_at - before.items_at if exact else now.at - before.at) - idle,
-            steps=steps,
-            executed=max(0, min(now.executed - before.executed, steps)),
-            compiles=now.compiles - before.compiles,
-            compiling=now.compile_seconds - before.compile_seconds,
-            waited=None if now.waited is None else now.waited - (before.waited or 0.0),
-            data=now.data_waited - before.data_waited,
-            fallbacks={n: c - before.fallbacks.get(n, 0) for n, c in now.fallbacks.items()},
-            newest=now,
-        )
 
 
 Windows = Mapping[int, Window]
@@ -199,29 +162,9 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
     """Who had waited longest for whom when the run was stopped, and where that one was."""
-    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-    for number, sample in samples.items():
-        if sample.activity == "waiting" and (sample.missing or sample.operation == INPUT):
-            operation = sample.operation if sample.operation in (LOCK, INPUT) else ""
-            groups.setdefault((operation, sample.missing), []).append(number)
-
-    def longest(numbers: Collection[int]) -> float:
-        return max(samples[number].at - samples[number].since for number in numbers)
-
-    key = max(groups, key=lambda key: longest(groups[key]), default=None)
-    if key is None or (cost := longest(groups[key])) < _LONG:
-        return
-    (operation, missing), waiting = key, groups[key]
-    places = {samples[number].place for number in missing or waiting if number in samples}
-    place = places.pop() if len(places) == 1 else ""
-    at = f" at {line(place, label)}" if place else ""
-    whom = f"{ranks(missing)}{at and ','}{at}"
-    if operation:
-        held = f", which {ranks(missing)} held{at and ','}" if missing else ""
-        whom = f"`{operation}`{held}{at}"
-    who = ranks(waiting) if len(waiting) == 1 else several(len(waiting), "rank")
-    sentence = f"{who} had waited {lasting(cost)} for {whom}"
-    yield Concluded(kind=WAITED, sentence=sentence, ranks=missing, strength=cost)
+    standings = [Standing.of(state.ranks[rank], sample, {}) for rank, sample in samples.items()]
+    if (found := waits.longest(standings, label, over=True)) is not None:
+        yield found
 
 
 def conclude(
@@ -238,12 +181,6 @@ def conclude(
                 samples[number] = sample
     for found in look(state, label, samples):
         run.take(found)
-
-
-def line(place: str, label: str) -> str:
-    """`line 6` of the run's own cell, else the whole place."""
-    cell, _, number = place.rpartition(", line ")
-    return f"line {number}" if cell == label else place
 
 
 def _matters(cost: float, one: Window, share: float) -> bool:

@@ -14,10 +14,9 @@ from typing import Protocol
 from xla_nb.linux import is_stopped
 from xla_nb.messages import events
 from xla_nb.record.files import Record, partial
-from xla_nb.record.sample import Sample
-from xla_nb.run import verdict
-from xla_nb.run.stacks import Answer, Asked, Inquiry
-from xla_nb.run.standing import Clock, Standing
+from xla_nb.run import waits
+from xla_nb.run.activity import Standing, Tracks
+from xla_nb.run.stacks import Asked, Inquiry
 from xla_nb.run.state import ENDED, RankState
 
 _SELDOM, _OFTEN, _SOONEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
@@ -37,6 +36,7 @@ class Watched(Asked, Protocol):
     """A run in progress, as far as it is watched."""
 
     record: Record
+    tracks: Tracks
 
     def take(self, event: events.Event) -> None: ...
     def stop(self, why: str) -> None: ...
@@ -54,7 +54,6 @@ class HangWatch:
         self._run, self._after, self._stops = run, after, stops
         self._here = here
         self._due = 0.0  # when to look for stopped processes
-        self._clocks: dict[int, Clock] = {}
         self._looked = self._last = float("-inf")  # when: the last look, the last report
         self._reports = 0
         self._waited: dict[int, float] = {}  # when ranks were last seen to wait for the lock
@@ -126,10 +125,10 @@ class HangWatch:
             return
         before = sorted({rank for _, rank in gone if isinstance(rank, int)})
         stopped = [rank for kind, rank in gone if kind == "stopped" and isinstance(rank, int)]
-        why = verdict.why_over(before, standings, stopped) if before else _JOB_RUNS
+        why = waits.why_over(before, standings, stopped) if before else _JOB_RUNS
         self._run.take(events.HangOver(why=why))
 
-    def _report(self, answers: Mapping[int, Answer], now: float) -> None:
+    def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
         standings = [_with_answer(one, answers.get(one.rank)) for one in self._standings(now)]
         if not self._reasons(standings) - self._reported:
             return  # they have got on meanwhile
@@ -137,12 +136,12 @@ class HangWatch:
         found = self._reasons(standings, _NEAR)
         self._reported, self._last = found, now
         self._reports += 1
-        told = verdict.verdict(standings, _NEAR * self._after, self._stopped_jobs())
+        told = waits.verdict(standings, _NEAR * self._after, self._stopped_jobs())
         self._run.take(
             events.HangReported(
                 verdict=told,
                 ranks=tuple(sorted({rank for _, rank in found if isinstance(rank, int)})),
-                groups=tuple(verdict.groups(standings, answers)),
+                groups=tuple(waits.groups(standings, answers)),
             )
         )
         if self._stops:
@@ -173,24 +172,21 @@ class HangWatch:
 
     def _standings(self, now: float) -> list[Standing]:
         self._looked = now
-        state = self._run.state
+        state, tracks = self._run.state, self._run.tracks
         stopped, several = state.stopped, len(state.hosts) > 1
         ended = {rank.rank: rank.ended for rank in state.ranks.values() if rank.ended is not None}
         standings = []
         for rank in sorted(state.ranks.values(), key=lambda rank: rank.rank):
-            clock = self._clocks.setdefault(rank.rank, Clock(now))
             pid = stopped.get(rank.rank)
-            if rank.phase not in ENDED:
-                sample, written = self._sample(rank), self._written(rank)
-                clock.look(rank, sample, written, now, stopped=pid is not None)
-            one = clock.standing(rank, pid, now, ended)
+            with tracks.lock:
+                if rank.phase not in ENDED:
+                    with contextlib.suppress(OSError):  # this thread must not end
+                        tracks.look(rank, self._run.sample)
+                    written = self._written(rank)
+                    tracks[rank.rank].watch(rank, written, now, stopped=pid is not None)
+                one = tracks[rank.rank].standing(rank, pid, now, ended)
             standings.append(replace(one, host=rank.host if several else ""))
         return standings
-
-    def _sample(self, rank: RankState) -> Sample | None:
-        with contextlib.suppress(OSError):  # this thread must not end
-            return self._run.sample(rank.rank)
-        return None
 
     def _written(self, rank: RankState) -> int:
         """Bytes of what a rank has written, reported, displayed and sent of its result."""
@@ -216,11 +212,11 @@ class HangWatch:
         ]
 
 
-def _with_answer(one: Standing, answer: Answer | None) -> Standing:
+def _with_answer(one: Standing, answer: events.StackGroup | None) -> Standing:
     """With the place and the call of its stack; a rank that answers is heard."""
     if answer is None or not answer.stack:
         return one
     place = answer.place or one.place
     same = place == one.place and one.call
-    call = same or verdict.call_at(place, answer.stack)
+    call = same or waits.call_at(place, answer.stack)
     return replace(one, place=place, call=call, unheard=False)

@@ -31,6 +31,7 @@ from xla_nb.record.files import Record, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
 from xla_nb.run import sentences
+from xla_nb.run.activity import Tracks
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import in_one_line, listed, several, shortened
@@ -118,6 +119,7 @@ class RecordedRun(Mapping[int, Any]):
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
     arrivals     when its output was seen
+    tracks       what each rank does, as far as somebody has looked
     """
 
     #: As pickling/refusals.refuse_of_itself reads it.
@@ -140,6 +142,7 @@ class RecordedRun(Mapping[int, Any]):
         self._definitions = Definitions(label, resolve)
         self._results: dict[int, Any] = {}
         self.arrivals = Arrivals()
+        self.tracks = Tracks()
         self._elapsed: float | None = None  # as the notebook that launched it has told
         self._is_whole = True
 

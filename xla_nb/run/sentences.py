@@ -53,11 +53,6 @@ class RankError:
         return f"{first} …" if more else first
 
     @property
-    def is_short(self) -> bool:
-        """There is no more to say than `in_short` does."""
-        return "\n" not in f"{self.traceback}{self.message}"
-
-    @property
     def in_short(self) -> str:
         """Place and first line: `failed at Cell In[3], line 7: ValueError: boom`."""
         line = self.first_line
@@ -160,17 +155,23 @@ def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = 
     return f"{told}; {'the live ranks are' if signal.SIGKILL in state.sent else who} lost"
 
 
+def leading(state: RunState) -> RankError | None:
+    """The error that a headline tells, with its line: the first one, if nothing was worse."""
+    first = state.first_trouble
+    if state.refused is not None or first is None or state.ranks[first].lost:
+        return None
+    return errors(state).get(first)
+
+
 def _headline(state: RunState, doing: Mapping[int, str]) -> str:
     if state.refused is not None:
         where = f"{state.refused.host}: " if len(state.hosts) > 1 and state.refused.host else ""
         return f"{where}{state.refused.message}"
     by_rank = errors(state)
-    lost = _lost(state)
-    if lost and (state.first_trouble is None or state.ranks[state.first_trouble].lost):
+    if (first := leading(state)) is not None:
+        return _failed(state, first, [one for one in by_rank.values() if one != first])
+    if lost := _lost(state):
         return lost
-    if state.first_trouble is not None and state.first_trouble in by_rank:
-        first = by_rank.pop(state.first_trouble)
-        return _failed(state, first, list(by_rank.values()))
     if state.strays:
         stray = state.strays[0]
         return f"A process of the run {in_past(cause_of_death(stray.status, stray.lack))}"
@@ -226,20 +227,6 @@ def hang(state: RunState) -> str:
     return state.hang.report.verdict if state.hang is not None and not state.hang.over else ""
 
 
-def tells(headline: str, error: RankError) -> bool:
-    """Whether a headline has what an error says, and at which line; ranks that diverged, each at a
-    line of its own, are told by what they did."""
-    words = (error.message or error.kind).partition("\n")[0].rstrip(":")
-    return words in headline and (error.place in headline or error.kind == MISMATCH)
-
-
-def untold(headline: str, error: RankError) -> str:
-    """Its traceback, without the last line if a headline has that."""
-    if tells(headline, error) and str(error) == error.first_line[:_TOLD]:
-        return error.traceback.removesuffix(f"\n{error}")
-    return error.traceback
-
-
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     """`Rank 1 failed at …; 3 others failed because of it`, `All 4 ranks failed (rank 1 first) at
     …`: counted together where the error is the same one. Ranks that diverged are told by what they
@@ -247,14 +234,14 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
+    number = len(unlike) - len(followed)
     if first.kind == MISMATCH and not state.ranks[first.rank].follows:
         what = first.message.partition("\n")[0].rstrip(":")
     else:
         what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)
     if followed:
         what += f"; {several(len(followed), 'other')} failed because of it"
-    if unlike != followed:
-        number = len(unlike) - len(followed)
+    if number:
         why = "for another reason" if number == 1 else "for other reasons"
         what += f"; {several(number, 'other')} failed {why}"
     return what
@@ -321,50 +308,84 @@ def _absent(state: RunState, rank: int) -> str:
     return f" ({ranks(gone)} had already returned)" if gone else ""
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """Ranks that failed with the same error: the leading rank, then the others in order.
+
+    first     whether the leading rank was the first of the run to fail
+    follows   they failed because another rank had ended, which is told
+    told      the headline says title and place, or what they followed
+    text      its traceback, may be empty
+    others    a line for each rank whose message differs
+    """
+
+    ranks: tuple[int, ...]
+    first: bool
+    title: str
+    place: str
+    text: str
+    others: tuple[str, ...] = ()
+    told: bool = False
+    follows: bool = False
+    kind: str = ""
+
+
+def troubles(state: RunState) -> tuple[Trouble, ...]:
+    """The errors, each once; the first failure leads its group, and it the others."""
+    told = leading(state) if state.ended is not None or not hang(state) else None
+    groups: dict[str, list[RankError]] = {}
+    for error in sorted(errors(state).values(), key=lambda one: one.rank != state.first_trouble):
+        failure = state.ranks[error.rank].failure
+        key = failure.where if failure is not None else str(error)
+        groups.setdefault(key, []).append(error)
+    return tuple(_trouble(state, group, told) for group in groups.values())
+
+
+def _trouble(state: RunState, group: list[RankError], told: RankError | None) -> Trouble:
+    error, *more = group
+    first = error.rank == state.first_trouble
+    follows = not first and all(state.ranks[one.rank].follows for one in group)
+    is_told = told is not None and (
+        error.rank == told.rank or (error.kind == MISMATCH and error.first_line == told.first_line)
+    )
+    text = error.traceback or (str(error) if "\n" in error.message else "")
+    if is_told and str(error) == error.first_line[:_TOLD]:
+        text = text.removesuffix(str(error)).rstrip("\n")
+    others = [f"rank {one.rank} {one.in_short}" for one in more if one.in_short != error.in_short]
+    return Trouble(
+        ranks=(error.rank, *sorted(one.rank for one in more)),
+        first=first,
+        title=ansi.plain(error.first_line),
+        place=error.place,
+        text=ansi.clean(text),
+        others=tuple(map(ansi.plain, others)),
+        told=is_told or follows,
+        follows=follows,
+        kind=error.kind,
+    )
+
+
 def details(state: RunState) -> list[str]:
     """The paragraphs below the headline: each error once, then where the others were stopped."""
     if state.refused is not None:
         return [state.refused.text] if state.refused.text else []
     paragraphs = []
-    for group in groups(state):
-        first = group[0]
-        if len(group) == 1 and first.rank == state.first_trouble and first.is_short:
-            continue  # the headline is all there is to say
-        if first.kind == DIED:
-            told = f"{ranks(e.rank for e in group)}: {first}\n{first.traceback}"
-            paragraphs.append(told.rstrip())
-        elif first.traceback:
-            leads = headline(state) if first.rank == state.first_trouble else ""
-            paragraphs.append(f"{ranks(e.rank for e in group)}:\n{untold(leads, first)}")
-            others = differing(group)
-            if others:
-                lines = "\n".join(f"  {line}" for line in others)
-                paragraphs.append(f"Same error, different message:\n{lines}")
-        else:
-            paragraphs.append(f"{ranks(e.rank for e in group)}: {first}")
+    for one in troubles(state):
+        who = ranks(one.ranks)
+        if one.kind == DIED or not one.text:
+            if (
+                one.text or not one.first or one.ranks[1:]
+            ):  # else the headline is all there is to say
+                paragraphs.append(f"{who}: {one.title}\n{one.text}".rstrip())
+            continue
+        paragraphs.append(f"{who}:\n{one.text}")
+        if one.others:
+            lines = "\n".join(f"  {line}" for line in one.others)
+            paragraphs.append(f"Same error, different message:\n{lines}")
     stopped = [rank for rank in state.ranks.values() if rank.phase == "stopped"]
     if stopped:
         paragraphs.append(_stopped(stopped))
     return paragraphs
-
-
-def groups(state: RunState) -> list[list[RankError]]:
-    """Errors grouped by type and frames; the first failure leads its group, and it the others."""
-    by_place: dict[str, list[RankError]] = {}
-    for error in errors(state).values():
-        failure = state.ranks[error.rank].failure
-        key = failure.where if failure is not None else str(error)
-        by_place.setdefault(key, []).append(error)
-    ordered = [
-        sorted(group, key=lambda error: error.rank != state.first_trouble)
-        for group in by_place.values()
-    ]
-    return sorted(ordered, key=lambda group: group[0].rank != state.first_trouble)
-
-
-def differing(group: list[RankError]) -> list[str]:
-    """Of grouped errors, those whose message differs from the first, a line each."""
-    return [f"rank {e.rank} {e.in_short}" for e in group if e.in_short != group[0].in_short]
 
 
 def _stopped(stopped: list[RankState]) -> str:

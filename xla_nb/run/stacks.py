@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from xla_nb.messages.events import Event, StackGroup
@@ -38,16 +38,6 @@ class Followed(Asked, Protocol):
     def take(self, event: Event) -> None: ...
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Where one rank is; `note` says what is to be known of the answer. `stack` has the innermost
-    frame first, and is empty where the rank gave none."""
-
-    place: str
-    stack: str
-    note: str = ""
-
-
 class Inquiry:
     """One question, put when it is made."""
 
@@ -66,8 +56,9 @@ class Inquiry:
         """The answers so far, the place with the fewest ranks first: it is the odd one out."""
         return grouped(self.answers())
 
-    def answers(self) -> dict[int, Answer]:
-        """The answers so far by rank, and what is known of the ranks that have given none."""
+    def answers(self) -> dict[int, StackGroup]:
+        """The answers so far by rank, and what is known of the ranks that have given none. A stack
+        has the innermost frame first."""
         return {rank.rank: _answer(self._run, rank, self._requested) for rank in self._addressed()}
 
     def wait(self) -> list[StackGroup]:
@@ -91,41 +82,35 @@ def known(run: Asked, numbers: Iterable[int], since: float) -> list[StackGroup]:
     return grouped({rank: _answer(run, run.state.ranks[rank], since) for rank in numbers})
 
 
-def _answer(run: Asked, rank: RankState, since: float) -> Answer:
+def _answer(run: Asked, rank: RankState, since: float) -> StackGroup:
     if rank.located is not None and rank.located >= since:
         return told(rank)
-    if rank.phase == "starting" and rank.pid is not None:  # a live one, whose process is known
-        return Answer("", "", "has not begun the cell yet")
-    if rank.phase == "starting":
-        return Answer("", "", "not started yet: joining the runtime")
-    seen, struck = run.sample(rank.rank), rank.interrupted
+    seen, struck, place = run.sample(rank.rank), rank.interrupted, ""
     is_news = seen is not None and rank.is_news(seen.at, seen.place)
-    if struck is not None and rank.only_interrupted and not is_news:
+    note = "no answer, as when Python is blocked in native code"
+    if rank.phase == "starting":  # the process of a live one is known
+        note = "has not begun the cell yet" if rank.pid else "not started yet: joining the runtime"
+    elif struck is not None and rank.only_interrupted and not is_news:
         at = f"interrupted at {struck.place}; " if struck.place else ""
-        return Answer("", "", f"{at}no answer since, as when Python is blocked in native code")
-    if seen is None:
-        return Answer("", "", "no answer, as when Python is blocked in native code")
-    if rank.rank in run.state.stopped:
-        return Answer(seen.place, "", "no answer: the process is stopped (last seen here)")
-    return Answer(
-        seen.place,
-        "",
-        "no answer: Python is blocked in native code (last seen here "
-        f"{max(0.0, since - seen.at):.0f} s ago)",
-    )
+        note = f"{at}no answer since, as when Python is blocked in native code"
+    elif seen is not None and rank.rank in run.state.stopped:
+        place, note = seen.place, "no answer: the process is stopped (last seen here)"
+    elif seen is not None:
+        ago = f"{max(0.0, since - seen.at):.0f} s ago"
+        place = seen.place
+        note = f"no answer: Python is blocked in native code (last seen here {ago})"
+    return StackGroup((rank.rank,), place, "", note)
 
 
-def told(rank: RankState) -> Answer:
+def told(rank: RankState) -> StackGroup:
     """What it has told last."""
-    return Answer(rank.place, _innermost_first(rank.stack))
+    return StackGroup((rank.rank,), rank.place, _innermost_first(rank.stack))
 
 
-def grouped(answers: Mapping[int, Answer]) -> list[StackGroup]:
+def grouped(answers: Mapping[int, StackGroup]) -> list[StackGroup]:
     """The ranks with the same answer together, the fewest first."""
-    groups = [
-        StackGroup(numbers, answer.place, answer.stack, answer.note)
-        for answer, numbers in alike(answers).items()
-    ]
+    found = alike({rank: replace(answer, ranks=()) for rank, answer in answers.items()})
+    groups = [replace(answer, ranks=numbers) for answer, numbers in found.items()]
     return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,20 +17,18 @@ from typing import NamedTuple, TypeVar
 
 from xla_nb import ansi, wording
 from xla_nb.messages.events import Concluded
+from xla_nb.run.activity import KINDS, Slot
 from xla_nb.run.group import DEFAULT
-from xla_nb.run.sentences import MISMATCH
+from xla_nb.run.sentences import MISMATCH, Trouble
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
-    KINDS,
     Bar,
     Card,
     Live,
     Phase,
     RanCell,
     Series,
-    Slot,
     Snapshot,
-    Trouble,
     hosts_in_short,
 )
 from xla_nb.wording import exactly, several, size
@@ -236,19 +235,22 @@ class Fact(NamedTuple):
     value: str
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How a fact is put for one rank and for many; "" where there is nothing to show."""
+class _Kind(NamedTuple):
+    """How a fact is put, of one rank or of many; "" where there is nothing to show."""
 
     id: str
     label: str
-    of_one: Callable[[Card], str]
-    of_many: Callable[[Sequence[Card]], str]
+    of: Callable[[Sequence[Card]], str]
+
+
+def of_cards(cards: Sequence[Card]) -> list[Fact]:
+    """What is known about ranks: the least and the most of any, or the sums of counts."""
+    return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of(cards))]
 
 
 def of_card(card: Card) -> list[Fact]:
     """What is known about one rank."""
-    return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of_one(card))]
+    return of_cards([card])
 
 
 def in_common(snapshot: Snapshot) -> list[Fact]:
@@ -316,46 +318,29 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [(wording.ranks(ranks), what) for what, ranks in doing.items()]
 
 
-def of_cards(cards: Sequence[Card]) -> list[Fact]:
-    """The same for many ranks: the least and the most of any, or the sums of counts."""
-    return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of_many(cards))]
-
-
 def _number(
-    id: str,
-    label: str,
     number: Callable[[Card], float | None],
     show: Callable[[float], str],
-    of_one: Callable[[Card], str] | None = None,
-) -> _Kind:
-    """A number that each rank may have; of many ranks the least and the most."""
+    alone: Callable[[Card], str] | None = None,
+) -> Callable[[Sequence[Card]], str]:
+    """A number that each rank may have; of many ranks the least and the most. `alone`: what is
+    shown of a single one."""
 
-    def one(card: Card) -> str:
-        value = number(card)
-        return "" if value is None else show(value)
-
-    def many(cards: Sequence[Card]) -> str:
+    def of(cards: Sequence[Card]) -> str:
+        if alone is not None and len(cards) == 1:
+            return alone(cards[0])
         values = [value for card in cards if (value := number(card)) is not None]
         return _from_to(show(min(values)), show(max(values))) if values else ""
 
-    return _Kind(id, label, of_one or one, many)
+    return of
 
 
-def _counts(id: str, label: str, counts: Callable[[Card], dict[str, int]]) -> _Kind:
-    """Counts by name, of many ranks their sums."""
-
-    def one(card: Card) -> str:
-        own = counts(card)
-        return _most([own]) if own else ""
-
-    def many(cards: Sequence[Card]) -> str:
-        return _most([own for card in cards if (own := counts(card))])
-
-    return _Kind(id, label, one, many)
+def _device(card: Card) -> int | None:
+    return card.sample.device_used
 
 
 def _device_memory(card: Card) -> str:
-    used = card.sample.device_used
+    used = _device(card)
     return "" if used is None else _used(used, card.sample.device_limit)
 
 
@@ -370,33 +355,34 @@ def _done(card: Card, *, of_loops: bool) -> int | None:
 
 #: All facts, in the order in which they are shown.
 _FACTS = (
-    _Kind("pid", "pid", lambda card: str(card.pid or ""), lambda cards: ""),
-    _number("memory", "memory", lambda card: card.sample.memory, size),
-    _number("device", "on device", lambda card: card.sample.device_used, size, _device_memory),
-    _number("cpu", "CPU", lambda card: card.cpu, lambda share: f"{share * 100:.0f} %"),
-    _number("compiles", "compiles", lambda card: card.sample.compiles or None, figure, _compiles),
-    _number(
+    _Kind("pid", "pid", _number(lambda card: None, str, lambda card: str(card.pid or ""))),
+    _Kind("memory", "memory", _number(lambda card: card.sample.memory, size)),
+    _Kind("device", "on device", _number(_device, size, _device_memory)),
+    _Kind("cpu", "CPU", _number(lambda card: card.cpu, lambda share: f"{share * 100:.0f} %")),
+    _Kind(
+        "compiles",
+        "compiles",
+        _number(lambda card: card.sample.compiles or None, figure, _compiles),
+    ),
+    # One rank has it beside its compiles.
+    _Kind(
         "compile-time",
         "compile time",
-        lambda card: card.sample.compile_seconds or None,
-        span,
-        lambda card: "",  # one rank has it beside its compiles
+        _number(lambda card: card.sample.compile_seconds or None, span, lambda card: ""),
     ),
-    _number("steps", "steps", lambda card: _done(card, of_loops=True), figure),
-    _number("steps", "syncs", lambda card: _done(card, of_loops=False), figure),
-    _counts("fallbacks", "ran on the CPU", lambda card: card.sample.fallbacks),
+    _Kind("steps", "steps", _number(lambda card: _done(card, of_loops=True), figure)),
+    _Kind("steps", "syncs", _number(lambda card: _done(card, of_loops=False), figure)),
+    _Kind("fallbacks", "ran on the CPU", lambda cards: _most(c.sample.fallbacks for c in cards)),
 )
 
 
 def _most(each: Iterable[dict[str, int]], most: int = 4) -> str:
     """The most frequent names with their sums: `aten::nonzero 12, aten::unique 3`."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for counts in each:
-        for name, number in counts.items():
-            totals[name] = totals.get(name, 0) + number
-    ordered = sorted(totals.items(), key=lambda item: -item[1])
-    words = [f"{cut(name, 60)} {number:,}" for name, number in ordered[:most]]
-    return ", ".join([*words, f"{len(ordered) - most} more"] if ordered[most:] else words)
+        totals.update(counts)
+    words = [f"{cut(name, 60)} {number:,}" for name, number in totals.most_common(most)]
+    return ", ".join([*words, f"{len(totals) - most} more"] if len(totals) > most else words)
 
 
 def _from_to(low: str, high: str) -> str:
@@ -445,7 +431,7 @@ BECAUSE = "because of it"
 
 def first_to_fail(trouble: Trouble) -> str:
     """Which rank failed first, if it is among these; ranks that diverged did so together."""
-    if not trouble.first or trouble.title.startswith(f"{MISMATCH}:"):
+    if not trouble.first or trouble.kind == MISMATCH:
         return ""
     return "the first to fail" if len(trouble.ranks) == 1 else f"rank {trouble.ranks[0]} first"
 

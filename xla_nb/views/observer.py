@@ -25,21 +25,18 @@ from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, ProgramState, RankState, RunState
 from xla_nb.views import facts
 from xla_nb.views.diagnosis import Diagnoser
-from xla_nb.views.lanes import Track
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
     STREAMS,
     Bar,
     Card,
     Excerpt,
-    Hang,
     Live,
     Phase,
     RanCell,
     Series,
     Snapshot,
     Stream,
-    Trouble,
 )
 
 #: Points kept of one figure: over all ranks, and the least and the most for one rank.
@@ -113,16 +110,8 @@ class Observer:
         self._rows: dict[int, Rows] = {}
         self._over_cells = RowsOverCells(run.state, run.record.path.parent)
         self._damage: dict[int, str] = {}  # of what a rank reported
-        self._samples: dict[int, Sample] = {}
-        self._cpu: dict[int, float] = {}
-        self._tracks: dict[int, Track] = {}
         self._newest: int | None = None  # the last second of all lanes
         self._diagnoser = Diagnoser()
-        self._report: tuple[events.HangReported, Hang] | None = None
-
-    def take_over(self, before: Observer) -> None:
-        """Go on with what the view in whose place this one comes has seen of the ranks' time."""
-        self._tracks, self._samples, self._cpu = before._tracks, before._samples, before._cpu
 
     def look(self) -> Snapshot:
         """The run as it is now, with its output, from what was read before and what is new."""
@@ -190,7 +179,7 @@ class Observer:
     def sample(self, ranks: Iterable[int] | None = None) -> None:
         """Read the newest samples and figures of these ranks, by default of all."""
         for rank in list(self.run.state.ranks) if ranks is None else ranks:
-            self._take_sample(rank)
+            self.run.tracks.look(self.run.state.ranks[rank], self.run.sample)
             try:
                 rows = self._rows.setdefault(rank, Rows(self.run.record.history(rank)))
                 for row in () if self.run.state.group else rows.new():
@@ -206,17 +195,6 @@ class Observer:
         for name, value in row.figures.items():
             self._line(name, rank).add(row.step, value, since)
 
-    def _take_sample(self, rank: int) -> None:
-        before, now = self._samples.get(rank), self.run.sample(rank)
-        if now is None or (before is not None and now.at == before.at):
-            return
-        if before is not None and now.at > before.at:  # else its host's clock was set back
-            self._cpu[rank] = max(0.0, (now.cpu - before.cpu) / (now.at - before.at))
-        self._samples[rank] = now
-        if rank not in self._tracks:
-            self._tracks[rank] = Track(self.run.state.ranks[rank].started)
-        self._tracks[rank].add(now)
-
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
         if rank not in lines:
@@ -228,11 +206,14 @@ class Observer:
 
     def snapshot(self) -> Snapshot:
         """The run as it is now, without output."""
-        state = self.run.state
+        state, tracks = self.run.state, self.run.tracks
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
-        ends = [track.lane[-1].second for track in self._tracks.values() if track.lane]
-        self._newest = max(ends, default=None)
-        own = [self.card(rank) for rank in ranks]
+        with tracks.lock:
+            ends = [track.lane[-1].second for track in tracks.values() if track.lane]
+            self._newest = max(ends, default=None)
+            own = [self.card(rank) for rank in ranks]
+            paces = {rank: track.pace for rank, track in tracks.items()}
+            free = self._free()
         whole = together(card.bars[0] for card in own if card.bars)
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
@@ -252,18 +233,17 @@ class Observer:
             hosts=tuple(state.hosts),
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
-            hang=self._hang(),
+            hang=_hang(state),
             notices=(*_notices(self.run), *map(ansi.plain, self._damage.values())),
             bar=whole,
-            free=self._free(),
+            free=free,
             unit="device" if shared else "rank",
             cards=cards,
-            troubles=self.troubles(),
+            troubles=sentences.troubles(state),
             series=tuple(map(self._series, self.figures)),
             live=_live(state),
             returned=sentences.returned(state),
         )
-        paces = {rank: track.pace for rank, track in self._tracks.items()}
         return replace(snapshot, diagnosis=self._diagnoser.look(snapshot, paces))
 
     def snapshot_with_output(self) -> Snapshot:
@@ -288,31 +268,9 @@ class Observer:
             self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
         )
 
-    def troubles(self) -> tuple[Trouble, ...]:
-        state = self.run.state
-        # During a hang the title is the verdict.
-        headline = "" if sentences.hang(state) else sentences.headline(state)
-        return tuple(self._trouble(group, headline) for group in sentences.groups(state))
-
-    def _trouble(self, group: list[sentences.RankError], headline: str) -> Trouble:
-        state, error = self.run.state, group[0]
-        first = error.rank == state.first_trouble
-        follows = not first and all(state.ranks[one.rank].follows for one in group)
-        told = (first or error.kind == sentences.MISMATCH) and sentences.tells(headline, error)
-        text = sentences.untold(headline if told else "", error) or _rest(error.message)
-        return Trouble(
-            ranks=(error.rank, *sorted(one.rank for one in group[1:])),
-            first=first,
-            title=ansi.plain(error.first_line),
-            place=error.place,
-            text=ansi.clean(text),
-            others=tuple(map(ansi.plain, sentences.differing(group))),
-            told=told or follows,
-            follows=follows,
-        )
-
     def card(self, rank: RankState) -> Card:
-        sample = self._samples.get(rank.rank)
+        track = self.run.tracks[rank.rank]
+        sample = track.sample
         asked = next((one for one in self.run.state.questions if one.rank == rank.rank), None)
         if sample and asked:  # which is known before a sample says so
             where = sample.place if sample.operation == INPUT else ""
@@ -324,7 +282,6 @@ class Observer:
                 since=asked.at,
                 missing=(),
             )
-        track = self._tracks.get(rank.rank) or Track()
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         steady = sample and track.steady(sample)
@@ -350,7 +307,7 @@ class Observer:
             place=place,
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
-            cpu=None if ended or phase == "idle" else self._cpu.get(rank.rank),
+            cpu=None if ended or phase == "idle" else track.cpu,
             step=track.step,
             waits=track.waits(self._newest),
             lane=track.lane,
@@ -373,18 +330,13 @@ class Observer:
 
     def _free(self) -> int | None:
         """The memory that can still be taken on the host with the least, by its newest sample."""
-        samples = sorted(self._samples.items(), key=lambda item: item[1].at)
-        ranks = self.run.state.ranks
-        hosts = {ranks[rank].host: sample.free for rank, sample in samples}
+        samples = [
+            (track.sample, self.run.state.ranks[rank].host)
+            for rank, track in self.run.tracks.items()
+            if track.sample is not None
+        ]
+        hosts = {host: sample.free for sample, host in sorted(samples, key=lambda one: one[0].at)}
         return min((free for free in hosts.values() if free is not None), default=None)
-
-    def _hang(self) -> Hang | None:
-        hang = self.run.state.hang
-        if hang is None or hang.over:
-            return None
-        if self._report is None or self._report[0] is not hang.report:
-            self._report = hang.report, _clean(hang.report)
-        return self._report[1]
 
     def _last_line(self, rank: int, open_lines: list[str]) -> str:
         last = open_lines[-1] if open_lines else ansi.plain(self._last.get(rank, ""))
@@ -423,16 +375,25 @@ def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
 def _phase(
     state: RunState, rank: RankState, sample: Sample | None, steady: Sample | None
 ) -> tuple[Phase, float | None]:
+    """What a rank does, and since when. The sample of a live one may be older than its cell, and
+    one of an idle rank newer than the end of its part."""
     if rank.phase == "starting":
         return "starting", state.started
     if rank.phase in ENDED:
         return rank.phase, rank.ended
-    if (told := _live_phase(state, rank, sample)) is not None:
-        return told
+    cell = state.programs.now(rank.rank)
+    if state.group is not None and cell is None:
+        return "idle", state.programs.rested(rank.rank) or rank.started
+    if cell is not None and (sample is None or _is_of_before(sample, cell.at)):
+        return "running", cell.at
     if sample is None or steady is None:
         return "running", rank.started
     since = sample.since if steady.activity == sample.activity else None
     return "waiting" if steady.activity == "blocked" else steady.activity, since
+
+
+def _is_of_before(sample: Sample, began: float) -> bool:
+    return sample.at < began or (sample.activity == "idle" and sample.since < began)
 
 
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
@@ -454,17 +415,16 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     return ""
 
 
-def _clean(report: events.HangReported) -> Hang:
+def _hang(state: RunState) -> events.HangReported | None:
+    """The report of a hang that is not over, as plain text."""
+    if state.hang is None or state.hang.over:
+        return None
+    report, plain = state.hang.report, ansi.plain
     groups = (
-        replace(
-            group,
-            place=ansi.plain(group.place),
-            stack=ansi.plain(group.stack),
-            note=ansi.plain(group.note),
-        )
-        for group in report.groups
+        replace(one, place=plain(one.place), stack=plain(one.stack), note=plain(one.note))
+        for one in report.groups
     )
-    return Hang(report.at, ansi.plain(report.verdict), tuple(groups))
+    return replace(report, verdict=plain(report.verdict), groups=tuple(groups))
 
 
 def _notices(run: RecordedRun) -> Iterator[str]:
@@ -481,11 +441,6 @@ def _notices(run: RecordedRun) -> Iterator[str]:
         yield wording.shortened(ansi.plain(told + hang.report.verdict), _NOTE)
     if over and not run.record.path.exists():
         yield "The files of this run were removed, and its output and what it reported with them."
-
-
-def _rest(message: str) -> str:
-    """A message below its first line, which is the title."""
-    return message if "\n" in message else ""
 
 
 # ---------------------------------------------------------------- live ranks
@@ -522,24 +477,6 @@ def _cell(program: ProgramState) -> RanCell:
     headline = ansi.plain(ended.headline)
     found = ansi.plain(ended.found) if ended.outcome == "finished" else ""
     return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline, found=found)
-
-
-def _live_phase(
-    state: RunState, rank: RankState, sample: Sample | None
-) -> tuple[Phase, float | None] | None:
-    """What a live rank does, and since when; None where its sample tells it.
-
-    A sample may be older than the cell, and one of an idle rank newer than the end of its part."""
-    if state.group is None:
-        return None
-    now = state.programs.now(rank.rank)
-    if now is None:
-        return "idle", state.programs.rested(rank.rank) or rank.started
-    if sample is None or sample.at < now.at:
-        return "running", now.at
-    if sample.activity == "idle" and sample.since < now.at:
-        return "running", now.at
-    return None
 
 
 class RowsOverCells:

@@ -9,26 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xla_nb.messages.events import Concluded, StackGroup
+from xla_nb.messages.events import Concluded, HangReported
 from xla_nb.record.sample import Sample
-from xla_nb.run.sentences import Returned
+from xla_nb.run import state
+from xla_nb.run.activity import Slot
+from xla_nb.run.sentences import Returned, Trouble
 from xla_nb.run.state import Outcome
 
 Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
-Phase = Literal[
-    "starting",
-    "running",
-    "compiling",
-    "idle",
-    "waiting",
-    "finished",
-    "early",
-    "failed",
-    "died",
-    "stopped",
-]
+Phase = Literal[state.Phase, "compiling", "idle", "waiting", "early"]
 
 
 @dataclass(frozen=True)
@@ -45,29 +36,6 @@ class Bar:
 
 #: Stands for the sample of a rank that has written none yet.
 NO_SAMPLE = Sample(at=0.0, since=0.0)
-
-
-#: What a second of a rank may have gone into, in words, in the order of a slot's parts.
-KINDS = ("compiling", "running", "waiting for others", "waiting for data", "in a blocking call")
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One second of a rank's lane: when it began, in whole seconds since the epoch, and the seconds
-    of it that went into each thing. They add up to 1, but for the first and the newest slot, and
-    for time in which a live rank was idle."""
-
-    second: int
-    compiling: float = 0.0
-    running: float = 0.0
-    others: float = 0.0  # waiting for other ranks, or for the `lock`
-    data: float = 0.0  # waiting for a loader's next batch
-    blocked: float = 0.0  # in a call that only waits, such as time.sleep
-
-    @property
-    def parts(self) -> tuple[float, ...]:
-        """All of them, in this order."""
-        return self.compiling, self.running, self.others, self.data, self.blocked
 
 
 @dataclass(frozen=True)
@@ -94,7 +62,7 @@ class Card:
     detail    the collective it waits in and for whom, the call it is blocked in, or its host's
               loss, in short
     line      the last line it printed, plain text of at most 200 characters
-    cpu       processor time per second between the last two samples; 1.0 is one core
+    cpu       processor time per second in its last seconds; 1.0 is one core
     step      seconds from one of its last steps to the next; None until some were seen
     waits     share of its lane, from 0 to 1, in which it waited for others; None where that cannot
               be seen
@@ -176,36 +144,6 @@ class Live:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Ranks that failed with the same error: the leading rank, then the others in order.
-
-    first     whether the leading rank was the first of the run to fail
-    follows   they failed because another rank had ended, which is told
-    told      the headline says title and place, or what they followed
-    text      its traceback, may be empty
-    others    a line for each rank whose message differs
-    """
-
-    ranks: tuple[int, ...]
-    first: bool
-    title: str
-    place: str
-    text: str
-    others: tuple[str, ...] = ()
-    told: bool = False
-    follows: bool = False
-
-
-@dataclass(frozen=True)
-class Hang:
-    """A report of a hang that is not over, of the time `at`: `groups` say where all ranks were."""
-
-    at: float
-    verdict: str
-    groups: tuple[StackGroup, ...]
-
-
-@dataclass(frozen=True)
 class Excerpt:
     """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
@@ -246,6 +184,7 @@ class Snapshot:
     unit      what a card stands for: a rank, or a device if one process drives several
     hosts     names of the machines, in order
     lost      reasons by name, for hosts that were lost
+    hang      the report of one that is not over, as plain text
     free      bytes of memory that can still be taken, on the host with the least
     live      these are live ranks, which a cell has only at times
     """
@@ -265,7 +204,7 @@ class Snapshot:
     hosts: tuple[str, ...] = ()
     lost: dict[str, str] = field(default_factory=dict)
     stopping: str = ""
-    hang: Hang | None = None
+    hang: HangReported | None = None
     notices: tuple[str, ...] = ()
     bar: Bar | None = None
     free: int | None = None

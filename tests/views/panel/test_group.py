@@ -253,7 +253,7 @@ def test_ranks_shown_again_are_shown_there_alone_with_their_last_minute(panel, k
     again = kernel.ok("%xla_ranks")
     moved = Panel(kernel, again)
     kernel.ok("panel.join(60)\n" + PANEL)
-    known = "sum(sum(slot.parts) for slot in panel._observer._tracks[0].lane)"
+    known = "sum(sum(slot.parts) for slot in panel.run.tracks[0].lane)"
     assert float(kernel.value(known)) > 1
     assert moved.whole()["about"]["live"]["name"] == "ranks"
     assert len(moved.displays) == 2

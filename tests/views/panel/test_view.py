@@ -15,13 +15,14 @@ import pytest
 
 from tests.support.kernel import Notebook
 from tests.support.run_double import Run
-from xla_nb.messages.events import StackGroup
+from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.record.sample import Sample
+from xla_nb.run.activity import Slot
 from xla_nb.views import facts
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages, widget
 from xla_nb.views.panel.messages import PanelNews, Turns, fault
-from xla_nb.views.snapshot import Bar, Card, Diagnosis, Hang, Slot, Snapshot, Trouble
+from xla_nb.views.snapshot import Bar, Card, Diagnosis, Snapshot, Trouble
 
 # ---------------------------------------------------------------- from the page
 
@@ -232,7 +233,7 @@ def ids_that_the_page_knows():
 
 
 def test_a_changed_label_changes_no_id_that_the_page_knows(observer, monkeypatch):
-    relabeled = tuple(replace(kind, label=f"new {kind.label}") for kind in facts._FACTS)
+    relabeled = tuple(kind._replace(label=f"new {kind.label}") for kind in facts._FACTS)
     monkeypatch.setattr(facts, "_FACTS", relabeled)
     figures = sample(memory=1, device_used=1, compiles=1, fallbacks={"aten::nonzero": 1})
     (card,) = PanelNews().of(snapshot(Card(0, sample=figures)), observer)["cards"]
@@ -266,7 +267,7 @@ def test_an_error_names_its_ranks_and_the_first_of_them(observer):
 
 def test_a_hang_is_sent_with_its_groups_once_and_then_that_there_is_none(observer):
     group = StackGroup((0, 1, 2), "Cell In[3], line 9", "  stack", "note")
-    hang = Hang(30.0, "Ranks 0–2 hang", (group,))
+    hang = HangReported(verdict="Ranks 0–2 hang", ranks=(), groups=(group,), at=30.0)
     news = PanelNews()
     sent = news.of(replace(snapshot(Card(0)), hang=hang), observer)["hang"]
     assert sent == {

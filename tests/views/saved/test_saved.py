@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from xla_nb.messages.events import Concluded, StackGroup
+from xla_nb.messages.events import Concluded, HangReported, StackGroup
 from xla_nb.record.sample import Sample
+from xla_nb.run.activity import Slot
 from xla_nb.views import facts, saved
 from xla_nb.views.saved import ranks, style
 from xla_nb.views.snapshot import (
@@ -18,10 +19,8 @@ from xla_nb.views.snapshot import (
     Card,
     Diagnosis,
     Excerpt,
-    Hang,
     Phase,
     Series,
-    Slot,
     Snapshot,
     Trouble,
 )
@@ -52,6 +51,10 @@ EVIL = (
     "<script>document.title='owned'</script></pre></div></details>\" onmouseover='x' "
     'style="position:fixed" <img src=x onerror=alert(1)> &lt;b&gt; <!-- ]]> javascript:'
 )
+
+
+def hang_report(verdict: str, *groups: StackGroup) -> HangReported:
+    return HangReported(verdict=verdict, ranks=(), groups=groups, at=NOW)
 
 
 class Page(HTMLParser):
@@ -141,7 +144,7 @@ def hostile(evil: str) -> Snapshot:
         headline=evil,
         record=evil,
         hosts=(evil,),
-        hang=Hang(NOW, evil, (StackGroup((0,), evil, evil, evil),)),
+        hang=hang_report(evil, StackGroup((0,), evil, evil, evil)),
         ok=False,
         stopping=evil,
         notices=(evil,),
@@ -285,10 +288,10 @@ def test_a_stack_in_a_notice_has_lines_of_its_own() -> None:
     assert third.startswith("<bdi>    wait()</bdi>")
 
 
-def hanging(groups: int = 1, lines: int = 1) -> Hang:
+def hanging(groups: int = 1, lines: int = 1) -> HangReported:
     stack = "\n".join(f"  line {n} of it" for n in range(lines))
     places = (StackGroup((rank,), f"place {rank}", stack, "note") for rank in range(groups))
-    return Hang(NOW, "Rank 1 hangs", tuple(places))
+    return hang_report("Rank 1 hangs", *places)
 
 
 def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:

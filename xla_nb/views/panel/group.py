@@ -44,10 +44,6 @@ class GroupPanel(PanelView):
         self._moved = ""
         super().__init__(run)
 
-    def take_over(self, before: GroupPanel) -> None:
-        """Show the ranks in its place."""
-        self._observer.take_over(before._observer)
-
     def follow(self) -> None:
         """Draw it in a thread of its own, until the ranks have ended or are shown elsewhere."""
         self._thread = threading.Thread(

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import ansi, wording
-from xla_nb.messages.events import StackGroup
+from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.record.tail import Earlier
+from xla_nb.run.activity import Slot
+from xla_nb.run.sentences import Trouble
 from xla_nb.views import facts
 from xla_nb.views.observer import Lines, Observer
 from xla_nb.views.snapshot import (
@@ -23,12 +25,9 @@ from xla_nb.views.snapshot import (
     Bar,
     Card,
     Diagnosis,
-    Hang,
     Live,
     RanCell,
-    Slot,
     Snapshot,
-    Trouble,
     hosts_in_short,
 )
 
@@ -251,7 +250,7 @@ def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
     return {**vars(trouble), "who": who, "phase": phase, "open": opened}
 
 
-def _hang(hang: Hang) -> dict[str, Any]:
+def _hang(hang: HangReported) -> dict[str, Any]:
     return {"verdict": hang.verdict, "groups": [group(stacks) for stacks in hang.groups]}
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from xla_nb import ansi, wording
+from xla_nb.run.sentences import Trouble
 from xla_nb.views import facts
-from xla_nb.views.snapshot import Excerpt, Snapshot, Trouble
+from xla_nb.views.snapshot import Excerpt, Snapshot
 from xla_nb.wording import several
 
 #: Bytes of the whole HTML, of output in it (if the rest leaves so much), of output in the text,

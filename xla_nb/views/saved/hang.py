@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from xla_nb import wording
-from xla_nb.messages.events import StackGroup
+from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, colours
 from xla_nb.views.saved.style import AMBER
 from xla_nb.views.saved.tags import boxed, details, div, escaped, faint, gap
-from xla_nb.views.snapshot import Hang, Snapshot
+from xla_nb.views.snapshot import Snapshot
 
 _ROOM = 24_000  # bytes of all stacks
 _LONGEST = 900  # characters of the verdict
@@ -54,6 +54,6 @@ def as_text(snapshot: Snapshot) -> list[str]:
     return lines
 
 
-def _room(hang: Hang) -> int:
+def _room(hang: HangReported) -> int:
     """Bytes of one stack."""
     return _ROOM // max(1, sum(bool(group.stack) for group in hang.groups))

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from html import escape
 
 from xla_nb import wording
+from xla_nb.run.activity import KINDS, Slot
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart
 from xla_nb.views.saved.style import FAINT, MONO, PHASES, TROUBLED
 from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, swatch, table, unbroken
-from xla_nb.views.snapshot import KINDS, Card, Phase, Slot, Snapshot
+from xla_nb.views.snapshot import Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
 _TELLING = ("step", "waits", "memory", "device", "steps")  # facts that have a column each

@@ -3,8 +3,7 @@
 import pytest
 
 from xla_nb.record.sample import DATA, Sample
-from xla_nb.views.lanes import Track
-from xla_nb.views.snapshot import Slot
+from xla_nb.run.activity import Slot, Track
 
 
 def track(*samples):
@@ -28,8 +27,8 @@ def test_one_sample_tells_nothing():
 
 def test_what_was_before_the_first_sample_counts_from_the_start_unless_that_is_long_ago():
     for at, lane in [(100.5, [(99, 0.25, 0.25), (100, 0.25, 0.25)]), (103.0, [])]:
-        made = Track(started=99.5)
-        made.add(Sample(at=at, since=at, blocked=0.5))
+        made = Track()
+        made.add(Sample(at=at, since=at, blocked=0.5), started=99.5)
         found = [(slot.second, slot.running, slot.blocked) for slot in made.lane]
         assert found == lane
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from xla_nb.messages.events import StackGroup
 from xla_nb.record.sample import INPUT, LOCK
-from xla_nb.run.stacks import Answer
-from xla_nb.run.standing import Standing
-from xla_nb.run.verdict import call_at, groups, lasting, verdict, why_over
+from xla_nb.run.activity import Standing
+from xla_nb.run.waits import call_at, groups, lasting, verdict, why_over
 
 FIVE = 300.0  # seconds
 AFTER = 300.0
@@ -328,7 +328,9 @@ def placed(groups):
 
 
 def answers(standings):
-    return {one.rank: Answer(one.place, f"stack of {one.place}") for one in standings}
+    return {
+        one.rank: StackGroup((one.rank,), one.place, f"stack of {one.place}") for one in standings
+    }
 
 
 def test_the_one_that_waits_for_nobody_comes_first():
@@ -362,7 +364,7 @@ def test_ranks_that_wait_alike_are_one_group_however_little_is_known_of_one():
 
 
 def test_a_rank_that_did_not_answer_says_so():
-    silent = Answer(line(9), "", "no answer: Python is blocked in native code")
+    silent = StackGroup((0,), line(9), "", "no answer: Python is blocked in native code")
     (group,) = groups([at(0, unheard=True)], {0: silent})
     assert (group.place, group.stack) == (line(9), "")
     assert group.note.endswith("no answer: Python is blocked in native code")

@@ -3,7 +3,7 @@
 import pytest
 
 from xla_nb.record.sample import LOCK, Loop, Sample
-from xla_nb.run.standing import Clock
+from xla_nb.run.activity import Track
 from xla_nb.run.state import RankState
 
 RANK = RankState(2, phase="running", pid=7)
@@ -19,12 +19,13 @@ class Looked:
     """A clock with a look at 0, and what it says after another one."""
 
     def __init__(self, written=0, rank=RANK, **figures):
-        self.clock = Clock(0.0)
+        self.track = Track()
         self.look(0.0, written, rank, **figures)
 
     def look(self, now, written=0, rank=RANK, **figures):
-        self.clock.look(rank, sample(now, **figures), written, now, stopped=False)
-        return self.clock.standing(rank, None, now)
+        self.track.add(sample(now, **figures))
+        self.track.watch(rank, written, now, stopped=False)
+        return self.track.standing(rank, None, now)
 
 
 def waiting(since, operation="all_reduce", missing=(1,)):
@@ -98,12 +99,12 @@ def test_to_try_for_the_lock_again_and_again_is_no_progress():
 
 
 def test_without_a_sample_its_files_tell():
-    clock = Clock(0.0)
-    clock.look(RANK, None, 0, 0.0, stopped=False)
-    clock.look(RANK, None, 0, 50.0, stopped=False)
-    assert clock.standing(RANK, None, 50.0).quiet == 50.0
-    clock.look(RANK, None, 9, 60.0, stopped=False)
-    assert clock.standing(RANK, None, 60.0).quiet == 0.0
+    track = Track()
+    track.watch(RANK, 0, 0.0, stopped=False)
+    track.watch(RANK, 0, 50.0, stopped=False)
+    assert track.standing(RANK, None, 50.0).quiet == 50.0
+    track.watch(RANK, 9, 60.0, stopped=False)
+    assert track.standing(RANK, None, 60.0).quiet == 0.0
 
 
 # ---------------------------------------------------------------- what it does
@@ -119,7 +120,7 @@ def test_how_long_it_has_waited_is_of_its_own_clock():
 
 def test_a_wait_goes_on_while_no_sample_comes():
     looked = Looked(**waiting(-30.0))
-    assert looked.clock.standing(RANK, 7, 100.0).lasting == 130.0
+    assert looked.track.standing(RANK, 7, 100.0).lasting == 130.0
 
 
 def test_a_wait_for_the_lock_is_no_collective():
@@ -145,6 +146,6 @@ def test_its_share_of_a_cpu_is_not_known_at_once():
 def test_a_rank_whose_samples_stop_is_unheard():
     looked = Looked()
     assert not looked.look(5.0).unheard
-    looked.clock.look(RANK, sample(5.0), 0, 100.0, stopped=False)  # the same sample again
-    assert looked.clock.standing(RANK, None, 100.0).unheard
-    assert not looked.clock.standing(RANK, 7, 100.0).unheard  # it is stopped
+    looked.track.watch(RANK, 0, 100.0, stopped=False)  # the same sample again
+    assert looked.track.standing(RANK, None, 100.0).unheard
+    assert not looked.track.standing(RANK, 7, 100.0).unheard  # it is stopped

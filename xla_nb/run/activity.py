@@ -1,0 +1,431 @@
+"""What each rank of a run does, as its samples tell it: how long it has made no progress, where the
+seconds of its last minute went (its lane), how long a step takes.
+
+Progress is what a rank writes, reports, counts or goes through: output, figures, loops, steps,
+graphs, collectives, the `lock`, a phase. What only shows that it lives (memory, CPU time, its
+line) is not.
+
+Samples count seconds exactly, so what lies between two of them is known however far apart they
+are; within that time it is spread evenly. Seconds are those of the rank's own clock: hosts whose
+clocks differ have lanes that are shifted against each other by as much.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
+from types import MappingProxyType
+
+from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample
+from xla_nb.run.state import Phase, RankState
+
+#: Seconds without a sample after which Python is taken to be blocked.
+_UNHEARD = 10.0
+_SAME = 0.5  # seconds by which the start of one wait may differ between samples
+_BUSY = 0.2  # of a CPU, from which on a rank is said to compute: others may load the machine
+_LANE = 60  # seconds of a lane
+_GAP = 20.0  # seconds between two samples, from which on what was between them is not known
+#: What may be counted when it is over, or by looks: it is taken from earlier running.
+_LATE = ("compiling", "data", "blocked")
+_LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
+_PACE = 10.0  # seconds of steps, or one step, of which their time is told
+_LEAST_SPANS = 4  # between marks, however long: one slow step says little of the others
+_ALIKE = 0.75  # of the steps, at least, are about as long as half of them are: their time is told
+_COMPILING = 0.1  # of a span, from which it says nothing of steps that do not compile
+_APART = 0.9  # seconds between two marks that are kept
+_LATELY = 2.0  # seconds, in most of which a rank did what it is said to do
+_SURE = 2.5  # seconds of steps, from which their time is told: samples are 0.25 s apart
+
+
+#: What a second of a rank may have gone into, in words, in the order of a slot's parts.
+KINDS = ("compiling", "running", "waiting for others", "waiting for data", "in a blocking call")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One second of a rank's lane: when it began, in whole seconds since the epoch, and the seconds
+    of it that went into each thing. They add up to 1, but for the first and the newest slot, and
+    for time in which a live rank was idle."""
+
+    second: int
+    compiling: float = 0.0
+    running: float = 0.0
+    others: float = 0.0  # waiting for other ranks, or for the `lock`
+    data: float = 0.0  # waiting for a loader's next batch
+    blocked: float = 0.0  # in a call that only waits, such as time.sleep
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """All of them, in this order."""
+        return self.compiling, self.running, self.others, self.data, self.blocked
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
+    compiling, `waited` for others (None where that cannot be seen) and for data. Each `executed`
+    graph is of one step at most. `stepping`: seconds from the last step before it to its last one,
+    as far as known."""
+
+    seconds: float
+    steps: int
+    executed: int
+    compiles: int
+    compiling: float
+    waited: float | None
+    data: float
+    fallbacks: Mapping[str, int]
+    newest: Sample
+    stepping: float = 0.0
+
+    @classmethod
+    def between(cls, before: Sample, now: Sample) -> Window:
+        steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
+        idle = max(0.0, now.idle - before.idle)
+        exact = now.loops_step and before.items_at
+        return cls(
+            seconds=now.at - before.at - idle,
+            stepping=(now.items_at - before.items_at if exact else now.at - before.at) - idle,
+            steps=steps,
+            executed=max(0, min(now.executed - before.executed, steps)),
+            compiles=now.compiles - before.compiles,
+            compiling=now.compile_seconds - before.compile_seconds,
+            waited=None if now.waited is None else now.waited - (before.waited or 0.0),
+            data=now.data_waited - before.data_waited,
+            fallbacks={n: c - before.fallbacks.get(n, 0) for n, c in now.fallbacks.items()},
+            newest=now,
+        )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank at a moment. Times are in seconds until then.
+
+    quiet      since its last progress
+    lasting    since its activity began
+    pid        of its process, if that is stopped
+    host       where it is, if the run has several
+    operation  of its wait, as in Sample; `missing` are the ranks that it waits for
+    place      its innermost line of the notebook; `call`: what it has called there
+    cpu        its share of a CPU lately, if known
+    returned   its function has returned; the result is on its way
+    unheard    no sample has come for some time, though its process is not stopped
+    """
+
+    rank: int
+    phase: Phase = "running"
+    quiet: float = 0.0
+    lasting: float = 0.0
+    pid: int | None = None
+    host: str = ""
+    activity: Activity = "running"
+    operation: str = ""
+    missing: tuple[int, ...] = ()
+    place: str = ""
+    call: str = ""
+    cpu: float | None = None
+    unheard: bool = False
+    returned: bool = False
+
+    @classmethod
+    def of(cls, rank: RankState, sample: Sample | None, ended: Mapping[int, float]) -> Standing:
+        """What its newest sample says; `ended`: when other ranks have, which may have come before
+        that, or given the lock back."""
+        if sample is None or rank.phase != "running":
+            return cls(rank.rank, rank.phase, place=rank.place)
+        blocked = sample.activity == "blocked"
+        return cls(
+            rank.rank,
+            rank.phase,
+            lasting=max(0.0, sample.at - sample.since),
+            activity="running" if blocked else sample.activity,
+            operation=sample.operation if sample.activity == "waiting" else "",
+            missing=missing(sample, ended),
+            place=sample.place,
+            call=sample.operation if blocked else "",
+            returned=sample.returned,
+        )
+
+    @property
+    def waits_for_lock(self) -> bool:
+        return self.activity == "waiting" and self.operation == LOCK
+
+    @property
+    def in_collective(self) -> bool:
+        return self.activity == "waiting" and self.operation != LOCK
+
+    @property
+    def computes(self) -> bool:
+        return self.activity == "running" and self.cpu is not None and self.cpu >= _BUSY
+
+
+class Track:
+    """One rank's samples, as they come. Bounded, however long the run is."""
+
+    def __init__(self) -> None:
+        self.sample: Sample | None = None  # the newest
+        self._recent: deque[Sample] = deque()  # what was counted about _LATELY ago, and since
+        #: The operation and the line at which it was last seen to do each of these.
+        self._seen: dict[str, tuple[str, str]] = {}
+        self._slots: dict[int, Slot] = {}
+        self._marks: deque[Sample] = deque()  # the first ones to see a step
+        self._lane: tuple[Slot, ...] | None = ()
+        self._watched: Sample | None = None  # what `watch` has seen last
+        self._mark: object = None
+        self._progress = self._heard = math.inf  # when: nobody has watched it yet
+
+    def add(self, sample: Sample, started: float | None = None) -> None:
+        """Take in a newer sample. `started`: when nothing was counted yet."""
+        newest, self.sample = self.sample, sample
+        if newest is not None and newest.at == sample.at:
+            return
+        recent = self._recent
+        if newest is None and started is not None and sample.at <= started + _LATELY:
+            recent.append(Sample(at=started, since=started, cpu=math.nan))  # else it is seen late
+        before = recent[-1] if recent else None
+        self._seen[_kind(sample)] = sample.operation, sample.place
+        if before is not None and sample.at < before.at:  # the clock was set back
+            self._slots = {at: slot for at, slot in self._slots.items() if at < int(sample.at)}
+            recent.clear()
+        elif before is not None:
+            self._fill(before, sample)
+            for second in [at for at in self._slots if at < math.ceil(sample.at) - _LANE]:
+                del self._slots[second]
+        recent.append(sample)
+        while len(recent) > 2 and recent[1].at <= sample.at - _LATELY:
+            recent.popleft()
+        self._lane = None
+        if newest is not None and Window.between(newest, sample).steps:
+            self._mark_step(sample)
+
+    @property
+    def cpu(self) -> float | None:
+        """Its share of a CPU in the last seconds; None until it is known."""
+        if not self._recent:
+            return None
+        first, last = self._recent[0], self._recent[-1]
+        share = (last.cpu - first.cpu) / max(1.0, last.at - first.at)
+        return share if last.at - first.at >= 1 and share >= 0 else None
+
+    def steady(self, sample: Sample) -> Sample:
+        """Its newest sample with what it did in most of the last two seconds, since all that shows
+        what it does would flicker else."""
+        lasts = sample.at - sample.since >= _LATELY / 2 and sample.activity != "running"
+        if lasts or sample.activity == "idle" or sample.operation == INPUT or not self._recent:
+            return sample
+        first, last = self._recent[0], self._recent[-1]
+        waits = _spent(first, last)
+        compiling, idle = waits.pop("compiling"), waits.pop("idle")
+        waiting = sum(waits.values())
+        running = max(0.0, last.at - first.at) - compiling - waiting - idle
+        names: tuple[Activity, ...] = ("running", "compiling", "waiting")
+        most = max(zip((running, compiling, waiting), names, strict=True), key=itemgetter(0))[1]
+        kind = max(waits, key=waits.__getitem__) if most == "waiting" else most
+        call, place = self._seen.get(kind, (DATA if kind == "data" else "", ""))
+        same = sample.activity == most and sample.operation in (call, "")
+        missing = sample.missing if same else ()
+        return replace(sample, activity=most, operation=call, place=place, missing=missing)
+
+    @property
+    def lane(self) -> tuple[Slot, ...]:
+        if self._lane is None:
+            self._lane = tuple(self._slots.values())
+        return self._lane
+
+    def waits(self, newest: int | None = None) -> float | None:
+        """Share of all that its lane shows in which it waited for others; None where that cannot be
+        seen, or of less than a second. newest: the last second that lanes show."""
+        first = -math.inf if newest is None else newest - _LANE
+        shown = [slot for slot in self.lane if slot.second > first]
+        known = math.fsum(sum(slot.parts) for slot in shown)
+        if self.sample is None or self.sample.waited is None or known < 1.0:
+            return None
+        return min(1.0, math.fsum(slot.others for slot in shown) / known)
+
+    @property
+    def pace(self) -> Window | None:
+        """The steps of the last minute; None until two were seen, and where the last was long
+        ago."""
+        if len(self._marks) < 2 or self.sample is None:
+            return None
+        late = self.sample.at - self._marks[-1].at > _GAP
+        return None if late else Window.between(self._marks[0], self._marks[-1])
+
+    @property
+    def step(self) -> float | None:
+        """Seconds from one of its last steps to the next; None until some of them were seen, and
+        where they differ much. A few that compile are left out, and what takes more than twice as
+        long as half of them do, as what lies between epochs."""
+        if self.pace is None:
+            return None
+        late = self._marks[-1].at - _PACE
+        pairs = list(pairwise(self._marks))
+        few = len(pairs) - _LEAST_SPANS
+        spans = [
+            Window.between(*both) for n, both in enumerate(pairs) if both[1].at > late or n >= few
+        ]
+        if 2 * sum(span.compiles for span in spans) < sum(span.steps for span in spans):
+            spans = [span for span in spans if span.compiling <= _COMPILING * span.seconds]
+        each = [span.stepping / span.steps for span in spans for _ in range(span.steps)]
+        most = 2 * statistics.median_low(each) if each else 0.0
+        like = [span for span in spans if span.stepping <= most * span.steps]
+        steps, seconds = sum(span.steps for span in like), sum(span.stepping for span in like)
+        known = seconds >= _SURE and steps >= _ALIKE * len(each)
+        return seconds / steps if known else None
+
+    # ---------------------------------------------------------- progress
+
+    def watch(self, rank: RankState, written: int, now: float, stopped: bool) -> None:
+        """Note whether it has got on: `written` is how many bytes its files have, `now` of
+        `time.monotonic()`, since the clocks of hosts may differ. A process that is `stopped` can
+        make no progress: its time begins when it goes on."""
+        before, sample = self._watched, self.sample
+        if self._heard > now or (sample is not None and (before is None or sample.at > before.at)):
+            self._heard = now
+        mark = rank.phase, written, sample and _counts(sample)
+        moved = mark != self._mark or _in_collective(before) or _in_collective(sample)
+        if stopped or (moved and not _in_one_collective(before, sample)):
+            self._progress = now
+        self._mark, self._watched = mark, sample
+
+    def standing(
+        self,
+        rank: RankState,
+        pid: int | None,
+        now: float,
+        ended: Mapping[int, float] = MappingProxyType({}),
+    ) -> Standing:
+        """As it was watched last. `pid`: of its process, if that is stopped; `ended`: when other
+        ranks have."""
+        sample, quiet = self._watched, max(0.0, now - self._progress)
+        one = Standing.of(rank, sample, ended)
+        if sample is None or rank.phase != "running":
+            return replace(one, quiet=quiet, lasting=quiet, pid=pid)
+        age = now - self._heard
+        return replace(
+            one,
+            quiet=quiet,
+            lasting=one.lasting + age,
+            pid=pid,
+            cpu=self.cpu,
+            unheard=pid is None and age >= _UNHEARD,
+        )
+
+    # ---------------------------------------------------------- the lane
+
+    def _fill(self, before: Sample, now: Sample) -> None:
+        """Put what lies between two samples into the lane, without the time in which the rank was
+        idle: it has begun to be so, or has ceased."""
+        spent, begin, end = _spent(before, now), before.at, now.at
+        idle = min(spent.pop("idle"), end - begin)
+        begin, end = (begin + idle, end) if before.activity == "idle" else (begin, end - idle)
+        span = left = end - begin
+        if not _LEAST < span < _GAP:
+            return
+        late, parts = {}, {}
+        for name, counted in spent.items():
+            parts[name] = min(counted, left)
+            late[name] = counted - parts[name]
+            left -= parts[name]
+        whole = Slot(0, running=left, **parts).parts
+        for second in range(math.floor(begin), math.ceil(end)):
+            inside = min(end, second + 1) - max(begin, second)
+            self._put(second, [part * inside / span for part in whole])
+        self._put_earlier(math.floor(begin), [late[name] for name in _LATE])
+
+    def _put(self, second: int, parts: Sequence[float]) -> None:
+        before = self._slots.get(second) or Slot(second)
+        self._slots[second] = Slot(second, *map(sum, zip(before.parts, parts, strict=True)))
+
+    def _put_earlier(self, second: int, late: list[float]) -> None:
+        """What is counted only when it is over had begun before, and calls are counted by what a
+        few looks saw: it was taken for running."""
+        while sum(late) > 0.0 and (slot := self._slots.get(second)) is not None:
+            for n, name in enumerate(_LATE):
+                part = min(late[n], slot.running)
+                late[n] -= part
+                more = {name: getattr(slot, name) + part, "running": slot.running - part}
+                slot = replace(slot, **more) if part else slot
+            self._slots[second], second = slot, second - 1
+
+    # ---------------------------------------------------------- steps
+
+    def _mark_step(self, mark: Sample) -> None:
+        marks = self._marks
+        if len(marks) > 1 and mark.at - marks[-2].at < _APART:
+            marks.pop()
+        if marks and mark.at <= marks[-1].at:  # the clock was set back
+            marks.clear()
+        marks.append(mark)
+        while len(marks) > 2 and marks[0].at < mark.at - _LANE:
+            marks.popleft()
+
+
+def _kind(sample: Sample) -> str:
+    """What it does, by the name of what is counted."""
+    if sample.activity == "waiting":
+        return "others"
+    if sample.activity == "running" and sample.operation:
+        return "data" if sample.operation == DATA else "blocked"
+    return sample.activity
+
+
+def _spent(before: Sample, now: Sample) -> dict[str, float]:
+    """The seconds that went into each thing between two samples."""
+
+    def counted(one: Sample) -> dict[str, float]:
+        return {
+            "compiling": one.compile_seconds + one.compiling,
+            "others": (one.waited or 0.0) + one.lock_waited,
+            "data": one.data_waited,
+            "blocked": one.blocked,
+            "idle": one.idle,
+        }
+
+    first = counted(before)
+    return {name: max(0.0, last - first[name]) for name, last in counted(now).items()}
+
+
+def missing(sample: Sample, ended: Mapping[int, float]) -> tuple[int, ...]:
+    """For whom it waits, but for those that have ended since."""
+    return tuple(rank for rank in sample.missing if ended.get(rank, -math.inf) < sample.at)
+
+
+def _counts(sample: Sample) -> tuple[object, ...]:
+    loops = tuple((loop.label, loop.done) for loop in sample.loops)
+    fallbacks = sum(sample.fallbacks.values())
+    done = sample.steps, sample.graphs, sample.compiles, sample.locks, sample.returned
+    return *done, fallbacks, loops
+
+
+def _in_collective(sample: Sample | None) -> bool:
+    return sample is not None and sample.activity == "waiting" and sample.operation != LOCK
+
+
+def _in_one_collective(before: Sample | None, now: Sample | None) -> bool:
+    """Whether it is in the same collective still. What it writes there (that it waits) is no
+    progress. A wait for the lock is no collective: who tries again and again does not get on."""
+    if before is None or now is None or not (_in_collective(before) and _in_collective(now)):
+        return False
+    return before.operation == now.operation and abs(before.since - now.since) < _SAME
+
+
+class Tracks(defaultdict[int, Track]):
+    """A track for each rank: one for a run. Its views and the watch for hangs read them in threads
+    of their own, with `lock`."""
+
+    def __init__(self) -> None:
+        super().__init__(Track)
+        self.lock = threading.RLock()
+
+    def look(self, rank: RankState, read: Callable[[int], Sample | None]) -> None:
+        """Take in the newest sample of a rank."""
+        with self.lock:
+            if (sample := read(rank.rank)) is not None:
+                self[rank.rank].add(sample, rank.started)

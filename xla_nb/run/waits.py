@@ -1,0 +1,418 @@
+"""Who waits for whom, where and how long, in words: in a run's title, in the report of a hang, and
+of a run that was stopped.
+
+Pure. It says what is known and no more: only a rank that tells for whom it waits is said to wait
+for another. On a TPU, where none can, ranks are told by where they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from xla_nb.messages.events import Concluded, StackGroup
+from xla_nb.record.sample import DATA, INPUT
+from xla_nb.run.activity import Standing
+from xla_nb.run.stacks import alike
+from xla_nb.run.state import ENDED
+from xla_nb.wording import in_one_line, listed, ranks, several, shortened
+
+WAITED = "waited"  #: the kind of who waited for whom
+_LONG = 3.0  # seconds of a wait, from which it is told in the title
+_MOST = 4  # clauses of a verdict; descriptions of the ranks that others wait for; spans of ranks
+_GROUPS, _STACK = 16, 4000  # groups with a stack; characters of one
+_LONGEST = 60  # characters of a call or an operation
+_OURS = "/xla_nb/rank/"  # the iterator of `xla_nb.progress`, say, and what calls the entry
+_FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.+)$')
+_ENDS = {"finished": "returned", "failed": "failed", "died": "died", "stopped": "been stopped"}
+#: In a title, what one is doing that others wait for.
+_LATE = {
+    "starting": ", still starting",
+    "finished": ", which has returned",
+    **dict.fromkeys(("failed", "died", "stopped"), ", which has ended"),
+    "idle": ", which runs no cell",
+}
+
+
+# ---------------------------------------------------------------- the longest wait
+
+
+def longest(standings: Iterable[Standing], cell: str, *, over: bool = False) -> Concluded | None:
+    """Who has waited longest, for whom, and where that one is; None where nobody has for long.
+    `cell`: the run's own, whose lines are named alone; `over`: it was so when the run stopped."""
+    by_rank = {one.rank: one for one in standings}
+    groups: dict[tuple[str, tuple[int, ...]], list[Standing]] = {}
+    for one in by_rank.values():
+        missing = tuple(n for n in one.missing if n in by_rank and not _has_come(by_rank[n], one))
+        asks = one.operation if one.waits_for_lock or one.operation == INPUT else ""
+        if one.activity == "waiting" and one.lasting >= _LONG and (asks or missing):
+            groups.setdefault((asks, missing), []).append(one)
+    if not groups:
+        return None
+    (asks, missing), waiting = max(groups.items(), key=lambda group: _spread(group[1])[1])
+    least, most = _spread(waiting)
+    who = several(len(waiting), "rank") if len(waiting) > 1 else _who(waiting)
+    have, holds = ("had", "held") if over else (_have(waiting), "holds")
+    told = f"{who} {have} waited {'up to ' if most - least >= 2 else ''}{lasting(most)} for "
+    does = {_late(by_rank[rank], waiting, cell) for rank in missing}
+    where = does.pop() if len(does) == 1 else ""
+    if asks == INPUT:
+        place, *others = {one.place for one in waiting}
+        told += f"an answer{f' at {line(place, cell)}' if place and not others else ''}"
+    elif not asks:
+        told += f"{ranks(missing)}{where}"
+    elif [one.rank for one in waiting] == list(missing):
+        told += f"`lock`, which it {holds} itself"
+    else:
+        told += f"`lock`{f', which {ranks(missing)} {holds}{where}' if missing else ''}"
+    return Concluded(kind=WAITED, sentence=told, ranks=missing, strength=most)
+
+
+def _has_come(other: Standing, waiting: Standing) -> bool:
+    """What is known of ranks is of different times: one that is in the same collective by now is
+    waited for no more."""
+    return other.operation == waiting.operation and waiting.in_collective
+
+
+def _late(one: Standing, waiting: Sequence[Standing], cell: str) -> str:
+    """What one does that others wait for: `, at line 6`, `, which has returned`."""
+    at = f" at {line(one.place, cell)}" if one.place else ""
+    if (does := _LATE.get(one.phase) or _LATE.get(one.activity)) is not None:
+        return does
+    if one.activity == "compiling":
+        return f", compiling{at}"
+    if one.waits_for_lock:
+        has_it = waiting[0].waits_for_lock  # since a moment ago: it has waited till then
+        held = f", held by {ranks(one.missing)}" if one.missing else ""
+        if len(waiting) > 1 and _numbers(waiting).intersection(one.missing):
+            held += f", one of the {len(waiting):,}"
+        return "" if has_it else f", which waits for `lock`{at}{held}"
+    if one.activity == "waiting" and one.operation:
+        return f", {'waiting for data' if one.operation == DATA else f'in {_operation(one)}'}{at}"
+    return ", sending its result" if one.returned else f",{at}" if at else ""
+
+
+def line(place: str, cell: str) -> str:
+    """`line 6` of the run's own cell, else the whole place."""
+    holder, _, number = place.rpartition(", line ")
+    return f"line {number}" if holder == cell else place
+
+
+# ---------------------------------------------------------------- the verdict on a hang
+
+
+def verdict(standings: Iterable[Standing], after: float, jobs: Iterable[str] = ()) -> str:
+    """The sentence, without a full stop. Ranks without progress for `after` seconds are hung (0:
+    none is), and those that wait for a stopped process, or for the lock of a rank that has ended.
+    `jobs`: pids of jobs that are stopped, with their hosts where there are several."""
+    known = {standing.rank: standing for standing in standings}
+    said = _Verdict(known, after or float("inf"))
+    clauses = [
+        f"the process that started the ranks is stopped (SIGSTOP; pid {job}): {_continue([job])}"
+        for job in jobs
+    ]
+    clauses += [*said.stopped(), *said.locked(), *said.collectives()]
+    rest = said.others()
+    if rest:
+        clauses.append(f"{'also no' if clauses else 'no'} progress for {rest[0]}")
+        clauses += rest[1:]
+    if len(clauses) > _MOST:
+        clauses[_MOST:] = [f"{len(clauses) - _MOST} more places are in the report"]
+    return capital(_brief("; ".join(clauses), (one.place for one in known.values())))
+
+
+def capital(sentence: str) -> str:
+    """With a capital letter first."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _brief(sentence: str, places: Iterable[str]) -> str:
+    """The sentence, in which a cell or file is named only where it is not the one named before."""
+    files = {place.rpartition(", line ")[0] for place in places} - {""}
+    last = ""
+
+    def named(match: re.Match[str]) -> str:
+        nonlocal last
+        known, last = match[1] == last, match[1]
+        return " at line " if known else match[0]
+
+    either = "|".join(map(re.escape, sorted(files, key=len, reverse=True)))
+    return re.sub(f" at ({either}), line ", named, sentence) if files else sentence
+
+
+class _Verdict:
+    """Its clauses. A rank that one of them has told of is `_told`."""
+
+    def __init__(self, standings: Mapping[int, Standing], after: float) -> None:
+        self._all, self._after = standings, after
+        self._running = [one for one in standings.values() if one.phase not in ENDED]
+        self._told: set[int] = set()
+
+    def _tell(self, found: Sequence[Standing]) -> list[list[Standing]]:
+        """Those that do the same together. They are told of by now."""
+        self._told |= _numbers(found)
+        return _grouped(found)
+
+    def stopped(self) -> Iterator[str]:
+        for group in self._tell([one for one in self._running if one.pid is not None]):
+            yield f"{_clause(group)}: {_continue(_pids(group))}"
+
+    def locked(self) -> Iterator[str]:
+        """Those who wait for the lock, by the rank that holds it and by line."""
+        waiting = [one for one in self._running if one.waits_for_lock and one.pid is None]
+        for group in self._tell([one for one in waiting if self._is_due(one)]):
+            first, at = group[0], _at(group[0])
+            holder = self._all.get(first.missing[0]) if first.missing else None
+            been = f"{_who(group)} {_have(group)} waited {_long(group)} for"
+            if holder is None:
+                yield f"{been} `lock`{at}, and it is not known who holds it"
+            elif holder.rank == first.rank:
+                yield f"{been} `lock`{at}, which it holds itself"
+            else:
+                if holder.phase in ENDED:
+                    been = f"{_who(group)} {'waits' if len(group) == 1 else 'wait'} for"
+                does = "" if holder.rank in self._told else f" and {self._does([holder])}"
+                self._told.add(holder.rank)
+                yield f"rank {holder.rank} holds `lock`{does}; {been} it{at}"
+
+    def collectives(self) -> Iterator[str]:
+        """Those who wait in a collective, by operation, line and whom they wait for."""
+        waiting = [one for one in self._running if one.in_collective]
+        due = [one for one in waiting if one.rank not in self._told and self._is_due(one)]
+        for group in self._tell(due):
+            yield f"{_clause(group)}{self._whose(group[0])}"
+
+    def _whose(self, waiting: Standing) -> str:
+        """What the ranks do that are waited for, where it has not been said."""
+        missing = [self._all[rank] for rank in waiting.missing if rank in self._all]
+        groups = self._tell([one for one in missing if one.rank not in self._told])
+        if not groups:
+            return ""
+        if len(groups[0]) == len(waiting.missing):
+            return f", which {self._does(groups[0])}"
+        each = [f"{_who(group)} {self._does(group)}" for group in groups]
+        more = [f"{len(each) - _MOST} more are in the report"] if each[_MOST:] else []
+        return f" ({'; '.join([*each[:_MOST], *more])})"
+
+    def _does(self, group: Sequence[Standing]) -> str:
+        """What they do; of some that are not hung, also when they last got on."""
+        quiet = min(one.quiet for one in group)
+        lately = f" and last made progress {lasting(quiet)} ago" if quiet < self._after else ""
+        over = group[0].phase in ENDED or group[0].pid is not None
+        return f"{_phrase(group)}{'' if over else lately}"
+
+    def others(self) -> list[str]:
+        """The rest of the hung: those in the fewest first, as they are the odd ones out."""
+        hung = [one for one in self._running if one.quiet >= self._after]
+        found = [one for one in hung if one.rank not in self._told]
+        groups = sorted(_grouped(found), key=lambda group: (len(group), group[0].rank))
+        clauses = list(map(_clause, groups))
+        if clauses:
+            clauses[0] = f"{lasting(min(one.quiet for one in found))}: {clauses[0]}"
+        return clauses
+
+    def _is_due(self, waiting: Standing) -> bool:
+        """It is hung, or what it waits for will not come by itself."""
+        others = [self._all[rank] for rank in waiting.missing if rank in self._all]
+        lost = waiting.waits_for_lock and any(one.phase in ENDED for one in others)
+        stuck = any(one.quiet >= self._after or one.rank in self._told for one in others)
+        return waiting.quiet >= self._after or lost or stuck
+
+
+# ---------------------------------------------------------------- what ranks do, in words
+
+
+def _clause(group: Sequence[Standing]) -> str:
+    """`rank 1 is in `queue.get` at Cell In[3], line 9`."""
+    return f"{_who(group)} {_phrase(group)}"
+
+
+def _phrase(group: Sequence[Standing]) -> str:
+    """What ranks do that do the same: `is in `queue.get` at Cell In[3], line 9`."""
+    one, at, have = group[0], _at(group[0]), _have(group)
+    if one.phase in ENDED:
+        return f"{have} {_ENDS[one.phase]}"
+    if one.pid is not None:
+        where = f" on {one.host}" if one.host else ""
+        return f"{_are(group)} stopped (SIGSTOP; pid {', '.join(_pids(group))}{where})"
+    if one.phase == "starting":
+        return f"{have} been joining the runtime for {_long(group)}"
+    if one.activity == "compiling":
+        return f"{have} been compiling for {_long(group)}{at}"
+    if one.activity != "waiting":
+        return f"{_are(group)} {_runs(group)}"
+    if one.waits_for_lock:
+        what = f"for `lock`{at}{f', which {ranks(one.missing)} holds' if one.missing else ''}"
+    elif one.operation == INPUT:
+        what = f"for an answer{at}"
+    else:
+        whom = f" for {ranks(one.missing)}" if one.missing else " while data is transferred"
+        what = f"in {_operation(one)}{at}{whom}"
+    return f"{have} waited {_long(group)} {what}"
+
+
+def _runs(group: Sequence[Standing]) -> str:
+    one, at = group[0], _at(group[0])
+    inside = f"in `{one.call}`" if one.call else ""
+    if one.returned:
+        return f"sending {'its result' if len(group) == 1 else 'their results'}{at}"
+    if one.unheard:
+        silent = "not responding, probably blocked in native code"
+        return f"{silent}, last seen{at or ' at an unknown line'}"
+    if one.computes:
+        share = min(each.cpu or 0.0 for each in group)
+        return f"computing{inside and ' '}{inside}{at} ({100 * share:.0f} % of a CPU)"
+    return f"{inside}{at}".lstrip() or "at an unknown line"
+
+
+def _pids(group: Sequence[Standing]) -> list[str]:
+    return list(dict.fromkeys(str(one.pid) for one in group))
+
+
+def _continue(pids: Sequence[str]) -> str:
+    it = "it" if len(pids) == 1 else "them"
+    numbers = " ".join(pid.partition(" ")[0] for pid in pids)
+    return f"continue {it} with `kill -CONT {numbers}`, or stop the run"
+
+
+def lasting(seconds: float) -> str:
+    """A duration, rounded down: `45 s`, `5 min`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{int(seconds)} s"
+    minutes = int(seconds) // 60
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _operation(one: Standing) -> str:
+    """`all_reduce` of `all_reduce sum f32[2]`."""
+    return in_one_line(one.operation.partition(" ")[0], _LONGEST)
+
+
+def _at(one: Standing) -> str:
+    return f" at {one.place}" if one.place else ""
+
+
+def _who(group: Sequence[Standing]) -> str:
+    return ranks(one.rank for one in group)
+
+
+def _are(group: Sequence[Standing]) -> str:
+    return "is" if len(group) == 1 else "are"
+
+
+def _have(group: Sequence[Standing]) -> str:
+    return "has" if len(group) == 1 else "have"
+
+
+def _spread(group: Sequence[Standing]) -> tuple[float, float]:
+    """For how long they have done what they do: at least, at most."""
+    each = [one.lasting for one in group]
+    return min(each), max(each)
+
+
+def _long(group: Sequence[Standing]) -> str:
+    return lasting(_spread(group)[0])
+
+
+def _numbers(group: Iterable[Standing]) -> set[int]:
+    return {one.rank for one in group}
+
+
+def _grouped(standings: Iterable[Standing]) -> list[list[Standing]]:
+    """Those that do the same at the same place together."""
+    by_rank = {one.rank: one for one in standings}
+    found = alike({rank: _kind(one) for rank, one in by_rank.items()})
+    return [[by_rank[rank] for rank in numbers] for numbers in found.values()]
+
+
+def _kind(one: Standing) -> tuple[object, ...]:
+    """The same for all that are said to do the same, whatever their times are."""
+    if one.pid is not None:
+        return "stopped", one.host
+    runs = one.activity == "running"  # of those that wait nothing is said of it
+    state = one.phase, one.activity, one.computes, one.returned, runs and one.unheard
+    return *state, one.operation, one.missing, one.place, one.call
+
+
+# ---------------------------------------------------------------- where they are
+
+
+def call_at(place: str, stack: str) -> str:
+    """What the notebook's line `place` has called: `queue.get`, or the line's text if no Python.
+
+    Without such a line it is the innermost function. `stack` has the innermost frame first."""
+    cell = place.rpartition(", line ")[0]
+    inner = innermost = ""
+    lines = stack.splitlines()
+    for number, line in enumerate(lines):
+        frame = _FRAME.match(line)
+        if frame is not None and frame[1] == cell:
+            text = lines[number + 1].strip() if number + 1 < len(lines) else ""
+            return inner or in_one_line(text, _LONGEST).replace("`", "'")
+        if frame is not None and _OURS not in frame[1]:
+            inner = f"{_module(frame[1])}.{frame[3]}"
+            innermost = innermost or inner
+    return innermost
+
+
+def _module(file: str) -> str:
+    """`queue` of a file, `torch_xla` of a package's `__init__.py`."""
+    folder, name = file.rsplit("/", 2)[-2:] if file.count("/") > 1 else ("", file)
+    stem = name.rpartition("/")[2].removesuffix(".py")
+    return folder if stem == "__init__" and folder else stem
+
+
+def groups(standings: Iterable[Standing], answers: Mapping[int, StackGroup]) -> list[StackGroup]:
+    """Where the running ranks are: those whose processes are stopped first, those that nobody waits
+    with, then the fewest. Beyond some groups ranks are told without their stack."""
+    running = {one.rank: one for one in standings if one.phase not in ENDED}
+    nothing = StackGroup((), "", "", "no answer")
+    known = {
+        rank: (_kind(one), replace(answers.get(rank, nothing), ranks=()))
+        for rank, one in running.items()
+    }
+    found = []
+    for (_, answer), numbers in alike(known).items():
+        group = [running[rank] for rank in numbers]
+        place = answer.place or (group[0].place if group[0].pid is None else "")
+        notes = "; ".join(filter(None, [_note(group), answer.note]))
+        found.append(StackGroup(numbers, place, shortened(answer.stack, _STACK), notes))
+
+    def oddness(group: StackGroup) -> tuple[bool, bool, int, tuple[int, ...]]:
+        one = running[group.ranks[0]]
+        return one.pid is None, one.activity == "waiting", len(group.ranks), group.ranks
+
+    found.sort(key=oddness)
+    return [*found[:_GROUPS], *(replace(group, stack="") for group in found[_GROUPS:])]
+
+
+def _note(group: Sequence[Standing]) -> str:
+    """What they do there beside their stack; the collective as it is."""
+    one = group[0]
+    if one.in_collective and one.pid is None:
+        if one.operation == INPUT:
+            return f"waiting {_long(group)} for an answer in the notebook"
+        whom = f" for {ranks(one.missing)}" if one.missing else ""
+        return f"waiting {_long(group)} in {one.operation}{whom}"
+    if one.pid is not None or one.phase == "starting" or one.activity != "running" or one.computes:
+        return _phrase([replace(each, place="", call="") for each in group])
+    return f"no progress for {lasting(min(each.quiet for each in group))}"
+
+
+def why_over(before: Iterable[int], standings: Iterable[Standing], stopped: Iterable[int]) -> str:
+    """What has ended a hang of the ranks `before`; of these `stopped` were stopped."""
+    now = {one.rank: one for one in standings}
+    ended = [rank for rank in before if rank in now and now[rank].phase in ENDED]
+    on = [rank for rank in before if rank not in ended]
+    again = [rank for rank in on if rank in set(stopped)]
+    moved = [rank for rank in on if rank not in again]
+    told = (
+        (ended, "has ended", "have ended"),
+        (again, "is no longer stopped", "are no longer stopped"),
+        (moved, "went on", "went on"),
+    )
+    each = [
+        f"{ranks(who, _MOST)} {one if len(who) == 1 else many}" for who, one, many in told if who
+    ]
+    return capital(listed(each))
