@@ -191,6 +191,51 @@ def test_what_cannot_be_sent_of_it_is_told(notebook, confmod):
     assert notebook.rank(program) == (True, 0)
 
 
+def test_what_can_be_sent_beside_what_cannot_is_there(notebook, confmod):
+    notebook.run("import confmod, threading\nfrom confmod import CFG, GUARDED, NAMES")
+    notebook.run(
+        """
+        shared, chain = [1], None
+        for _ in range(20_000): chain = [chain]
+        CFG["x"], CFG["chain"] = shared, chain
+        NAMES.append(shared)
+        GUARDED.shared = GUARDED.count = shared
+        """
+    )
+    program = notebook.build(
+        "def f(rank): return CFG['x'] is NAMES[1], NAMES, CFG['lr'], GUARDED.count"
+    )
+    assert ["confmod.GUARDED" in note for note in program.notes] == [True]
+    sys.modules.pop("confmod")
+    same, names, lr, count = notebook.rank(program)
+    assert (same, names, lr, count) == (True, ["a", [1]], 1, 0)
+
+
+def test_an_object_that_has_another_class_in_the_module_and_cannot_be_sent_is_refused(
+    notebook, confmod
+):
+    notebook.run("import confmod, threading\ncurrent = confmod.start()")
+    notebook.run("current.found['lock'] = threading.Lock()")
+    program = notebook.build("def f(rank): return current.found")
+    sys.modules.pop("confmod")
+    with pytest.raises(Unopened, match=r"`confmod\.current` is a NoneType on ranks"):
+        notebook.rank(program)
+
+
+LOCKS = """
+    import multiprocessing
+    LOCK = multiprocessing.get_context("spawn").Lock()
+    def locked():
+        with LOCK: return LOCK
+"""
+
+
+def test_a_lock_of_multiprocessing_that_a_module_holds_is_the_notebooks(notebook, local):
+    (local / "confmod.py").write_text(textwrap.dedent(LOCKS))
+    notebook.run("import confmod\nfrom confmod import LOCK, locked")
+    assert on_a_rank(notebook, "def f(rank): return locked() is LOCK is confmod.LOCK") is True
+
+
 def test_what_the_notebook_has_put_into_a_module_itself_is_sent(notebook, confmod):
     notebook.run("import confmod\nmine = {'a': 1}\nconfmod.mine = mine")
     assert on_a_rank(notebook, "def f(rank): return mine") == {"a": 1}

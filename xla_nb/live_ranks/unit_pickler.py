@@ -130,7 +130,7 @@ class UnitPickler(LivePickler):
         for key, value in live.sets.items():  # before others refer to what is back there
             if rebuild.is_in_place(*key, value):
                 self._set.add(key)
-                self.part(".".join(key), own_modules.call(key, value), late=True)
+                self.part(".".join(key), own_modules.sent(key, value), late=True)
         if tokens:
             self.part("", Call(definition_table.dropped, (tokens,)), late=True)
         if names:

@@ -130,11 +130,15 @@ class Live:
         self.writing: tuple[str, object] = "", None
         self.notes: set[str] = set()
         self.later: list[tuple[str, object, Call]] = []
-        self.optional: list[tuple[str, Call, str]] = []
+        self.optional: list[tuple[str, object, str]] = []
         self.imports: set[own_modules.Import] = set()
         self._looked_at = self.met.uses.size
         self._told = 0, 0  # names and definitions
         self._source(self.met.uses)
+
+    def note(self, text: str) -> None:
+        """Add a sentence to those that there are by then."""
+        self.notes.add(text)
 
     def collected(self) -> dict[str, Any]:
         """What a part that fails is to leave as it was, by the attributes' names."""

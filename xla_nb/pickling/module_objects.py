@@ -48,6 +48,10 @@ class Place:
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.module, self.name
+
 
 class _Imported(NamedTuple):
     """The import of one of the user's own modules: `written` is its file's time as it was then, and
@@ -200,24 +204,36 @@ class Modules:
                     yield Place(name, attribute, name.partition(".")[0] in OF_THE_PROCESS)
 
 
-def reduced(obj: Any, place: Place) -> tuple[Call | None, Call | None]:
+class Content:
+    """Stands in a pickle for the call that gives a module's object what the notebook's holds."""
+
+    def __init__(self, place: Place, obj: Any) -> None:
+        self._where, self._obj = place.key, obj
+
+    def __reduce__(self) -> Any:
+        obj, base = self._obj, code_facts.container(type(self._obj))
+        if base is None:
+            state = object.__reduce_ex__(obj, 2)[2]
+            return rebuild.refill_instance, (*self._where, obj, state)
+        own = rebuild.fill_instance, obj.__getstate__()
+        content = *code_facts.held_by_container(base, obj), *own
+        return rebuild.refill_container, (*self._where, obj, base, content)
+
+
+def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
     """How an object that a module holds is sent: what gives the module's own, and what has that
     hold what this one does, so that all who have it see it. One that says itself how it is pickled
     is sent like any other, and put into the module; one that cannot be pickled is compared."""
-    kind, where = type(obj), (place.module, place.name)
+    kind, where = type(obj), place.key
     own = Call(rebuild.held_by_module, (*where, kind.__name__))
     if place.alone or code_facts.is_without_state(obj):
         return own, None
     if (base := code_facts.container(kind)) is not None:
         arguments = code_facts.arguments_of_container(base, obj)
-        state = rebuild.fill_instance, obj.__getstate__()
-        content = *code_facts.held_by_container(base, obj), *state
         made = Call(rebuild.module_object, (*where, base, kind, *arguments))
-        return made, Call(rebuild.refill_container, (obj, base, content))
+        return made, Content(place, obj)
     if code_facts.is_refillable(kind):
-        held = object.__reduce_ex__(obj, 2)[2]
-        made = Call(rebuild.module_object, (*where, object, kind))
-        return made, Call(rebuild.refill_instance, (obj, held))
+        return Call(rebuild.module_object, (*where, object, kind)), Content(place, obj)
     says_itself = not code_facts.is_plain(kind) or hasattr(kind, "__getnewargs__")
     if says_itself or kind in builtin_types.REDUCERS:
         return None, Call(rebuild.put_back, (*where, obj))

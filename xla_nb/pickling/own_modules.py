@@ -249,13 +249,16 @@ def known(keys: Iterable[Key], on_ranks: Container[Import]) -> dict[Any, object]
     return {key: value_of(key) for key in sorted(keys) if not edited(key[0], on_ranks)}
 
 
-def call(key: Key, value: object) -> Call:
+def sent(key: Key, value: object) -> object:
     """What makes a rank's module have this, or tells that it has something else."""
     if isinstance(value, Told):
         return Call(rebuild.compare, (*key, tuple(value)))
     kind = type(value)
     if issubclass(kind, _BARE) or kind.__module__ in ("_thread", "threading"):
         return Call(rebuild.compare, (*key, (kind.__name__, 0)))
+    place = module_objects.of_this_process().place(value)
+    if place is not None and place.key == key:
+        return value  # which is put there wherever it is sent
     is_back = rebuild.is_in_place(*key, value)
     return Call(rebuild.put_back, (*key, Call(rebuild.own, key) if is_back else value))
 

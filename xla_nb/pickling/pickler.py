@@ -72,6 +72,15 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             return self.reduce_code(obj)
         if kind not in self._hashed:
             self._hashed[kind] = keys.says_how_it_is_hashed(kind)
+        reduced = self._reduce_by_type(obj)
+        if reduced is not NotImplemented:
+            return reduced
+        if code_facts.is_ordinary(kind) and not pandas_values.is_counted(kind):
+            self._ordinary.add(kind)
+        return self.reduce_code(obj)
+
+    def _reduce_by_type(self, obj: Any) -> Any:
+        """What is pickled in a way of its own here; NotImplemented for all others."""
         for reduce in (
             refusals.refuse_of_itself,
             refusals.reduce_stream,
@@ -85,9 +94,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
-        if code_facts.is_ordinary(kind) and not pandas_values.is_counted(kind):
-            self._ordinary.add(kind)
-        return self.reduce_code(obj)
+        return NotImplemented
 
     def write(self, values: dict[str, object]) -> None:
         for name, value in values.items():
@@ -209,9 +216,10 @@ class LivePickler(Pickler):
         live.begin()
         self.gaps: list[tuple[int, int]] = []
         self._live = live
-        self._primitives = multiprocess.ToRanks(live.notes.add)
+        self._primitives = multiprocess.ToRanks(live.note)
         self._modules = module_objects.of_this_process()
         self._tokens: dict[int, tuple[object, list[Call] | None]] = {}  # of what may be a module's
+        self._instead: dict[str, list[tuple[str, object, Call]]] = {}  # of parts that fail
         self._set: set[own_modules.Key] = set()
         self._names: set[str] = set()  # those that were written or are in one of these
         self._code: dict[str, object] = {}
@@ -255,13 +263,15 @@ class LivePickler(Pickler):
         found = {key: one for key, one in self.in_modules().items() if key not in self._set}
         self._set |= found.keys()
         for key, value in found.items():
-            part = ".".join(key), own_modules.call(key, value), own_modules.note_of(key, value)
+            part = ".".join(key), own_modules.sent(key, value), own_modules.note_of(key, value)
             live.optional.append(part)
         optional, live.optional = live.optional, []
         has_written = self._fill()
         if optional and not self._try(optional):
-            failed = [one[2] for one in optional if not self._try([one])]
-            live.notes.update(failed)
+            for part in optional:
+                if not self._try([part]):
+                    live.notes.add(part[2])
+                    live.later += self._instead.get(part[0], ())
         return has_written or bool(optional)
 
     def _fill(self) -> bool:
@@ -272,20 +282,23 @@ class LivePickler(Pickler):
             super().part(name, call, late=True)
         return bool(late)
 
-    def _try(self, parts: Iterable[tuple[str, Call, str]]) -> bool:
+    def _try(self, parts: Iterable[tuple[str, object, str]]) -> bool:
         """Write these, if they can be sent; else all is as it was before."""
-        memo, size, buffers = self.memo.copy(), self._file.tell(), len(self._buffers)
+        before, size, buffers = pickle.Pickler(io.BytesIO()), self._file.tell(), len(self._buffers)
+        before.memo, gaps = self.memo, len(self.gaps)  # which copies it, fast
         collected, tokens = self._live.collected(), dict(self._tokens)
         try:
             for name, part, _ in parts:
                 self.part(name, part, late=True)
             while self._fill():
                 pass
-        except Exception:
-            self.memo = memo
+        except Exception as problem:
+            if _is_too_deep(problem) and sys.getrecursionlimit() < _DEPTH:
+                raise
+            self.memo = before.memo
             self._file.seek(size)
             self._file.truncate()
-            del self._buffers[buffers:]
+            del self._buffers[buffers:], self.gaps[gaps:]
             vars(self._live).update(collected)
             self._tokens = tokens
             return False
@@ -310,9 +323,13 @@ class LivePickler(Pickler):
         if place is None:
             return None
         made, fill = module_objects.reduced(obj, place)
+        if made and fill and self._reduce_by_type(obj) is not NotImplemented:
+            made, fill = None, Call(rebuild.put_back, (*place.key, obj))
         if fill is not None:
-            note = _AS_IMPORTED.format(place, place.module)
-            self._live.optional.append((str(place), fill, note))
+            name, note = str(place), _AS_IMPORTED.format(place, place.module)
+            self._live.optional.append((name, fill, note))
+            as_imported = Call(rebuild.held_by_module, (*place.key, type(obj).__name__))
+            self._instead[name] = [(name, obj, as_imported)]
         return [made] if made is not None else None
 
     def reduce_code(self, obj: Any) -> Any:
@@ -378,9 +395,15 @@ def _as_deep_as_needed(work: Callable[[], T]) -> T:
     try:
         return work()
     except (RecursionError, pickle.PicklingError) as problem:
-        if "deep" not in str(problem) and not isinstance(problem, RecursionError):
+        if not _is_too_deep(problem):
             raise
     return with_a_large_stack(work)
+
+
+def _is_too_deep(problem: Exception) -> bool:
+    return isinstance(problem, RecursionError) or (
+        isinstance(problem, pickle.PicklingError) and "deep" in str(problem)
+    )
 
 
 def with_a_large_stack(work: Callable[[], T]) -> T:

@@ -273,12 +273,9 @@ def held_by_module(module: str, name: str, kind: str) -> object:
 
 
 def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:
-    """What a module holds, to be refilled; where it is something else, the module gets a new
-    one."""
-    found, last = holder(module, name), name.rpartition(".")[2]
-    if type(vars(found).get(last)) is not kind:
-        fill_attributes(found, {last: new_of_base(base, kind, *args)})
-    return vars(found)[last]
+    """What a module holds, to be refilled; a new one where that is something else."""
+    found = vars(holder(module, name)).get(name.rpartition(".")[2])
+    return found if type(found) is kind else new_of_base(base, kind, *args)
 
 
 def fill_logger(made: logging.Logger, state: Mapping[str, object]) -> None:
@@ -286,20 +283,24 @@ def fill_logger(made: logging.Logger, state: Mapping[str, object]) -> None:
     logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels
 
 
-def refill_container(made: Any, base: Any, content: tuple[Any, Any, Any, Any]) -> None:
-    """Let a container hold this alone."""
+def refill_container(
+    module: str, name: str, made: Any, base: Any, content: tuple[Any, Any, Any, Any]
+) -> None:
+    """Let a container of a module hold this alone."""
     base.clear(made)
     fill_container(made, content)
+    put_back(module, name, made)
 
 
-def refill_instance(made: Any, state: Any) -> None:
-    """Let an instance have this state alone."""
+def refill_instance(module: str, name: str, made: Any, state: Any) -> None:
+    """Let an instance of a module have this state alone."""
     if type(made).__dictoffset__:
         object.__getattribute__(made, "__dict__").clear()
     if hasattr(made, "__setstate__"):
         made.__setstate__(state)
     else:
         fill_instance(made, state)
+    put_back(module, name, made)
 
 
 #: What was found out while pickles were opened here, for the user; "" if nothing. Bounded, as
