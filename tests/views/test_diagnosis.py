@@ -240,7 +240,8 @@ def test_a_run_that_was_stopped_says_that_it_mostly_compiled():
 def pace(seconds=50.0, steps=100, newest=None, **more):
     """What a rank counted lately."""
     newest = newest or Sample(at=200.0, since=200.0, steps=1000)
-    nothing = {"compiles": 0, "compiling": 0.0, "waited": 0.0, "data": 0.0, "fallbacks": {}}
+    nothing = {"compiles": 0, "compiling": 0.0, "waited": 0.0, "locked": 0.0, "data": 0.0}
+    nothing |= {"fallbacks": {}}
     counted = {"steps": steps, "executed": steps, "newest": newest} | nothing | more
     return Window(seconds, **counted)
 
@@ -369,6 +370,18 @@ def test_one_rank_that_waits_for_data_is_marked():
     assert found == Diagnosis(
         "Waiting for data took 20 s of the last 50 s on rank 0", "warning", (0,)
     )
+
+
+def test_a_rank_that_waits_for_data_nearly_as_long_is_told_as_well():
+    found = diagnose(snapshot(card(0), card(1)), {0: loading(11.0), 1: loading(9.0)})
+    assert found == Diagnosis("Waiting for data took 10 s of the last 50 s", "warning", ())
+
+
+def test_ranks_that_wait_for_the_lock_are_told():
+    paces = {0: pace(locked=0.5), 1: pace(locked=30.0), 2: pace(locked=40.0)}
+    found = diagnose(snapshot(card(0), card(1), card(2)), paces)
+    told = "Waiting for the `lock` took 35 s of the last 50 s on ranks 1, 2"
+    assert found == Diagnosis(told, "warning", (1, 2))
 
 
 def test_of_the_one_process_of_all_devices_no_device_is_marked():

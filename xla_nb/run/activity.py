@@ -69,9 +69,9 @@ class Slot:
 @dataclass(frozen=True)
 class Window:
     """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
-    compiling, `waited` for others (None where that cannot be seen) and for data. Each `executed`
-    graph is of one step at most. `stepping`: seconds from the last step before it to its last one,
-    as far as known."""
+    compiling, `waited` for others (None where that cannot be seen), for the `lock` and for data.
+    Each `executed` graph is of one step at most. `stepping`: seconds from the last step before it
+    to its last one, as far as known."""
 
     seconds: float
     steps: int
@@ -79,6 +79,7 @@ class Window:
     compiles: int
     compiling: float
     waited: float | None
+    locked: float
     data: float
     fallbacks: Mapping[str, int]
     newest: Sample
@@ -97,6 +98,7 @@ class Window:
             compiles=now.compiles - before.compiles,
             compiling=now.compile_seconds - before.compile_seconds,
             waited=None if now.waited is None else now.waited - (before.waited or 0.0),
+            locked=now.lock_waited - before.lock_waited,
             data=now.data_waited - before.data_waited,
             fallbacks={n: c - before.fallbacks.get(n, 0) for n, c in now.fallbacks.items()},
             newest=now,

@@ -28,7 +28,7 @@ _EACH, _ALIKE = 0.9, 0.75  # of the steps are as good as every step; as one rank
 _SOME = 0.3  # where it is known what changes: other graphs follow a collective, say
 _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
-_LOADING, _MOST = 0.2, 0.5  # and of waiting for data, and of compiling graphs that are needed
+_WAITING, _MOST = 0.2, 0.5  # and of waiting for data or a lock, of compiling what is needed
 _USUAL = 4  # times a step's part of the waiting, which most waits take at most where all have some
 
 
@@ -45,9 +45,15 @@ class _Time:
     of: str
 
     def found(self) -> Iterator[Concluded]:
-        for one in (self._compiled(), self._fallen_back(), self._loading(), self._slowest()):
-            if one is not None:
-                yield one
+        yield from filter(None, [self._compiled(), self._fallen_back(), self._slowest()])
+        begun = {
+            rank: one
+            for rank, one in self.windows.items()
+            if max(one.newest.done, one.newest.graphs) >= _TENS
+        }
+        yield from self._waited("loading", "data", {rank: one.data for rank, one in begun.items()})
+        locked = {rank: one.locked for rank, one in self.windows.items()}
+        yield from self._waited("locked", "the `lock`", locked)
 
     def _compiled(self) -> Concluded | None:
         again = {
@@ -92,18 +98,16 @@ class _Time:
         told = f"every step ran {listed(found, most=2)} on the CPU{at}"
         return Concluded(kind="fallback", sentence=told, ranks=self._some(who))
 
-    def _loading(self) -> Concluded | None:
-        waited = {
-            rank: one.data
-            for rank, one in self.windows.items()
-            if max(one.newest.done, one.newest.graphs) >= _TENS
-            and _matters(one.data, one, _LOADING)
-        }
-        if not waited:
-            return None
-        some, cost = self._some(waited), statistics.median(waited.values())
-        told = f"waiting for data took {self._part(cost)}{f' on {ranks(some)}' if some else ''}"
-        return Concluded(kind="loading", sentence=told, ranks=some, strength=cost)
+    def _waited(self, kind: str, what: str, waited: Mapping[int, float]) -> Iterator[Concluded]:
+        """That ranks waited for something for much of the time; all that did so for about as long
+        are named."""
+        much = [cost for r, cost in waited.items() if _matters(cost, self.windows[r], _WAITING)]
+        if much:
+            who = [rank for rank, cost in waited.items() if cost >= min(much) / 2]
+            some, cost = self._some(who), statistics.median(waited[rank] for rank in who)
+            on = f" on {ranks(some)}" if some else ""
+            told = f"waiting for {what} took {self._part(cost)}{on}"
+            yield Concluded(kind=kind, sentence=told, ranks=some, strength=cost)
 
     def _slowest(self) -> Concluded | None:
         """Ranks that wait little while all others do: in the same steps, again and again; now and
