@@ -132,9 +132,10 @@ def _row(one: Compared, most: int) -> Row:
 
 def summary(compared: Sequence[Compared], ranks: int) -> str:
     """`12 names on 4 ranks: 2 differ, 1 pending`."""
-    counts = Counter(one.verdict for one in compared)
-    words: dict[Verdict, str] = {
+    counts = Counter(map(_told_as, compared))
+    words: dict[str, str] = {
         "different": "differ" if counts["different"] > 1 else "differs",
+        _BY_RANK: "differ by rank" if counts[_BY_RANK] > 1 else "differs by rank",
         "no majority": "without a majority",
         "not on all": "not on all ranks",
         "pending": "pending",
@@ -143,6 +144,15 @@ def summary(compared: Sequence[Compared], ranks: int) -> str:
     told = [f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]]
     start = f"{several(len(compared), 'name')} on {several(ranks, 'rank')}"
     return f"{start}: {', '.join(told)}" if told else start
+
+
+#: Of a name without a majority whose row says that each rank has its own.
+_BY_RANK = "by rank"
+
+
+def _told_as(one: Compared) -> str:
+    is_own = one.verdict == "no majority" and comparing.verdict(one) != "no majority"
+    return _BY_RANK if is_own else one.verdict
 
 
 def notes(compared: Sequence[Compared]) -> list[str]:

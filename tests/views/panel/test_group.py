@@ -161,7 +161,7 @@ def test_variables_are_asked_for_when_the_page_wants_them_and_after_each_cell(pa
     told = panel.answer("variables", state="shown", old=False)
     names = {row["cells"][0]: row["verdict"] for row in told["rows"]}
     assert (names["model_"], names["differs_"]) == ("equal", "no majority")
-    assert told["summary"].endswith("on 2 ranks: 1 without a majority")
+    assert told["summary"].endswith("on 2 ranks: 1 differs by rank")
     quiet(kernel, "del differs_")
     again = panel.answer("variables", state="shown", old=False)
     while again["after"] == told["after"]:
