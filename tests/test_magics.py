@@ -864,7 +864,7 @@ WRONG = {
     ),
     "an unknown view": (
         "%%xla_spawn --view pannel\ndef f(rank): pass",
-        "Unknown view 'pannel'. Choose panel, text or none.",
+        "Unknown --view 'pannel'. Choose panel, text or none.",
     ),
     "a target that is no name": (
         "%%xla_spawn -o 1x\ndef f(rank): pass",

@@ -63,6 +63,7 @@ def _refusing(function: Callable[_P, Run]) -> Callable[_P, Run]:
 
 
 @_refusing
+@run_options.explained(flags=False)
 def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     fn: Callable[..., object],
     args: tuple[object, ...] = (),
@@ -86,25 +87,10 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` does, and return the Run.
 
-    What is not given, or None, is as `%xla_config` has set it, else as told here.
+    An option that is not given, or None, is as `%xla_config` has set it. Times are seconds, or text
+    such as "5m".
 
-    n: number of ranks; by default all of the TPU's, or 4 on a simulated host.
-    timeout: stop the run after this long (seconds, or "5m"); by default no limit.
-    grace: how long the other ranks may continue after one has failed (5 s).
-    env: environment variables of the ranks.
-    runtime: what ranks use: "xla" (the default); "spmd", one process that owns all devices (`n` of
-    them without a TPU); "torchax", one JAX world of `n` processes.
-    on: "local" (the default), "ray" or "ray://HOST:PORT": ranks run on this machine, or `n` of them
-    on each of `hosts` hosts of a Ray cluster, by default all that are free. `slices`: TPU slices
-    that the hosts form (1). `wait`: how long to wait for free hosts (do not wait).
-    simulate: the type of TPU to simulate, such as "v5litepod-8", even beside a real one; "cpu":
-    ranks are told that they have a CPU. By default XLA_NB_SIMULATE, else, without a TPU, the
-    smallest type with `n` chips.
-    keep_going: return a failed Run instead of raising (False). bg: return at once.
-    hang_after: report where all ranks are when one has made no progress for this long (5 min); 0:
-    never. hang_stop: stop the run when a hang is reported (False).
-    stop_on_nan: stop the run when a reported figure becomes NaN or infinite (False).
-    view: "panel", "text" or "none"; by default what the front end can show.
+    OPTIONS
 
     If `fn` has a parameter named `lock` that `args` does not fill, it receives a lock shared by all
     ranks. Raises RunFailed when a rank fails; UsageError, ProgramError, ShippingError or
@@ -127,12 +113,8 @@ def call(
     drops: None takes the place of what a rank returns and cannot be sent, with a note."""
     here = notebook.current()
     top_level = here.top_level if here else None
-    asked = {
-        **dict.fromkeys(run_options.OPTIONS),
-        **given,
-        **(top_level.options if top_level else {}),
-    }
-    options = run_options.options(run_options.completed(asked, here.settings if here else {}))
+    asked = {**given, **(top_level.options if top_level else {})}
+    options = run_options.options(asked, notebook.settings())
     values = run_options.arguments(args)
     if top_level:
         top_level.launches = True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xla_nb.rank.introspection import Completions
-from xla_nb.run.options import LIMITS, OPTIONS, OWN, SETTINGS
+from xla_nb.run.options import LIMITS, OPTIONS, SETTINGS
 
 #: What ranks have at the end of a cell's text, by the line of its %%xla.
 RanksOffer = Callable[[str, str], Completions | None]
@@ -80,7 +80,7 @@ def _behind(
     """What is offered behind a magic, and nothing at its own name."""
     magic, space, _ = line.lstrip().partition(" ")
     if space and magic == "%xla_config":
-        options = {**SETTINGS, **OWN, **LIMITS}
+        options = {**SETTINGS, **LIMITS}
         name, equals, _ = line.rpartition(" ")[2].partition("=")
         if equals:
             return options[name].choices if name in options else []

@@ -328,9 +328,7 @@ def _ended(group: Group) -> None:
 
 
 def _view() -> str:
-    here = notebook.current()
-    asked = here.settings.get("view") if here else None
-    return str(asked or api.default_view())
+    return str(notebook.settings()["view"] or api.default_view())
 
 
 def _panel(group: Group, before: object) -> GroupPanel:
@@ -487,9 +485,8 @@ class Ranks:
         words = dict(given)
         members = words.pop("ranks", None)
         run_options.refuse_unknown(given, ["ranks", *OF_CELL])
-        own = {name: run_options.check(name, value) for name, value in words.items()}
         chosen = None if members is None else run_options.numbers("ranks", members)
-        return chosen, replace(self._options, **own)
+        return chosen, run_options.options(words, vars(self._options))
 
 
 def _text(what: str, given: object) -> str:
@@ -510,11 +507,8 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
     does.
     """
     idle = options.pop("idle", None)
-    known = [*dict.fromkeys((*OF_GROUP, *OF_CELL))]
-    run_options.refuse_unknown(options, known)
-    here = notebook.current()
-    asked = {**dict.fromkeys(run_options.OPTIONS), **options}
-    chosen = run_options.options(run_options.completed(asked, here.settings if here else {}))
+    run_options.refuse_unknown(options, [*run_options.OPTIONS])
+    chosen = run_options.options(options, notebook.settings())
     if not options and idle is None and is_there(name):
         return Ranks(of(name), chosen)
     seconds = None if idle is None else run_options.duration("idle", idle)

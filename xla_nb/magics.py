@@ -14,11 +14,10 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
@@ -38,7 +37,7 @@ from xla_nb.run import options as run_options
 from xla_nb.run import recorded
 from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, Group
-from xla_nb.run.options import DROPIN, LIMITS, OPTIONS, OWN, SETTINGS, Options, Word
+from xla_nb.run.options import DEFAULTS, DROPIN, LIMITS, OPTIONS, SETTINGS, Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import diagram
@@ -46,7 +45,6 @@ from xla_nb.views.picture import table
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, meant, ranks, several, shortened, size
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 _ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
 
@@ -107,9 +105,9 @@ def _parser(prog: str, names: Iterable[str]) -> Parser:
         if not option.metavar:
             made.add_argument(option.flag, dest=option.name, action="store_true", default=None)
         elif option.name == "env":
-            made.add_argument(option.flag, type=Word, action="append")
+            made.add_argument(option.flag, action="append")
         else:
-            made.add_argument(option.flag, dest=option.name, type=Word)
+            made.add_argument(option.flag, dest=option.name)
     return made
 
 
@@ -182,7 +180,7 @@ def _spawn_parser() -> Parser:
     made = _parser("%%xla_spawn", OPTIONS)
     made.add_argument("entry", nargs="?")
     made.add_argument("--args", default="()")
-    made.add_argument("-o", "--out", type=Word)
+    made.add_argument("-o", "--out")
     return made
 
 
@@ -228,15 +226,15 @@ def _group_of(line: str) -> Group | None:
 @functools.cache  # a cell should not wait for it
 def _cell_parser() -> Parser:
     made = _parser("%%xla", live.OF_CELL)
-    made.add_argument("ranks", nargs="?", type=Word)
-    made.add_argument("-o", "--out", type=Word)
+    made.add_argument("ranks", nargs="?")
+    made.add_argument("-o", "--out")
     made.add_argument("--group", default=DEFAULT)
     return made
 
 
 def _start_parser() -> Parser:
     made = _parser("%xla_start", live.OF_GROUP)
-    made.add_argument("--idle", type=Word)
+    made.add_argument("--idle")
     made.add_argument("--name", default=DEFAULT)
     return made
 
@@ -255,7 +253,7 @@ def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
 
 def _vars_parser() -> Parser:
     made = _parser("%xla_vars", ())
-    made.add_argument("names", nargs="*", type=Word)
+    made.add_argument("names", nargs="*")
     made.add_argument("--group", default=DEFAULT)
     either = made.add_mutually_exclusive_group()
     for flag in ("--compute", "--watch", "--unwatch"):
@@ -274,23 +272,6 @@ def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
     told = f"Compared after each cell: {listed(f'`{name}`' for name in after)}."
     print(*in_lines(told), sep="\n")
     return new
-
-
-def _with_options(function: _F) -> _F:
-    """Fill in the help of a magic: the options of a launch, as they are declared."""
-    rows = [
-        ("--args EXPR", "a tuple of further arguments, evaluated in the notebook", ""),
-        ("-o NAME", "also bind the Run to NAME, even if it fails", ""),
-    ]
-    rows[:0] = [(o.usage, o.meaning, o.otherwise or str(o.default)) for o in OPTIONS.values()]
-    lines = []
-    for usage, meaning, default in rows:
-        entry = f"{meaning} (default: {default})" if default not in ("", "False") else meaning
-        hanging = textwrap.wrap(entry, 68)
-        lines += [f"{usage:<18}{hanging[0]}", *(" " * 18 + rest for rest in hanging[1:])]
-    indent = "\n        "
-    function.__doc__ = (function.__doc__ or "").replace("OPTIONS", indent.join(lines))
-    return function
 
 
 def _only_on_ranks(cell: Cell, name: str, line: int) -> str:
@@ -314,8 +295,7 @@ class _NotebookMagics(Magics):
 
     def _options(self, words: dict[str, Any]) -> Options:
         """What a line and the settings say, all checked."""
-        asked = {**dict.fromkeys(OPTIONS), **words}
-        return run_options.options(run_options.completed(asked, self.notebook.settings), flags=True)
+        return run_options.options(words, self.notebook.settings, flags=True)
 
 
 @magics_class
@@ -324,7 +304,7 @@ class XlaMagics(_NotebookMagics):
 
     @no_var_expand
     @cell_magic
-    @_with_options
+    @run_options.explained(flags=True)
     def xla_spawn(self, line: str, cell: str) -> Run | None:
         """Run the cell on every rank: of the TPU, or of a simulated TPU host.
 
@@ -347,6 +327,8 @@ class XlaMagics(_NotebookMagics):
         cells (functions, classes, imports, values) is sent automatically.
 
         OPTIONS
+        --args EXPR       a tuple of further arguments, evaluated in the notebook
+        -o NAME           also bind the Run to NAME, even if it fails
 
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
@@ -497,43 +479,33 @@ class XlaMagics(_NotebookMagics):
         of ended runs, for all notebooks and until they are set again: `%xla_config keep_runs=50
         keep_bytes=10G`. `reset` leaves them.
         """
+        settings, known = self.notebook.settings, {**SETTINGS, **LIMITS}
         changes: dict[str, Any] = {}
-        known = [*SETTINGS, *OWN, *LIMITS]
         for word in line.split():
             name, equals, value = word.partition("=")
-            if word != "reset" and name not in known:
+            if word == "reset":
+                changes.update(DEFAULTS)
+            elif name not in known:
                 hint = f"{meant(name, known)} Choose {listed(known, 'or')}."
                 raise UsageError(f"Unknown setting {name!r}.{hint}")
-            if word != "reset" and not equals:
+            elif not equals:
                 raise UsageError(f"Setting {name!r} needs a value. Write {name}=VALUE.")
-            changes[name] = None if value == "None" else Word(value)
-        checked = {
-            name: run_options.check(name, value)
-            for name, value in changes.items()
-            if name != "reset"
-        }
-        if "reset" in changes:
-            self.notebook.settings.clear()
-            checked = {**{name: option.default for name, option in OWN.items()}, **checked}
-        if DROPIN in checked:
-            (dropin.install if checked[DROPIN] else dropin.uninstall)()
-        self.notebook.own.update({name: checked.pop(name) for name in OWN if name in checked})
-        self._set_limits({name: checked.pop(name) for name in LIMITS if name in checked})
-        self.notebook.settings.update(checked)
-        set_here = {**self.notebook.settings, **self.notebook.own}
-        for name, option in {**SETTINGS, **OWN}.items():
-            value = set_here.get(name, option.default)
-            otherwise = f" (default: {option.otherwise})" if value is None else ""
-            print(*in_lines(f"{name:<11} {value!s:<6} {option.meaning}{otherwise}", 19), sep="\n")
-        kept = tidying.limits()
-        for name, shown in zip(LIMITS, (kept.runs, size(kept.nbytes)), strict=True):
-            print(*in_lines(f"{name:<11} {shown!s:<6} {LIMITS[name].meaning}", 19), sep="\n")
-
-    def _set_limits(self, limits: dict[str, int | None]) -> None:
+            else:
+                option = known[name]
+                changes[name] = option.default if value == "None" else option.check(name, value)
         try:
-            tidying.set_limits(**{LIMITS[name].name: value for name, value in limits.items()})
+            tidying.set_limits(**{LIMITS[n].name: changes.pop(n) for n in LIMITS if n in changes})
         except OSError as problem:
             raise UsageError(f"Cannot write the limits of the runs' folder: {problem}.") from None
+        settings.update(changes)
+        if DROPIN in changes:
+            (dropin.install if settings[DROPIN] else dropin.uninstall)()
+        kept = tidying.limits()
+        shown = {**settings, "keep_runs": kept.runs, "keep_bytes": size(kept.nbytes)}
+        for name, option in known.items():
+            otherwise = f" (default: {option.without})" if shown[name] is None else ""
+            text = f"{name:<11} {shown[name]!s:<6} {option.meaning}{otherwise}"
+            print(*in_lines(text, 19), sep="\n")
 
     @line_magic
     def xla_topology(self, line: str) -> None:
@@ -553,7 +525,7 @@ class XlaMagics(_NotebookMagics):
         """
         words = _parsed("%xla_topology", line)
         accelerator, dry_run = words.pop("accelerator"), words.pop("dry_run")
-        given = run_options.options(words, flags=True)
+        given = run_options.options(words, {}, flags=True)
         options = self._options(words)
         count = given.n if accelerator else options.n
         if dry_run:
@@ -601,7 +573,7 @@ class XlaMagics(_NotebookMagics):
                 print(*in_lines(kept), sep="\n")
             return
         if line.strip():
-            entries = entries[: run_options.count("%xla_runs N", Word(line.strip()))]
+            entries = entries[: run_options.count("%xla_runs N", line.strip())]
         print(table(entries))
 
     def _named_runs(self, line: str) -> list[Run]:

@@ -15,6 +15,7 @@ from typing import Any
 from xla_nb.pickling import module_objects
 from xla_nb.program.build import Cell, Program, Scope
 from xla_nb.program.cell_text import CALL, own_text, unreadable
+from xla_nb.run.options import DEFAULTS
 
 _LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")
 #: IPython's file names for what `%%time` executes: statements, or one expression.
@@ -50,15 +51,13 @@ class Notebook:
     """One IPython shell, given and never imported. `launched` are the cells that IPython's
     history lacks, as they ran on ranks alone or a program has launched them by `run_cell_magic`, by
     the number of the cell that did so; `top_level` is that of the launched cell that runs now,
-    until its function is called. `settings` are the options of launches that `%xla_config` has
-    set, `own` those of the notebook itself."""
+    until its function is called. `settings` are what `%xla_config` shows."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.launched: dict[int, list[Cell]] = {}
         self.top_level: TopLevel | None = None
-        self.settings: dict[str, Any] = {}
-        self.own: dict[str, Any] = {}
+        self.settings: dict[str, Any] = dict(DEFAULTS)
         self.executed = Executed(shell)
         module_objects.of_this_process()  # which notes imports from here on
         self._read: dict[str, float] = {}  # when files were written that %autoreload has read
@@ -146,6 +145,12 @@ def current() -> Notebook | None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return None if shell is None else of(shell)
+
+
+def settings() -> Mapping[str, Any]:
+    """The settings of that notebook; in a script the defaults."""
+    here = current()
+    return here.settings if here else DEFAULTS
 
 
 # ---------------------------------------------------------------- executed cells

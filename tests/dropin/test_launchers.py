@@ -86,7 +86,7 @@ def test_more_ranks_than_the_host_has_are_told_once(published):
     published.ok("%xla_config simulate=None")
 
 
-@pytest.mark.parametrize("number", ["'8'", "0", "8.0"])
+@pytest.mark.parametrize("number", ["'all'", "0", "8.0"])
 def test_what_is_no_number_of_ranks_is_refused(published, number):
     shown = published.run(f"xmp.spawn(print, nprocs={number})")
     told = f"xmp.spawn: the number of ranks must be a whole number of at least 1, not {number}."

@@ -39,22 +39,17 @@ def wish() -> str | None:
 
     Raises UsageError if PJRT_DEVICE names a device that is missing or not supported.
     """
-    chosen = str(_settings().get("simulate") or os.environ.get(chips.SIMULATE, ""))
+    chosen = str(notebook.settings()["simulate"] or os.environ.get(chips.SIMULATE, ""))
     if chosen or chips.choose_device(os.environ, chips.count_chips()) == "CPU":
         return chosen
     return None
-
-
-def _settings() -> dict[str, Any]:
-    here = notebook.current()
-    return here.settings if here else {}
 
 
 def _simulated() -> tpu_types.SimulatedTpu | None:
     """The TPU that a launch would simulate, if it would."""
     try:
         kind = wish()
-        return None if kind is None else tpu_types.simulated(kind, _settings().get("n"))
+        return None if kind is None else tpu_types.simulated(kind, notebook.settings()["n"])
     except UsageError:  # the launch says so
         return None
 
@@ -62,10 +57,10 @@ def _simulated() -> tpu_types.SimulatedTpu | None:
 def can_simulate(devices: object) -> bool:
     """Whether so many devices could be the ranks of a launch on this machine, where no number of
     ranks is set."""
+    settings = notebook.settings()
     if not _answers().is_on or type(devices) is not int or devices < 1:
         return False
-    chosen = _settings()
-    if chosen.get("n") or chosen.get("on", "local") != "local":
+    if settings["n"] or settings["on"] != "local":
         return False
     try:
         kind = wish()
@@ -105,7 +100,7 @@ def available_devices() -> int:
     answering = _simulated()
     if answering:
         return answering.ranks
-    return _settings().get("n") or int(_answers().original("num_available_devices")())
+    return notebook.settings()["n"] or int(_answers().original("num_available_devices")())
 
 
 def metadata(key: str) -> str:

@@ -106,7 +106,7 @@ class Guard:
         """Look at the functions of torch that the cell calls, where it may not open the device."""
         self._was_open = _is_open()
         top_level = notebook.of(self._shell).top_level
-        stands = self._openers and notebook.of(self._shell).own.get(GUARD, True)
+        stands = self._openers and notebook.of(self._shell).settings[GUARD]
         if not stands or self._was_open or self._mode is not None:
             return
         if top_level is not None or _is_tpu():
@@ -158,7 +158,7 @@ class Guard:
     def _is_asked(self) -> bool:
         """Whether it stands guard over this process, and nobody has allowed it."""
         is_here = self._is_on and os.getpid() == self._pid
-        if not is_here or not notebook.of(self._shell).own.get(GUARD, True):
+        if not is_here or not notebook.of(self._shell).settings[GUARD]:
             return False
         return ALLOWED not in self._cell()
 

@@ -18,7 +18,7 @@ from xla_nb.patching import InPlace, launchers
 from xla_nb.pickling.refusals import TRAINING_FUNCTION
 from xla_nb.rank.entries import Accelerated, WithoutIndex
 from xla_nb.run.failed import RunFailed, as_raised
-from xla_nb.run.options import ViewName, count
+from xla_nb.run.options import count
 from xla_nb.run.run import Run
 from xla_nb.topology import chips, tpu_types
 from xla_nb.views.loop import INTERRUPTED
@@ -95,7 +95,9 @@ def launched(
     n = _ranks(asked, name)
     is_own = _is_own(sys._getframe(1))
     bg = is_own and not waits
-    view = _view_behind() if bg else None
+    # As text too, which else only those get who ask for it: a program does not look at the Run, and
+    # would not hear of a rank that has failed.
+    view = notebook.settings()["view"] or api.default_view() if bg else None
     with _interruptible():
         given = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
         run = api.call(fn, args, given, drops=True)
@@ -104,8 +106,7 @@ def launched(
 
 def _is_here(ranks: int | None) -> bool:
     """Whether a launch of so many starts no process. On a cluster one is meant for each host."""
-    here = notebook.current()
-    return ranks == 1 and (here is None or here.settings.get("on", "local") == "local")
+    return ranks == 1 and notebook.settings()["on"] == "local"
 
 
 @contextlib.contextmanager
@@ -121,14 +122,6 @@ def _in_this_process(launcher: str) -> Iterator[None]:
     finally:
         if not was_set:
             os.environ.pop(_COUNT, None)
-
-
-def _view_behind() -> ViewName:
-    """What shows a program's run in the background. As text too, which else only those get who ask
-    for it: a program does not look at the Run, and would not hear of a rank that has failed."""
-    here = notebook.current()
-    chosen: ViewName | None = here.settings.get("view") if here else None
-    return chosen or api.default_view()
 
 
 @contextlib.contextmanager
@@ -265,8 +258,7 @@ def _lightnings(fn: Callable[..., object]) -> int | None:
 def _ranks(asked: int | None, name: str) -> int | None:
     """As many ranks as were asked for, if the host can have them; else all that it has, which is
     said once."""
-    here = notebook.current()
-    if asked is None or (here and here.settings.get("on", "local") != "local"):
+    if asked is None or notebook.settings()["on"] != "local":
         return asked
     wish = answers.wish()
     if wish is None:

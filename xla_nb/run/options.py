@@ -1,29 +1,32 @@
-"""The options of a launch, each declared once: its flag, its default, what it may be and means.
+"""The options of a launch, each declared once: its default, what it may be and what it means.
 
-The magic's parser and help, `%xla_config`, and the checks of `xla_nb.spawn` are made from OPTIONS;
-a test holds spawn's signature and docs/reference.md to it.
+The magics' parsers, their help, `%xla_config`, all checks and `xla_nb.spawn`'s docstring are made
+from the fields of Options; a test holds spawn's signature and docs/reference.md to them.
 """
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import math
 import operator
 import os
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar, get_args
 
 from xla_nb import engines, runtimes, untrusted
 from xla_nb.errors import UsageError
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE
-from xla_nb.wording import listed, meant, shortened
+from xla_nb.wording import exactly, listed, meant, shortened
 
 ViewName = Literal["panel", "text", "none"]
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)
+_F = TypeVar("_F", bound=Callable[..., Any])
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _SPAN = re.compile(r"(\d{1,6})(?:\s*[-\u2013]\s*(\d{1,6}))?")
 _RANKS = 100_000  # of one span
@@ -31,38 +34,10 @@ _MOST = 10**9  # more than any machine has, or anybody waits
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?")
 _BYTES = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T"])}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_ON_OFF = ("on", "off")
-_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_SWITCH = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is launched, followed and shown. Times are in seconds; OPTIONS says the rest."""
-
-    n: int | None = None
-    runtime: str = "xla"
-    on: str = "local"
-    hosts: int | None = None
-    slices: int | None = None
-    wait: float = 0.0
-    simulate: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    timeout: float | None = None
-    grace: float = 5.0
-    keep_going: bool = False
-    hang_after: float = 300.0
-    hang_stop: bool = False
-    stop_on_nan: bool = False
-    view: ViewName | None = None
-    bg: bool = False
-
-
-class Word(str):
-    """A value as it stands on a magic's line, where `2` is a number; in Python `"2"` is none."""
-
-
-#: Checks a value under the name its user knows it by, and gives it in its own type; raises
-#: UsageError.
+#: Checks a value, or the text that stands for it, under the name its user knows it by, and gives it
+#: in its own type; raises UsageError.
 Check = Callable[[str, Any], Any]
 
 
@@ -72,7 +47,7 @@ Check = Callable[[str, Any], Any]
 def count(label: str, value: Any) -> int:
     """A number of things, at least 1."""
     number = value
-    if isinstance(value, Word) and value.isdecimal() and len(value) < 20:  # int() has its limit
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:  # int() has its limit
         number = int(value)
     elif hasattr(value, "__index__") and not isinstance(value, bool):  # NumPy's integers too
         number = operator.index(value)
@@ -114,20 +89,19 @@ def _several(value: Any) -> Iterable[Any]:
     return value if isinstance(value, Iterable) else [value]
 
 
-def _choice(kind: str, names: Sequence[str]) -> Check:
-    def check(label: str, value: Any) -> str:
-        if value not in names:
-            raise UsageError(f"Unknown {kind} {_shown(value)}. Choose {listed(names, 'or')}.")
-        return str(value)
+@dataclass(frozen=True)
+class OneOf:
+    """Checks that a value is one of these words, or, where it is given, that it `fits`."""
 
-    return check
+    words: Sequence[str]
+    fits: Callable[[str], bool] | None = None
 
-
-def _engine(label: str, value: Any) -> str:
-    if not isinstance(value, str) or not engines.is_address(value):
-        choices = listed(engines.ADDRESSES, "or")
-        raise UsageError(f"Unknown {label} {_shown(value)}. Choose {choices}.")
-    return str(value)
+    def __call__(self, label: str, value: Any) -> str:
+        fits = self.fits or self.words.__contains__
+        if not isinstance(value, str) or not fits(value):
+            choices = listed(self.words, "or")
+            raise UsageError(f"Unknown {label} {_shown(value)}. Choose {choices}.")
+        return value
 
 
 def _tpu(label: str, value: Any) -> str:
@@ -136,30 +110,30 @@ def _tpu(label: str, value: Any) -> str:
     return tpu_types.simulatable(label, value)
 
 
-def _switch(label: str, value: Any) -> bool:
-    switch = _SWITCH.get(value.lower()) if isinstance(value, Word) else value
-    if not isinstance(switch, bool):
+def switch(label: str, value: Any) -> bool:
+    """True or False: `on`, `off`, `yes`, `no`."""
+    state = _SWITCH.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(state, bool):
         raise UsageError(f"{label} must be true or false, not {_shown(value)}.")
-    return switch
+    return state
 
 
 def _environment(label: str, value: Any) -> dict[str, str]:
     """A mapping of names to values, or the words NAME=VALUE of a line.
 
     Errors show no value: it may be a secret, and the notebook is saved."""
-    if isinstance(value, list) and all(isinstance(word, Word) for word in value):
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = dict(_assignment(label, word) for word in value)
     if not isinstance(value, Mapping):
         raise UsageError(f"{label} must be a dict of names and values, not {_type(value)}.")
     for name, text in value.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name:
             raise UsageError(f"{label} has a name that no variable can have: {name!r}.")
         if not isinstance(text, str):
             raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
-        if "\0" in text:
-            raise UsageError(f"{label}: the value of {name!r} has a NUL character. Remove it.")
         if not (_is_text(name) and _is_text(text)):
-            raise UsageError(f"{label}: {name!r} or its value has half a character. Remove it.")
+            wrong = "a NUL character or half a character"
+            raise UsageError(f"{label}: {name!r} or its value has {wrong}. Remove it.")
     return dict(value)
 
 
@@ -173,10 +147,9 @@ def _assignment(label: str, word: str) -> tuple[str, str]:
 def _is_text(text: str) -> bool:
     """Whether an environment can hold it: no surrogates, but those that stand for bytes."""
     try:
-        os.fsencode(text)
+        return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def variable(label: str, value: str) -> str:
@@ -194,12 +167,7 @@ def _type(value: object) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = (
-        repr(str(value))
-        if isinstance(value, Word)
-        else untrusted.words(lambda: repr(value), "repr()")
-    )
-    return shortened(text, 200)
+    return shortened(untrusted.words(lambda: repr(value), "repr()"), 200)
 
 
 # ---------------------------------------------------------------- the options
@@ -207,145 +175,169 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `name` is its argument of `xla_nb.spawn`, `default` None where `otherwise` says
-    in words what happens without it; `%xla_config` sets it where it is a `setting`. `choices`: the
-    values it may have, or the most usual ones."""
+    """One option: `name` is its argument of `xla_nb.spawn`, and its flag on a line; `metavar` is
+    empty for a switch. `otherwise` says what happens without it, where the default does not.
+    `%xla_config` sets it where it is a `setting`."""
 
     name: str
-    flag: str
-    metavar: str  # empty: a switch
     default: Any
+    metavar: str
     check: Check
     meaning: str
     otherwise: str = ""
     setting: bool = True
-    choices: Sequence[str] = ()
+
+    @property
+    def flag(self) -> str:
+        return f"-{self.name}" if len(self.name) == 1 else f"--{self.name.replace('_', '-')}"
 
     @property
     def usage(self) -> str:
         return f"{self.flag} {self.metavar}".strip()
 
+    @property
+    def choices(self) -> Sequence[str]:
+        """The values it may have, or the most usual ones; empty if they are many."""
+        return ("on", "off") if self.check is switch else getattr(self.check, "words", ())
 
-OPTIONS = {
-    option.name: option
-    for option in (
-        Option(
-            "n", "-n", "N", None, count, "number of ranks (per host, with --hosts)",
-            "all of the TPU's, or 4 simulated ones",
-        ),
-        Option(
-            "runtime", "--runtime", "NAME", "xla", _choice("runtime", runtimes.NAMES),
-            "what ranks use: xla; spmd, one process with all devices; torchax, one JAX world",
-            choices=runtimes.NAMES,
-        ),
-        Option(
-            "on", "--on", "WHERE", "local", _engine,
-            "where ranks run: local; ray, a Ray cluster (RAY_ADDRESS or this machine's); "
-            "ray://HOST:PORT, a cluster behind its client server",
-            choices=engines.ADDRESSES,
-        ),
-        Option(
-            "hosts", "--hosts", "H", None, count, "hosts of the cluster", "all that are free"
-        ),
-        Option("slices", "--slices", "S", None, count, "TPU slices that the hosts form", "1"),
-        Option(
-            "wait", "--wait", "TIME", 0.0, duration, "how long to wait for free hosts",
-            "do not wait",
-        ),
-        Option(
-            "simulate", "--simulate", "TYPE", None, _tpu,
-            "simulate a TPU of this type, such as v5litepod-8, even beside a real one; cpu: ranks "
-            "are told that they have a CPU",
-            "XLA_NB_SIMULATE; where there is no TPU, the smallest type with N chips",
-        ),
-        Option(
-            "env", "--env", "NAME=VALUE", {}, _environment,
-            "an environment variable of the ranks; can be repeated", "none", setting=False,
-        ),
-        Option(
-            "timeout", "--timeout", "TIME", None, duration,
-            "stop the run after this long: 90, 5m, 2h", "no limit",
-        ),
-        Option(
-            "grace", "--grace", "TIME", 5.0, duration,
-            "how long others may go on after a failure, and ranks clean up at a stop", "5 s",
-        ),
-        Option(
-            "keep_going", "--keep-going", "", False, _switch,
-            "return a failed Run instead of raising RunFailed", choices=_ON_OFF,
-        ),
-        Option(
-            "hang_after", "--hang-after", "TIME", 300.0, duration,
-            "report a hang when a rank has made no progress for this long; 0: never", "5 min",
-        ),
-        Option(
-            "hang_stop", "--hang-stop", "", False, _switch,
-            "stop the run when a hang is reported", choices=_ON_OFF,
-        ),
-        Option(
-            "stop_on_nan", "--stop-on-nan", "", False, _switch,
-            "stop the run when a reported figure becomes NaN or infinite", choices=_ON_OFF,
-        ),
-        Option(
-            "view", "--view", "VIEW", None, _choice("view", VIEWS), "panel, text or none",
-            "what the front end can show", choices=VIEWS,
-        ),
-        Option(
-            "bg", "--bg", "", False, _switch,
-            "return at once; then run.wait(), run.stop(), %xla_stop, %xla_stacks", setting=False,
-        ),
+    @property
+    def without(self) -> str:
+        """What happens without it."""
+        if self.otherwise or self.default is None:
+            return self.otherwise
+        if self.check is switch:
+            return "on" if self.default else "off"
+        return exactly(self.default) if self.check is duration else str(self.default)
+
+
+def _option(default: Any, *declared: Any, **more: Any) -> Any:
+    """A field of Options with its default, and the rest of its Option."""
+    option = Option("", default, *declared, **more)
+    return field(default_factory=lambda: default, metadata={Option: option})
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is launched, followed and shown. Times are in seconds."""
+
+    # fmt: off
+    n: int | None = _option(
+        None, "N", count, "ranks (on each host); with spmd, virtual devices",
+        "all of the TPU; 4 simulated",
     )
-}  # fmt: skip
-SETTINGS = {name: option for name, option in OPTIONS.items() if option.setting}
+    runtime: str = _option(
+        "xla", "NAME", OneOf(runtimes.NAMES),
+        "what ranks use: xla; spmd, one process with all devices; torchax, one JAX world",
+    )
+    on: str = _option(
+        "local", "WHERE", OneOf(engines.ADDRESSES, engines.is_address),
+        "local: this machine; ray: a Ray cluster (RAY_ADDRESS or this machine's); "
+        "ray://HOST:PORT: a cluster behind its client server",
+    )
+    hosts: int | None = _option(None, "H", count, "hosts of the cluster", "all that are free")
+    slices: int | None = _option(None, "S", count, "TPU slices that the hosts form", "1")
+    wait: float = _option(0.0, "TIME", duration, "how long to wait for free hosts", "do not wait")
+    simulate: str | None = _option(
+        None, "TYPE", _tpu,
+        "simulate a TPU of this type, such as v5litepod-8, even beside a real one; cpu: ranks are "
+        "told that they have a CPU",
+        "XLA_NB_SIMULATE; without a TPU the smallest type with N chips",
+    )
+    env: Mapping[str, str] = _option(
+        {}, "NAME=VALUE", _environment,
+        "environment variables of the ranks; on a line, one for each --env",
+        "none", setting=False,
+    )
+    timeout: float | None = _option(
+        None, "TIME", duration, "stop the run after this long: 90, 5m, 2h", "no limit"
+    )
+    grace: float = _option(
+        5.0, "TIME", duration,
+        "how long others may continue after a rank has failed, and ranks clean up at a stop",
+    )
+    keep_going: bool = _option(
+        False, "", switch, "return a failed Run instead of raising RunFailed"
+    )
+    hang_after: float = _option(
+        300.0, "TIME", duration,
+        "report a hang when a rank has made no progress for this long; 0: never",
+    )
+    hang_stop: bool = _option(False, "", switch, "stop the run when a hang is reported")
+    stop_on_nan: bool = _option(
+        False, "", switch, "stop the run when a reported figure becomes NaN or infinite"
+    )
+    view: ViewName | None = _option(  # noqa: RUF009
+        None, "VIEW", OneOf(VIEWS), "panel, text or none", "what the front end can show"
+    )
+    bg: bool = _option(
+        False, "", switch,
+        "return at once; then run.wait(), run.stop(), %xla_stop, %xla_stacks", setting=False,
+    )
+    # fmt: on
+
+
+OPTIONS: dict[str, Option] = {
+    each.name: replace(each.metadata[Option], name=each.name) for each in fields(Options)
+}
 DROPIN, GUARD = "dropin", "guard"
-#: What `%xla_config` sets for the notebook itself.
-OWN = {
+#: What `%xla_config` sets for a notebook.
+SETTINGS = {
     option.name: option
     for option in (
+        *OPTIONS.values(),
         Option(
-            DROPIN, "", "", True, _switch,
+            DROPIN, True, "", switch,
             "xmp.spawn, torch_xla.launch and accelerate's notebook_launcher launch as xla_nb.spawn "
-            "does, and old names of torch_xla work", choices=_ON_OFF,
+            "does, and old names of torch_xla work",
         ),
         Option(
-            GUARD, "", "", True, _switch,
+            GUARD, True, "", switch,
             "stop a cell that is about to open a TPU in the notebook's own process",
-            choices=_ON_OFF,
         ),
     )
+    if option.setting
 }  # fmt: skip
+DEFAULTS = {name: option.default for name, option in SETTINGS.items()}
 #: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.
 LIMITS = {
     "keep_runs": Option(
-        "runs", "", "", None, count, "ended runs whose files are kept, in all notebooks"
+        "runs", None, "", count, "ended runs whose files are kept, in all notebooks"
     ),
-    "keep_bytes": Option("nbytes", "", "", None, nbytes, "bytes that these files may take"),
+    "keep_bytes": Option("nbytes", None, "", nbytes, "bytes that these files may take"),
 }
 
 
-def check(name: str, value: Any, label: str = "") -> Any:
-    """A value of the option `name`, in its own type; `label` is what its user calls it.
+def options(
+    given: Mapping[str, Any], settings: Mapping[str, Any], *, flags: bool = False
+) -> Options:
+    """Options of the values that were given, the settings for those that are None, and defaults.
 
-    None stands for the option's default. Raises UsageError."""
-    option = {**OPTIONS, **LIMITS, **OWN}[name]
-    return option.default if value is None else option.check(label or name, value)
-
-
-def completed(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that were given, and the settings for those that are None."""
-    return {n: settings.get(n) if value is None else value for n, value in values.items()}
-
-
-def options(values: Mapping[str, Any], *, flags: bool = False) -> Options:
-    """Options of these values, all checked; `flags`: errors name them as on a magic's line.
-
-    Raises UsageError."""
+    All are checked; `flags`: errors name them as on a magic's line. Raises UsageError."""
+    values = {**settings, **{name: value for name, value in given.items() if value is not None}}
     return Options(
         **{
-            name: check(name, value, OPTIONS[name].flag if flags else name)
-            for name, value in values.items()
+            name: option.check(option.flag if flags else name, values[name])
+            for name, option in OPTIONS.items()
+            if values.get(name) is not None
         }
     )
+
+
+def explained(flags: bool) -> Callable[[_F], _F]:
+    """Fill in OPTIONS in the docstring of a function that takes them, or that of a magic, whose
+    line has `flags`."""
+    lines = []
+    for option in OPTIONS.values():
+        text = f"{option.meaning} (default: {option.without})"
+        label = option.usage if flags else option.name
+        lines += textwrap.wrap(f"{label:<17} {text}", 88, subsequent_indent=" " * 18)
+
+    def fill(function: _F) -> _F:
+        doc = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = doc.replace("OPTIONS", "\n".join(lines))
+        return function
+
+    return fill
 
 
 def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
