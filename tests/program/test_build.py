@@ -148,7 +148,8 @@ for text in [
     source = shell.transform_cell(text)
     filename = shell.compile.get_code_name(text, source, len(ran) + 1)
     ran.append(build.Cell(f"Cell In[{len(ran) + 1}]", source, filename))
-scope = build.Scope(shell.user_ns, ran)
+own = {name: one for name, one in shell.user_ns.items() if name not in shell.user_ns_hidden}
+scope = build.Scope(own, ran)
 made = build.build_entry(ran[-1], scope, entry=None, args=(), name="m")
 text, _ = module_file.source(made)
 print(sorted(made.named), made.restored, sorted(made.sources))

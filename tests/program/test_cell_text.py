@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
 
 import pytest
@@ -15,30 +14,9 @@ from xla_nb.program.cell_text import (
     parse,
     parsed,
     span,
-    without,
 )
 
 # --- text -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("source", "dropped", "left"),
-    [
-        ("a\nb\nc\n", [1], "a\n\nc\n"),
-        ("a = (1,\n  2)\nb\n", [0], "\n\nb\n"),
-        ("@d\ndef f(): pass\nb\n", [0], "\n\nb\n"),
-        ("a; b; c\n", [1], "a; pass; c\n"),
-        ("a; b\n", [0, 1], "pass; pass\n"),
-        ("a  # why\nb\n", [0], "\nb\n"),
-        ("é = 'ü'; b\n", [1], "é = 'ü'; pass\n"),
-        ("x = '''\n'''; b\n", [0], "\npass; b\n"),
-    ],
-)
-def test_dropping_statements_keeps_line_numbers(source, dropped, left):
-    nodes = ast.parse(source).body
-    text = without(source, [nodes[index] for index in dropped])
-    assert text == left
-    ast.parse(text)
 
 
 def test_parse_reports_errors_of_the_compiler():

@@ -102,8 +102,11 @@ def test_a_missing_name_assigned_on_ranks_is_explained(notebook):
 
 
 def test_a_name_of_the_notebook_shadows_a_builtin(notebook):
-    notebook.run("from operator import sub as max\nid = 4")
-    assert notebook.launch("def f(i): return max(5, 3), id, abs(-1)") == (2, 4, 1)
+    notebook.run(
+        "import functools\nfrom operator import sub as max\nid, python_s = 4, len\n"
+        "@functools.wraps(len)\ndef len(of): return python_s(of) + 1"
+    )
+    assert notebook.launch("def f(i): return max(5, 3), id, abs(-1), len([])") == (2, 4, 1, 1)
 
 
 # --- values -----------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
+from xla_nb.program.cell_text import Cell
+from xla_nb.program.split import split_cell
 
 notebook = pytest.fixture(opened)
 
@@ -60,6 +62,32 @@ def test_definitions_that_a_cell_begins_with_are_in_the_module(notebook):
     program = notebook.build("import math\nclass Net:\n    n = 1\nmath.floor(Net.n + rank)")
     assert vars(notebook.load(program))["Net"].n == 1
     assert notebook.rank(program) == 1
+
+
+FUTURE = "from __future__ import annotations"
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "body"),
+    [
+        ("import a\n\nx = 1\ny", "import a\n", "\n\nx = 1\ny"),
+        ("import a\nimport b; x = 1", "import a\n", "\nimport b; x = 1"),
+        ("import a; x = 1", "", "import a; x = 1"),
+        ("@d(\n 1)\ndef f(): pass\nx", "@d(\n 1)\ndef f(): pass\n", "\n\n\nx"),
+        (f"#\n{FUTURE}\nimport a\nx", "\n\nimport a\n", "\n\n\nx"),
+        (f"{FUTURE}\nx", "", "\nx"),
+        (f"{FUTURE}; import a\nimport b\nx", "", f"{FUTURE}; import a\nimport b\nx"),
+        ("x = 1\nimport a", "", "x = 1\nimport a"),
+    ],
+)
+def test_a_cell_is_cut_between_lines(source, module, body):
+    split = split_cell(Cell("c", source), set(), live=False)
+    assert (split.module, split.body) == (module, body)
+
+
+def test_a_cell_of_live_ranks_is_not_cut():
+    split = split_cell(Cell("c", f"{FUTURE}\nimport a\nx"), set(), live=True)
+    assert (split.module, split.body) == ("", "\nimport a\nx")
 
 
 @pytest.mark.parametrize(

@@ -201,16 +201,16 @@ class _Needs:
         for code in self._names.code:
             self._text.of_code(code)
             self._text.names.update(code_facts.in_commands(code))
-        self._known = _BUILTINS | _MODULE_NAMES | scope.remote
+        own = {n for n in _BUILTINS if self._values.get(n) is not getattr(builtins, n, None)}
+        self._known = _BUILTINS - (own & self._values.keys()) | _MODULE_NAMES | scope.remote
         if plan or scope.sent:  # each program of live ranks gets them, a call too
             self._known |= RANK_NAMES
         self._roots = {**called, **self._read(), **self._changeable()}
 
     def _read(self) -> dict[str, object]:
         """What the cell reads of the notebook's."""
-        names = (self._names.wanted() & self._values.keys()) - self._scope.remote
-        own = (name for name in names if name not in self._known or self._shadows(name))
-        return {name: self._values[name] for name in sorted(own)}
+        names = (self._names.wanted() & self._values.keys()) - self._known
+        return {name: self._values[name] for name in sorted(names)}
 
     def _changeable(self) -> dict[str, object]:
         """The lists and dicts among the arguments, by the notebook's names: a rank tells by these
@@ -280,28 +280,9 @@ class _Needs:
         uses.take(self._text)
 
     def _notebook(self) -> Notebook:
-        theirs = _MODULE_NAMES | self._scope.remote | self._shadowed
-        held = {
-            name: value
-            for name, value in self._values.items()
-            if name not in theirs and (name not in _BUILTINS or self._shadows(name))
-        }
+        held = {name: one for name, one in self._values.items() if name not in self._known}
         newer = self._names.binds - self._roots.keys()
         return Notebook(held, self._cells.labelled, newer, self._known - self._shadowed)
-
-    def _shadows(self, name: str) -> bool:
-        """Whether the notebook has its own object under the name of a builtin.
-
-        IPython's `open` and `exit` do not count; ranks use Python's.
-        """
-        if name not in _BUILTINS:
-            return False
-        if name not in self._values:
-            return False
-        held, python_s = self._values[name], getattr(builtins, name, None)
-        if type(held).__module__.partition(".")[0] == "IPython":
-            return False
-        return all(part is not python_s for part in origins.unwrapped(held))
 
     @property
     def _shadowed(self) -> Set[str]:

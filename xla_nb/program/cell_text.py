@@ -125,28 +125,6 @@ def span(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno or node.lineno
 
 
-def without(source: str, dropped: Iterable[ast.stmt]) -> str:
-    """The text with these top-level statements blanked, at the same line numbers."""
-    lines = source.split("\n")
-    # From the end, so that columns of earlier statements on the same line stay valid.
-    for node in sorted(dropped, key=lambda n: (n.lineno, n.col_offset), reverse=True):
-        first, last = span(node)
-        head, tail = _outside(node, lines[first - 1], lines[last - 1])
-        shared = bool(head.strip() or tail.partition("#")[0].strip(" ;"))
-        lines[first - 1 : last] = [""] * (last - first + 1)
-        if shared:
-            lines[last - 1 if tail.strip() else first - 1] = f"{head}pass{tail}"
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _outside(node: ast.stmt, first: str, last: str) -> tuple[str, str]:
-    """The text before the statement on its first line, and after it on its last line."""
-    if isinstance(node, DEFINITION):
-        return "", ""
-    start, end = node.col_offset, node.end_col_offset or 0  # counted in UTF-8 bytes
-    return first.encode()[:start].decode(), last.encode()[end:].decode()
-
-
 def futures(tree: ast.Module) -> set[str]:
     """The names that the text imports from `__future__`."""
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]

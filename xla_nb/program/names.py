@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -202,13 +203,8 @@ class _Reader:
 
 
 def _annotated(node: ast.expr | None) -> Iterator[str]:
-    """The names in an annotation, and those in its texts."""
-    for part in ast.walk(node) if node is not None else ():
-        if isinstance(part, ast.Name):
-            yield part.id
-        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
-            with suppress(*UNREADABLE):
-                yield from compile(part.value.strip(), "", "eval").co_names
+    """What may be names in an annotation, and in its texts."""
+    yield from re.findall(r"[^\W\d]\w*", ast.unparse(node)) if node is not None else ()
 
 
 def _catches_name_error(handler: ast.ExceptHandler) -> bool:

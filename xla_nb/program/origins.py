@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType
@@ -43,15 +43,6 @@ def in_code(name: str, value: object, values: Mapping[str, object]) -> tuple[str
     held = value.__self__
     owner = next(iter(names_of(held, values)), "")
     return f"{owner or type(held).__name__}.{value.__name__}", owner or "self", held
-
-
-def unwrapped(value: object) -> Iterator[object]:
-    """The object and what it wraps, as functools.wraps records it."""
-    for _ in range(100):
-        yield value
-        value = _static(value, "__wrapped__") if not isinstance(value, type) else None
-        if value is None:
-            return
 
 
 def star_names(module: str) -> set[str] | None:

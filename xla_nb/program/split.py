@@ -21,7 +21,7 @@ from xla_nb.program.cell_text import (
     Function,
     futures,
     parse,
-    without,
+    span,
 )
 from xla_nb.program.names import Names, names_in
 
@@ -46,20 +46,22 @@ def split_cell(cell: Cell, known_futures: set[str], *, live: bool) -> CellSplit:
     A `live` rank runs all of a cell where it keeps what that binds. Raises ProgramError."""
     tree = parse(cell, awaits=live)
     in_force = known_futures | futures(tree)
-    first = [node for node in tree.body if is_future(node)]
-    nodes = [node for node in tree.body if node not in first]
+    after = max((n for n, node in enumerate(tree.body, 1) if _is_future(node)), default=0)
+    nodes = tree.body[after:]
     module = [] if live else _beginning(nodes)
-    rest = nodes[len(module) :]
-    if not (rest or live):
+    if len(module) == len(nodes) and not live:
         raise ProgramError(
             f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
             "imports and classes. Define a function, or name one of the notebook's after "
             "%%xla_spawn."
         )
+    lines = cell.source.split("\n")
+    first = _lines(tree.body, after)
+    last = _lines(tree.body, after + len(module)) if first or not after else first
     return CellSplit(
         cell=cell,
-        module=without(cell.source, [*first, *rest]) if module else "",
-        body=without(cell.source, [*first, *module]),
+        module="\n".join([*[""] * first, *lines[first:last], ""]) if first < last else "",
+        body="\n".join([*[""] * last, *lines[last:]]),
         names=names_in(nodes, lazy_annotations="annotations" in in_force),
         futures=in_force,
         notes=vet(tree, cell.label),
@@ -82,9 +84,17 @@ def functions(tree: ast.Module) -> list[Function]:
     return [node for node in tree.body if isinstance(node, FUNCTION)]
 
 
-def is_future(node: ast.stmt) -> bool:
+def _is_future(node: ast.stmt) -> bool:
     """Whether this is `from __future__ import`, which goes to the top of the module file."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def _lines(nodes: Sequence[ast.stmt], count: int) -> int:
+    """The number of lines that the first of these statements have, as many of them as share no line
+    with those behind."""
+    while 0 < count < len(nodes) and span(nodes[count])[0] <= span(nodes[count - 1])[1]:
+        count -= 1
+    return span(nodes[count - 1])[1] if count else 0
 
 
 def _beginning(nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
