@@ -38,6 +38,8 @@ CONTAINERS = {
     *(collections.OrderedDict, collections.defaultdict, collections.Counter),
 }
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
+FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
+_OF_FUNCTIONS = property, staticmethod, classmethod, functools.cached_property
 ATTRIBUTES = [
     *("__qualname__", "__annotations__", "__module__", "__doc__"),
     *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
@@ -356,6 +358,21 @@ def functions_in(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
         function = function_in(part)
         if type(function) is types.FunctionType:
             yield name, function
+
+
+def functions_of(parts: list[Any]) -> Iterator[types.FunctionType]:
+    """The functions that functions, methods, properties or decorators' results are made of."""
+    todo, seen = list(parts), set[int]()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or not issubclass(type(one), (*FUNCTIONS, *_OF_FUNCTIONS)):
+            continue
+        seen.add(id(one))
+        if type(one) is types.FunctionType:
+            yield one
+            todo += map(content, one.__closure__ or ())
+        names = "__func__", "__wrapped__", "fget", "fset", "fdel", "func"
+        todo += (getattr(one, name, None) for name in names)
 
 
 def is_modules(globals_: dict[str, Any], name: str) -> bool:

@@ -63,25 +63,16 @@ class _Imported(NamedTuple):
 
 
 class _Noted(importlib.abc.MetaPathFinder):
-    """Notes when modules are imported, also again, and in which order; finds none of them."""
+    """Notes when modules are imported, also again; finds none of them."""
 
     def __init__(self) -> None:
         self.times = dict.fromkeys(sys.modules, time.time_ns())  # of those, not later than now
-        self._names: list[str] = []
 
     def find_spec(
         self, fullname: str, path: object, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        self._names.append(fullname)
         self.times[fullname] = time.time_ns()
         return None
-
-    def take(self) -> list[str]:
-        """Those since it was called last; from now on, if it was not."""
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
-        names, self._names = self._names, []
-        return names
 
 
 @functools.cache
@@ -96,8 +87,8 @@ class Modules:
 
     ids       of what modules hold, and of some objects more
     again     how often each of the user's own was imported again
-    reloads   those by name, in the order of their imports, each with whether the functions and
-              classes that there were have got the new code
+    reloads   those by name, in the order of their last imports, each with whether the functions
+              and classes that there were have got the new code
     """
 
     def __init__(self) -> None:
@@ -105,13 +96,11 @@ class Modules:
         self.again: collections.Counter[str] = collections.Counter()
         self.reloads: list[tuple[str, bool]] = []
         self._noted = _Noted()
-        self._anew: set[str] = set()  # imported again, and not in `reloads` yet
-        self._in_place: set[str] = set()  # the same, and changed in place
-        self._first: set[str] = set()  # imported for the first time since the last look
+        sys.meta_path.insert(0, self._noted)
+        self._anew: dict[str, bool] = {}  # as in `reloads`, and not there yet
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
         self._seen: tuple[list[types.ModuleType], list[int]] = [], []
-        self._noted.take()
 
     def own(self) -> list[types.ModuleType]:
         """The user's own modules that are imported."""
@@ -137,28 +126,19 @@ class Modules:
         self._seen = seen
         for name in [name for name in self._own if name in there]:
             self._look_through(name, there[name])
-        self._tell_reloads()
-
-    def _tell_reloads(self) -> None:
-        first, anew, in_place = self._first, self._anew, self._in_place
-        self._first, self._anew, self._in_place = set(), set(), set()
-        names, counts = [], set(anew)
-        for name in self._noted.take():
-            if name in counts:
-                names.append(name)
-            elif name in first:
-                counts.add(name)  # what comes after its first import
-        names += sorted(anew.difference(names))
-        self.reloads += [(name, name in in_place) for name in names]
+        anew, self._anew = self._anew, {}
+        names = sorted(anew, key=lambda name: self._noted.times.get(name, 0))
+        self.reloads += [(name, anew[name]) for name in names]
         self.again.update(names)
+        if self._noted not in sys.meta_path:
+            sys.meta_path.insert(0, self._noted)
 
     def changed_in_place(self, name: str) -> None:
         """A module has been given what its file has now, by IPython's %autoreload."""
         module = sys.modules.get(name)
         if isinstance(module, types.ModuleType) and is_own(module):
             self._own[name] = _Imported(module.__spec__, *_written(module))
-            self._anew.add(name)
-            self._in_place.add(name)
+            self._anew[name] = True
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
@@ -168,7 +148,8 @@ class Modules:
             if imported < written <= time.time_ns():
                 written, digest = imported, b""
             self._own[name] = _Imported(module.__spec__, written, digest)
-            (self._first if own is None else self._anew).add(name)
+            if own is not None:
+                self._anew[name] = False
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids

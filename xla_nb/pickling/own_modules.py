@@ -29,8 +29,7 @@ Key: TypeAlias = tuple[str, str]
 #: One of the user's own modules by its name, and how often it was imported again.
 Import: TypeAlias = tuple[str, int]
 
-_FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
-_FOLLOWED = (type, types.ModuleType, *_FUNCTIONS)
+_FOLLOWED = (type, types.ModuleType, *code_facts.FUNCTIONS)
 _DEFINITIONS = *code_facts.CODE, functools._lru_cache_wrapper
 #: What is this process's alone, as locks are; loggers are sent by their names.
 _BARE = logging.Logger, io.IOBase
@@ -71,8 +70,9 @@ class Uses:
         self._reached: dict[int, Any] = {}
 
     def add(self, reached: object) -> None:
-        """A module, or what is sent by its name."""
-        self._reached[id(reached)] = reached
+        """A module, or what is sent by its name; nothing else."""
+        if issubclass(type(reached), _FOLLOWED):  # asks nothing of a library's stand-ins
+            self._reached.setdefault(id(reached), reached)
 
     def of_code(self, code: types.CodeType) -> None:
         self.names |= code_facts.names_in(code)
@@ -96,7 +96,7 @@ class Uses:
             one.__name__.rpartition(".")[2]: one for one in module_objects.of_this_process().own()
         }
         done, size = 0, (-1, 0)
-        while every.size != size or len(every._reached) > done:
+        while every.size != size:
             size = every.size
             fresh = list(every._reached.values())[done:]
             done += len(fresh)
@@ -104,30 +104,25 @@ class Uses:
             for one in fresh:
                 every._follow(one)
             for name in every.imports:
-                every._reach(sys.modules.get(name) or own.get(name.rpartition(".")[2]))
+                every.add(sys.modules.get(name) or own.get(name.rpartition(".")[2]))
             for module in held:
                 content = vars(module)
                 for name in every.names & content.keys():
-                    every._reach(content[name])
+                    every.add(content[name])
         return every._found(held, on_ranks)
-
-    def _reach(self, value: object) -> None:
-        if issubclass(type(value), _FOLLOWED):  # asks nothing of a library's stand-ins
-            self._reached.setdefault(id(value), value)
 
     def _follow(self, definition: Any) -> None:
         """Take the names in the code of a function or a class of the user's own modules."""
-        todo = [definition]
+        parts = [definition]
         if isinstance(definition, type):
-            own = (base for base in definition.__mro__ if _is_of_own(base))
-            todo = [part for base in own for part in list(vars(base).values())]
-            for part in todo:
-                if issubclass(type(part), type) and _is_of_own(part):
-                    self._reach(part)
-        for function in _inside(todo):
-            module = sys.modules.get(function.__globals__.get("__name__", ""))
-            is_there = getattr(module, "__dict__", None) is function.__globals__
-            if is_there and isinstance(module, types.ModuleType) and is_own(module):
+            own = (base for base in definition.__mro__ if _own(base.__module__))
+            parts = [part for base in own for part in list(vars(base).values())]
+            for part in parts:
+                if issubclass(type(part), type) and _own(part.__module__):
+                    self.add(part)
+        for function in code_facts.functions_of(parts):
+            module = _own(function.__globals__.get("__name__", ""))
+            if module is not None and vars(module) is function.__globals__:
                 self.add(module)
                 self.of_code(function.__code__)
 
@@ -140,20 +135,21 @@ class Uses:
                 found.notes.update(
                     by_reference.note_of(name, one) for one in by_reference.names_in(module)
                 )
-                there = {(name, one): vars(module)[one] for one in self.names & vars(module).keys()}
-                found.values.update(_told(there))
+                for one in self.names & vars(module).keys():
+                    found.values.update(_told((name, one), vars(module)[one]))
             elif edited(name):
                 found.notes.add(_EDITED.format(name))
             else:
                 found.imports.add((name, here.again[name]))
                 found.values.update(_set_in(module, name, "", self.names))
-        functions = (one for one in self._reached.values() if isinstance(one, types.FunctionType))
-        under = (((one.__module__, one.__qualname__), one) for one in functions)
-        found.values.update(_told({key: one for key, one in under if value_of(key) is one}))
+        for function in self._reached.values():
+            if isinstance(function, types.FunctionType):
+                key = function.__module__, function.__qualname__
+                found.values.update(_told(key, function) if value_of(key) is function else {})
         classes = (one for one in self._reached.values() if isinstance(one, type))
         for base in dict.fromkeys(base for cls in classes for base in cls.__mro__):
             name, path = base.__module__, base.__qualname__
-            if not _is_of_own(base):
+            if not _own(name):
                 methods = by_reference.methods_in(base) if name != "__main__" else ()
                 found.notes.update(by_reference.note_of(name, f"{path}.{one}") for one in methods)
             elif _is_settable(base) and not edited(name):
@@ -168,9 +164,10 @@ def _is_imported(module: Any) -> bool:
     )
 
 
-def _is_of_own(cls: type) -> bool:
-    module = sys.modules.get(cls.__module__)
-    return isinstance(module, types.ModuleType) and is_own(module)
+def _own(name: str) -> types.ModuleType | None:
+    """The user's own module of a name, if it is one."""
+    module = sys.modules.get(name)
+    return module if isinstance(module, types.ModuleType) and is_own(module) else None
 
 
 def _is_settable(cls: type) -> bool:
@@ -178,54 +175,28 @@ def _is_settable(cls: type) -> bool:
     return type(cls) in (type, abc.ABCMeta) and value_of((cls.__module__, cls.__qualname__)) is cls
 
 
-def _inside(todo: list[Any]) -> Iterator[types.FunctionType]:
-    """The functions that functions, methods, properties or decorators' results are made of."""
-    seen = set[int]()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if type(one) is types.FunctionType:
-            yield one
-            closure = map(code_facts.content, one.__closure__ or ())
-            todo += (each for each in closure if isinstance(each, _FUNCTIONS))
-        kind = type(one)
-        if kind in (property, staticmethod, classmethod, functools.cached_property) or isinstance(
-            one, _FUNCTIONS
-        ):
-            names = "__func__", "__wrapped__", "fget", "fset", "fdel", "func"
-            todo += (each for name in names if (each := getattr(one, name, None)) is not None)
-
-
 def _set_in(holder: Any, module: str, prefix: str, names: set[str]) -> Iterator[tuple[Key, object]]:
     """What is to be set in a module of the user's own, or in a class there (`prefix`)."""
     for name, value in list(vars(holder).items()):
-        key = module, prefix + name
-        if name[:2] == "__" or name == "_abc_impl":
+        key, part = (module, prefix + name), rebuild.function_in(value)
+        is_code = issubclass(type(part), _DEFINITIONS)
+        is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
+        if name[:2] == "__" or name == "_abc_impl" or (is_descriptor and not is_code):
             continue
         if rebuild.is_in_place(*key, value):
-            told = Told(*rebuild.called(rebuild.function_in(value)))
-            if told.wrapped:  # maybe only here
+            if (told := Told(*rebuild.called(part))).wrapped:  # maybe only here
                 yield key, told
-            continue
-        if isinstance(holder, type) and hasattr(type(value), "__get__"):
-            part = rebuild.function_in(value)
-            if not issubclass(type(part), code_facts.CODE):  # a descriptor
-                continue
-            is_set = code_facts.is_the_notebooks(part) or _is_elsewhere(part, name in names)
-        elif issubclass(type(value), _DEFINITIONS):
-            is_set = code_facts.is_the_notebooks(value) or _is_elsewhere(value, name in names)
-        else:
-            is_set = name in names or _is_short(value)
-        if is_set:
+        elif is_code:
+            if code_facts.is_the_notebooks(part) or (name in names and _is_elsewhere(part)):
+                yield key, value
+        elif name in names or _is_short(value):
             yield key, value
 
 
-def _is_elsewhere(definition: Any, is_named: bool) -> bool:
-    """Whether it is another's, which a module has under a name, or one that a function has made."""
-    if not is_named or not isinstance(definition, type | types.FunctionType):
-        return is_named
+def _is_elsewhere(definition: Any) -> bool:
+    """Whether it is another's, or a function has made it; ranks' module makes its own others."""
+    if not isinstance(definition, type | types.FunctionType):
+        return True
     return code_facts.is_found_by_name(definition) or "<locals>" in definition.__qualname__
 
 
@@ -270,27 +241,17 @@ def note_of(key: Key, value: object) -> str:
     return _AS_IMPORTED.format(*key)
 
 
-def _told(found: dict[Key, object]) -> dict[Key, object]:
-    """How those are called that may be others on ranks."""
-    return {
-        key: Told(*rebuild.called(value))
-        for key, value in found.items()
-        if _is_called_otherwise(key, value)
-    }
-
-
-def _is_called_otherwise(key: Key, value: Any) -> bool:
-    """Whether a function or a class of a library has another name than there, or is wrapped, as
-    after `F.relu = F.silu`. The library may have made it so itself, which ranks can tell."""
-    root = key[0].partition(".")[0]
+def _told(key: Key, value: Any) -> dict[Key, object]:
+    """How a function or a class of a library is called that has another name than there, or is
+    wrapped, as after `F.relu = F.silu`: the library may have made it so itself, which ranks can
+    tell. Nothing of others."""
+    root, named = key[0].partition(".")[0], (key[1].rpartition(".")[2], 0)
     if root in sys.stdlib_module_names or not issubclass(type(value), _NAMED):
-        return False
-    if rebuild.called(value) == (key[1].rpartition(".")[2], 0) or code_facts.is_the_notebooks(
-        value
-    ):
-        return False
+        return {}
+    if rebuild.called(value) == named or code_facts.is_the_notebooks(value):
+        return {}
     made_in = {str(getattr(value, "__module__", None))}
     for one in rebuild.unwrapped(value):
         made_in.add(str(getattr(one, "__globals__", {}).get("__name__", root)))
-    known = {root, "builtins", "functools", "None"}  # not by another's import
-    return {name.partition(".")[0] for name in made_in} <= known
+    is_its = {name.partition(".")[0] for name in made_in} <= {root, "builtins", "functools", "None"}
+    return {key: Told(*rebuild.called(value))} if is_its else {}  # not by another's import
