@@ -263,10 +263,12 @@ class _Needs:
 
     def _packed(self, live: Live) -> Packed:
         sent = self._scope.sent
-        values = self._roots if self._plan else {**self._roots, ARGUMENTS: self._args}
+        values = {**self._roots, ARGUMENTS: self._args}
         if sent is None:
             return pickler.pack(values, live)
         assert isinstance(live, LiveUnits)
+        if self._plan:  # a cell has no arguments, and may lack nothing
+            del values[ARGUMENTS]
         sent.awaits(self._names.later.keys() - self._values.keys() - self._names.binds)
         return sent.pack(values, live, self._scope.remote)
 
