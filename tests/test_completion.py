@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from xla_nb import completion
-from xla_nb.magics import _spawn_parser
+from xla_nb import completion, live_questions
+from xla_nb.magics import _parser
 from xla_nb.rank.introspection import Completions
 from xla_nb.run.options import OPTIONS, SETTINGS
 
@@ -51,36 +51,42 @@ def test_all_settings_are_offered(offered):
 
 
 def test_where_a_value_is_free_nothing_is_offered():
-    assert completion._flags(_spawn_parser(), "%%xla_spawn --timeout ", "") == ()
-    assert completion._flags(_spawn_parser(), "%%xla_spawn --keep-going ", "")
+    parser = _parser("%%xla_spawn")
+    assert completion._flags(parser, "%%xla_spawn --timeout ", "") == ()
+    assert completion._flags(parser, "%%xla_spawn --keep-going ", "")
 
 
 # ---------------------------------------------------------------- what ranks offer
 
 
-def replied(code, fragment="", *names, of_object=True, own=(), after=""):
-    """What a kernel replies at the end of a cell whose ranks offer these, as the texts of the cell;
-    it has `own` itself."""
+@pytest.fixture
+def replied(monkeypatch):
+    def replied(code, fragment="", *names, of_object=True, own=()):
+        """What a kernel replies at the end of a cell whose ranks offer these, as the texts of the
+        cell; it has `own` itself."""
 
-    def before(code, cursor):
-        return {"matches": list(own), "cursor_start": cursor - len(fragment)}
+        def before(code, cursor):
+            return {"matches": list(own), "cursor_start": cursor - len(fragment)}
 
-    offered = Completions(fragment, names, of_object)
-    reply = completion._completed(before, {}, lambda *_: offered, code + after, len(code))
-    return [code[: reply["cursor_start"]] + text for text in reply["matches"]]
+        offered = Completions(fragment, names, of_object)
+        monkeypatch.setattr(live_questions, "completions", lambda *_: offered)
+        reply = completion._completed(before, {}, lambda top: "ranks", code, len(code))
+        return [code[: reply["cursor_start"]] + text for text in reply["matches"]]
+
+    return replied
 
 
-def test_attributes_that_ranks_know_come_instead_of_the_notebooks():
+def test_attributes_that_ranks_know_come_instead_of_the_notebooks(replied):
     cell = "%%xla\nmodel.we"
     assert replied(cell, "we", "weight", own=["welcome"]) == ["%%xla\nmodel.weight"]
 
 
-def test_names_of_ranks_stand_beside_the_notebooks():
+def test_names_of_ranks_stand_beside_the_notebooks(replied):
     found = replied("%%xla\nmod", "mod", "models", of_object=False, own=["model", "models"])
     assert found == ["%%xla\nmodels", "%%xla\nmodel"]
 
 
-def test_where_ranks_offer_nothing_the_notebooks_are_offered():
+def test_where_ranks_offer_nothing_the_notebooks_are_offered(replied):
     assert replied("%%xla\nmodel.up", "up", own=["upper"]) == ["%%xla\nmodel.upper"]
 
 
@@ -93,17 +99,14 @@ def test_where_ranks_offer_nothing_the_notebooks_are_offered():
         ("x = model.we", None, None),
     ],
 )
-def test_ranks_are_asked_inside_their_cells_only(code, top, before):
+def test_ranks_are_asked_inside_their_cells_only(monkeypatch, code, top, before):
     asked = []
-
-    def ranks_offer(*told):
-        asked.append(told)
-
-    completion._completed(lambda *_: {}, {}, ranks_offer, code + "\nbelow", len(code))
+    monkeypatch.setattr(live_questions, "completions", lambda *told: asked.append(told))
+    completion._completed(lambda *_: {}, {}, str, code + "\nbelow", len(code))
     assert asked == ([(top, before)] if top else [])
 
 
 def test_without_a_kernel_nothing_is_changed():
     shell = SimpleNamespace()
-    completion.turn_on(shell, {}, lambda *_: None, lambda *_: None)
+    completion.turn_on(shell, {}, lambda top: None)
     completion.turn_off(shell)

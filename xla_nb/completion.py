@@ -9,30 +9,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xla_nb.rank.introspection import Completions
+from xla_nb import live_questions
+from xla_nb.program.build import RANK_NAMES
+from xla_nb.run.group import Group
 from xla_nb.run.options import LIMITS, OPTIONS, SETTINGS
 
-#: What ranks have at the end of a cell's text, by the line of its %%xla.
-RanksOffer = Callable[[str, str], Completions | None]
-#: Text on the object that an expression leads to in a cell with this line at its top, "" if there
-#: is none; None where the name is the notebook's. The last argument asks for its source.
-Explain = Callable[[str, str, bool], str | None]
+#: The ranks of a %%xla line; None where it is not finished, or there are none.
+GroupOf = Callable[[str], Group | None]
 _LIVE = re.compile(r"%%xla(\s|$)")
 
 
-def turn_on(
-    shell: Any,
-    parsers: Mapping[str, argparse.ArgumentParser],
-    ranks_offer: RanksOffer,
-    explain: Explain,
-) -> None:
+def turn_on(shell: Any, parsers: Mapping[str, argparse.ArgumentParser], group_of: GroupOf) -> None:
     """Have the shell's kernel, if it has one, ask here first, once; `parsers`: those of magics with
     options, by magic."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or "do_complete" in vars(kernel):
         return
-    kernel.do_complete = functools.partial(_completed, kernel.do_complete, parsers, ranks_offer)
-    kernel.do_inspect = functools.partial(_inspected, kernel.do_inspect, explain)
+    kernel.do_complete = functools.partial(_completed, kernel.do_complete, parsers, group_of)
+    kernel.do_inspect = functools.partial(_inspected, kernel.do_inspect, group_of)
 
 
 def turn_off(shell: Any) -> None:
@@ -44,7 +38,7 @@ def turn_off(shell: Any) -> None:
 def _completed(
     before: Callable[[str, int], dict[str, Any]],
     parsers: Mapping[str, argparse.ArgumentParser],
-    ranks_offer: RanksOffer,
+    group_of: GroupOf,
     code: str,
     cursor: int | None,
 ) -> dict[str, Any]:
@@ -57,7 +51,9 @@ def _completed(
     if words:
         return _reply(words, symbol, cursor)
     top = _top_of(code[:cursor])
-    offered = ranks_offer(top, code[:cursor].partition(f"{top}\n")[2]) if top else None
+    group = group_of(top) if top else None
+    text = code[:cursor].partition(f"{top}\n")[2]
+    offered = live_questions.completions(group, text) if group else None
     if offered is not None and offered.matches and offered.of_object:
         return _reply(offered.matches, offered.fragment, cursor)
     own = before(code, cursor)
@@ -105,14 +101,21 @@ def _top_of(before: str) -> str:
 
 
 def _inspected(
-    before: Callable[..., Any], explain: Explain, code: str, cursor: int, level: int = 0, *rest: Any
+    before: Callable[..., Any],
+    group_of: GroupOf,
+    code: str,
+    cursor: int,
+    level: int = 0,
+    *rest: Any,
 ) -> Any:
     """What the kernel replies of the object at the cursor: the ranks', where the name is theirs."""
     from IPython.utils.tokenutil import token_at_cursor
 
-    top = _top_of(code[:cursor])
-    text = explain(top, token_at_cursor(code, cursor), level > 0) if top else None
-    if text is None:
+    top, expression = _top_of(code[:cursor]), token_at_cursor(code, cursor)
+    group = group_of(top) if top else None
+    if group is None or expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
         return before(code, cursor, level, *rest)
+    within = live_questions.TOOLTIP
+    text = live_questions.about(group, expression, source=level > 0, within=within)
     data = {"text/plain": text} if text else {}
     return {"status": "ok", "data": data, "metadata": {}, "found": bool(text)}

@@ -31,7 +31,6 @@ from xla_nb.program.build import RANK_NAMES, Cell, Program, Scope, build, build_
 from xla_nb.program.cell_text import CALL, UNREADABLE, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.split import functions
-from xla_nb.rank.introspection import Completions
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
@@ -46,12 +45,15 @@ from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, meant, ranks, several, shortened, size
 
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
-_ARGS = re.compile(r"""--args(?:\s+|=)(?:"[^"]*"|'[^']*'|\S+)""")
+#: A word of a line, as a shell reads it.
+_WORD = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])+"""
+_ARGS, _ENV = re.compile(rf"--args(?:\s+|=){_WORD}"), re.compile(rf"(--env(?:\s+|=))({_WORD})")
+_NO_FRAME = 10**6  # frames up: beyond all of them, so that names are the notebook's alone
 
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics; start to warm the fork server, and the panel where there is one."""
-    shell.register_magics(XlaMagics(shell), LiveMagics(shell))
+    shell.register_magics(XlaMagics(shell))
     transformer = _magics(shell).transformed
     if transformer not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(transformer)
@@ -59,7 +61,7 @@ def load(shell: InteractiveShell) -> None:
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
-    completion.turn_on(shell, _parsers(), offered, explained)
+    completion.turn_on(shell, _parsers(), _group_of)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch
@@ -98,17 +100,52 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}. `{self.prog}?` lists the options.")
 
 
-def _parser(prog: str, names: Iterable[str]) -> Parser:
-    """A parser of these options of a launch; their values are checked later, with the settings."""
+_MAYBE, _SWITCH, _GROUP = {"nargs": "?"}, {"action": "store_true"}, {"default": DEFAULT}
+_NAME = {"name": {**_MAYBE, **_GROUP}}
+_OUT = {"-o": {"dest": "out"}}
+#: The options of a launch that each magic has, and its own arguments, as argparse takes them. Of
+#: its own switches a line has one.
+_LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
+    "%xla_start": (live.OF_GROUP, {"--idle": {}, "--name": _GROUP}),
+    "%%xla": (live.OF_CELL, {"ranks": _MAYBE, **_OUT, "--group": _GROUP}),
+    "%xla_restart": ((), {**_NAME, "--replay": _SWITCH}),
+    "%xla_shutdown": ((), _NAME),
+    "%xla_ranks": ((), _NAME),
+    "%xla_vars": (
+        (),
+        {
+            "names": {"nargs": "*"},
+            "--group": _GROUP,
+            **dict.fromkeys(("--compute", "--watch", "--unwatch"), _SWITCH),
+        },
+    ),
+    "%%xla_spawn": (OPTIONS, {"entry": _MAYBE, "--args": {"default": "()"}, **_OUT}),
+    "%xla_topology": (
+        ("n", "on", "hosts", "slices", "wait", "simulate"),
+        {"--accelerator": {}, "--dry-run": _SWITCH},
+    ),
+}
+
+
+def _parser(prog: str) -> Parser:
+    """That of a magic; the options' values are checked later, with the settings."""
+    names, own = _LINES[prog]
     made = Parser(prog=prog, add_help=False, allow_abbrev=False)
     for option in map(OPTIONS.__getitem__, names):
         if not option.metavar:
             made.add_argument(option.flag, dest=option.name, action="store_true", default=None)
-        elif option.name == "env":
-            made.add_argument(option.flag, action="append")
         else:
-            made.add_argument(option.flag, dest=option.name)
+            action = "append" if option.name == "env" else "store"
+            made.add_argument(option.flag, dest=option.name, action=action)
+    either = made.add_mutually_exclusive_group()
+    for name, told in own.items():
+        (either if told is _SWITCH else made).add_argument(name, **told)
     return made
+
+
+@functools.cache  # a cell should not wait for it
+def _parsers() -> dict[str, Parser]:
+    return {prog: _parser(prog) for prog in _LINES}
 
 
 def _parsed(prog: str, line: str) -> dict[str, Any]:
@@ -148,71 +185,17 @@ def _without_value(word: str) -> str:
 
 def _without_values(line: str) -> str:
     """A line of %%xla_spawn without the values of --env: as a comment it is part of the cell's
-    source, which goes to disk. Raises ValueError where a quote is not closed."""
-    words = shlex.split(line, comments=True) if "--env" in line else []
-    shown = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before == "--env":
-            shown.append(_without_value(word))
-        elif word.startswith("--env="):
-            shown.append(f"--env={_without_value(word.removeprefix('--env='))}")
-        else:
-            shown.append(shlex.quote(word))
-    return " ".join(shown).replace("\n", " ") if words else line
+    source, which goes to disk."""
+    return _ENV.sub(lambda found: found[1] + _without_value(found[2].strip("\"'")), line)
 
 
-def _expanded(notebook: Notebook, line: str) -> str:
-    """The line of the cell magic that calls this, or is about to run, with `{N}` and `$N` filled in
-    as IPython does, but for --args: an expression has braces of its own."""
-    depth, frame = -1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_name != "run_cell_magic":
-        depth, frame = depth + 1, frame.f_back
-    depth += frame.f_back is not None
-    expand: Any = notebook.shell.var_expand
+def _filled(notebook: Notebook, line: str) -> str:
+    """A line with `{N}` and `$N` filled in as IPython does, but for --args: an expression has
+    braces of its own."""
     found = _ARGS.search(line)
-    if found is None:
-        return str(expand(line, depth + 1))
-    head, tail = line[: found.start()], line[found.end() :]
-    return f"{expand(head, depth + 1)}{found[0]}{expand(tail, depth + 1)}"
-
-
-def _spawn_parser() -> Parser:
-    made = _parser("%%xla_spawn", OPTIONS)
-    made.add_argument("entry", nargs="?")
-    made.add_argument("--args", default="()")
-    made.add_argument("-o", "--out")
-    return made
-
-
-def _topology_parser() -> Parser:
-    made = _parser("%xla_topology", ("n", "on", "hosts", "slices", "wait", "simulate"))
-    made.add_argument("--accelerator")
-    made.add_argument("--dry-run", action="store_true")
-    return made
-
-
-@functools.cache
-def _parsers() -> dict[str, Parser]:
-    """Those of the magics with options, by magic."""
-    named = [_restart_parser(), _shutdown_parser(), _shutdown_parser("%xla_ranks")]
-    live = [_start_parser(), _cell_parser(), *named, _vars_parser()]
-    return {one.prog: one for one in (*live, _spawn_parser(), _topology_parser())}
-
-
-def offered(line: str, before: str) -> Completions | None:
-    """What ranks offer in a cell with this line at its top, up to the cursor."""
-    group = _group_of(line)
-    return None if group is None else live_questions.completions(group, before)
-
-
-def explained(line: str, expression: str, source: bool) -> str | None:
-    """What ranks tell of an object in a cell with this line at its top, "" if nothing; None where
-    the name is the notebook's."""
-    group = _group_of(line)
-    if group is None or expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
-        return None
-    within = live_questions.TOOLTIP
-    return live_questions.about(group, expression, source=source, within=within) or ""
+    head, args, tail = line.partition(found[0]) if found else (line, "", "")
+    expand: Any = functools.partial(notebook.shell.var_expand, depth=_NO_FRAME)
+    return f"{expand(head)}{args}{expand(tail)}"
 
 
 def _group_of(line: str) -> Group | None:
@@ -221,44 +204,6 @@ def _group_of(line: str) -> Group | None:
         return live.of(_parsed("%%xla", line.partition("%%xla")[2])["group"])
     except XlaNbError:
         return None
-
-
-@functools.cache  # a cell should not wait for it
-def _cell_parser() -> Parser:
-    made = _parser("%%xla", live.OF_CELL)
-    made.add_argument("ranks", nargs="?")
-    made.add_argument("-o", "--out")
-    made.add_argument("--group", default=DEFAULT)
-    return made
-
-
-def _start_parser() -> Parser:
-    made = _parser("%xla_start", live.OF_GROUP)
-    made.add_argument("--idle")
-    made.add_argument("--name", default=DEFAULT)
-    return made
-
-
-def _restart_parser() -> Parser:
-    made = _shutdown_parser("%xla_restart")
-    made.add_argument("--replay", action="store_true")
-    return made
-
-
-def _shutdown_parser(prog: str = "%xla_shutdown") -> Parser:
-    made = _parser(prog, ())
-    made.add_argument("name", nargs="?", default=DEFAULT)
-    return made
-
-
-def _vars_parser() -> Parser:
-    made = _parser("%xla_vars", ())
-    made.add_argument("names", nargs="*")
-    made.add_argument("--group", default=DEFAULT)
-    either = made.add_mutually_exclusive_group()
-    for flag in ("--compute", "--watch", "--unwatch"):
-        either.add_argument(flag, action="store_true")
-    return made
 
 
 def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
@@ -274,18 +219,12 @@ def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
     return new
 
 
-def _only_on_ranks(cell: Cell, name: str, line: int) -> str:
-    return (
-        f"{cell.label}, line {line}: `{name}` exists on ranks only, and the top level of a cell "
-        "with a function runs in the notebook. Make it the function's parameter. Nothing was run."
-    )
-
-
 # ---------------------------------------------------------------- magics for runs
 
 
-class _NotebookMagics(Magics):
-    """Magics that know their notebook."""
+@magics_class
+class XlaMagics(Magics):
+    """The magics of one notebook."""
 
     shell: InteractiveShell
 
@@ -296,11 +235,6 @@ class _NotebookMagics(Magics):
     def _options(self, words: dict[str, Any]) -> Options:
         """What a line and the settings say, all checked."""
         return run_options.options(words, self.notebook.settings, flags=True)
-
-
-@magics_class
-class XlaMagics(_NotebookMagics):
-    """The magics of xla_nb."""
 
     @no_var_expand
     @cell_magic
@@ -333,14 +267,17 @@ class XlaMagics(_NotebookMagics):
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        if self.calls_function(line, cell):  # a program calls the magic, not IPython
-            return self._execute(line, cell)
-        options, entry, _, launched, begun = self._launch(line, cell)
+        words, options, begun = self._read(line)
+        launched = self.notebook.cell(_without_values(line), cell)
         tree = parse(launched)
-        if entry or functions(tree):
-            for ranks_only in self._ranks_only(tree).items():
-                raise ProgramError(_only_on_ranks(launched, *ranks_only))
-            return self._execute(line, cell)
+        if words["entry"] or functions(tree):
+            for name, number in self._ranks_only(tree).items():
+                raise ProgramError(
+                    f"{launched.label}, line {number}: `{name}` exists on ranks only, and the top "
+                    "level of a cell with a function runs in the notebook. Make it the function's "
+                    "parameter. Nothing was run."
+                )
+            return self._execute(line, cell)  # a program calls the magic, not IPython
         name = f"xla_nb_cell_{self.notebook.number}"
         program = self.notebook.program(lambda scope: build(launched, scope, name=name))
 
@@ -380,37 +317,29 @@ class XlaMagics(_NotebookMagics):
         if top_level is not None and top_level.launches:
             print("%%xla_spawn launched nothing more: the cell itself has launched.")
             return None
-        options, entry, arguments, launched, begun = self._launch(line, body, cell)
+        words, options, begun = self._read(line)
+        arguments = self._arguments(words["args"])
+        launched = cell or self.notebook.cell(_without_values(line), body)
         name = f"xla_nb_cell_{self.notebook.number}"
 
         def made(scope: Scope) -> Program:
-            return build_entry(launched, scope, entry=entry, args=arguments, name=name)
+            return build_entry(launched, scope, entry=words["entry"], args=arguments, name=name)
 
         return api.run(self.notebook.program(made), options, self.notebook.resolve, begun)
 
-    def _launch(
-        self, line: str, body: str, cell: Cell | None = None
-    ) -> tuple[Options, str | None, tuple[object, ...], Cell, Callable[[Run], None]]:
-        """What a launched cell's line says: the options, the function's name, its arguments, the
-        cell as it is shown, and what is to be done once it has been launched."""
-        filled = _expanded(self.notebook, line)
-        words = _parsed("%%xla_spawn", filled)
-        entry, expression, begun = words.pop("entry"), words.pop("args"), self._begun(words)
-        options = self._options(words)
-        arguments = self._arguments(expression or "")
-        shown = _without_values(filled if "--env" in filled else line)
-        return options, entry, arguments, cell or self.notebook.cell(shown, body), begun
-
-    def _begun(self, words: dict[str, Any]) -> Callable[[Run], None]:
-        """What binds a launched Run to the variable of `-o`, which is taken from the words."""
-        out = words.pop("out")
-        name = None if out is None else run_options.variable("-o", out or "")
+    def _read(
+        self, line: str, magic: str = "%%xla_spawn"
+    ) -> tuple[dict[str, Any], Options, Callable[[Run], None]]:
+        """What the line of a cell says: its words, the options, and what binds the Run to the
+        variable of `-o`."""
+        words = _parsed(magic, _filled(self.notebook, line))
+        name = None if words["out"] is None else run_options.variable("-o", words["out"])
 
         def begun(run: Run) -> None:
             if name:
                 self.shell.user_ns[name] = run
 
-        return begun
+        return words, self._options(words), begun
 
     def transformed(self, lines: list[str]) -> list[str]:
         """Make an ordinary cell of a launched one with a function, which is called at its end.
@@ -429,7 +358,7 @@ class XlaMagics(_NotebookMagics):
         try:
             words = _parsed("%%xla_spawn", re.sub(r"{[^{}]*}", "…", line))
             if not re.search(r"[{$]", line):  # else they are known once these are filled in
-                self._options({name: words[name] for name in OPTIONS})
+                self._options(words)
             f"{line}{body}".encode()  # as Python does
             source = self.shell.transform_cell(plain_line_ends(body))  # type: ignore[no-untyped-call]
             tree = ast.parse(source)
@@ -458,11 +387,9 @@ class XlaMagics(_NotebookMagics):
 
     def _top_level(self, line: str) -> TopLevel:
         with contextlib.suppress(UsageError):  # which is told when the function is called
-            words = _parsed("%%xla_spawn", _expanded(self.notebook, line))
-            begun = self._begun(words)
-            return TopLevel(
-                {n: v for n, v in words.items() if n in OPTIONS and v is not None}, begun
-            )
+            words, _, begun = self._read(line)
+            given = {n: words[n] for n in OPTIONS if words[n] is not None}
+            return TopLevel(given, begun)
         return TopLevel({})
 
     def after_cell(self, _result: object = None) -> None:
@@ -620,13 +547,7 @@ class XlaMagics(_NotebookMagics):
             )
         return value
 
-
-# ---------------------------------------------------------------- magics for live ranks
-
-
-@magics_class
-class LiveMagics(_NotebookMagics):
-    """The magics for live ranks."""
+    # ------------------------------------------------------------ live ranks
 
     @no_var_expand
     @cell_magic
@@ -648,15 +569,12 @@ class LiveMagics(_NotebookMagics):
 
         The other options are those of %%xla_spawn. Returns a Run.
         """
-        filled = _expanded(self.notebook, line)
-        words = _parsed("%%xla", filled)
-        chosen, out, name = words.pop("ranks"), words.pop("out"), words.pop("group")
+        words, options, begun = self._read(line, "%%xla")
+        chosen, name = words["ranks"], words["group"]
         if question := _QUESTION.fullmatch(cell):
             self._explain(live.of(name), question[1], question[2])
             return None
-        out = None if out is None else run_options.variable("-o", out)
         members = None if chosen is None else run_options.numbers("RANKS", chosen)
-        options = self._options(words)
         launched = self.notebook.cell(line, cell, "%%xla")
         is_there = live.is_there(name) or name != DEFAULT
         group = live.of(name) if is_there else None
@@ -665,10 +583,6 @@ class LiveMagics(_NotebookMagics):
             group = live.start(self._options({}))
             self._tell("Started", group)
             return group
-
-        def begun(run: Run) -> None:
-            if out:
-                self.shell.user_ns[out] = run
 
         return live.run_cell(group or started, launched, options, members, begun)
 
