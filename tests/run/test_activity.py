@@ -25,7 +25,7 @@ class Looked:
     def look(self, now, written=0, rank=RANK, **figures):
         self.track.add(sample(now, **figures))
         self.track.watch(rank, written, now, stopped=False)
-        return self.track.standing(rank, None, now)
+        return self.track.status(rank, None, now, {})
 
 
 def waiting(since, operation="all_reduce", missing=(1,)):
@@ -102,31 +102,31 @@ def test_without_a_sample_its_files_tell():
     track = Track()
     track.watch(RANK, 0, 0.0, stopped=False)
     track.watch(RANK, 0, 50.0, stopped=False)
-    assert track.standing(RANK, None, 50.0).quiet == 50.0
+    assert track.status(RANK, None, 50.0, {}).quiet == 50.0
     track.watch(RANK, 9, 60.0, stopped=False)
-    assert track.standing(RANK, None, 60.0).quiet == 0.0
+    assert track.status(RANK, None, 60.0, {}).quiet == 0.0
 
 
 # ---------------------------------------------------------------- what it does
 
 
 def test_how_long_it_has_waited_is_of_its_own_clock():
-    standing = Looked().look(100.0, **waiting(70.0))
-    assert standing.lasting == 30.0
-    assert (standing.operation, standing.missing) == ("all_reduce", (1,))
-    assert standing.in_collective
-    assert not standing.waits_for_lock
+    status = Looked().look(100.0, **waiting(70.0))
+    assert status.lasting == 30.0
+    assert (status.operation, status.missing) == ("all_reduce", (1,))
+    assert status.in_collective
+    assert not status.waits_for_lock
 
 
 def test_a_wait_goes_on_while_no_sample_comes():
     looked = Looked(**waiting(-30.0))
-    assert looked.track.standing(RANK, 7, 100.0).lasting == 130.0
+    assert looked.track.status(RANK, 7, 100.0, {}).lasting == 130.0
 
 
 def test_a_wait_for_the_lock_is_no_collective():
-    standing = Looked().look(100.0, **waiting(70.0, LOCK))
-    assert standing.waits_for_lock
-    assert not standing.in_collective
+    status = Looked().look(100.0, **waiting(70.0, LOCK))
+    assert status.waits_for_lock
+    assert not status.in_collective
 
 
 @pytest.mark.parametrize(("cpu", "computes"), [(0.02, False), (0.1, False), (0.3, True)])
@@ -134,9 +134,9 @@ def test_a_rank_computes_that_used_a_fifth_of_a_cpu_lately(cpu, computes):
     looked = Looked(cpu=500.0)  # of long ago
     looked.look(60.0, cpu=500.0)
     looked.look(66.0, cpu=500.0 + 6 * cpu)
-    standing = looked.look(72.0, cpu=500.0 + 12 * cpu)
-    assert standing.computes is computes
-    assert standing.cpu == pytest.approx(cpu)
+    status = looked.look(72.0, cpu=500.0 + 12 * cpu)
+    assert status.computes is computes
+    assert status.cpu == pytest.approx(cpu)
 
 
 def test_its_share_of_a_cpu_is_not_known_at_once():
@@ -147,5 +147,5 @@ def test_a_rank_whose_samples_stop_is_unheard():
     looked = Looked()
     assert not looked.look(5.0).unheard
     looked.track.watch(RANK, 0, 100.0, stopped=False)  # the same sample again
-    assert looked.track.standing(RANK, None, 100.0).unheard
-    assert not looked.track.standing(RANK, 7, 100.0).unheard  # it is stopped
+    assert looked.track.status(RANK, None, 100.0, {}).unheard
+    assert not looked.track.status(RANK, 7, 100.0, {}).unheard  # it is stopped

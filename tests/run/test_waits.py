@@ -6,7 +6,7 @@ import pytest
 
 from xla_nb.messages.events import StackGroup
 from xla_nb.record.sample import INPUT, LOCK
-from xla_nb.run.activity import Standing
+from xla_nb.run.activity import RankStatus
 from xla_nb.run.waits import call_at, groups, lasting, verdict, why_over
 
 FIVE = 300.0  # seconds
@@ -19,7 +19,7 @@ def line(number, cell=3):
 
 def at(rank, number=9, call="queue.get", quiet=FIVE, **more):
     """A rank in Python."""
-    return Standing(rank, quiet=quiet, place=line(number), call=call, **more)
+    return RankStatus(rank, quiet=quiet, place=line(number), call=call, **more)
 
 
 def computing(rank, number=9, cpu=0.98, **more):
@@ -31,7 +31,7 @@ def compiling(rank, number=4, lasting=FIVE, **more):
 
 
 def reduces(rank, *missing, number=6, lasting=FIVE, quiet=FIVE, operation="all_reduce sum f32[2]"):
-    return Standing(
+    return RankStatus(
         rank,
         quiet=quiet,
         lasting=lasting,
@@ -47,7 +47,7 @@ def locks(rank, *holder, number=7, **more):
 
 
 def ended(rank, phase="finished"):
-    return Standing(rank, phase=phase)
+    return RankStatus(rank, phase=phase)
 
 
 def stopped(rank, pid=123, **more):
@@ -67,7 +67,7 @@ CASES = {
         "which is in `queue.get` at line 9",
     ),
     "in another cell": (
-        [reduces(0, 1), Standing(1, quiet=FIVE, place=line(9, cell=2), call="queue.get")],
+        [reduces(0, 1), RankStatus(1, quiet=FIVE, place=line(9, cell=2), call="queue.get")],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which is in "
         "`queue.get` at Cell In[2], line 9",
     ),
@@ -102,7 +102,7 @@ CASES = {
         "is not responding, probably blocked in native code, last seen at line 9",
     ),
     "the one sends its result": (
-        [reduces(0, 1), Standing(1, quiet=FIVE, returned=True)],
+        [reduces(0, 1), RankStatus(1, quiet=FIVE, returned=True)],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which is "
         "sending its result",
     ),
@@ -153,11 +153,11 @@ CASES = {
         "`queue.get` at line 6",
     ),
     "outside of cells": (
-        [Standing(0, quiet=FIVE)],
+        [RankStatus(0, quiet=FIVE)],
         "No progress for 5 min: rank 0 is at an unknown line",
     ),
     "joining": (
-        [Standing(0, "starting", FIVE, FIVE), Standing(1, "starting", FIVE, FIVE)],
+        [RankStatus(0, "starting", FIVE, FIVE), RankStatus(1, "starting", FIVE, FIVE)],
         "No progress for 5 min: ranks 0, 1 have been joining the runtime for 5 min",
     ),
     "stopped": (
@@ -181,7 +181,7 @@ CASES = {
         "rank 0 has waited 4 s in all_reduce at Cell In[3], line 6 for rank 1",
     ),
     "stopped while it waited": (
-        [at(0, quiet=1.0), Standing(1, pid=5, activity="waiting", operation=LOCK, missing=(0,))],
+        [at(0, quiet=1.0), RankStatus(1, pid=5, activity="waiting", operation=LOCK, missing=(0,))],
         "Rank 1 is stopped (SIGSTOP; pid 5): continue it with `kill -CONT 5`, or stop the run",
     ),
     "the lock of one that returned": (
@@ -232,13 +232,13 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_verdict_says_what_is_known(case):
-    standings, sentence = CASES[case]
-    assert verdict(standings, AFTER) == sentence
+    statuses, sentence = CASES[case]
+    assert verdict(statuses, AFTER) == sentence
 
 
 def test_without_a_clock_only_what_is_certain_is_told():
-    standings = [reduces(0, 1), at(1), stopped(2)]
-    assert verdict(standings, 0) == (
+    statuses = [reduces(0, 1), at(1), stopped(2)]
+    assert verdict(statuses, 0) == (
         "Rank 2 is stopped (SIGSTOP; pid 123): continue it with `kill -CONT 123`, or stop the run"
     )
 
@@ -251,8 +251,8 @@ def test_a_stopped_job_is_told():
 
 
 def test_a_short_wait_is_not_in_the_verdict():
-    standings = [reduces(0, 1, lasting=3.0, quiet=3.0), at(1, quiet=3.0), at(2)]
-    assert verdict(standings, AFTER) == (
+    statuses = [reduces(0, 1, lasting=3.0, quiet=3.0), at(1, quiet=3.0), at(2)]
+    assert verdict(statuses, AFTER) == (
         "No progress for 5 min: rank 2 is in `queue.get` at Cell In[3], line 9"
     )
 
@@ -327,15 +327,15 @@ def placed(groups):
     return [(group.ranks, group.place) for group in groups]
 
 
-def answers(standings):
+def answers(statuses):
     return {
-        one.rank: StackGroup((one.rank,), one.place, f"stack of {one.place}") for one in standings
+        one.rank: StackGroup((one.rank,), one.place, f"stack of {one.place}") for one in statuses
     }
 
 
 def test_the_one_that_waits_for_nobody_comes_first():
-    standings = [reduces(0, 1), at(1)]
-    found = groups(standings, answers(standings))
+    statuses = [reduces(0, 1), at(1)]
+    found = groups(statuses, answers(statuses))
     assert placed(found) == [((1,), line(9)), ((0,), line(6))]
     assert [group.note for group in found] == [
         "no progress for 5 min",
@@ -344,8 +344,8 @@ def test_the_one_that_waits_for_nobody_comes_first():
 
 
 def test_without_collectives_the_fewest_come_first():
-    standings = [at(0, 6), at(1, 6), at(2)]
-    assert placed(groups(standings, answers(standings))) == [((2,), line(9)), ((0, 1), line(6))]
+    statuses = [at(0, 6), at(1, 6), at(2)]
+    assert placed(groups(statuses, answers(statuses))) == [((2,), line(9)), ((0, 1), line(6))]
 
 
 def test_ranks_that_have_ended_are_in_no_group():
@@ -353,8 +353,8 @@ def test_ranks_that_have_ended_are_in_no_group():
 
 
 def test_ranks_with_other_times_are_one_group_with_the_shortest():
-    standings = [reduces(0, 2, lasting=400.0), reduces(1, 2)]
-    (group,) = groups(standings, answers(standings))
+    statuses = [reduces(0, 2, lasting=400.0), reduces(1, 2)]
+    (group,) = groups(statuses, answers(statuses))
     assert group.note == "waiting 5 min in all_reduce sum f32[2] for rank 2"
 
 
@@ -371,8 +371,8 @@ def test_a_rank_that_did_not_answer_says_so():
 
 
 def test_many_groups_are_all_there_but_only_some_with_their_stack():
-    standings = [at(rank, number=rank + 1) for rank in range(256)]
-    found = groups(standings, answers(standings))
+    statuses = [at(rank, number=rank + 1) for rank in range(256)]
+    found = groups(statuses, answers(statuses))
     assert sorted(rank for group in found for rank in group.ranks) == list(range(256))
     assert sum(bool(group.stack) for group in found) == 16
 

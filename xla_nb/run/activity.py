@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
-from types import MappingProxyType
 
 from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample
 from xla_nb.run.state import Phase, RankState
@@ -106,7 +105,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankStatus:
     """One rank at a moment. Times are in seconds until then.
 
     quiet      since its last progress
@@ -136,7 +135,7 @@ class Standing:
     returned: bool = False
 
     @classmethod
-    def of(cls, rank: RankState, sample: Sample | None, ended: Mapping[int, float]) -> Standing:
+    def of(cls, rank: RankState, sample: Sample | None, ended: Mapping[int, float]) -> RankStatus:
         """What its newest sample says; `ended`: when other ranks have, which may have come before
         that, or given the lock back."""
         if sample is None or rank.phase != "running":
@@ -296,17 +295,13 @@ class Track:
             self._progress = now
         self._mark, self._watched = mark, sample
 
-    def standing(
-        self,
-        rank: RankState,
-        pid: int | None,
-        now: float,
-        ended: Mapping[int, float] = MappingProxyType({}),
-    ) -> Standing:
+    def status(
+        self, rank: RankState, pid: int | None, now: float, ended: Mapping[int, float]
+    ) -> RankStatus:
         """As it was watched last. `pid`: of its process, if that is stopped; `ended`: when other
         ranks have."""
         sample, quiet = self._watched, max(0.0, now - self._progress)
-        one = Standing.of(rank, sample, ended)
+        one = RankStatus.of(rank, sample, ended)
         if sample is None or rank.phase != "running":
             return replace(one, quiet=quiet, lasting=quiet, pid=pid)
         age = now - self._heard

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import Sample
 from xla_nb.run import waits
-from xla_nb.run.activity import Standing, Window
+from xla_nb.run.activity import RankStatus, Window
 from xla_nb.run.stacks import Followed
 from xla_nb.run.state import RunState
 from xla_nb.run.waits import WAITED, line
@@ -166,8 +166,8 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
     """Who had waited longest for whom when the run was stopped, and where that one was."""
-    standings = [Standing.of(state.ranks[rank], sample, {}) for rank, sample in samples.items()]
-    if (found := waits.longest(standings, label, over=True)) is not None:
+    statuses = [RankStatus.of(state.ranks[rank], sample, {}) for rank, sample in samples.items()]
+    if (found := waits.longest(statuses, label, over=True)) is not None:
         yield found
 
 

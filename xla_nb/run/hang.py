@@ -15,7 +15,7 @@ from xla_nb.linux import is_stopped
 from xla_nb.messages import events
 from xla_nb.record.files import Record, partial
 from xla_nb.run import waits
-from xla_nb.run.activity import Standing, Tracks
+from xla_nb.run.activity import RankStatus, Tracks
 from xla_nb.run.stacks import Asked, Inquiry
 from xla_nb.run.state import ENDED, RankState
 
@@ -92,18 +92,18 @@ class HangWatch:
         return min(pause, max(_SOONEST, self._after / 5)) if self._after else pause
 
     def _look(self, now: float) -> None:
-        standings = self._standings(now)
-        gone = self._reported - self._reasons(standings, _NEAR) - self._kept(standings, now)
+        statuses = self._statuses(now)
+        gone = self._reported - self._reasons(statuses, _NEAR) - self._kept(statuses, now)
         if gone:
-            self._say_over(gone, standings)
-        news = self._reasons(standings) - self._reported
+            self._say_over(gone, statuses)
+        news = self._reasons(statuses) - self._reported
         if news and now - self._last >= self._gap(any(kind != "quiet" for kind, _ in news)):
             self._inquiry = Inquiry(self._run)
 
-    def _kept(self, standings: list[Standing], now: float) -> frozenset[_Reason]:
+    def _kept(self, statuses: list[RankStatus], now: float) -> frozenset[_Reason]:
         """Ranks that waited for the lock a moment ago: one that tries again and again may be seen
         between two attempts."""
-        running = [one for one in standings if one.phase not in ENDED]
+        running = [one for one in statuses if one.phase not in ENDED]
         self._waited.update((one.rank, now) for one in running if one.waits_for_lock)
         late = (
             one.rank for one in running if now - self._waited.get(one.rank, float("-inf")) < _AGAIN
@@ -118,39 +118,39 @@ class HangWatch:
         gap = min(_DISTANCE, (60 if certain else self._after) * 2.0**more)
         return max(0.0 if certain else self._after, gap if self._reports >= _FREELY else 0.0)
 
-    def _say_over(self, gone: frozenset[_Reason], standings: list[Standing]) -> None:
+    def _say_over(self, gone: frozenset[_Reason], statuses: list[RankStatus]) -> None:
         self._reported = frozenset()
         hang = self._run.state.hang
         if hang is None or hang.over:
             return
         before = sorted({rank for _, rank in gone if isinstance(rank, int)})
         stopped = [rank for kind, rank in gone if kind == "stopped" and isinstance(rank, int)]
-        why = waits.why_over(before, standings, stopped) if before else _JOB_RUNS
+        why = waits.why_over(before, statuses, stopped) if before else _JOB_RUNS
         self._run.take(events.HangOver(why=why))
 
     def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
-        standings = [_with_answer(one, answers.get(one.rank)) for one in self._standings(now)]
-        if not self._reasons(standings) - self._reported:
+        statuses = [_with_answer(one, answers.get(one.rank)) for one in self._statuses(now)]
+        if not self._reasons(statuses) - self._reported:
             return  # they have got on meanwhile
         # Ranks begin to wait one after the other: all of them are in one report.
-        found = self._reasons(standings, _NEAR)
+        found = self._reasons(statuses, _NEAR)
         self._reported, self._last = found, now
         self._reports += 1
-        told = waits.verdict(standings, _NEAR * self._after, self._stopped_jobs())
+        told = waits.verdict(statuses, _NEAR * self._after, self._stopped_jobs())
         self._run.take(
             events.HangReported(
                 verdict=told,
                 ranks=tuple(sorted({rank for _, rank in found if isinstance(rank, int)})),
-                groups=tuple(waits.groups(standings, answers)),
+                groups=tuple(waits.groups(statuses, answers)),
             )
         )
         if self._stops:
             self._run.stop(f"Stopped at a hang: {told}")  # its times are those of the stop
 
-    def _reasons(self, standings: list[Standing], share: float = 1.0) -> frozenset[_Reason]:
+    def _reasons(self, statuses: list[RankStatus], share: float = 1.0) -> frozenset[_Reason]:
         """What is wrong, one reason for a rank; ranks are quiet after this share of the time."""
-        by_rank = {one.rank: one for one in standings}
-        running = [one for one in standings if one.phase not in ENDED]
+        by_rank = {one.rank: one for one in statuses}
+        running = [one for one in statuses if one.phase not in ENDED]
         found: set[_Reason] = {
             ("job", name)
             for name, host in self._run.state.hosts.items()
@@ -170,12 +170,12 @@ class HangWatch:
                 found.add(("quiet", one.rank))
         return frozenset(found)
 
-    def _standings(self, now: float) -> list[Standing]:
+    def _statuses(self, now: float) -> list[RankStatus]:
         self._looked = now
         state, tracks = self._run.state, self._run.tracks
         stopped, several = state.stopped, len(state.hosts) > 1
         ended = {rank.rank: rank.ended for rank in state.ranks.values() if rank.ended is not None}
-        standings = []
+        statuses = []
         for rank in sorted(state.ranks.values(), key=lambda rank: rank.rank):
             pid = stopped.get(rank.rank)
             with tracks.lock:
@@ -184,9 +184,9 @@ class HangWatch:
                         tracks.look(rank, self._run.sample)
                     written = self._written(rank)
                     tracks[rank.rank].watch(rank, written, now, stopped=pid is not None)
-                one = tracks[rank.rank].standing(rank, pid, now, ended)
-            standings.append(replace(one, host=rank.host if several else ""))
-        return standings
+                one = tracks[rank.rank].status(rank, pid, now, ended)
+            statuses.append(replace(one, host=rank.host if several else ""))
+        return statuses
 
     def _written(self, rank: RankState) -> int:
         """Bytes of what a rank has written, reported, displayed and sent of its result."""
@@ -212,7 +212,7 @@ class HangWatch:
         ]
 
 
-def _with_answer(one: Standing, answer: events.StackGroup | None) -> Standing:
+def _with_answer(one: RankStatus, answer: events.StackGroup | None) -> RankStatus:
     """With the place and the call of its stack; a rank that answers is heard."""
     if answer is None or not answer.stack:
         return one

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from xla_nb import ansi, linux
 from xla_nb.messages.events import RankFailed
+from xla_nb.run.stacks import alike
 from xla_nb.run.state import RankState, RunState
 from xla_nb.wording import (
     cause_in_short,
@@ -389,11 +390,8 @@ def details(state: RunState) -> list[str]:
 
 
 def _stopped(stopped: list[RankState]) -> str:
-    by_place: dict[str, list[int]] = {}
-    for rank in stopped:
-        by_place.setdefault(_stopped_where(rank), []).append(rank.rank)
-    groups = [f"{ranks(numbers)}{where}" for where, numbers in by_place.items()]
-    return f"Stopped: {'; '.join(groups)}"
+    places = alike({rank.rank: _stopped_where(rank) for rank in stopped})
+    return f"Stopped: {'; '.join(f'{ranks(who)}{where}' for where, who in places.items())}"
 
 
 def _stopped_where(rank: RankState) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from xla_nb.messages.events import Concluded, StackGroup
-from xla_nb.record.sample import DATA, INPUT
-from xla_nb.run.activity import Standing
+from xla_nb.record.sample import DATA, INPUT, LOCK, Sample
+from xla_nb.run.activity import RankStatus
 from xla_nb.run.stacks import alike
 from xla_nb.run.state import ENDED
 from xla_nb.wording import in_one_line, listed, ranks, several, shortened
@@ -38,11 +38,11 @@ _LATE = {
 # ---------------------------------------------------------------- the longest wait
 
 
-def longest(standings: Iterable[Standing], cell: str, *, over: bool = False) -> Concluded | None:
+def longest(statuses: Iterable[RankStatus], cell: str, *, over: bool = False) -> Concluded | None:
     """Who has waited longest, for whom, and where that one is; None where nobody has for long.
     `cell`: the run's own, whose lines are named alone; `over`: it was so when the run stopped."""
-    by_rank = {one.rank: one for one in standings}
-    groups: dict[tuple[str, tuple[int, ...]], list[Standing]] = {}
+    by_rank = {one.rank: one for one in statuses}
+    groups: dict[tuple[str, tuple[int, ...]], list[RankStatus]] = {}
     for one in by_rank.values():
         missing = tuple(n for n in one.missing if n in by_rank and not _has_come(by_rank[n], one))
         asks = one.operation if one.waits_for_lock or one.operation == INPUT else ""
@@ -69,13 +69,13 @@ def longest(standings: Iterable[Standing], cell: str, *, over: bool = False) -> 
     return Concluded(kind=WAITED, sentence=told, ranks=missing, strength=most)
 
 
-def _has_come(other: Standing, waiting: Standing) -> bool:
+def _has_come(other: RankStatus, waiting: RankStatus) -> bool:
     """What is known of ranks is of different times: one that is in the same collective by now is
     waited for no more."""
     return other.operation == waiting.operation and waiting.in_collective
 
 
-def _late(one: Standing, waiting: Sequence[Standing], cell: str) -> str:
+def _late(one: RankStatus, waiting: Sequence[RankStatus], cell: str) -> str:
     """What one does that others wait for: `, at line 6`, `, which has returned`."""
     at = f" at {line(one.place, cell)}" if one.place else ""
     if (does := _LATE.get(one.phase) or _LATE.get(one.activity)) is not None:
@@ -102,11 +102,11 @@ def line(place: str, cell: str) -> str:
 # ---------------------------------------------------------------- the verdict on a hang
 
 
-def verdict(standings: Iterable[Standing], after: float, jobs: Iterable[str] = ()) -> str:
+def verdict(statuses: Iterable[RankStatus], after: float, jobs: Iterable[str] = ()) -> str:
     """The sentence, without a full stop. Ranks without progress for `after` seconds are hung (0:
     none is), and those that wait for a stopped process, or for the lock of a rank that has ended.
     `jobs`: pids of jobs that are stopped, with their hosts where there are several."""
-    known = {standing.rank: standing for standing in standings}
+    known = {status.rank: status for status in statuses}
     said = _Verdict(known, after or float("inf"))
     clauses = [
         f"the process that started the ranks is stopped (SIGSTOP; pid {job}): {_continue([job])}"
@@ -144,12 +144,12 @@ def _brief(sentence: str, places: Iterable[str]) -> str:
 class _Verdict:
     """Its clauses. A rank that one of them has told of is `_told`."""
 
-    def __init__(self, standings: Mapping[int, Standing], after: float) -> None:
-        self._all, self._after = standings, after
-        self._running = [one for one in standings.values() if one.phase not in ENDED]
+    def __init__(self, statuses: Mapping[int, RankStatus], after: float) -> None:
+        self._all, self._after = statuses, after
+        self._running = [one for one in statuses.values() if one.phase not in ENDED]
         self._told: set[int] = set()
 
-    def _tell(self, found: Sequence[Standing]) -> list[list[Standing]]:
+    def _tell(self, found: Sequence[RankStatus]) -> list[list[RankStatus]]:
         """Those that do the same together. They are told of by now."""
         self._told |= _numbers(found)
         return _grouped(found)
@@ -162,19 +162,18 @@ class _Verdict:
         """Those who wait for the lock, by the rank that holds it and by line."""
         waiting = [one for one in self._running if one.waits_for_lock and one.pid is None]
         for group in self._tell([one for one in waiting if self._is_due(one)]):
-            first, at = group[0], _at(group[0])
+            first = group[0]
             holder = self._all.get(first.missing[0]) if first.missing else None
-            been = f"{_who(group)} {_have(group)} waited {_long(group)} for"
-            if holder is None:
-                yield f"{been} `lock`{at}, and it is not known who holds it"
-            elif holder.rank == first.rank:
-                yield f"{been} `lock`{at}, which it holds itself"
-            else:
-                if holder.phase in ENDED:
-                    been = f"{_who(group)} {'waits' if len(group) == 1 else 'wait'} for"
-                does = "" if holder.rank in self._told else f" and {self._does([holder])}"
-                self._told.add(holder.rank)
-                yield f"rank {holder.rank} holds `lock`{does}; {been} it{at}"
+            if holder is None or holder.rank == first.rank:
+                yield f"{_clause(group)}{'' if holder else ', and it is not known who holds it'}"
+                continue
+            been = f"{_have(group)} waited {_long(group)}"
+            if holder.phase in ENDED:
+                been = "waits" if len(group) == 1 else "wait"
+            does = "" if holder.rank in self._told else f" and {self._does([holder])}"
+            self._told.add(holder.rank)
+            lock = f"rank {holder.rank} holds `lock`{does}"
+            yield f"{lock}; {_who(group)} {been} for it{_at(first)}"
 
     def collectives(self) -> Iterator[str]:
         """Those who wait in a collective, by operation, line and whom they wait for."""
@@ -183,7 +182,7 @@ class _Verdict:
         for group in self._tell(due):
             yield f"{_clause(group)}{self._whose(group[0])}"
 
-    def _whose(self, waiting: Standing) -> str:
+    def _whose(self, waiting: RankStatus) -> str:
         """What the ranks do that are waited for, where it has not been said."""
         missing = [self._all[rank] for rank in waiting.missing if rank in self._all]
         groups = self._tell([one for one in missing if one.rank not in self._told])
@@ -195,7 +194,7 @@ class _Verdict:
         more = [f"{len(each) - _MOST} more are in the report"] if each[_MOST:] else []
         return f" ({'; '.join([*each[:_MOST], *more])})"
 
-    def _does(self, group: Sequence[Standing]) -> str:
+    def _does(self, group: Sequence[RankStatus]) -> str:
         """What they do; of some that are not hung, also when they last got on."""
         quiet = min(one.quiet for one in group)
         lately = f" and last made progress {lasting(quiet)} ago" if quiet < self._after else ""
@@ -212,7 +211,7 @@ class _Verdict:
             clauses[0] = f"{lasting(min(one.quiet for one in found))}: {clauses[0]}"
         return clauses
 
-    def _is_due(self, waiting: Standing) -> bool:
+    def _is_due(self, waiting: RankStatus) -> bool:
         """It is hung, or what it waits for will not come by itself."""
         others = [self._all[rank] for rank in waiting.missing if rank in self._all]
         lost = waiting.waits_for_lock and any(one.phase in ENDED for one in others)
@@ -223,12 +222,12 @@ class _Verdict:
 # ---------------------------------------------------------------- what ranks do, in words
 
 
-def _clause(group: Sequence[Standing]) -> str:
+def _clause(group: Sequence[RankStatus]) -> str:
     """`rank 1 is in `queue.get` at Cell In[3], line 9`."""
     return f"{_who(group)} {_phrase(group)}"
 
 
-def _phrase(group: Sequence[Standing]) -> str:
+def _phrase(group: Sequence[RankStatus]) -> str:
     """What ranks do that do the same: `is in `queue.get` at Cell In[3], line 9`."""
     one, at, have = group[0], _at(group[0]), _have(group)
     if one.phase in ENDED:
@@ -243,7 +242,7 @@ def _phrase(group: Sequence[Standing]) -> str:
     if one.activity != "waiting":
         return f"{_are(group)} {_runs(group)}"
     if one.waits_for_lock:
-        what = f"for `lock`{at}{f', which {ranks(one.missing)} holds' if one.missing else ''}"
+        what = _for_lock(one.rank, one.missing, at)
     elif one.operation == INPUT:
         what = f"for an answer{at}"
     else:
@@ -252,7 +251,27 @@ def _phrase(group: Sequence[Standing]) -> str:
     return f"{have} waited {_long(group)} {what}"
 
 
-def _runs(group: Sequence[Standing]) -> str:
+def detail(rank: int, sample: Sample) -> str:
+    """What a rank does, beside its phase and its line: `in all_reduce, for rank 1`."""
+    if sample.returned:
+        return "sending its result"
+    if sample.operation == LOCK:
+        return _for_lock(rank, sample.missing)
+    if sample.operation == INPUT:
+        return "for an answer in the notebook"
+    if sample.operation == DATA:
+        return "for data"
+    late = f", for {ranks(sample.missing)}" if sample.missing else ""
+    return f"in {sample.operation}{late}" if sample.operation else ""
+
+
+def _for_lock(rank: int, missing: tuple[int, ...], at: str = "") -> str:
+    """`for `lock`, which rank 1 holds`, as far as that is known."""
+    whose = "it holds itself" if missing == (rank,) else f"{ranks(missing)} holds"
+    return f"for `lock`{at}{f', which {whose}' if missing else ''}"
+
+
+def _runs(group: Sequence[RankStatus]) -> str:
     one, at = group[0], _at(group[0])
     inside = f"in `{one.call}`" if one.call else ""
     if one.returned:
@@ -266,7 +285,7 @@ def _runs(group: Sequence[Standing]) -> str:
     return f"{inside}{at}".lstrip() or "at an unknown line"
 
 
-def _pids(group: Sequence[Standing]) -> list[str]:
+def _pids(group: Sequence[RankStatus]) -> list[str]:
     return list(dict.fromkeys(str(one.pid) for one in group))
 
 
@@ -284,49 +303,49 @@ def lasting(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def _operation(one: Standing) -> str:
+def _operation(one: RankStatus) -> str:
     """`all_reduce` of `all_reduce sum f32[2]`."""
     return in_one_line(one.operation.partition(" ")[0], _LONGEST)
 
 
-def _at(one: Standing) -> str:
+def _at(one: RankStatus) -> str:
     return f" at {one.place}" if one.place else ""
 
 
-def _who(group: Sequence[Standing]) -> str:
+def _who(group: Sequence[RankStatus]) -> str:
     return ranks(one.rank for one in group)
 
 
-def _are(group: Sequence[Standing]) -> str:
+def _are(group: Sequence[RankStatus]) -> str:
     return "is" if len(group) == 1 else "are"
 
 
-def _have(group: Sequence[Standing]) -> str:
+def _have(group: Sequence[RankStatus]) -> str:
     return "has" if len(group) == 1 else "have"
 
 
-def _spread(group: Sequence[Standing]) -> tuple[float, float]:
+def _spread(group: Sequence[RankStatus]) -> tuple[float, float]:
     """For how long they have done what they do: at least, at most."""
     each = [one.lasting for one in group]
     return min(each), max(each)
 
 
-def _long(group: Sequence[Standing]) -> str:
+def _long(group: Sequence[RankStatus]) -> str:
     return lasting(_spread(group)[0])
 
 
-def _numbers(group: Iterable[Standing]) -> set[int]:
+def _numbers(group: Iterable[RankStatus]) -> set[int]:
     return {one.rank for one in group}
 
 
-def _grouped(standings: Iterable[Standing]) -> list[list[Standing]]:
+def _grouped(statuses: Iterable[RankStatus]) -> list[list[RankStatus]]:
     """Those that do the same at the same place together."""
-    by_rank = {one.rank: one for one in standings}
+    by_rank = {one.rank: one for one in statuses}
     found = alike({rank: _kind(one) for rank, one in by_rank.items()})
     return [[by_rank[rank] for rank in numbers] for numbers in found.values()]
 
 
-def _kind(one: Standing) -> tuple[object, ...]:
+def _kind(one: RankStatus) -> tuple[object, ...]:
     """The same for all that are said to do the same, whatever their times are."""
     if one.pid is not None:
         return "stopped", one.host
@@ -363,10 +382,10 @@ def _module(file: str) -> str:
     return folder if stem == "__init__" and folder else stem
 
 
-def groups(standings: Iterable[Standing], answers: Mapping[int, StackGroup]) -> list[StackGroup]:
+def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) -> list[StackGroup]:
     """Where the running ranks are: those whose processes are stopped first, those that nobody waits
     with, then the fewest. Beyond some groups ranks are told without their stack."""
-    running = {one.rank: one for one in standings if one.phase not in ENDED}
+    running = {one.rank: one for one in statuses if one.phase not in ENDED}
     nothing = StackGroup((), "", "", "no answer")
     known = {
         rank: (_kind(one), replace(answers.get(rank, nothing), ranks=()))
@@ -387,7 +406,7 @@ def groups(standings: Iterable[Standing], answers: Mapping[int, StackGroup]) -> 
     return [*found[:_GROUPS], *(replace(group, stack="") for group in found[_GROUPS:])]
 
 
-def _note(group: Sequence[Standing]) -> str:
+def _note(group: Sequence[RankStatus]) -> str:
     """What they do there beside their stack; the collective as it is."""
     one = group[0]
     if one.in_collective and one.pid is None:
@@ -400,9 +419,9 @@ def _note(group: Sequence[Standing]) -> str:
     return f"no progress for {lasting(min(each.quiet for each in group))}"
 
 
-def why_over(before: Iterable[int], standings: Iterable[Standing], stopped: Iterable[int]) -> str:
+def why_over(before: Iterable[int], statuses: Iterable[RankStatus], stopped: Iterable[int]) -> str:
     """What has ended a hang of the ranks `before`; of these `stopped` were stopped."""
-    now = {one.rank: one for one in standings}
+    now = {one.rank: one for one in statuses}
     ended = [rank for rank in before if rank in now and now[rank].phase in ENDED]
     on = [rank for rank in before if rank not in ended]
     again = [rank for rank in on if rank in set(stopped)]

@@ -15,7 +15,7 @@ from xla_nb import ansi
 from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import INPUT, Activity
 from xla_nb.run import conclusions, state, waits
-from xla_nb.run.activity import Standing, Window, missing
+from xla_nb.run.activity import RankStatus, Window, missing
 from xla_nb.run.waits import lasting
 from xla_nb.views import facts
 from xla_nb.views.snapshot import Card, Diagnosis, Snapshot
@@ -161,19 +161,19 @@ def _wrong(snapshot: Snapshot) -> Diagnosis | None:
 def _waited_for(snapshot: Snapshot) -> Diagnosis | None:
     """Who has waited longest, for whom, and where that one is."""
     ended = {card.rank: card.since for card in snapshot.cards if card.phase in _OVER and card.since}
-    found = waits.longest([_standing(card, ended) for card in snapshot.cards], snapshot.cell)
+    found = waits.longest([_status(card, ended) for card in snapshot.cards], snapshot.cell)
     if found is None:
         return None
     return Diagnosis(waits.capital(found.sentence), "warning", found.ranks)
 
 
-def _standing(card: Card, ended: Mapping[int, float]) -> Standing:
+def _status(card: Card, ended: Mapping[int, float]) -> RankStatus:
     """What its row says, which lasts longer than its newest sample."""
     if card.phase in _OVER or card.phase == "starting":
         phase = "finished" if card.phase == "early" else card.phase
-        return Standing(card.rank, cast(state.Phase, phase), place=card.place)
+        return RankStatus(card.rank, cast(state.Phase, phase), place=card.place)
     own = card.sample
-    return Standing(
+    return RankStatus(
         card.rank,
         lasting=max(0.0, own.at - own.since),  # both by the clock of its own host
         activity=cast(Activity, card.phase),

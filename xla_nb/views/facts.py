@@ -20,6 +20,7 @@ from xla_nb.messages.events import Concluded
 from xla_nb.run.activity import KINDS, Slot
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH, Trouble
+from xla_nb.run.stacks import alike
 from xla_nb.views.saved import style
 from xla_nb.views.snapshot import (
     Bar,
@@ -48,9 +49,9 @@ class State:
 def state(snapshot: Snapshot) -> State:
     if snapshot.ok is None:
         word = "stopping" if snapshot.stopping else "running"
-        level = snapshot.diagnosis.level if snapshot.diagnosis else "calm"
-        if level == "calm" and snapshot.live is not None and snapshot.live.is_idle:
+        if snapshot.is_calm and snapshot.live is not None and snapshot.live.is_idle:
             return State(style.PHASES["idle"].glyph, "idle", style.PHASES["idle"].colour)
+        level = snapshot.diagnosis.level if snapshot.diagnosis else "calm"
         colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
         return State("●", word, colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
@@ -71,9 +72,8 @@ def title(snapshot: Snapshot) -> str:
 def gap(snapshot: Snapshot) -> str:
     """What stands between the title and the small print: the time belongs to `4 ranks finished`,
     not to whatever an error says last, nor to what some ranks do by now."""
-    calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
     live = snapshot.live
-    runs = snapshot.ok is None and calm and live is not None and live.since is not None
+    runs = snapshot.ok is None and snapshot.is_calm and live is not None and live.since is not None
     plain = snapshot.ok and live is None and snapshot.conclusion is None
     return " " if runs or plain else " · "
 
@@ -113,11 +113,10 @@ def took_of(cell: RanCell) -> str:
 
 def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
     """`for 12 s`, of what the title says; which ranks, and how many cells they have run."""
-    calm = snapshot.diagnosis is None or snapshot.diagnosis.level == "calm"
     parts = []
     if snapshot.ok is not None:
         parts.append(f"alive for {took(snapshot.elapsed)}")
-    elif live.since is not None and calm:
+    elif live.since is not None and snapshot.is_calm:
         parts.append(f"for {took(max(0.0, snapshot.now - live.since))}")
     parts.append(cells(live))
     if snapshot.ok is None and live.idle is not None:
@@ -309,13 +308,12 @@ def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
     told = {rank for trouble in snapshot.troubles for rank in trouble.ranks}
     if snapshot.ok is not False:
         return []
-    doing: dict[str, list[int]] = {}
-    for card in sorted(snapshot.cards, key=lambda card: card.rank):
+    doing: dict[int, str] = {}
+    for card in snapshot.cards:
         if card.rank not in told and card.phase != "early":  # which the title has told
             at = f" at {card.place}" if card.place and card.phase != "finished" else ""
-            more = f": {card.detail}" if card.detail else ""
-            doing.setdefault(f"{card.phase}{at}{more}", []).append(card.rank)
-    return [(wording.ranks(ranks), what) for what, ranks in doing.items()]
+            doing[card.rank] = f"{card.phase}{at}{f': {card.detail}' if card.detail else ''}"
+    return [(wording.ranks(ranks), what) for what, ranks in alike(doing).items()]
 
 
 def _number(

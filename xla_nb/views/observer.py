@@ -18,9 +18,9 @@ from xla_nb.errors import XlaNbError
 from xla_nb.messages import events
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
-from xla_nb.record.sample import DATA, INPUT, LOCK, Loop, Sample
+from xla_nb.record.sample import INPUT, Loop, Sample
 from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends
-from xla_nb.run import sentences
+from xla_nb.run import sentences, waits
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, ProgramState, RankState, RunState
 from xla_nb.views import facts
@@ -399,20 +399,7 @@ def _is_of_before(sample: Sample, began: float) -> bool:
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "died":
         return sentences.death_in_short(state, rank)
-    if rank.phase == "running" and sample is not None and sample.returned:
-        return "sending its result"
-    if rank.phase == "running" and sample is not None and sample.operation:
-        if sample.operation == LOCK:
-            whose = f"{wording.ranks(sample.missing)} holds" if sample.missing else ""
-            whose = "it holds itself" if sample.missing == (rank.rank,) else whose
-            return f"for `lock`, which {whose}" if whose else "for `lock`"
-        if sample.operation == INPUT:
-            return "for an answer in the notebook"
-        if sample.operation == DATA:
-            return "for data"
-        late = f", for {wording.ranks(sample.missing)}" if sample.missing else ""
-        return f"in {sample.operation}{late}"
-    return ""
+    return waits.detail(rank.rank, sample) if rank.phase == "running" and sample else ""
 
 
 def _hang(state: RunState) -> events.HangReported | None:

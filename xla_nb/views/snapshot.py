@@ -216,6 +216,11 @@ class Snapshot:
     returned: tuple[Returned, ...] = ()
     live: Live | None = None
 
+    @property
+    def is_calm(self) -> bool:
+        """Nothing is amiss, as far as is known."""
+        return self.diagnosis is None or self.diagnosis.level == "calm"
+
 
 def hosts_in_short(snapshot: Snapshot) -> str:
     """The host's name, or `4 hosts, 1 lost`."""
