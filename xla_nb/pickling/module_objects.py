@@ -19,9 +19,8 @@ import sys
 import time
 import types
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -31,26 +30,24 @@ from xla_nb.pickling.rebuild import Call
 #: Packages whose objects have the state of the process.
 OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
 _NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0], "__main__", "__mp_main__"}
-_CONTAINERS = {*code_facts.CONTAINERS, bytearray}
+#: Types of Python's own whose objects are not told apart by what they hold.
+_CHANGEABLE = {
+    *(*code_facts.CONTAINERS, bytearray, object),
+    *(types.MappingProxyType, contextvars.ContextVar),
+}
 #: What a new interpreter has of mutable objects; an IPython and others put more into `sys`.
 _OF_SYS = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where an object is: `name` has a dot where a class of the module holds it. `alone`: ranks
-    take it as importing the module makes it."""
+#: A module's name, and a name in it ("CFG", or "Settings.values" of a class).
+Key: TypeAlias = tuple[str, str]
 
-    module: str
-    name: str
+
+class Place(NamedTuple):
+    """Where an object is. `alone`: ranks take it as importing the module makes it."""
+
+    key: Key
     alone: bool
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.module, self.name
 
 
 class _Imported(NamedTuple):
@@ -171,7 +168,7 @@ class Modules:
         namespace: Any = obj if type(obj) is dict else {}
         name = namespace.get("__name__")
         if isinstance(name, str) and code_facts.is_modules(namespace, name):
-            return Place(name, "__dict__", alone=True)
+            return Place((name, "__dict__"), alone=True)
         return next(self._places(obj), None)
 
     def _places(self, obj: object) -> Iterator[Place]:
@@ -182,43 +179,43 @@ class Modules:
                 continue
             for attribute, value in _attributes(name, module):
                 if value is obj and _makes(module, name, attribute):
-                    yield Place(name, attribute, name.partition(".")[0] in OF_THE_PROCESS)
+                    yield Place((name, attribute), name.partition(".")[0] in OF_THE_PROCESS)
 
 
 class Content:
     """Stands in a pickle for the call that gives a module's object what the notebook's holds."""
 
-    def __init__(self, place: Place, obj: Any) -> None:
-        self._where, self._obj = place.key, obj
+    def __init__(self, key: Key, obj: Any) -> None:
+        self._key, self._obj = key, obj
 
     def __reduce__(self) -> Any:
         obj, base = self._obj, code_facts.container(type(self._obj))
         if base is None:
             state = object.__reduce_ex__(obj, 2)[2]
-            return rebuild.refill_instance, (*self._where, obj, state)
+            return rebuild.refill_instance, (*self._key, obj, state)
         own = rebuild.fill_instance, obj.__getstate__()
         content = *code_facts.held_by_container(base, obj), *own
-        return rebuild.refill_container, (*self._where, obj, base, content)
+        return rebuild.refill_container, (*self._key, obj, base, content)
 
 
 def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
     """How an object that a module holds is sent: what gives the module's own, and what has that
     hold what this one does, so that all who have it see it. One that says itself how it is pickled
     is sent like any other, and put into the module; one that cannot be pickled is compared."""
-    kind, where = type(obj), place.key
-    own = Call(rebuild.held_by_module, (*where, kind.__name__))
+    kind, key = type(obj), place.key
+    own = Call(rebuild.held_by_module, (*key, kind.__name__))
     if place.alone or code_facts.is_without_state(obj):
         return own, None
     if (base := code_facts.container(kind)) is not None:
         arguments = code_facts.arguments_of_container(base, obj)
-        made = Call(rebuild.module_object, (*where, base, kind, *arguments))
-        return made, Content(place, obj)
+        made = Call(rebuild.module_object, (*key, base, kind, *arguments))
+        return made, Content(key, obj)
     if code_facts.is_refillable(kind):
-        return Call(rebuild.module_object, (*where, object, kind)), Content(place, obj)
+        return Call(rebuild.module_object, (*key, object, kind)), Content(key, obj)
     says_itself = not code_facts.is_plain(kind) or hasattr(kind, "__getnewargs__")
     if says_itself or kind in builtin_types.REDUCERS:
-        return None, Call(rebuild.put_back, (*where, obj))
-    return own, Call(rebuild.compare, (*where, (kind.__name__, 0)))
+        return None, Call(rebuild.put_back, (*key, obj))
+    return own, Call(rebuild.compare, (*key, (kind.__name__, 0)))
 
 
 def is_own(module: types.ModuleType) -> bool:
@@ -302,24 +299,21 @@ def _bound(name: str, written: int) -> frozenset[str] | None:
 def _has_identity(obj: object) -> bool:
     """Whether it matters which of several equal objects this is: not for constants."""
     kind: Any = type(obj)
-    if kind in _CONTAINERS or kind in (object, types.MappingProxyType, contextvars.ContextVar):
+    if kind in _CHANGEABLE:
         return True
     if isinstance(obj, tuple | frozenset):
         return not code_facts.is_ready(obj)  # not made of constants alone
-    if kind.__module__ in ("builtins", "typing"):
+    if kind.__module__ in ("builtins", "typing") or isinstance(obj, code_facts.CODE):
         return False
     root = kind.__module__.partition(".")[0]
-    if isinstance(obj, code_facts.CODE):
-        return False
     if root not in OF_THE_PROCESS and code_facts.is_made_here(kind):
         return False
-    tensor = getattr(sys.modules.get("torch"), "Tensor", ())
-    return kind.__hash__ is object.__hash__ or isinstance(obj, tensor) or not _has_hash(obj)
-
-
-def _has_hash(obj: object) -> bool:
+    if issubclass(kind, getattr(sys.modules.get("torch"), "Tensor", ())):
+        return True
+    if kind.__hash__ is object.__hash__:
+        return True
     try:
         hash(obj)
     except Exception:  # of a table, which says so itself
-        return False
-    return True
+        return True
+    return False

@@ -24,8 +24,7 @@ from xla_nb.pickling import by_reference, code_facts, module_objects, rebuild
 from xla_nb.pickling.module_objects import is_own
 from xla_nb.pickling.rebuild import EMPTY, Call
 
-#: A module's name, and a name in it ("CFG", or "Settings.values" of a class).
-Key: TypeAlias = tuple[str, str]
+Key: TypeAlias = module_objects.Key
 #: One of the user's own modules by its name, and how often it was imported again.
 Import: TypeAlias = tuple[str, int]
 
@@ -206,7 +205,7 @@ def _is_short(value: object) -> bool:
 
 
 def value_of(key: Key) -> object:
-    """What a module has under a name, or a class of it itself; remake.EMPTY if that is gone."""
+    """What a module has under a name, or a class of it itself; EMPTY if that is gone."""
     found: object = sys.modules.get(key[0])
     for name in key[1].split("."):
         found = vars(found).get(name, EMPTY) if hasattr(found, "__dict__") else EMPTY

@@ -43,9 +43,6 @@ _STACK = 512 << 20  # bytes, of which as much is used as a chain is long
 _DEPTH = 100_000
 _MOVE = ", and use `.to({})` inside the function"
 
-_AS_IMPORTED = (
-    "`{}` is on ranks as `import {}` makes it: what it holds in the notebook cannot be sent"
-)
 _COPY = (
     "a view with gaps is a copy on ranks: what is written to it does not reach the array that it "
     "is a part of"
@@ -326,8 +323,8 @@ class LivePickler(Pickler):
         if made and fill and self._reduce_by_type(obj) is not NotImplemented:
             made, fill = None, Call(rebuild.put_back, (*place.key, obj))
         if fill is not None:
-            name, note = str(place), _AS_IMPORTED.format(place, place.module)
-            self._live.optional.append((name, fill, note))
+            name = ".".join(place.key)
+            self._live.optional.append((name, fill, own_modules.note_of(place.key, obj)))
             as_imported = Call(rebuild.held_by_module, (*place.key, type(obj).__name__))
             self._instead[name] = [(name, obj, as_imported)]
         return [made] if made is not None else None
