@@ -7,6 +7,8 @@ import sys
 import traceback
 
 import pytest
+from IPython.core.autocall import ExitAutocall
+from IPython.core.interactiveshell import _modified_open
 
 from tests.support.notebook_double import importable_folder, opened, shipped
 from xla_nb.errors import ShippingError
@@ -250,3 +252,12 @@ def test_a_notebook_may_ask_whether_it_has_a_file(notebook):
 def test_a_front_ends_name_of_the_notebook_is_a_value(notebook):
     notebook.run("__vsc_ipynb_file__ = '/home/me/a.ipynb'")
     assert notebook.launch("def f(i): return __vsc_ipynb_file__") == "/home/me/a.ipynb"
+
+
+def test_ipythons_own_builtins_are_pythons_on_ranks(notebook):
+    notebook.values.update(open=_modified_open, exit=ExitAutocall())
+    program = notebook.build(
+        "def f(rank):\n    if rank: exit(1)\n    with open('/dev/null') as file: return file.read()"
+    )
+    assert shipped(program) == {"f"}
+    assert notebook.rank(program) == ""

@@ -7,9 +7,11 @@ needs in turn. Only a launched cell without a function travels as source, which 
 from __future__ import annotations
 
 import builtins
+import types
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from xla_nb.errors import ShippingError
 from xla_nb.live_ranks.sent import Sent
@@ -201,11 +203,20 @@ class _Needs:
         for code in self._names.code:
             self._text.of_code(code)
             self._text.names.update(code_facts.in_commands(code))
-        own = {n for n in _BUILTINS if self._values.get(n) is not getattr(builtins, n, None)}
-        self._known = _BUILTINS - (own & self._values.keys()) | _MODULE_NAMES | scope.remote
+        own = {name for name in _BUILTINS & self._values.keys() if self._is_own(name)}
+        self._known = _BUILTINS - own | _MODULE_NAMES | scope.remote
         if plan or scope.sent:  # each program of live ranks gets them, a call too
             self._known |= RANK_NAMES
         self._roots = {**called, **self._read(), **self._changeable()}
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the notebook has something of its own under the name of a builtin. Of IPython's
+        `open` and `exit` ranks have Python's."""
+        held: Any = self._values[name]
+        is_function = type(held) is types.FunctionType
+        made_in = held.__globals__.get("__name__") if is_function else type(held).__module__
+        is_ipythons = str(made_in).partition(".")[0] == "IPython"
+        return held is not getattr(builtins, name, None) and not is_ipythons
 
     def _read(self) -> dict[str, object]:
         """What the cell reads of the notebook's."""
