@@ -65,7 +65,7 @@ def main(rank):
     ),
 )
 def test_a_first_batch_that_takes_long_is_no_reason_to_say_that_ranks_wait_for_data(watched, loop):
-    seconds = "2.5 if index == 0 else 0.0"  # as workers start, or a library is imported
+    seconds = "1.5 if index == 0 else 0.0"  # as workers start, or a library is imported
     cell = LOADER.format(items=40, seconds=seconds, work=0.1, loop=loop)
     sentences, _, _, text = watched(cell)
     assert not [one for one in sentences if "for data" in one]

@@ -90,7 +90,7 @@ def test_what_a_first_wait_takes_beyond_a_start_is_counted(watch, clock):
             return 1
 
         def __getitem__(self, index):
-            clock.take(10.0)
+            clock.take(13.0)
             return torch.ones(2)
 
     list(DataLoader(Late()))
@@ -113,7 +113,7 @@ def test_a_loader_that_reads_another_one_is_counted_whole_and_once(watch, clock,
             return batch
 
     list(DataLoader(Outer()))
-    assert watch.seconds == 9.0
+    assert watch.seconds == 7.0
 
 
 def test_the_queue_of_a_device_is_counted(watch, clock):

@@ -30,7 +30,7 @@ _WAITS = (
 
 
 #: Seconds of the first waits that are not counted.
-_START = 5.0
+_START = 8.0
 
 
 class _Waits(Stopwatch):
