@@ -278,6 +278,11 @@ class XlaMagics(Magics):
                     "parameter. Nothing was run."
                 )
             return self._execute(line, cell)  # a program calls the magic, not IPython
+        if self._arguments(words["args"]):
+            raise UsageError(
+                f"{launched.label} has no function that takes --args. Define one, or use the "
+                "notebook's names in the cell."
+            )
         name = f"xla_nb_cell_{self.notebook.number}"
         program = self.notebook.program(lambda scope: build(launched, scope, name=name))
 
