@@ -16,12 +16,15 @@ from xla_nb.program.cell_text import Cell, parsed
 def repeated(
     cells: Iterable[Cell], names: Collection[str], values: Iterable[object]
 ) -> tuple[str, ...]:
-    """The loaded modules that ranks import before values are made: those that cells `import a.b`,
-    which may register something, and those for which source has `names`, inside packages among the
-    `values` that it uses. What importing changes, the notebook's values have already."""
-    plain = set[str]().union(*(_plain(cell.source) for cell in cells))
-    inside = (one.__name__ for one in code_facts.submodules(names, values))
-    return tuple(sorted(name for name in plain.union(inside) if name in sys.modules))
+    """The loaded modules that ranks import before values are made: those that cells `import a.b`
+    and none reads, which register something, and those for which source has `names`, inside
+    packages among the `values` that it uses. What importing changes, the notebook's values have
+    already."""
+    texts = [cell.source for cell in cells]
+    plain = set[str]().union(*map(_plain, texts))
+    read = set[str]().union(*map(_read, texts)) if plain else set[str]()
+    inside = {one.__name__ for one in code_facts.submodules(names, values)}
+    return tuple(sorted(name for name in (plain - read) | inside if name in sys.modules))
 
 
 @functools.lru_cache(maxsize=512)
@@ -30,6 +33,19 @@ def _plain(source: str) -> frozenset[str]:
     imports = (one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import))
     aliases = (alias for one in imports for alias in one.names)
     return frozenset(one.name for one in aliases if "." in one.name and not one.asname)
+
+
+@functools.lru_cache(maxsize=512)
+def _read(source: str) -> frozenset[str]:
+    """What a cell reads as `a.b`, and what that begins with."""
+    found = {ast.unparse(one) for one in ast.walk(parsed(Cell("", source))) if _is_path(one)}
+    return frozenset(found)
+
+
+def _is_path(node: ast.AST) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
 
 
 def imported_as(value: Any) -> str:
