@@ -543,3 +543,23 @@ def test_a_constant_that_a_closure_reads_is_sent_without_what_holds_the_closure(
     notebook.run("RATE = 2")
     assert notebook.cell("t.n += 1; t.step(), t.n") == (2, 2)
     assert notebook.sent == {"RATE"}
+
+
+def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(notebook):
+    notebook.run(
+        """
+        import decimal, numpy, pathlib
+        class Options(dict): pass
+        here = pathlib.Path("x")
+        class Trainer:
+            def __init__(self):
+                self.options, self.draw = Options(), numpy.random.default_rng(0)
+                self.path, self.n = here, 0
+        one, two = Trainer(), Trainer()
+        """
+    )
+    assert notebook.cell("one.n += 1; one.n") == 1
+    assert notebook.cell("two.n += 1; one.n, two.n") == (1, 1)
+    notebook.run("two.n = 5")
+    assert notebook.cell("one.n, two.n") == (1, 5)
+    assert (notebook.sent, notebook.notes) == ({"two"}, ())

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import collections
 import datetime
+import decimal
 import enum
+import fractions
 import logging
+import pathlib
+import re
 import sys
 import types
+import uuid
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts
@@ -22,6 +28,13 @@ _FIXED: set[type] = {
     *(*code_facts.PLAIN, types.FunctionType, types.ModuleType, types.BuiltinFunctionType),
     *(types.GenericAlias, types.MappingProxyType, Call, range, slice),
     *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time, datetime.timezone),
+}
+#: Python's own that cannot be changed.
+_VALUES = pathlib.PurePath, re.Pattern, decimal.Decimal, fractions.Fraction, uuid.UUID, tzinfo
+#: Types, also Cython's, of functions and methods that go by their names: `dict.__setitem__`.
+_BY_NAME = {
+    *("wrapper_descriptor", "method_descriptor", "classmethod_descriptor"),
+    *("cython_function_or_method", "fused_cython_function"),
 }
 #: Of libraries: that they are the same object, nobody can tell.
 _CONSTANTS = {
@@ -53,7 +66,8 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
     for key, (number, obj) in memo.items():
         kind = type(obj)
         if kind not in kinds:
-            kinds[kind] = issubclass(kind, (type, enum.Enum, logging.Logger, *fixed))
+            kinds[kind] = issubclass(kind, (type, enum.Enum, logging.Logger, *_VALUES, *fixed))
+            kinds[kind] |= kind.__name__ in _BY_NAME
         if not kinds[kind] and not code_facts.is_ready(obj):
             found[key] = number
     return found
