@@ -15,7 +15,6 @@ import types
 import uuid
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import tzinfo
 from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts
@@ -27,10 +26,13 @@ Links: TypeAlias = frozenset[tuple[Hashable, Any, Hashable]]
 _FIXED: set[type] = {
     *(*code_facts.PLAIN, types.FunctionType, types.ModuleType, types.BuiltinFunctionType),
     *(types.GenericAlias, types.MappingProxyType, Call, range, slice),
-    *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time, datetime.timezone),
+    *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time),
 }
 #: Python's own that cannot be changed.
-_VALUES = pathlib.PurePath, re.Pattern, decimal.Decimal, fractions.Fraction, uuid.UUID, tzinfo
+_VALUES = (
+    *(pathlib.PurePath, re.Pattern, decimal.Decimal, fractions.Fraction, uuid.UUID),
+    datetime.tzinfo,
+)
 #: Types, also Cython's, of functions and methods that go by their names: `dict.__setitem__`.
 _BY_NAME = {
     *("wrapper_descriptor", "method_descriptor", "classmethod_descriptor"),

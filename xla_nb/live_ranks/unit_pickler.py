@@ -97,10 +97,9 @@ class LiveUnits(Live):
         return self._by_token(cls, super()._class, definition_table.refill_class)
 
     def _function(self, function: types.FunctionType) -> Any:
+        # What such a one shares cannot be put into a function that ranks have already.
         if function.__closure__ or isinstance(self._globals_of(function), dict):
-            return super()._function(
-                function
-            )  # what it shares cannot be put into one that is there
+            return super()._function(function)
         return self._by_token(function, super()._function, definition_table.refill_function)
 
     def _subclass(self, cls: type) -> None:

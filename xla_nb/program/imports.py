@@ -38,8 +38,8 @@ def _plain(source: str) -> frozenset[str]:
 @functools.lru_cache(maxsize=512)
 def _read(source: str) -> frozenset[str]:
     """What a cell reads as `a.b`, and what that begins with."""
-    found = {ast.unparse(one) for one in ast.walk(parsed(Cell("", source))) if _is_path(one)}
-    return frozenset(found)
+    parts = ast.walk(parsed(Cell("", source)))
+    return frozenset(ast.unparse(one) for one in parts if _is_path(one))
 
 
 def _is_path(node: ast.AST) -> bool:

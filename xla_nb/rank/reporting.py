@@ -240,8 +240,8 @@ class Book:
 
     def compute(self) -> None:
         """Have what waits for a step marker computed, in one graph: none may come."""
-        rows = [list(row.figures.values()) for row in self._unsynced]
-        if lazy := [value for values in rows for value in values if _is_lazy(value)]:
+        values = (value for row in self._unsynced for value in row.figures.values())
+        if lazy := list(filter(_is_lazy, values)):
             sys.modules["torch_xla.core.xla_model"].unlazy(lazy)
 
     def _position(self, step: float | None, names: Iterable[str]) -> float:

@@ -374,9 +374,8 @@ def details(state: RunState) -> list[str]:
     for one in troubles(state):
         who = ranks(one.ranks)
         if one.kind == DIED or not one.text:
-            if (
-                one.text or not one.first or one.ranks[1:]
-            ):  # else the headline is all there is to say
+            # Of the first to fail, alone and without a text, the headline says all there is.
+            if one.text or not one.first or one.ranks[1:]:
                 paragraphs.append(f"{who}: {one.title}\n{one.text}".rstrip())
             continue
         paragraphs.append(f"{who}:\n{one.text}")

@@ -74,7 +74,7 @@ def last_values(series: Series) -> dict[int, float]:
     """The last value of each rank that has one: of those in progress at a step that all have, or
     ranks would differ by the step that they are at."""
     lasts = facts.last_values(series)
-    if len(series.lines) <= LINED:
+    if len(series.lines) <= LINED or not series.going:
         return lasts
     placed = _placed(series.lines)
     end = _end(placed, series.going)
