@@ -548,13 +548,18 @@ def test_a_constant_that_a_closure_reads_is_sent_without_what_holds_the_closure(
 def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(notebook):
     notebook.run(
         """
-        import decimal, numpy, pathlib
+        import configparser, functools, numpy, pandas, pathlib, torch
         class Options(dict): pass
-        here = pathlib.Path("x")
+        NONE, norm = object(), functools.partial(torch.nn.LayerNorm, eps=1e-6)
+        shared = [pathlib.Path("x"), pandas.Timestamp(0), NONE, norm]
         class Trainer:
             def __init__(self):
                 self.options, self.draw = Options(), numpy.random.default_rng(0)
-                self.path, self.n = here, 0
+                self.frame, self.settings = pandas.DataFrame(), configparser.ConfigParser()
+                self.model = torch.nn.Linear(1, 1)
+                self.optimizer = torch.optim.Adam(self.model.parameters())
+                self.rates = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+                self.held, self.n = [*shared], 0
         one, two = Trainer(), Trainer()
         """
     )

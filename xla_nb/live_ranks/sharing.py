@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import logging
 import pathlib
 import re
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts
+from xla_nb.pickling.code_facts import is_made_here
 from xla_nb.pickling.rebuild import Call
 
 #: Of one unit: its part, the other unit, and that one's part of the same object or memory.
@@ -27,21 +29,23 @@ _FIXED: set[type] = {
     *(*code_facts.PLAIN, types.FunctionType, types.ModuleType, types.BuiltinFunctionType),
     *(types.GenericAlias, types.MappingProxyType, Call, range, slice),
     *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time),
+    *(object, functools.partial),
 }
 #: Python's own that cannot be changed.
 _VALUES = (
     *(pathlib.PurePath, re.Pattern, decimal.Decimal, fractions.Fraction, uuid.UUID),
     datetime.tzinfo,
 )
-#: Types, also Cython's, of functions and methods that go by their names: `dict.__setitem__`.
+#: Types, also Cython's, of what goes by its name: functions, methods (`dict.__setitem__`), NaT.
 _BY_NAME = {
     *("wrapper_descriptor", "method_descriptor", "classmethod_descriptor"),
-    *("cython_function_or_method", "fused_cython_function"),
+    *("cython_function_or_method", "fused_cython_function", "NaTType"),
 }
 #: Of libraries: that they are the same object, nobody can tell.
 _CONSTANTS = {
     "numpy": ("dtype", "ufunc", "generic"),
     "torch": ("dtype", "device", "Size", "layout", "memory_format"),
+    "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
 }
 
 
@@ -55,9 +59,9 @@ class Parts:
 
 
 def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
-    """Of what was pickled, by id, what can change."""
+    """Of what was pickled, by id, what can change and is not a library's, which ranks have."""
     kinds: dict[type, bool] = dict.fromkeys(_FIXED, True)
-    fixed = tuple(
+    constants = tuple(
         getattr(sys.modules[module], name)
         for module, names in _CONSTANTS.items()
         if module in sys.modules
@@ -65,14 +69,34 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
         if hasattr(sys.modules[module], name)  # its import may be unfinished
     )
     found: dict[int, int] = {}
+    library: set[int] = set()
     for key, (number, obj) in memo.items():
         kind = type(obj)
         if kind not in kinds:
-            kinds[kind] = issubclass(kind, (type, enum.Enum, logging.Logger, *_VALUES, *fixed))
-            kinds[kind] |= kind.__name__ in _BY_NAME
+            is_value = issubclass(kind, (*_VALUES, *constants)) and not is_made_here(kind)
+            is_value |= issubclass(kind, (type, enum.Enum, logging.Logger))
+            kinds[kind] = is_value or kind.__name__ in _BY_NAME
+        if issubclass(kind, type | types.FunctionType):
+            library.update(map(id, _content(obj)))
+        elif kind is functools.partial:
+            library.add(id(obj.keywords))  # type: ignore[attr-defined]
         if not kinds[kind] and not code_facts.is_ready(obj):
             found[key] = number
-    return found
+    return {key: number for key, number in found.items() if key not in library}
+
+
+@functools.lru_cache(maxsize=4096)
+def _content(definition: Any) -> list[object]:
+    """What a library's class or function holds; what wraps it, or is made of it, has that too."""
+    if isinstance(definition, types.FunctionType):
+        if not code_facts.importable(definition):
+            return []
+        return [definition.__annotations__, definition.__kwdefaults__]
+    if is_made_here(definition):
+        return []
+    parts = [part for base in definition.__mro__ for part in vars(base).values()]
+    parts = [part for part in parts if type(part) not in _FIXED]
+    return parts + [vars(part) for part in parts if hasattr(part, "__dict__")]
 
 
 def links(units: Mapping[Any, Parts]) -> dict[Any, Links]:
