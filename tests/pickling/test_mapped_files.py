@@ -153,3 +153,12 @@ def test_a_parcel_knows_whether_it_shares_what_can_be_written(mapped):
     assert shares(numbers=numbers)
     assert not shares(read=np.memmap(numbers.filename, "f8", "r"))
     assert not shares(array=np.arange(10.0))
+
+
+def test_what_is_mapped_holds_no_descriptor_by_which_others_could_be_told_to_open_it(mapped):
+    numbers, before = mapped(), len(os.listdir("/proc/self/fd"))
+    fd = pickler.pack({"numbers": numbers}, Live()).to_memfd(share=True)
+    held = Parcel(fd)
+    os.close(fd)
+    assert len(held.buffers) == 1
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -13,6 +13,7 @@ import importlib
 import mmap
 import os
 import stat
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -142,29 +143,47 @@ def open_part(part: dict[str, Any]) -> memoryview:
         if os.fstat(fd).st_size < part["offset"] + part["size"]:
             raise FileNotFoundError("its file is shorter by now")
         before = part["offset"] % mmap.ALLOCATIONGRANULARITY
-        rights = mmap.PROT_READ | (mmap.PROT_WRITE if file.access == os.O_RDWR else 0)
-        length, offset = before + part["size"], part["offset"] - before
-        memory = _Mapped(fd, length, mmap.MAP_SHARED, rights, offset=offset)
+        whole = _mapped(fd, part["offset"] - before, before + part["size"], file.access)
     finally:
         os.close(fd)
-    memory.file, memory.offset = file, offset
-    return memoryview(memory)[before:]
+    whole.file = file if file.access == os.O_RDWR and part["offset"] == 0 else None
+    memory = memoryview(whole).cast("B")[before:]
+    return memory if file.access == os.O_RDWR else memory.toreadonly()
 
 
-class _Mapped(mmap.mmap):
-    """Memory that is `file` from `offset` on."""
+def _mapped(fd: int, offset: int, length: int, access: int) -> Any:
+    """Memory that is a file's as long as anything refers to it.
 
-    file: File
-    offset: int
+    Not Python's `mmap`, which holds a descriptor of its own: in the notebook that might be the one
+    by which ranks are told to open the file, and be closed before they do.
+    """
+    rights = mmap.PROT_READ | (mmap.PROT_WRITE if access == os.O_RDWR else 0)
+    address = _libc.mmap(None, length, rights, mmap.MAP_SHARED, fd, offset)
+    if address == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    whole = (ctypes.c_ubyte * length).from_address(address)
+    weakref.finalize(whole, _libc.munmap, address, length).atexit = False
+    return whole
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+_libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+_FAILED = ctypes.c_void_p(-1).value
 
 
 def file_of(memory: memoryview) -> File | None:
     """The file, if memory that `open_part` gave, or a slice of it, is the file from its start."""
     whole = memory.obj
-    if not isinstance(whole, _Mapped) or whole.offset or memory.readonly:
+    file: File | None = getattr(whole, "file", None)
+    if file is None or memory.readonly:
         return None
     first, start = (ctypes.addressof(ctypes.c_char.from_buffer(one)) for one in (whole, memory))
-    return whole.file if first == start else None
+    return file if first == start else None
 
 
 def as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
