@@ -171,7 +171,7 @@ def test_a_push_says_what_was_sent_again_with_it(live):
     live.ok("sent_with = [1]")
     live.ok("%%xla\nsent_with.append(rank)")
     told = live.ok("xla_nb.ranks().push(with_it=sent_with)").stdout
-    assert "the arguments were sent, with `sent_with`, which shares what it holds" in told
+    assert "the arguments are new on ranks and share something with `sent_with`" in told
 
 
 def test_what_both_sides_have_imported_is_not_told(live):

@@ -175,7 +175,8 @@ def test_values_that_share_an_object_share_it_on_ranks(notebook):
     assert notebook.cell("y['x'] is x")
     assert notebook.sent == {"x", "y"}
     assert notebook.notes == (
-        "`y` changed in the notebook and was sent again, with `x`, which shares what it holds",
+        "`y` changed in the notebook and shares something with `x`: "
+        "ranks have `x` and `y` as they are in the notebook",
     )
 
 
@@ -192,7 +193,8 @@ def test_a_new_value_that_shares_with_an_old_one_is_told(notebook):
     notebook.run("y = [x]")
     assert notebook.cell("y[0] is x")
     assert notebook.notes == (
-        "`y` is new on ranks and was sent, with `x`, which shares what it holds",
+        "`y` is new on ranks and shares something with `x`: "
+        "ranks have `x` as it is in the notebook",
     )
 
 
@@ -295,7 +297,7 @@ def test_functions_share_the_variables_that_they_close_over(notebook):
     assert notebook.cell("up(); now()") == 8
     notebook.run("now.note = 1")
     assert notebook.cell("up(); now()") == 8  # both are sent again, as what shares is
-    assert "`up`, which shares what it holds" in notebook.notes[0]
+    assert "`now` changed in the notebook and shares something with `up`" in notebook.notes[0]
 
 
 def test_a_variable_without_a_value_has_none_on_ranks(notebook):
@@ -567,4 +569,5 @@ def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(
     assert notebook.cell("two.n += 1; one.n, two.n") == (1, 1)
     notebook.run("two.n = 5")
     assert notebook.cell("one.n, two.n") == (1, 5)
-    assert (notebook.sent, notebook.notes) == ({"two"}, ())
+    told = "`two` changed in the notebook: ranks have it as it is there"
+    assert (notebook.sent, notebook.notes) == ({"two"}, (told,))

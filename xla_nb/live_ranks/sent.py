@@ -121,7 +121,7 @@ class Sent:
         units = look.at(roots, self._known(live, remote))
         self.reads = look.reads
         self._tell_of_lost(look)
-        sent = self._to_send(units)
+        sent = self._to_send(units, look)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
         final = live.part_of({}, ())
@@ -179,7 +179,7 @@ class Sent:
                 why = refusals.fault_in_words(problem)
                 self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
-    def _to_send(self, units: dict[Key, Unit]) -> set[Key]:
+    def _to_send(self, units: dict[Key, Unit], look: Look) -> set[Key]:
         """The units that have changed, with those that share something with them; the others stay
         as they were when they were sent."""
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
@@ -193,7 +193,7 @@ class Sent:
             if _among(self._units[key].links, steady) != _among(units[key].links, steady)
         }
         sent = sharing.together(changed, shared)
-        self._tell(changed, sent, shared)
+        self._tell(changed, sent, shared, units, look)
         for key in units.keys() - sent:
             units[key] = _with(self._units[key], units[key].links)
         return sent
@@ -208,26 +208,43 @@ class Sent:
             return False
         return not before.memory.is_as_sent(unit.memory)
 
-    def _tell(self, changed: Set[Key], sent: Set[Key], shared: Mapping[Key, sharing.Links]) -> None:
-        """Say which values were sent again although they have not changed."""
-        todo = {key for key in sent - changed if isinstance(key, str) and not key.startswith(OURS)}
+    def _tell(
+        self,
+        changed: Set[Key],
+        sent: Set[Key],
+        shared: Mapping[Key, sharing.Links],
+        units: Mapping[Key, Unit],
+        look: Look,
+    ) -> None:
+        """Say which values that ranks had are the notebook's again: what ranks did to theirs is
+        over. Of one that was bound anew the user knows."""
+        todo = {key for key in sent if isinstance(key, str) and self._is_back(key, units[key])}
         while todo:
             group = sharing.together({min(todo)}, shared)
-            with_it = _listed(group & todo)
-            causes = {key for key in group & changed if isinstance(key, str | tuple)}
+            again, causes = group & todo, group & changed
+            with_it, todo = again - causes, todo - group
+            its = "it is" if len(again) == 1 else "they are"
+            if not with_it:
+                them = "it" if len(again) == 1 else "them"
+                note = f"{_listed(again, look)} changed in the notebook: ranks have {them} as {its}"
+                self.notes.append(f"{note} there")
+                continue
             fresh = causes - self._units.keys()
-            todo -= group
-            if ARGUMENTS in fresh:
-                start = "the arguments were sent"
-            elif fresh:
-                verbs = ("is", "was") if len(fresh) == 1 else ("are", "were")
-                start = "{} {} new on ranks and {} sent".format(_listed(fresh), *verbs)
-            elif causes:
-                were = "was" if len(causes) == 1 else "were"
-                start = f"{_listed(causes)} changed in the notebook and {were} sent again"
-            else:
-                start = "what a function holds changed in the notebook and was sent again"
-            self.notes.append(f"{start}, with {with_it}, which shares what it holds")
+            causes, what = (fresh, "new on ranks") if fresh else (causes, "changed in the notebook")
+            is_one = len(causes) == 1 and ARGUMENTS not in causes
+            start = "the arguments" if ARGUMENTS in causes else _listed(causes, look)
+            verbs = ("is", "shares") if is_one else ("are", "share")
+            what = f"{verbs[0]} {what}" if fresh else what
+            self.notes.append(
+                f"{start} {what} and {verbs[1]} something with {_listed(with_it, look)}: "
+                f"ranks have {_listed(again, look)} as {its} in the notebook"
+            )
+
+    def _is_back(self, name: str, unit: Unit) -> bool:
+        """Whether ranks had this very value, which can change."""
+        before, can_change = self._units.get(name), unit.shares.objects or unit.shares.memory
+        had = before is not None and before.itself() is unit.itself()
+        return bool(had and can_change) and not name.startswith(OURS)
 
 
 def _with(unit: Unit, links: sharing.Links) -> Unit:
@@ -238,8 +255,9 @@ def _among(links: sharing.Links, units: Set[Key]) -> sharing.Links:
     return frozenset(link for link in links if link[1] in units)
 
 
-def _listed(keys: Iterable[Any]) -> str:
-    names = (key if type(key) is str else ".".join(key) for key in keys)
+def _listed(keys: Iterable[Any], look: Look) -> str:
+    named = (look.objects[key].__qualname__ if isinstance(key, int) else key for key in keys)
+    names = (one if isinstance(one, str) else ".".join(one) for one in named)
     return listed([f"`{name}`" for name in sorted(names)])
 
 

@@ -76,7 +76,7 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
             is_value = issubclass(kind, (*_VALUES, *constants)) and not is_made_here(kind)
             is_value |= issubclass(kind, (type, enum.Enum, logging.Logger))
             kinds[kind] = is_value or kind.__name__ in _BY_NAME
-        if issubclass(kind, type | types.FunctionType):
+        if issubclass(kind, type | types.FunctionType) and code_facts.importable(obj):
             library.update(map(id, _content(obj)))
         elif kind is functools.partial:
             library.add(id(obj.keywords))  # type: ignore[attr-defined]
@@ -89,11 +89,7 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
 def _content(definition: Any) -> list[object]:
     """What a library's class or function holds; what wraps it, or is made of it, has that too."""
     if isinstance(definition, types.FunctionType):
-        if not code_facts.importable(definition):
-            return []
         return [definition.__annotations__, definition.__kwdefaults__]
-    if is_made_here(definition):
-        return []
     parts = [part for base in definition.__mro__ for part in vars(base).values()]
     parts = [part for part in parts if type(part) not in _FIXED]
     return parts + [vars(part) for part in parts if hasattr(part, "__dict__")]

@@ -291,15 +291,11 @@ def assigns(code: types.CodeType, name: str) -> bool:
     return any(assigns(part, name) for part in inner)
 
 
-def importable(function: types.FunctionType) -> bool:
-    return _has_a_module(function)
-
-
 def is_made_here(cls: type) -> bool:
     """Whether the class is no module's, but the notebook's or made by a function."""
     if cls.__module__ == "builtins":  # `type(None)`, `function` and such, which have no name there
         return False
-    return not _has_a_module(cls)
+    return not importable(cls)
 
 
 _NAMED = {one for one in vars(types).values() if type(one) is type}
@@ -307,13 +303,13 @@ _NAMED = {one for one in vars(types).values() if type(one) is type}
 
 def is_unnamed(cls: type) -> bool:
     """Whether it is a type of Python's own that neither `builtins` nor `types` has a name for."""
-    if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or _has_a_module(cls):
+    if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or importable(cls):
         return False
     return cls not in _NAMED
 
 
-def _has_a_module(definition: Any) -> bool:
-    """Whether it can be imported."""
+def importable(definition: Any) -> bool:
+    """Whether a function or a class can be imported, and is none of the notebook's."""
     return is_found_by_name(definition) and not is_the_notebooks(definition)
 
 
