@@ -174,6 +174,16 @@ def test_a_push_says_what_was_sent_again_with_it(live):
     assert "the arguments are new on ranks and share something with `sent_with`" in told
 
 
+def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(live):
+    live.ok("import torch\nnet = torch.nn.Linear(1, 1)\nsettings = {'lr': 0.1}")
+    live.ok("%%xla\nof_net = torch.optim.SGD(net.parameters(), settings['lr'])")
+    live.ok("net.eval()")
+    told = str(live.ok("%%xla\nnet, of_net").data)
+    assert "`net` changed in the notebook: ranks have it as it is there" in told
+    assert "`of_net` shares something with the former `net`" in told
+    assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
+
+
 def test_what_both_sides_have_imported_is_not_told(live):
     live.ok(
         "import colorsys as once, string as twice\nfrom textwrap import dedent, indent as other"

@@ -8,13 +8,14 @@ import decimal
 import enum
 import fractions
 import functools
+import gc
 import logging
 import pathlib
 import re
 import sys
 import types
 import uuid
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -47,6 +48,9 @@ _CONSTANTS = {
     "torch": ("dtype", "device", "Size", "layout", "memory_format"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
 }
+
+
+_MOST = 1_000_000  # objects
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,23 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
         if not kinds[kind] and not code_facts.is_ready(obj):
             found[key] = number
     return {key: number for key, number in found.items() if key not in library}
+
+
+def held(values: Iterable[object]) -> Set[int]:
+    """What these values hold that can change, by id; nothing if there is very much of it."""
+    found: dict[int, tuple[int, object]] = {}
+    todo: list[Any] = list(values)
+    while todo and len(found) < _MOST:
+        part = todo.pop()
+        if id(part) in found:
+            continue
+        found[id(part)] = 0, part
+        found[id(type(part))] = 0, type(part)
+        if isinstance(part, types.FunctionType):
+            todo += part.__closure__ or ()
+        elif not isinstance(part, type | types.ModuleType | types.FrameType | types.CodeType):
+            todo += gc.get_referents(part)
+    return frozenset() if todo else changeable(found).keys()
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,11 +7,12 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from xla_nb.live_ranks import sharing
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import Order
@@ -23,11 +24,15 @@ from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
 from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
+from xla_nb.wording import listed
 
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
 _GO, _DONE = b"go", b"done"
 _HOUR = 3600.0  # seconds
+_FORMER = (
+    "`{0}` shares something with the former {1}, which the notebook has sent anew: make `{0}` again"
+)
 _NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 
 
@@ -81,6 +86,7 @@ class Cell:
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
+        notices = list[str]()
         try:
             self._reloads.follow(self.turn.reloads)
             for name in table.imports:
@@ -88,10 +94,12 @@ class Cell:
             if os.fstat(self._parcel).st_size:
                 # What the rank has bound the notebook may not know yet: it was packed meanwhile.
                 own = self.turn.remote | program.own
-                Parcel(self._parcel).open(namespace, table=made, but=own)
+                before = dict(namespace)
+                sent = Parcel(self._parcel).open(namespace, table=made, but=own)
+                notices += _of_former(before, namespace, sent.keys() - own, program.own)
         finally:
             self._close_parcel()
-        for text in take_notices():
+        for text in notices + take_notices():
             self._sender.send(events.Notice(text=text, once=True))
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
             namespace.pop(name, None)
@@ -116,6 +124,21 @@ class Cell:
             self._sender.send(events.NamesBound(rank=rank, bound=names, imported=imported))
         for names in _in_parts(deleted):
             self._sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
+
+
+def _of_former(
+    before: Mapping[str, object], now: Mapping[str, object], sent: Set[str], own: Set[str]
+) -> list[str]:
+    """Sentences on which of the rank's `own` values share something with what the notebook has
+    `sent` another of."""
+    former = {name for name in sent & before.keys() if before[name] is not now[name]}
+    gone = sharing.held([before[name] for name in former]) if former and own else set[int]()
+    found: list[str] = []
+    for name in sorted(own & now.keys()) if gone else ():
+        if not gone.isdisjoint(sharing.held([now[name]])):
+            text = listed([f"`{one}`" for one in sorted(former)])
+            found.append(_FORMER.format(name, text))
+    return found
 
 
 def _in_parts(names: Iterable[object]) -> Iterator[tuple[str, ...]]:
