@@ -351,18 +351,26 @@ def test_what_an_import_has_done_to_another_module_is_done_once(live, module, tm
     live.ok("del sys.modules['registers.one']")  # whose folder nobody finds after this
 
 
-def test_a_module_that_cannot_be_imported_again_leaves_no_files_open_on_ranks(live, module):
-    module("fails_there", "import os\nassert 'FAILS_THERE' not in os.environ\n", 1e9)
-    live.ok("import fails_there")
-    live.ok("%%xla 0\nimport fails_there, os")
-    count = "len(os.listdir('/proc/self/fd'))"
-    before = results(live, count, "0")
-    live.ok("%%xla 0\nos.environ['FAILS_THERE'] = '1'")
-    live.ok("importlib.reload(fails_there)")
-    for _ in range(2):
-        assert "AssertionError" in live.run("%%xla 0\n'is not run'").error
-    module("fails_there", "", 2e9)
-    assert results(live, count, "0") == before
+def test_a_module_that_cannot_be_imported_again_is_as_the_notebook_still_has_it(live, module):
+    module("fails_again", "def f(): return 1\n", 1e9)
+    live.ok("import fails_again, importlib")
+    assert results(live, "fails_again.f()", "0") == "{0: 1}"
+    module("fails_again", "def f(): return 2\nraise ValueError('broken')\n", 2e9)
+    assert "broken" in live.run("importlib.reload(fails_again)").error
+    assert results(live, "rank", "0") == "{0: 0}"
+    assert results(live, "fails_again.f()", "0") == f"{{0: {live.value('fails_again.f()')}}}"
+
+
+def test_classes_of_before_and_after_a_reload_are_two_on_ranks_too(live, module):
+    module("reloaded", "class A:\n    def f(self): return 1\n", 1e9)
+    live.ok("import importlib, reloaded\nfrom reloaded import A as Former")
+    live.ok("%%xla\nof_ranks = Former()")
+    module("reloaded", "class A:\n    def f(self): return 2\n", 2e9)
+    live.ok("importlib.reload(reloaded)\nformer, newer = Former(), reloaded.A()")
+    asked = "isinstance(former, Former), isinstance(newer, Former), former.f(), newer.f()"
+    assert live.value(asked) == "(True, False, 1, 2)"
+    assert results(live, asked, "0") == "{0: (True, False, 1, 2)}"
+    assert results(live, "isinstance(of_ranks, Former), of_ranks.f()", "0") == "{0: (True, 1)}"
 
 
 def test_modules_are_imported_again_on_ranks_in_the_order_and_as_often_as_in_the_notebook(
@@ -590,6 +598,55 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
         assert results(live, said, "0") == "{0: ('newest', 'newest', 'newest', 'newest')}"
         live.ok("%%xla\nautoreloaded.mark = rank")
         assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # once
+    finally:
+        live.ok("%autoreload 0")
+
+
+TRAINED = """
+import torch
+STEPS = []
+class Net(torch.nn.Linear):
+    def forward(self, x): return super().forward(x) * {0}
+def loss(y): return y.sum() + {0}
+"""
+
+
+def test_what_ranks_trained_stays_where_autoreload_changes_the_class_of_it(live, module):
+    module("trained", TRAINED.format(1), 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok(
+            "import torch, trained\nfrom trained import Net\ntrained_net = Net(1, 1, bias=False)"
+        )
+        live.ok(
+            "%%xla\ntrained_net.weight.data.fill_(7)\ntrained.STEPS.append(1)\nown_net = Net(1, 1)"
+        )
+        module("trained", TRAINED.format(2), 2e9)
+        assert live.value("trained.loss(torch.zeros(1)).item()") == "2.0"
+        asked = (
+            "trained_net(torch.ones(1)).item(), trained.loss(torch.zeros(1)).item(), trained.STEPS"
+        )
+        assert results(live, asked, "0") == "{0: (14.0, 2.0, [1])}"
+        kinds = "isinstance(trained_net, Net), isinstance(own_net, Net), Net is trained.Net"
+        assert results(live, kinds, "0") == "{0: (True, True, True)}"
+    finally:
+        live.ok("%autoreload 0")
+
+
+def test_a_function_that_gains_a_decorator_is_the_new_one_on_ranks(live, module):
+    text = (
+        "import functools\ndef twice(f):\n    @functools.wraps(f)\n"
+        "    def g(x): return 2 * f(x)\n    return g\n{}def k(x): return x\n"
+    )
+    module("decorated", text.format(""), 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import decorated")
+        assert results(live, "decorated.k(1)", "0") == "{0: 1}"
+        for n, decorator in enumerate(("@twice\n", "")):
+            module("decorated", text.format(decorator), (2 + n) * 1e9)
+            assert live.value("decorated.k(1)") == str(2 - n)
+            assert results(live, "decorated.k(1)", "0") == f"{{0: {2 - n}}}"
     finally:
         live.ok("%autoreload 0")
 

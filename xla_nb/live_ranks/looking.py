@@ -18,7 +18,7 @@ from xla_nb.live_ranks import sharing
 from xla_nb.live_ranks.array_memory import Memory
 from xla_nb.live_ranks.glances import glance, same
 from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, UnitPickler
-from xla_nb.pickling import code_facts, module_objects, own_modules
+from xla_nb.pickling import code_facts, own_modules
 from xla_nb.pickling.functions_and_classes import Met
 from xla_nb.pickling.parcel import Packed, merged
 from xla_nb.pickling.pickler import packed
@@ -119,11 +119,10 @@ class Look:
     def _unit(self, key: Key, obj: Any) -> Unit:
         glanced = glance(obj, whole=isinstance(key, int))
         before = self._before.get(key)
-        again = module_objects.of_this_process().again[key[0]] if isinstance(key, tuple) else 0
         if (
             before is not None
             and same(before.glanced, glanced)
-            and before.modules == (*self._modules(before.met), again)
+            and before.modules == self._modules(before.met)
         ):
             return before
         live = self._live.part_of({key: obj} if isinstance(key, int) else {}, EVERYTHING)
@@ -138,13 +137,12 @@ class Look:
         pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())
-        digest.update(json.dumps(_reloads(made)).encode())
         is_constant = isinstance(key, int) or code_facts.is_ready(obj)
         return Unit(
             digest=digest.digest(),
             memory=memory,
             glanced=glanced,
-            modules=(*self._modules(live.met), again),
+            modules=self._modules(live.met),
             refers=live.refers,
             met=live.met,
             shares=sharing.Parts(objects | dict.fromkeys(live.namespaces, 0), pieces),
@@ -167,14 +165,6 @@ def _itself(value: object) -> Callable[[], object]:
         return weakref.ref(value)
     except TypeError:
         return lambda: value
-
-
-def _reloads(made: Packed) -> list[tuple[str, int]]:
-    """The user's modules that it may name and that were imported again: what has their names is
-    something else then."""
-    again = module_objects.of_this_process().again
-    stream = bytes(made.stream) if again else b""
-    return [(name, count) for name, count in again.items() if name.encode() in stream]
 
 
 def _layout(made: Packed) -> list[tuple[int, int, int]]:

@@ -5,12 +5,13 @@ are told by their tokens. A function with a closure is part of what refers to it
 from __future__ import annotations
 
 import enum
+import sys
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
-from xla_nb.pickling import definition_table, own_modules, rebuild
+from xla_nb.pickling import code_facts, definition_table, module_objects, own_modules, rebuild
 from xla_nb.pickling.functions_and_classes import Live, Notebook
 from xla_nb.pickling.own_modules import Key, Uses
 from xla_nb.pickling.pickler import LivePickler
@@ -21,9 +22,11 @@ OURS = "_xla_nb_"
 
 
 class Tokens:
-    """Numbers for classes and functions, each given once while what it was given to is there."""
+    """Numbers for classes and functions, each given once while what it was given to is there. They
+    are those of ranks that import modules as they are when this is made, or later."""
 
     def __init__(self) -> None:
+        self._imported = dict(module_objects.of_this_process().again)
         self._given: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._next = 1
 
@@ -33,6 +36,19 @@ class Tokens:
             token, self._next = self._next, self._next + 1
             self._given[id(definition)] = token, weakref.ref(definition)
         return token
+
+    def is_behind(self, module: str) -> bool:
+        """Whether the notebook has imported one of the user's own modules again since."""
+        return module_objects.of_this_process().again[module] > self._imported.get(module, 0)
+
+    def place(self, definition: Any) -> Key | None:
+        """Where ranks' import has the same that is given a token by then; None if nowhere."""
+        module = definition.__module__
+        if not isinstance(module, str) or not self.is_behind(module):
+            return None
+        import_ = self._imported.get(module, 0)
+        is_its = module_objects.of_this_process().is_of(definition, module, import_)
+        return (module, definition.__qualname__) if is_its else None
 
     def ended(self) -> set[int]:
         """Those of what is gone, which are forgotten."""
@@ -91,7 +107,27 @@ class LiveUnits(Live):
             return definition_table.found, (token,)
         self.written.add(token)
         make, arguments, state, *_ = reduced(definition)
+        place = self.tokens.place(definition)
+        if place is not None:
+            kept = token, place, make, *arguments
+            return definition_table.kept, kept, state, None, None, refill
         return definition_table.made, (token, make, *arguments), state, None, None, refill
+
+    def is_behind(self, module: str) -> bool:
+        return self.tokens.is_behind(module)
+
+    def reduce(self, obj: Any) -> Any:
+        kind = type(obj)
+        if issubclass(kind, enum.Enum) and self.is_behind(kind.__module__):
+            return self._member(obj)
+        if not issubclass(kind, type | types.FunctionType) or not _is_own(obj):
+            return super().reduce(obj)
+        self.met.uses.add(obj)
+        if self.is_behind(obj.__module__):
+            return self._function(obj) if isinstance(obj, types.FunctionType) else self._class(obj)
+        if self.on_ranks is EVERYTHING:  # the same whether or not the module is imported again
+            return definition_table.found, (self.tokens.of(obj),)
+        return super().reduce(obj)
 
     def _class(self, cls: type) -> Any:
         return self._by_token(cls, super()._class, definition_table.refill_class)
@@ -129,7 +165,8 @@ class UnitPickler(LivePickler):
         for key, value in live.sets.items():  # before others refer to what is back there
             if rebuild.is_in_place(*key, value):
                 self._set.add(key)
-                self.part(".".join(key), own_modules.sent(key, value), late=True)
+                made = own_modules.sent(key, value, live.is_behind(key[0]))
+                self.part(".".join(key), made, late=True)
         if tokens:
             self.part("", Call(definition_table.dropped, (tokens,)), late=True)
         if names:
@@ -145,6 +182,13 @@ class UnitPickler(LivePickler):
     def names_met(self) -> dict[str, object]:
         """None: each is a unit of its own."""
         return {}
+
+
+def _is_own(definition: Any) -> bool:
+    """Whether one of the user's own modules has it under its name."""
+    if not code_facts.importable(definition):
+        return False
+    return module_objects.is_own(sys.modules[definition.__module__])
 
 
 class _Everything:

@@ -36,9 +36,7 @@ class Turn:
 
     `members` are the ranks that run it, None for all; every rank gets what it brings of the
     notebook, but for the names `remote`, which are the ranks' own. `asks`: it is a question of the
-    notebook's about them, and no cell of the user's. `reloads`: the user's modules that the
-    notebook has imported again since the ranks were started, in that order, each with whether the
-    functions and classes that there were have got the new code.
+    notebook's about them, and no cell of the user's.
     """
 
     group: str
@@ -46,7 +44,6 @@ class Turn:
     members: tuple[int, ...] | None = None
     remote: frozenset[str] = frozenset()
     asks: bool = False
-    reloads: tuple[tuple[str, bool], ...] = ()
 
     def is_for(self, rank: int) -> bool:
         """Whether a rank runs it."""

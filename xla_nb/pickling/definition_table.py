@@ -30,6 +30,7 @@ class Definitions:
         """What a pickle of this table calls by a name of this module's."""
         own: dict[str, Callable[..., Any]] = {
             made.__name__: self._make,
+            kept.__name__: self._keep,
             found.__name__: self._made.__getitem__,
             dropped.__name__: self._drop,
         }
@@ -44,6 +45,14 @@ class Definitions:
             _renew_function(self._made[token], *arguments)
         return self._made[token]
 
+    def _keep(self, token: Token, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
+        there = rebuild.own(*place)
+        if token not in self._made and not getattr(there, "__closure__", None):
+            kinds = {rebuild.new_class: type, rebuild.new_function: types.FunctionType}
+            if isinstance(there, kinds[make]):
+                self._made[token] = there
+        return self._make(token, make, *arguments)
+
     def _drop(self, tokens: Collection[int]) -> None:
         for token in tokens:
             self._made.pop(token, None)
@@ -54,6 +63,11 @@ class Definitions:
 
 def made(token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
     """The definition of a token; the first time what the call makes."""
+    raise LookupError("this pickle is for live ranks")
+
+
+def kept(token: Token, place: tuple[str, str], make: Callable[..., Any], *arguments: Any) -> Any:
+    """As `made`; the first time what a module itself has made under a name."""
     raise LookupError("this pickle is for live ranks")
 
 

@@ -211,10 +211,14 @@ class Live:
         if self.met.uses.size == self._looked_at:
             return {}
         self._looked_at = self.met.uses.size
-        found = self.met.uses.found(self.imported)
+        found = self.met.uses.found(self.imported, self.is_behind)
         self.notes |= found.notes
         self.imports |= found.imports
         return found.values
+
+    def is_behind(self, module: str) -> bool:
+        """Whether ranks import one of the user's own modules as the notebook does not have it."""
+        return False
 
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""

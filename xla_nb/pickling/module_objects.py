@@ -18,7 +18,8 @@ import itertools
 import sys
 import time
 import types
-from collections.abc import Container, Iterator
+import weakref
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -82,19 +83,18 @@ class Modules:
     names: a package's name that is bound anew later may be missed, and what it holds is then an
     object like any other. The user's own modules are always looked through.
 
-    ids       of what modules hold, and of some objects more
-    again     how often each of the user's own was imported again
-    reloads   those by name, in the order of their last imports, each with whether the functions
-              and classes that there were have got the new code
+    ids    of what modules hold, and of some objects more
+    again  how often each of the user's own was imported again, or changed by %autoreload
     """
 
     def __init__(self) -> None:
         self.ids: set[int] = set()  # of more than is there now
         self.again: collections.Counter[str] = collections.Counter()
-        self.reloads: list[tuple[str, bool]] = []
         self._noted = _Noted()
         sys.meta_path.insert(0, self._noted)
-        self._anew: dict[str, bool] = {}  # as in `reloads`, and not there yet
+        self._anew: set[str] = set()  # since the last look
+        # Of each import of one of the user's own what it has defined, by the names there.
+        self._defined: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
         self._own: dict[str, _Imported] = {}
         self._seen: tuple[list[types.ModuleType], list[int]] = [], []
@@ -123,10 +123,16 @@ class Modules:
         self._seen = seen
         for name in [name for name in self._own if name in there]:
             self._look_through(name, there[name])
-        anew, self._anew = self._anew, {}
-        names = sorted(anew, key=lambda name: self._noted.times.get(name, 0))
-        self.reloads += [(name, anew[name]) for name in names]
-        self.again.update(names)
+        anew, self._anew = self._anew, set()
+        self.again.update(anew)
+        for name in self._own.keys() & there.keys():
+            if (name, self.again[name]) not in self._defined:
+                parts = _attributes(name, there[name])
+                self._defined[name, self.again[name]] = weakref.WeakValueDictionary(
+                    (path, rebuild.function_in(part))
+                    for path, part in parts
+                    if rebuild.is_in_place(name, path, part)
+                )
         if self._noted not in sys.meta_path:
             sys.meta_path.insert(0, self._noted)
 
@@ -135,7 +141,7 @@ class Modules:
         module = sys.modules.get(name)
         if isinstance(module, types.ModuleType) and is_own(module):
             self._own[name] = _Imported(module.__spec__, *_written(module))
-            self._anew[name] = True
+            self._anew.add(name)
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
@@ -146,11 +152,17 @@ class Modules:
                 written, digest = imported, b""
             self._own[name] = _Imported(module.__spec__, written, digest)
             if own is not None:
-                self._anew[name] = False
+                self._anew.add(name)
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids
         self.ids |= {*ids, id(content)}
+
+    def is_of(self, definition: Any, name: str, import_: int) -> bool:
+        """Whether an import of one of the user's own modules, by its number in `again`, has made a
+        function or a class."""
+        made: Mapping[str, Any] = self._defined.get((name, import_), {})
+        return made.get(definition.__qualname__) is definition
 
     def is_edited(self, name: str, on_ranks: Container[tuple[str, int]] = ()) -> bool:
         """Whether the file of one of the user's own modules has changed since its import, and ranks

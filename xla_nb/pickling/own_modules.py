@@ -17,7 +17,7 @@ import io
 import logging
 import sys
 import types
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from xla_nb.pickling import by_reference, code_facts, module_objects, rebuild
@@ -87,8 +87,9 @@ class Uses:
         """Another one once something has come that was not there."""
         return len(self.names) + len(self.imports), len(self._reached)
 
-    def found(self, on_ranks: Container[Import] = ()) -> Found:
-        """What all that leads to has now, for ranks that have these imports."""
+    def found(self, on_ranks: Container[Import], is_behind: Callable[[str], bool]) -> Found:
+        """What all that leads to has now, for ranks that have these imports, and of modules that
+        they are behind with what these define."""
         every, held = Uses(), list[types.ModuleType]()
         every.take(self)
         own = {
@@ -108,7 +109,7 @@ class Uses:
                 content = vars(module)
                 for name in every.names & content.keys():
                     every.add(content[name])
-        return every._found(held, on_ranks)
+        return every._found(held, on_ranks, is_behind)
 
     def _follow(self, definition: Any) -> None:
         """Take the names in the code of a function or a class of the user's own modules."""
@@ -125,7 +126,12 @@ class Uses:
                 self.add(module)
                 self.of_code(function.__code__)
 
-    def _found(self, held: Iterable[types.ModuleType], on_ranks: Container[Import]) -> Found:
+    def _found(
+        self,
+        held: Iterable[types.ModuleType],
+        on_ranks: Container[Import],
+        is_behind: Callable[[str], bool],
+    ) -> Found:
         found, here = Found({}, set(), set()), module_objects.of_this_process()
         edited = functools.partial(here.is_edited, on_ranks=on_ranks)
         for module in held:
@@ -140,9 +146,9 @@ class Uses:
                 found.notes.add(_EDITED.format(name))
             else:
                 found.imports.add((name, here.again[name]))
-                found.values.update(_set_in(module, name, "", self.names))
+                found.values.update(_set_in(module, name, "", self.names, is_behind(name)))
         for function in self._reached.values():
-            if isinstance(function, types.FunctionType):
+            if isinstance(function, types.FunctionType) and not _own(function.__module__):
                 key = function.__module__, function.__qualname__
                 found.values.update(_told(key, function) if value_of(key) is function else {})
         classes = (one for one in self._reached.values() if isinstance(one, type))
@@ -174,7 +180,9 @@ def _is_settable(cls: type) -> bool:
     return type(cls) in (type, abc.ABCMeta) and value_of((cls.__module__, cls.__qualname__)) is cls
 
 
-def _set_in(holder: Any, module: str, prefix: str, names: set[str]) -> Iterator[tuple[Key, object]]:
+def _set_in(
+    holder: Any, module: str, prefix: str, names: set[str], is_behind: bool = False
+) -> Iterator[tuple[Key, object]]:
     """What is to be set in a module of the user's own, or in a class there (`prefix`)."""
     for name, value in list(vars(holder).items()):
         key, part = (module, prefix + name), rebuild.function_in(value)
@@ -182,7 +190,9 @@ def _set_in(holder: Any, module: str, prefix: str, names: set[str]) -> Iterator[
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
         if name[:2] == "__" or name == "_abc_impl" or (is_descriptor and not is_code):
             continue
-        if rebuild.is_in_place(*key, value):
+        if is_behind and rebuild.is_in_place(*key, value):
+            yield key, value
+        elif rebuild.is_in_place(*key, value):
             if (told := Told(*rebuild.called(part))).wrapped:  # maybe only here
                 yield key, told
         elif is_code:
@@ -219,7 +229,7 @@ def known(keys: Iterable[Key], on_ranks: Container[Import]) -> dict[Any, object]
     return {key: value_of(key) for key in sorted(keys) if not edited(key[0], on_ranks)}
 
 
-def sent(key: Key, value: object) -> object:
+def sent(key: Key, value: object, is_behind: bool) -> object:
     """What makes a rank's module have this, or tells that it has something else."""
     if isinstance(value, Told):
         return Call(rebuild.compare, (*key, tuple(value)))
@@ -229,7 +239,7 @@ def sent(key: Key, value: object) -> object:
     place = module_objects.of_this_process().place(value)
     if place is not None and place.key == key:
         return value  # which is put there wherever it is sent
-    is_back = rebuild.is_in_place(*key, value)
+    is_back = not is_behind and rebuild.is_in_place(*key, value)
     return Call(rebuild.put_back, (*key, Call(rebuild.own, key) if is_back else value))
 
 

@@ -260,7 +260,8 @@ class LivePickler(Pickler):
         found = {key: one for key, one in self.in_modules().items() if key not in self._set}
         self._set |= found.keys()
         for key, value in found.items():
-            part = ".".join(key), own_modules.sent(key, value), own_modules.note_of(key, value)
+            made = own_modules.sent(key, value, live.is_behind(key[0]))
+            part = ".".join(key), made, own_modules.note_of(key, value)
             live.optional.append(part)
         optional, live.optional = live.optional, []
         has_written = self._fill()

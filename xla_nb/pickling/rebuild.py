@@ -355,7 +355,7 @@ def put_back(module: str, name: str, value: object) -> None:
     found, last = holder(module, name), name.rpartition(".")[2]
     before = vars(found).get(last, EMPTY)
     if is_in_place(module, name, before):
-        _replaced[module, name] = before
+        _replaced.setdefault((module, name), before)
     if value is not EMPTY:
         fill_attributes(found, {last: value})
     elif before is not EMPTY:
@@ -383,8 +383,9 @@ def is_in_place(module: str, name: str, value: Any) -> bool:
 
 def own(module: str, name: str) -> object:
     """What a module itself has made under a name, also where something else is there now."""
-    value = vars(holder(module, name)).get(name.rpartition(".")[2], EMPTY)
-    return value if is_in_place(module, name, value) else _replaced.get((module, name), value)
+    outer, _, last = name.rpartition(".")
+    there = own(module, outer) if outer else importlib.import_module(module)
+    return _replaced.get((module, name), vars(there).get(last, EMPTY))
 
 
 def holder(module: str, name: str) -> Any:

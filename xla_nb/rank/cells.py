@@ -9,8 +9,6 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
 
 from xla_nb.live_ranks import sharing
 from xla_nb.messages import channel, events
@@ -42,8 +40,7 @@ class Cell:
     is_open  the module holds all that the notebook has sent
     """
 
-    def __init__(self, reloads: Reloads, events_fd: int, parcel_fd: int, order_fd: int) -> None:
-        self._reloads = reloads
+    def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
         self._sender = Sender(socket.socket(fileno=events_fd))
         self._parcel = parcel_fd
         self._before: dict[str, object] | None = None
@@ -88,7 +85,6 @@ class Cell:
         _find_modules_in(program.request.sys_path)
         notices = list[str]()
         try:
-            self._reloads.follow(self.turn.reloads)
             for name in table.imports:
                 importlib.import_module(name)
             if os.fstat(self._parcel).st_size:
@@ -163,38 +159,11 @@ def _is_the_cells(name: str) -> bool:
     return name.isidentifier() and len(name) <= _LONGEST
 
 
-class Reloads:
-    """How far one rank has followed the notebook, which has imported modules of the user's again,
-    as `importlib.reload` and %autoreload do."""
-
-    def __init__(self) -> None:
-        self._done = 0
-        self._old: dict[Any, Any] = {}  # what %autoreload remembers of former functions and classes
-
-    def follow(self, reloads: Sequence[tuple[str, bool]]) -> None:
-        """Import again what the notebook has, in its order, as far as it is not done; what the rank
-        has not imported yet it will find as it is then. The functions and classes of those that
-        were changed in place get the new code. Raises what a module raises."""
-        for name, in_place in reloads[self._done :]:
-            module = sys.modules.get(name)
-            if module is not None and in_place:
-                self._change(module)
-            elif module is not None:
-                importlib.reload(module)
-            self._done += 1
-
-    def _change(self, module: ModuleType) -> None:
-        """As IPython's %autoreload does it."""
-        autoreload: Any = importlib.import_module("IPython.extensions.autoreload")
-        autoreload.superreload(module, importlib.reload, self._old)
-
-
 class Line:
     """A live rank's end of its line to the job."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._reloads = Reloads()
 
     def wait(self) -> None:
         """Wait until the next program is there, or the end."""
@@ -206,7 +175,7 @@ class Line:
         message, fds = channel.take(self._sock, len(_GO), 3)
         if not message:
             return None
-        return Cell(self._reloads, *fds)
+        return Cell(*fds)
 
     def done(self) -> None:
         """The program has ended on this rank, and all is told of it."""

@@ -19,7 +19,6 @@ from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.messages import events
 from xla_nb.messages.orders import Turn
-from xla_nb.pickling import module_objects
 from xla_nb.program.build import Cell, Program
 from xla_nb.record.files import Record
 from xla_nb.run import sentences
@@ -111,7 +110,6 @@ class Group:
         self.watch = Watch(())
         self._engine = engine
         self.number = 0
-        self._began_after = len(module_objects.of_this_process().reloads)
         self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
         self._bound: dict[str, set[int]] = {}
         self._imported: dict[str, str] = {}  # what is imported under names
@@ -231,8 +229,7 @@ class Group:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        reloads = tuple(module_objects.of_this_process().reloads[self._began_after :])
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks, reloads)
+        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks)
         some = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts") if asks else Record.create
         run = launch(program, some, self._engine, resolve, on_wait, kind, turn=turn, create=create)
