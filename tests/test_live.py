@@ -184,6 +184,16 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 
+def test_nothing_is_told_of_what_torch_itself_has_wrapped(live):
+    live.ok(
+        "import torch\nby_adam_ = [torch.nn.Parameter(torch.ones(1))]\n"
+        "by_adam = torch.optim.Adam(by_adam_)\n"
+        "rates = torch.optim.lr_scheduler.ExponentialLR(by_adam, 0.9)"
+    )
+    shown = live.ok("%%xla\nrates.last_epoch, by_adam.param_groups[0]['lr']")
+    assert "was wrapped" not in str(shown.data)
+
+
 def test_what_both_sides_have_imported_is_not_told(live):
     live.ok(
         "import colorsys as once, string as twice\nfrom textwrap import dedent, indent as other"

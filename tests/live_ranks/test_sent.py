@@ -571,3 +571,13 @@ def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(
     assert notebook.cell("one.n, two.n") == (1, 5)
     told = "`two` changed in the notebook: ranks have it as it is there"
     assert (notebook.sent, notebook.notes) == ({"two"}, (told,))
+
+
+def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(notebook, local):
+    (local / "marked.py").write_text(
+        "_mark = None\ndef mark():\n    global _mark\n    _mark = _mark or object()\n    return _mark\n"
+    )
+    notebook.run("import marked")
+    notebook.cell("marked")
+    notebook.run("held = marked.mark()")
+    assert notebook.cell("held is marked._mark is marked.mark() is not None")

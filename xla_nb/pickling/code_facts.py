@@ -444,14 +444,6 @@ def is_made_by_pickle_alone(kind: type) -> bool:
     return not any(hasattr(kind, name) for name in also)
 
 
-def is_without_state(obj: Any) -> bool:
-    """Whether an object is nothing but itself, as sentinels are."""
-    kind = type(obj)
-    if not is_plain(kind) or getattr(obj, "__dict__", None) or kind.__itemsize__:
-        return False
-    return is_copied(kind) and not any(object.__reduce_ex__(obj, 2)[2:])
-
-
 def is_refillable(kind: type) -> bool:
     """Whether its instances are what is in their `__dict__` and their slots."""
     return built_in_base(kind)[0] is object and is_copied(kind)

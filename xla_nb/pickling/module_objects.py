@@ -216,7 +216,7 @@ def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
     is sent like any other, and put into the module; one that cannot be pickled is compared."""
     kind, key = type(obj), place.key
     own = Call(rebuild.held_by_module, (*key, kind.__name__))
-    if place.alone or code_facts.is_without_state(obj):
+    if place.alone:
         return own, None
     if (base := code_facts.container(kind)) is not None:
         arguments = code_facts.arguments_of_container(base, obj)

@@ -164,9 +164,10 @@ class Uses:
 
 def _is_imported(module: Any) -> bool:
     """Whether it is a module that ranks can import by its name."""
-    return isinstance(module, types.ModuleType) and (
-        sys.modules.get(vars(module).get("__name__", "")) is module
-    )
+    if not isinstance(module, types.ModuleType):
+        return False
+    name = vars(module).get("__name__", "")
+    return name != "__main__" and sys.modules.get(name) is module
 
 
 def _own(name: str) -> types.ModuleType | None:

@@ -334,16 +334,19 @@ def take_notices() -> list[str]:
 
 
 def compare(module: str, name: str, told: tuple[str, int]) -> None:
-    """Note if a module has something else under a name than in the notebook; a library may have
-    more around it on ranks."""
+    """Note if a module has something else under a name than in the notebook, once all is opened:
+    that may import it, and torch wraps an optimizer's `step` then."""
+    notices.append(lambda: _difference(module, name, told))
+
+
+def _difference(module: str, name: str, told: tuple[str, int]) -> str:
     try:
         here, wrapped = called(functools.reduce(getattr, name.split("."), sys.modules[module]))
-    except Exception:  # it is not imported yet, or has not made that yet
-        return
+    except Exception:  # it is not imported, or has not made that yet
+        return ""
     if here != told[0]:
-        notices.append(lambda: _OTHER.format(f"{module}.{name}", told[0], here))
-    elif wrapped < told[1]:
-        notices.append(lambda: _WRAPPED.format(f"{module}.{name}"))
+        return _OTHER.format(f"{module}.{name}", told[0], here)
+    return _WRAPPED.format(f"{module}.{name}") if wrapped < told[1] else ""
 
 
 #: What the user's modules had made themselves under names that were set since.
