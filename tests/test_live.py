@@ -184,6 +184,16 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 
+def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
+    live.ok(
+        "import logging, sys\nset_up = logging.getLogger('set_up')\nset_up.setLevel('INFO')\n"
+        "set_up.propagate = False\nset_up.addHandler(logging.StreamHandler(sys.stdout))"
+    )
+    for _ in range(2):
+        assert "heard once" in str(live.ok("%%xla 0\nset_up.info('heard once')").data)
+        assert results(live, "len(set_up.handlers)", "0") == "{0: 1}"
+
+
 def test_nothing_is_told_of_what_torch_itself_has_wrapped(live):
     live.ok(
         "import torch\nby_adam_ = [torch.nn.Parameter(torch.ones(1))]\n"

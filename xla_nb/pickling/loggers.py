@@ -86,7 +86,7 @@ def reduced(logger: logging.Logger) -> Any:
     logging itself refuses."""
     state = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
     made: Any = logger.__reduce__()
-    return *made, state, None, None, rebuild.fill_logger
+    return *made, (state, handlers(logger)), None, None, rebuild.fill_logger
 
 
 def losses(logger: logging.Logger) -> Iterator[str]:

@@ -278,8 +278,12 @@ def module_object(module: str, name: str, base: type, kind: type, *args: object)
     return found if type(found) is kind else new_of_base(base, kind, *args)
 
 
-def fill_logger(made: logging.Logger, state: Mapping[str, object]) -> None:
-    vars(made).update(state)
+def fill_logger(made: logging.Logger, state: tuple[Mapping[str, object], tuple[Any, ...]]) -> None:
+    """Give a logger its level and such, and handlers if it has none."""
+    vars(made).update(state[0])
+    for handler in () if made.handlers else state[1]:
+        if (one := handler.made()) is not None:
+            made.addHandler(one)
     logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels
 
 
