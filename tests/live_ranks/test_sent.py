@@ -169,10 +169,10 @@ def test_ranks_that_were_started_anew_get_everything(notebook):
 
 
 def test_values_that_share_an_object_share_it_on_ranks(notebook):
-    notebook.run("x = [1]\ny = {'x': x}")
-    assert notebook.cell("y['x'] is x")
+    notebook.run("x = [[1]]\ny = {'x': x[0]}")
+    assert notebook.cell("y['x'] is x[0]")
     notebook.run("y['z'] = 2")
-    assert notebook.cell("y['x'] is x")
+    assert notebook.cell("y['x'] is x[0]")
     assert notebook.sent == {"x", "y"}
     assert notebook.notes == (
         "`y` changed in the notebook and shares something with `x`: "
@@ -188,14 +188,37 @@ def test_a_method_of_a_builtin_shares_what_it_is_of(notebook):
 
 
 def test_a_new_value_that_shares_with_an_old_one_is_told(notebook):
-    notebook.run("x = [1]")
+    notebook.run("x = [[1]]")
     notebook.cell("x")
-    notebook.run("y = [x]")
-    assert notebook.cell("y[0] is x")
+    notebook.run("y = [x[0]]")
+    assert notebook.cell("y[0] is x[0]")
     assert notebook.notes == (
         "`y` is new on ranks and shares something with `x`: "
         "ranks have `x` as it is in the notebook",
     )
+
+
+def test_what_holds_a_whole_value_that_ranks_have_gets_theirs(notebook):
+    notebook.run(
+        """
+        import torch
+        net, seen = torch.nn.Linear(1, 1), []
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        class Trainer:
+            def __init__(self, **parts): vars(self).update(parts)
+        """
+    )
+    notebook.cell("net.weight.data.fill_(7); optimizer.param_groups[0]['lr'] = 0.5; seen.append(1)")
+    notebook.run("trainer, models = Trainer(net=net, optimizer=optimizer), {'a': net}")
+    state = "trainer.net.weight.item(), trainer.optimizer.param_groups[0]['lr'], seen"
+    assert notebook.cell(f"models['a'] is trainer.net is net and ({state})") == (7, 0.5, [1])
+    assert (notebook.sent, notebook.notes) == ({"Trainer", "trainer", "models"}, ())
+    notebook.run("trainer.seen = seen")
+    assert notebook.cell(f"trainer.seen is seen and ({state})") == (7, 0.5, [1])
+    assert notebook.sent == {"trainer"}
+    notebook.run("net.weight.data.fill_(9)")
+    assert notebook.cell(f"models['a'] is trainer.net is net and ({state})") == (9, 0.1, [1])
+    assert notebook.sent == {"net", "optimizer", "trainer", "models"}
 
 
 def test_values_that_share_no_more_are_apart_on_ranks(notebook):

@@ -28,6 +28,11 @@ class Memory:
         self._sent: list[memoryview] | None = None
         self.places: list[Place] = [(address_of(raw), raw.nbytes) for raw in self._now]
 
+    @property
+    def sent(self) -> Sequence[memoryview]:
+        """What was sent of this, in the order of `places`; nothing if that is not known."""
+        return self._sent or ()
+
     def is_as_sent(self, now: Memory) -> bool:
         """Whether what is there now is what was sent of this."""
         sent, there = self._sent, now._now
@@ -54,6 +59,10 @@ class SentMemory:
         self._copies = {
             (address_of(raw), raw.nbytes): copy for raw, copy in zip(raws, copies, strict=True)
         }
+
+    def add(self, memory: Memory) -> None:
+        """That of a unit which was sent before."""
+        self._copies.update(zip(memory.places, memory.sent, strict=False))
 
     def find(self, raw: memoryview) -> memoryview | None:
         address, size = address_of(raw), raw.nbytes

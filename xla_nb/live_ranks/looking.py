@@ -10,8 +10,8 @@ import json
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from xla_nb.live_ranks import sharing
@@ -128,13 +128,12 @@ class Look:
         live = self._live.part_of({key: obj} if isinstance(key, int) else {}, EVERYTHING)
         live.sets = {key: obj} if isinstance(key, tuple) else {}
         made = packed({key: obj} if isinstance(key, str) else {}, live, UnitPickler)
-        self._alive.append(made)
-        objects = sharing.changeable(made.writer.memo.copy())
+        memory = Memory(made)
+        shares = self._shares(made, memory, live.namespaces)
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
-            objects = {one: number for one, number in objects.items() if one in held}
-        memory = Memory(made)
-        pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
+            objects = {one: number for one, number in shares.objects.items() if one in held}
+            shares = replace(shares, objects=objects)
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())
         is_constant = isinstance(key, int) or code_facts.is_ready(obj)
@@ -145,9 +144,25 @@ class Look:
             modules=self._modules(live.met),
             refers=live.refers,
             met=live.met,
-            shares=sharing.Parts(objects | dict.fromkeys(live.namespaces, 0), pieces),
+            shares=shares,
             itself=_itself(None if is_constant else obj),
         )
+
+    def shares_but_for(self, keys: Iterable[Key], values: Mapping[int, str]) -> sharing.Parts:
+        """What these hold together that can change, without what these values are, and hold."""
+        held = {key: self.objects[key] for key in keys}
+        live = self._live.part_of({k: one for k, one in held.items() if type(k) is int}, EVERYTHING)
+        live.sets = {key: one for key, one in held.items() if isinstance(key, tuple)}
+        live.whole = values
+        named = {key: one for key, one in held.items() if isinstance(key, str)}
+        made = packed(named, live, UnitPickler)
+        return self._shares(made, Memory(made), live.namespaces)
+
+    def _shares(self, made: Packed, memory: Memory, namespaces: Iterable[int]) -> sharing.Parts:
+        self._alive.append(made)
+        objects = sharing.changeable(made.writer.memo.copy()) | dict.fromkeys(namespaces, 0)
+        pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
+        return sharing.Parts(objects, pieces)
 
     def _modules(self, met: Met) -> tuple[object, ...]:
         """The modules that code uses, and how many there are: those inside packages may have been

@@ -35,6 +35,7 @@ class _Staged:
     gone: set[str]
     put: set[own_modules.Key]
     imports: set[own_modules.Import]
+    theirs: Collection[str]  # the names whose values it refers to
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Sent:
         units = look.at(roots, self._known(live, remote))
         self.reads = look.reads
         self._tell_of_lost(look)
-        sent = self._to_send(units, look)
+        sent, whole = self._to_send(units, look)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
         final = live.part_of({}, ())
@@ -129,6 +130,7 @@ class Sent:
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
+        final.whole = whole
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
@@ -144,6 +146,7 @@ class Sent:
             gone,
             {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
             live.imports,
+            whole.values(),
         )
         return parcel
 
@@ -153,6 +156,8 @@ class Sent:
         if staged is None:
             return
         memory = _memory(staged.parcel)
+        for name in staged.theirs:
+            memory.add(staged.units[name].memory)
         for key in staged.sent:
             staged.units[key].memory.keep(memory)
         self._units = staged.units
@@ -179,9 +184,10 @@ class Sent:
                 why = refusals.fault_in_words(problem)
                 self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
-    def _to_send(self, units: dict[Key, Unit], look: Look) -> set[Key]:
+    def _to_send(self, units: dict[Key, Unit], look: Look) -> tuple[set[Key], Mapping[int, str]]:
         """The units that have changed, with those that share something with them; the others stay
-        as they were when they were sent."""
+        as they were when they were sent. Where all that is shared are whole values of names, by
+        their ids, ranks have these, and they stay too."""
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
         for key, unit in units.items():
             units[key] = _with(unit, shared.get(key, frozenset()))
@@ -193,10 +199,24 @@ class Sent:
             if _among(self._units[key].links, steady) != _among(units[key].links, steady)
         }
         sent = sharing.together(changed, shared)
+        if whole := self._whole(changed, sent - changed, units, look):
+            sent = set(changed)
         self._tell(changed, sent, shared, units, look)
         for key in units.keys() - sent:
             units[key] = _with(self._units[key], units[key].links)
-        return sent
+        return sent, whole
+
+    def _whole(
+        self, changed: Set[Key], others: Set[Key], units: Mapping[Key, Unit], look: Look
+    ) -> Mapping[int, str]:
+        """The values of `others`, by id with their names, if what has changed shares nothing else
+        with them. Arguments are the notebook's own."""
+        if not others or ARGUMENTS in changed:
+            return {}
+        values = {id(look.objects[key]): key for key in others if isinstance(key, str)}
+        shares = {key: units[key].shares for key in others}
+        links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(changed, values)})
+        return {} if ARGUMENTS in links else values
 
     def _is_changed(self, key: Key, unit: Unit) -> bool:
         before = self._units.get(key)

@@ -5,6 +5,7 @@ are told by their tokens. A function with a closure is part of what refers to it
 from __future__ import annotations
 
 import enum
+import operator
 import sys
 import types
 import weakref
@@ -63,7 +64,8 @@ class LiveUnits(Live):
 
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as are
     `sends`, by their tokens, whether or not anything refers to them. `gone` are names and tokens to
-    be forgotten; `sets` is what modules are given. A pickle collects also
+    be forgotten; `sets` is what modules are given; `whole` are values that ranks have, by id, with
+    their names there. A pickle collects also
 
     refers   the classes and functions that it names or has, by token
     written  the tokens of those that it has whole
@@ -80,6 +82,7 @@ class LiveUnits(Live):
         self.sends: Mapping[int, Any] = {}
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.sets: Mapping[Key, object] = {}
+        self.whole: Mapping[int, str] = {}
         super().__init__(notebook, source=source)
 
     def begin(self) -> None:
@@ -174,6 +177,12 @@ class UnitPickler(LivePickler):
             self.part("", unbound, late=True)
         for one in live.sends.values():
             self.part(one.__qualname__, Call(rebuild.known, (one,)), late=True)
+
+    def persistent_id(self, obj: Any) -> Any:
+        name = self._live.whole.get(id(obj))
+        if name is not None:
+            return [Call(operator.getitem, (Call(rebuild.namespace, ()), name))]
+        return super().persistent_id(obj)
 
     def in_modules(self) -> Mapping[Key, object]:
         """What was found by looking at each unit."""
