@@ -4,11 +4,7 @@ import contextvars
 
 import pytest
 
-from tests.support.notebook_double import importable_folder, opened
 from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
-local = pytest.fixture(importable_folder)
 
 
 @pytest.mark.parametrize(

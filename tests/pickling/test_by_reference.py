@@ -4,12 +4,8 @@ import sys
 
 import pytest
 
-from tests.support.notebook_double import importable_folder, opened
 from tests.support.returned import returned
 from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
-local = pytest.fixture(importable_folder)
 
 #: What each is, in the notebook and on a rank.
 OF_TORCH = [
@@ -59,10 +55,6 @@ def test_a_function_that_names_a_module_with_a_class_of_its_own_keeps_its_state(
     program = notebook.build("def f(rank): return seed(2)")
     assert not program.notes
     assert notebook.rank(program) == [1, 2]
-
-
-def test_such_a_function_can_be_returned(notebook):
-    notebook.run(SEEDER)
     assert returned([notebook.values["seed"]], {})[0](2) == [1, 2]
 
 

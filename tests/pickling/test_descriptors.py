@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.support.notebook_double import opened
-
-notebook = pytest.fixture(opened)
-
 CELL = """
 import abc, functools
 class Prop(property):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.notebook_double import opened
 from xla_nb import untrusted
 from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
 
 CELL = """
 import torch

@@ -7,11 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.support.notebook_double import importable_folder, opened
 from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
-local = pytest.fixture(importable_folder)
 
 #: Each is true on a rank, of what the notebook has executed.
 ON_RANKS = {

@@ -4,10 +4,7 @@ import logging
 
 import pytest
 
-from tests.support.notebook_double import opened
 from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
 
 APP = "xla_nb_test_app"
 MADE = f"""

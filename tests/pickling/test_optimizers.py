@@ -7,9 +7,7 @@ import ast
 import pytest
 
 from tests.support.fresh import in_a_new_process
-from tests.support.notebook_double import opened
 
-notebook = pytest.fixture(opened)
 pytestmark = pytest.mark.usefixtures("fresh_processes")
 
 #: Each fills `stepped`, by name: an optimizer, what makes its step and why its weights are new.

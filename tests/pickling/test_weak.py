@@ -1,11 +1,5 @@
 """Weak references that call somebody."""
 
-import pytest
-
-from tests.support.notebook_double import opened
-
-notebook = pytest.fixture(opened)
-
 THINGS = """
 import weakref
 class Thing: ...
