@@ -10,9 +10,7 @@ from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import (
     Cell,
     Cells,
-    future_flags,
     parse,
-    parsed,
     span,
 )
 
@@ -22,17 +20,6 @@ from xla_nb.program.cell_text import (
 def test_parse_reports_errors_of_the_compiler():
     with pytest.raises(ProgramError, match="c, line 1: 'await' outside function"):
         parse(Cell("c", "await x"))
-
-
-def test_parsed_is_empty_for_invalid_syntax():
-    assert parsed(Cell("c", "1 +")).body == []
-
-
-def test_future_flags_apply_when_compiling():
-    flags = future_flags(["annotations"])
-    names_: dict[str, object] = {}
-    exec(compile("def f(x: Gone): pass", "c", "exec", flags, dont_inherit=True), names_)
-    assert names_["f"].__annotations__ == {"x": "Gone"}  # type: ignore[attr-defined]
 
 
 # --- the source of live code ------------------------------------------------------------------
@@ -47,15 +34,10 @@ def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
 FILE = "/tmp/ipykernel_test/live.py"
 
 
-def test_code_is_found_in_the_cell_with_its_file_name():
-    cells = Cells([Cell("one", "def f(): return 1", FILE), Cell("two", "def f(): return 1", "x")])
-    found = cells.holding(live("def f(): return 1"))
-    assert found is not None and found.cell.label == "one"
-
-
-def test_a_cell_run_again_has_its_newest_label():
+def test_code_is_found_in_the_newest_cell_with_its_file_name():
     source = "def f(): return 1"
-    found = Cells([Cell("old", source, FILE), Cell("new", source, FILE)]).holding(live(source))
+    cells = Cells([Cell("old", source, FILE), Cell("new", source, FILE), Cell("x", source, "x")])
+    found = cells.holding(live(source))
     assert found is not None and found.cell.label == "new"
 
 
