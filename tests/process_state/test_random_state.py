@@ -1,7 +1,6 @@
 """The random generators and the default dtype that ranks inherit from the notebook."""
 
-import subprocess
-import sys
+from tests.support.python import printed
 
 TORCH = """
 import random
@@ -53,16 +52,8 @@ print("another launch differs:", first[0] != anew[0] and first[1] != anew[1])
 """
 
 
-def output(script):
-    process = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout.splitlines()
-
-
 def test_ranks_continue_the_notebooks_generators_and_each_launch_differs():
-    assert output(TORCH) == [
+    assert printed(TORCH) == [
         "same as in the notebook: True",
         "next launch differs: True",
         "numbers drawn twice: 0",
@@ -70,7 +61,7 @@ def test_ranks_continue_the_notebooks_generators_and_each_launch_differs():
 
 
 def test_generators_not_imported_in_the_notebook_are_seeded_per_launch():
-    assert output(BARE) == [
+    assert printed(BARE) == [
         "imports nothing: True",
         "same in every rank: True",
         "another launch differs: True",
