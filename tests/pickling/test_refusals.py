@@ -66,6 +66,29 @@ GENERATOR = " is or contains a generator. Send a list of its items"
             "from unittest.mock import MagicMock\nx = MagicMock(name='m')",
             "it is or contains a mock. Make it inside the function",
         ),
+        ("import contextvars\nx = contextvars.ContextVar('at')", "cannot pickle '"),
+        ("import struct\nx = struct.Struct('<ih')", "cannot pickle '"),
+        (
+            "import weakref\nclass Thing:\n    def name(self): ...\n"
+            "thing = Thing()\nx = weakref.WeakMethod(thing.name)",
+            "cannot pickle '",
+        ),
+        (
+            "import contextlib\n@contextlib.contextmanager\ndef noted(): yield\n"
+            "x = noted()\nx.__enter__()",
+            "a generator",
+        ),
+        ("import logging\nx = logging.Logger('mine')", "logger cannot be pickled"),
+        (
+            "class Told:\n    def __init__(self): self.n = 1\n"
+            "    __dict__ = property(lambda self: {})\nx = Told()",
+            "a `Told`, whose class says itself what its",
+        ),
+        (
+            "import torch\n@torch.library.custom_op('xla_nb_tests::twice', mutates_args=())\n"
+            "def x(it: torch.Tensor) -> torch.Tensor: return 2 * it",
+            "to ranks: cannot pickle 'torch._C",
+        ),
         ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
         ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),
         ("import re\nx = re.match('a', 'a')", "Send what it found, such as `m.group()`"),
@@ -77,6 +100,7 @@ def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, 
     notebook.run(made)
     with pytest.raises(ShippingError) as refused:
         notebook.build("def f(rank): return x")
+    assert str(refused.value).startswith("Cannot send `x`")
     assert told in str(refused.value)
 
 
