@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 import traceback
 
 import pytest
@@ -108,19 +109,18 @@ def test_a_name_of_the_notebook_shadows_a_builtin(notebook):
 # --- values -----------------------------------------------------------------------------------
 
 
-def test_a_value_that_cannot_be_sent_is_refused_with_the_last_cell_that_binds_it(notebook):
-    notebook.run("a = 1")
-    notebook.run("a = (n for n in ())")
-    notebook.run("def g(): return a")
-    told = r"Cannot send `a` \(builtins.generator, defined in Cell In\[2\], line 1\) to ranks: it"
-    with pytest.raises(ShippingError, match=told):
-        notebook.build("def f(i): return g()")
-
-
-def test_a_function_whose_default_cannot_be_sent_is_refused_with_its_line(notebook):
-    notebook.run("gen = (n for n in ())\n\ndef g(x=gen): return 1")
-    told = r"Cannot send `g` \(builtins.function, defined in Cell In\[1\], line 3\) to ranks: it"
-    with pytest.raises(ShippingError, match=told):
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("a = (n for n in ())\ndef g(): return a", r"`a` \(builtins.generator, .*In\[2\], line 1"),
+        ("b = a\n\ndef g(x=b): return 1", r"`g` \(builtins.function, .*In\[2\], line 3"),
+    ],
+    ids=["a value", "a default of a function"],
+)
+def test_what_cannot_be_sent_is_refused_with_the_last_line_that_binds_it(notebook, cell, told):
+    notebook.run("a = (n for n in ())\ndef g(): return 1")
+    notebook.run(cell)
+    with pytest.raises(ShippingError, match=rf"Cannot send {told}\) to ranks: it"):
         notebook.build("def f(i): return g()")
 
 
@@ -144,20 +144,11 @@ def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):
 
 
 @pytest.fixture
-def package(notebook, local):
-    """A package of the user's own with a module in it; gives what a cell computes where they are
-    imported anew."""
+def package(local):
+    """A package of the user's own with modules in it."""
     (local / "pack").mkdir()
-    (local / "pack" / "__init__.py").write_text("")
-    (local / "pack" / "sub.py").write_text("n = 4")
-
-    def anew(cell):
-        program = notebook.build(cell)
-        for name in ("pack", "pack.sub"):
-            del sys.modules[name]
-        return notebook.rank(program)
-
-    return anew
+    for module, text in {"__init__": "", "sub": "n = 4", "other": "n = 2"}.items():
+        (local / "pack" / f"{module}.py").write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -174,16 +165,16 @@ def package(notebook, local):
 )
 def test_a_module_inside_a_package_is_imported(notebook, package, imported, cell):
     notebook.run(imported)
-    assert package(cell) == 4
+    program = notebook.build(cell)
+    for name in ("pack", "pack.sub"):
+        del sys.modules[name]
+    assert notebook.rank(program) == 4
 
 
-def test_imports_inside_packages_are_repeated_for_their_effect(notebook, local):
-    (local / "pack_r").mkdir()
-    (local / "pack_r" / "__init__.py").write_text("")
-    (local / "pack_r" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
-    (local / "pack_r" / "used.py").write_text("n = 2")
-    notebook.run("import pack_r.plugins\nimport pack_r.used as used")
-    assert notebook.build("def f(i): return 1").imports == ("pack_r.plugins",)
+def test_imports_inside_packages_are_repeated_for_their_effect(notebook, package, local):
+    (local / "pack" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
+    notebook.run("import pack.plugins\nimport pack.other as other")
+    assert notebook.build("def f(i): return 1").imports == ("pack.plugins",)
 
 
 # --- names that statements bind ---------------------------------------------------------------
@@ -197,24 +188,15 @@ def test_a_name_bound_before_use_is_not_sent(notebook):
 
 
 @pytest.mark.parametrize("cell", ["def f(i): return __file__", "print(__file__)"])
-def test_a_notebook_has_no_file_of_its_own(notebook, cell):
+def test_a_notebook_has_no_file_of_its_own_and_may_ask_for_it(notebook, cell):
     notebook.run("def g(): return __file__")
     for source in (cell, "def f(i): return g()"):
         (note,) = notebook.build(source).notes
         assert "name '__file__' is not defined in this cell" in note
-
-
-def test_a_notebook_may_ask_whether_it_has_a_file(notebook):
-    notebook.run("""
-        def g():
-            try:
-                return __file__
-            except NameError:
-                return "none"
-    """)
+    asks = "try:\n    where = __file__\nexcept NameError:\n    where = 'none'\n"
+    assert notebook.launch(f"{asks}where") == "none"
+    notebook.run("def g():\n" + textwrap.indent(asks, "    ") + "    return where")
     assert notebook.launch("def f(i): return g()") == "none"
-    asks = "try:\n    where = __file__\nexcept NameError:\n    where = 'none'\nwhere"
-    assert notebook.launch(asks) == "none"
 
 
 def test_a_front_ends_name_of_the_notebook_is_a_value(notebook):
