@@ -244,16 +244,6 @@ def test_a_variable_without_a_value_has_none_on_ranks(notebook):
         notebook.cell("f()")
 
 
-def test_a_class_executed_again_is_another_one(notebook):
-    notebook.run("class A:\n    n = 1\na = A()")
-    notebook.cell("mine = A(); a")
-    notebook.run("class A:\n    n = 2")
-    assert notebook.cell("type(mine) is type(a), isinstance(mine, A), mine.n, A().n") == (
-        *(True, False),
-        *(1, 2),
-    )
-
-
 def test_subclasses_go_along(notebook):
     notebook.run("class A: pass")
     notebook.cell("A")
@@ -302,17 +292,6 @@ def test_functions_of_another_namespace_share_their_globals(notebook):
     notebook.run("g.note = 1")
     notebook.cell("g(6)")
     assert notebook.cell("f()") == 6
-
-
-def test_what_a_function_reads_of_a_module_of_ones_own_follows(notebook, local):
-    (local / "own_settings.py").write_text("CFG = {}\ndef get(): return CFG\n")
-    notebook.run(
-        "import own_settings\nown_settings.CFG['a'] = 1\ndef f(): return own_settings.get()"
-    )
-    notebook.cell("f()")
-    notebook.run("own_settings.CFG['a'] = 2")
-    program = notebook.program("f()")
-    assert b"own_settings" in bytes(program.parcel.stream)
 
 
 def test_what_nothing_in_the_notebook_refers_to_is_not_kept(notebook):

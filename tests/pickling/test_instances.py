@@ -1,8 +1,6 @@
 """Instances of the notebook's classes are on ranks what they are in the notebook, whatever their
 base pickles and whatever their class says of them, or are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from xla_nb import untrusted

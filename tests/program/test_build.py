@@ -1,7 +1,5 @@
 """Programs built from cells compute on a rank what the notebook would."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -9,8 +7,6 @@ import pytest
 from tests.support.notebook_double import shipped
 from xla_nb.program import module_file
 from xla_nb.program.build import Cell, build_call
-
-# --- lines and text ---------------------------------------------------------------------------
 
 
 def test_a_module_file_has_the_lines_of_its_cell(notebook):
@@ -26,9 +22,6 @@ def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
     program = notebook.build(cell)
     assert "@same\nclass A:\n    n = 1\n" in module_file.source(program)[0]
     assert notebook.rank(program) == 1
-
-
-# --- a call of a live function ----------------------------------------------------------------
 
 
 def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):

@@ -1,7 +1,5 @@
 """Cells as text: statements, and the source of live code."""
 
-from __future__ import annotations
-
 import linecache
 
 import pytest
@@ -14,15 +12,10 @@ from xla_nb.program.cell_text import (
     span,
 )
 
-# --- text -------------------------------------------------------------------------------------
-
 
 def test_parse_reports_errors_of_the_compiler():
     with pytest.raises(ProgramError, match="c, line 1: 'await' outside function"):
         parse(Cell("c", "await x"))
-
-
-# --- the source of live code ------------------------------------------------------------------
 
 
 def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
@@ -71,9 +64,6 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
     found = cells.labelled(live("def f(): return 2", "<timed exec>"))
     assert found is not None and (found.co_filename, found.co_firstlineno) == ("second", 2)
     assert cells.labelled(live("def f(): return 3", "<timed exec>")) is None
-
-
-# --- what cannot be compiled ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

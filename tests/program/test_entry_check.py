@@ -1,12 +1,8 @@
 """Entries and arguments are checked before anything starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from xla_nb.errors import ProgramError
-
-# --- the entry --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -49,9 +45,6 @@ def test_an_entry_that_is_no_plain_function_is_refused(notebook, cell, entry, to
 
 def test_a_generator_inside_the_entry_is_allowed(notebook):
     assert notebook.launch("def f(i):\n    def g():\n        yield 1\n    return list(g())") == [1]
-
-
-# --- arity ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """IPython's syntax in code for ranks: supported, skipped or refused."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells of live ranks become programs that hold what the ranks lack."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.live_ranks import opened_live

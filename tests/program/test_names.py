@@ -1,7 +1,5 @@
 """Which names statements bind and read, also compared with Python's own symbol tables."""
 
-from __future__ import annotations
-
 import ast
 import symtable
 import sys

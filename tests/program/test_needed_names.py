@@ -1,7 +1,5 @@
 """The names that a cell needs from the notebook, and names missing there."""
 
-from __future__ import annotations
-
 import re
 import sys
 import textwrap
@@ -68,7 +66,7 @@ def test_names_bound_elsewhere_need_not_be_in_the_notebook(notebook, source):
 
 
 def test_a_star_import_hides_missing_names_only_where_nobody_knows_what_it_binds(notebook):
-    (note,) = notebook.build("from os.path import *\ndef f(i): return joinn('o', 'k')").notes
+    (note,) = notebook.build("from os.path import *\njoin('o', 'k'), joinn").notes
     assert "'joinn' is not defined" in note
     (note,) = notebook.build("from not_loaded_yet import *\nanything").notes
     assert note.startswith("what `from not_loaded_yet import *` binds is not known before")

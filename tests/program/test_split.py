@@ -1,7 +1,5 @@
 """A launched cell is split into what ranks define, run and call."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -10,14 +8,9 @@ from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import Cell
 from xla_nb.program.split import split_cell
 
-# --- the entry --------------------------------------------------------------------------------
-
 
 def test_the_entry_is_the_last_function_of_the_cell_and_statements_may_follow_it(notebook):
     assert notebook.launch("def a(i): return 'a'\ndef f(i): return n\nn = 7\nn + 1") == 7
-
-
-# --- what is refused --------------------------------------------------------------------------
 
 
 def test_a_syntax_error_shows_line_text_and_caret(notebook):
@@ -36,9 +29,6 @@ def test_magics_of_an_earlier_function_are_checked(notebook):
     notebook.run("def g():\n    get_ipython().run_line_magic('timeit', 'x')")
     with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: %timeit"):
         notebook.build("def f(i): return g()")
-
-
-# --- cells of statements ----------------------------------------------------------------------
 
 
 def test_statements_can_use_rank_names_and_return_the_last_expression(notebook):
