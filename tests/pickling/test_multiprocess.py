@@ -227,19 +227,6 @@ def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(end)
     assert arrived(lock=lock)["lock"].acquire(block=False)
 
 
-def test_a_forked_process_shares_its_parents_event_with_ranks_of_its_own():
-    event = FORK.Event()
-
-    def launch():
-        arrived(event=event)["event"].set()
-
-    process = FORK.Process(target=launch)
-    process.start()
-    assert event.wait(PATIENCE)
-    process.join(PATIENCE)
-    process.close()
-
-
 def test_what_a_forked_process_makes_is_unlinked_at_its_end():
     reader, writer = FORK.Pipe(duplex=False)
 

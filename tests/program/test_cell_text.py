@@ -13,11 +13,6 @@ from xla_nb.program.cell_text import (
 )
 
 
-def test_parse_reports_errors_of_the_compiler():
-    with pytest.raises(ProgramError, match="c, line 1: 'await' outside function"):
-        parse(Cell("c", "await x"))
-
-
 def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
     names_: dict[str, object] = {}
     exec(compile(source, filename, "exec", dont_inherit=True), names_)
@@ -69,6 +64,7 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("await x", "c, line 1: 'await' outside function"),
         ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
         ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
         (
@@ -81,7 +77,7 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
         ),
         ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
     ],
-    ids=["NUL", "surrogate", "signs", "sum", "parentheses"],
+    ids=["await", "NUL", "surrogate", "signs", "sum", "parentheses"],
 )
 def test_what_cannot_be_compiled_is_refused_with_its_line(text, said):
     with pytest.raises(ProgramError) as refusal:

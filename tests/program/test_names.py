@@ -65,26 +65,6 @@ def test_type_parameters_have_their_own_scope(source, now, later):
     assert (set(found.now), set(found.later)) == (now, later)
 
 
-def test_annotations_kept_as_text_are_hints():
-    found = names("def f(x: A, y: 'B.c | list[C]') -> D: pass", lazy_annotations=True)
-    assert (set(found.now), set(found.hints)) == (set(), {"A", "B", "C", "D", "c", "list"})
-
-
-def test_names_under_except_name_error_are_hints():
-    found = names("try:\n    a\nexcept (ValueError, NameError):\n    b")
-    assert (set(found.hints), set(found.now)) == ({"a"}, {"b", "ValueError", "NameError"})
-
-
-def test_a_name_has_the_line_of_its_first_use():
-    assert names("\na\nb\na").now == {"a": 2, "b": 3}
-
-
-def test_names_that_a_function_sets_through_global_need_not_come_from_outside():
-    found = names("def f():\n    global n\n    n = 1\nf()\nprint(n)")
-    assert found.required().keys() == {"print"}
-    assert found.binds == {"f", "n"}
-
-
 #: Statements with the names that they may read before they are bound.
 UNBOUND = {
     "if a: b = 1\nelif c: b = 2\nelse: b = 3\nb": {"a", "c"},
@@ -143,10 +123,6 @@ def test_what_a_magic_times_is_read_and_binds():
     inside = names(f"for i in a:\n    {timed}\nx")
     assert inside.wanted() == {"a", "get_ipython", "f", "x"}
     assert inside.required().keys() == {"a", "get_ipython"}
-
-
-def test_words_of_a_command_are_hints():
-    assert names("get_ipython().system('cp {a} $b c')").wanted() == {"get_ipython", "a", "b"}
 
 
 LIBRARY = Path(ast.__file__).parent
