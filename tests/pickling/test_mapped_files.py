@@ -42,13 +42,6 @@ def test_a_file_mapped_to_be_read_is_not_copied_and_stays_read_only(mapped):
     assert part.sum() == 2 * 990
 
 
-def test_a_private_map_of_a_file_is_copied(mapped):
-    numbers = mapped()
-    private = np.memmap(numbers.filename, "f8", "c")
-    arrived(share=True, private=private)["private"][0] = 5
-    assert private[0] == numbers[0] == 0
-
-
 def test_views_and_arrays_with_gaps_are_of_the_same_shared_memory(mapped):
     numbers = mapped()
     got = arrived(share=True, part=numbers[1:9:2], other=np.asarray(numbers)[4:])
@@ -93,10 +86,17 @@ def test_a_tensor_over_a_part_of_shared_memory_is_shared():
     memory.unlink()
 
 
-def test_without_sharing_they_are_copies(mapped):
+def test_maps_that_are_private_or_without_a_file_are_copied_and_so_is_all_without_sharing(mapped):
     numbers = mapped()
+    private = np.memmap(numbers.filename, "f8", "c")
+    arrived(share=True, private=private)["private"][0] = 5
     arrived(numbers=numbers)["numbers"][0] = 5
-    assert numbers[0] == 0
+    assert private[0] == numbers[0] == 0
+    with mmap.mmap(-1, 4096) as anonymous:  # shared with forked processes alone
+        array = np.frombuffer(anonymous, "u1")
+        arrived(share=True, array=array)["array"][0] = 5
+        assert array[0] == 0
+        del array
 
 
 def test_shared_memory_that_is_gone_is_named(mapped):
@@ -108,14 +108,6 @@ def test_shared_memory_that_is_gone_is_named(mapped):
         Parcel(fd)
     assert caught.value.name == SHARED_MEMORY
     os.close(fd)
-
-
-def test_memory_without_a_file_is_copied():
-    with mmap.mmap(-1, 4096) as anonymous:  # shared with forked processes alone
-        array = np.frombuffer(anonymous, "u1")
-        arrived(share=True, array=array)["array"][0] = 5
-        assert array[0] == 0
-        del array
 
 
 def test_a_parcel_knows_whether_it_shares_what_can_be_written(mapped):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _warnings
-import importlib
 import json
 import sys
 import textwrap
@@ -300,41 +299,9 @@ def test_the_namespace_of_a_module_is_that_modules(notebook, confmod):
     assert got == (True, 5)
 
 
-# ---------------------------------------------------------------- looking, for live ranks
-
-
-@pytest.fixture
-def seen(local):
-    """What modules hold, looked at after the user's own `first` was imported, the last of all."""
-    (local / "first.py").write_text("LIMIT = [1]\n")
-    importlib.import_module("first")
-    found = Modules()
-    found.look()
-    return found
-
-
-def test_what_a_module_has_got_since_is_known_at_a_look(seen, monkeypatch):
+def test_what_a_module_has_got_since_is_known_at_a_look(monkeypatch):
+    seen = Modules()
+    seen.look()
     monkeypatch.setattr(json, "added", held := [], raising=False)
     seen.look()
     assert id(held) in seen.ids
-
-
-def test_a_module_that_has_come_since_is_known_at_a_look(seen, local):
-    (local / "second.py").write_text("")
-    importlib.import_module("second")
-    seen.look()
-    importlib.reload(sys.modules["second"])
-    seen.look()
-    assert seen.again == {"second": 1}
-
-
-@pytest.mark.parametrize("others", [(), ("second",)], ids=["the last", "before another"])
-def test_a_module_that_is_imported_anew_is_known_at_a_look(seen, local, others):
-    (local / "second.py").write_text("")
-    for name in others:
-        importlib.import_module(name)
-    seen.look()
-    del sys.modules["first"]
-    importlib.import_module("first")
-    seen.look()
-    assert seen.again == {"first": 1}
