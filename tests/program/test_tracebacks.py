@@ -76,16 +76,13 @@ def test_frames_of_several_cells_are_kept():
     assert "return 1 / 0" in got.text
 
 
-def test_only_frames_of_xla_nb_are_cut_outside_the_notebook():
+def test_outside_the_notebook_only_frames_of_xla_nb_are_cut_and_there_may_be_none():
     table = ModuleMap({}, "elsewhere", body="wrap('a', 0)")
     got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
     assert "loader.py" not in got.text
     assert 'File "elsewhere", line 1' in got.text
     assert textwrap.__file__ in got.text
     assert got.place == ""
-
-
-def test_an_error_may_have_no_traceback():
     got = tracebacks.tell(ValueError("bare"), LABELS)
     assert (got.text, got.place) == ("ValueError: bare", "")
 
