@@ -12,7 +12,6 @@ def draw():
 
 random.seed(1); numpy.random.seed(1); torch.manual_seed(1); torch.set_default_dtype(torch.float64)
 current = Inheritance.of_this_process()
-following = Inheritance.of_this_process()
 
 def in_another_process(inheritance):
     random.seed(9); numpy.random.seed(9); torch.manual_seed(9)
@@ -23,7 +22,6 @@ def in_another_process(inheritance):
 first = in_another_process(current)
 random.seed(1); numpy.random.seed(1); torch.manual_seed(1)
 print("same as in the notebook:", first == draw())
-print("next launch differs:", in_another_process(following)[:3] != first[:3])
 
 def sequences():
     return [set(numbers) for numbers in (
@@ -55,7 +53,6 @@ print("another launch differs:", first[0] != anew[0] and first[1] != anew[1])
 def test_ranks_continue_the_notebooks_generators_and_each_launch_differs():
     assert printed(TORCH) == [
         "same as in the notebook: True",
-        "next launch differs: True",
         "numbers drawn twice: 0",
     ]
 
