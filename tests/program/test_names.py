@@ -12,8 +12,8 @@ from xla_nb.program.cell_text import Cell, Cells
 from xla_nb.program.names import bindings, names_in, newest
 
 
-def names(source: str, **options: bool):
-    return names_in(ast.parse(textwrap.dedent(source)).body, **options)
+def names(source: str):
+    return names_in(ast.parse(textwrap.dedent(source)).body)
 
 
 # --- what is read, and when -------------------------------------------------------------------
