@@ -92,6 +92,11 @@ def test_a_name_in_a_lazy_annotation_is_sent_but_may_be_missing(notebook):
     program = notebook.build(source, entry="f")
     assert not program.notes
     assert notebook.rank(program) == "Net"
+    program = notebook.build(
+        "from __future__ import annotations\nclass A:\n    x: Gone = 1\nA.__annotations__"
+    )
+    assert not program.notes
+    assert notebook.rank(program) == {"x": "Gone"}
 
 
 def test_a_missing_name_assigned_on_ranks_is_explained(notebook):
