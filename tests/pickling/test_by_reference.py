@@ -1,15 +1,12 @@
 """What is sent by its name: modules of every class, and what torch has names for."""
 
+import contextvars
 import sys
 
 import pytest
 
-from tests.support.notebook_double import importable_folder, opened
 from tests.support.returned import returned
 from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
-local = pytest.fixture(importable_folder)
 
 #: What each is, in the notebook and on a rank.
 OF_TORCH = [
@@ -59,23 +56,7 @@ def test_a_function_that_names_a_module_with_a_class_of_its_own_keeps_its_state(
     program = notebook.build("def f(rank): return seed(2)")
     assert not program.notes
     assert notebook.rank(program) == [1, 2]
-
-
-def test_such_a_function_can_be_returned(notebook):
-    notebook.run(SEEDER)
     assert returned([notebook.values["seed"]], {})[0](2) == [1, 2]
-
-
-def test_an_operator_that_the_notebook_defines_is_refused(notebook):
-    notebook.run(
-        """
-        import torch
-        @torch.library.custom_op("xla_nb_tests::twice", mutates_args=())
-        def twice(x: torch.Tensor) -> torch.Tensor: return 2 * x
-        """
-    )
-    with pytest.raises(ShippingError, match="Cannot send `twice`"):
-        notebook.build("import torch\ndef f(rank): return twice(torch.ones(1)).item()")
 
 
 LAZY = """
@@ -123,3 +104,12 @@ def test_a_module_that_ranks_cannot_import_is_not_sent_by_its_name(notebook, mon
     with pytest.raises(ShippingError, match="`held\\[0\\]`: cannot pickle 'Config' object"):
         notebook.build("def f(rank): return held")
     assert notebook.launch("def f(rank): return kept[0].rate") == 3
+
+
+def test_a_modules_context_variable_is_that_modules_without_the_notebooks_value(notebook, local):
+    (local / "steps.py").write_text(
+        "import contextvars\nat = contextvars.ContextVar('at', default=1)\n"
+    )
+    notebook.run("from steps import at\nimport steps\nat.set(5)")
+    program = notebook.build("def f(rank): return at is steps.at, at.get()")
+    assert contextvars.Context().run(notebook.rank, program) == (True, 1)

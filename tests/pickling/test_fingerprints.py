@@ -1,11 +1,10 @@
 """Definitions that are the same, or not, by their fingerprints."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from tests.support.python import printed
 from xla_nb.pickling.fingerprints import differ, fingerprint
 
 CLASS = """
@@ -37,7 +36,6 @@ def test_a_definition_that_stands_elsewhere_is_the_same():
     [
         ('"d"', '"e"'),
         ("lambda: x", "lambda: -x"),
-        ("range(3)", "range(4)"),
         ("def s(", "def t("),
         ("n: int = 1", "n: int = 1; m: int = 2"),
         ("class it:", "class it(list):"),
@@ -57,7 +55,4 @@ def test_definitions_of_different_pythons_are_not_told_apart():
 
 def test_a_fingerprint_is_the_same_in_another_process():
     script = "from tests.pickling.test_fingerprints import of, CLASS; print(of(CLASS))"
-    process = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert process.stdout.strip() == of(CLASS)
+    assert printed(script) == [of(CLASS)]

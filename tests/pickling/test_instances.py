@@ -1,17 +1,10 @@
-"""Instances of the notebook's classes keep class and attributes, whatever their base pickles, or
-are refused."""
-
-from __future__ import annotations
-
-import textwrap
+"""Instances of the notebook's classes are on ranks what they are in the notebook, whatever their
+base pickles and whatever their class says of them, or are refused."""
 
 import pytest
 
-from tests.support.notebook_double import importable_folder, opened
+from xla_nb import untrusted
 from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
-local = pytest.fixture(importable_folder)
 
 #: Each is true on a rank, of what the notebook has executed.
 ON_RANKS = {
@@ -69,10 +62,32 @@ class Mixin:
 """
 
 
-def test_what_the_base_leaves_out_of_its_own_is_left_out(notebook, local):
+@pytest.fixture
+def library(local):
     (local / "library.py").write_text(LIBRARY)
-    notebook.run("import library\nclass Mine(library.Base): pass\nmine = Mine()")
-    assert notebook.launch("def f(rank): return mine.value, type(mine) is Mine") == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("mine", "value"),
+    [
+        ("class Mine(library.Base): pass\nmine = Mine()", 1),
+        (
+            "class Mine(library.Mixin):\n"
+            "    def __init__(self, value): self.value = value\nmine = Mine(3)",
+            3,
+        ),
+        (
+            "class Mine(library.Mixin):\n"
+            "    def __new__(cls, value): return super().__new__(cls)\n"
+            "    def __init__(self, value): self.value = value\nmine = Mine(3)",
+            3,
+        ),
+    ],
+    ids=["left out of its own", "made by __init__", "made by __new__"],
+)
+def test_a_base_in_a_library_says_how_its_subclasses_are_made(notebook, library, mine, value):
+    notebook.run(f"import library\n{mine}")
+    assert notebook.launch("def f(rank): return mine.value, type(mine) is Mine") == (value, True)
 
 
 #: What their bases' pickles lack.
@@ -94,13 +109,9 @@ LOST = {
         "class M(datetime.date): __slots__ = ('name',)\nmade = M(2020, 1, 2)\nmade.name = 'x'",
         "attribute `name`",
     ),
-    "that of a number": (
-        "class M(decimal.Decimal): pass\nmade = M('1.5')\nmade.tag = 'x'",
-        "attribute `tag`",
-    ),
-    "that of Python's generators": (
-        "class M(random.Random): pass\nmade = M(1)\nmade.tag = 'x'",
-        "attribute `tag`",
+    "what a library makes of its own class": (
+        "class M(library.Lost): pass\nmade = M()",
+        "class `M`",
     ),
     "that of a library's class": (
         "class M(library.Base): pass\nmade = M()\nmade.tag = 'x'",
@@ -110,27 +121,148 @@ LOST = {
 
 
 @pytest.mark.parametrize(("cell", "lost"), LOST.values(), ids=LOST)
-def test_what_a_base_leaves_out_of_the_notebooks_is_refused(notebook, local, cell, lost):
-    (local / "library.py").write_text(LIBRARY)
+def test_what_a_base_leaves_out_of_the_notebooks_is_refused(notebook, library, cell, lost):
     notebook.run("import datetime, decimal, random, library\nimport numpy as np\n" + cell)
     with pytest.raises(ShippingError, match=f"`made` .* pickles without its {lost}. Give `M` a"):
         notebook.build("def f(rank): return made")
 
 
-@pytest.mark.parametrize(
-    "method", ["", "    def __new__(cls, value): return super().__new__(cls)\n"]
-)
-def test_a_base_that_leaves_to_its_subclasses_how_they_are_made(notebook, local, method):
-    (local / "library.py").write_text(LIBRARY)
-    notebook.run(
-        f"import library\nclass Mine(library.Mixin):\n{method}"
-        "    def __init__(self, value): self.value = value\nmine = Mine(3)"
+# --- classes that say themselves what their instances are -------------------------------------
+
+#: With properties `__class__` and `__name__`.
+HIDDEN = """
+import torch
+class Proxy:
+    def __init__(self, held): self.held = held
+    @property
+    def __class__(self): return type(self.held)
+class Named:
+    live = []
+    def __init__(self, n): self.n, self.me = n, self
+    __name__ = property(lambda self: f"named {self.n}")
+    def whose(self): return __class__
+class Under(Named): pass
+Named.live.append(1)
+one, other, table, tensor = Proxy(1), Proxy([2]), Proxy({}), Proxy(torch.ones(1))
+named, under = Named(5), Under(6)
+keep = {named: under}
+def f(rank):
+    return (
+        isinstance(one, int), isinstance(other, list), isinstance(table, dict), other.held,
+        isinstance(tensor, torch.Tensor), tensor.held.item(), type(tensor) is Proxy,
+        named.n, named.me is named, named.__name__, named.whose() is Named,
+        under.n, under.__name__, Under.__name__, Named.__name__,
+        keep[named] is under, Named.__mro__[1] is object, Named.__dict__["live"],
     )
-    assert notebook.launch("def f(rank): return mine.value, type(mine) is Mine") == (3, True)
+"""
+
+#: Descriptors that extend Python's own.
+DESCRIPTORS = """
+import abc, functools
+class Prop(property):
+    "Of ours."
+    def __init__(self, *args, unit=None):
+        super().__init__(*args)
+        self.unit = unit
+    def __get__(self, obj, owner=None):
+        return self if obj is None else (self.unit, super().__get__(obj, owner))
+class Bare(property): pass
+class Static(staticmethod):
+    def __call__(self, *args): return "static"
+class Of(classmethod): pass
+def of_whom(self):
+    "Says it."
+    return self.n
+shared = Prop(of_whom, unit="m")
+class Thing:
+    live = []
+    def __init__(self): self.n = 3
+    length = shared
+    bare = Bare(lambda self: self.__class__)
+    make = Static(lambda: 5)
+    @Of
+    def who(cls): return cls
+    @functools.cached_property
+    def once(self):
+        self.live.append(1)
+        return __class__
+    old = abc.abstractproperty(lambda self: "old")
+    @length.setter
+    def size(self, value): self.n = value
+Thing.live.append(0)
+Thing.who.__func__.of = "who"
+vars(Thing)["who"].mine = [shared]
+thing = Thing()
+def f(rank):
+    held = vars(Thing)
+    return (
+        thing.length, thing.bare is Thing, thing.make(), thing.who() is Thing, thing.once is Thing,
+        thing.once is Thing, thing.live, thing.old, Thing.length is shared, shared.unit,
+        shared.__doc__, setattr(thing, "size", 4), thing.length, held["who"].mine[0] is shared,
+        held["once"].attrname, Thing.who.__func__.of,
+        [type(held[n]).__name__ for n in ("length", "size", "bare", "make", "who", "once", "old")],
+    )
+"""
 
 
-def test_what_the_base_makes_of_its_own_class_is_refused(notebook, local):
-    (local / "library.py").write_text(LIBRARY)
-    notebook.run("import library\nclass Mine(library.Lost): pass\nmine = Mine()")
-    with pytest.raises(ShippingError, match=r"`library\.Lost` pickles without its class `Mine`"):
-        notebook.build(textwrap.dedent("def f(rank): return mine"))
+@pytest.mark.parametrize("cell", [HIDDEN, DESCRIPTORS], ids=["hidden", "descriptors"])
+def test_they_are_on_a_rank_what_they_are_in_the_notebook(notebook, cell):
+    notebook.run(cell)
+    program = notebook.build("def launched(rank): return f(rank)")
+    on_a_rank = notebook.rank(program)
+    assert on_a_rank == notebook.values["f"](0)
+    assert not program.notes
+
+
+def test_an_object_is_not_asked_for_its_class():
+    class Asked:
+        @property
+        def __class__(self):
+            raise AssertionError("the user's code was run")
+
+    made = Asked()
+    made.held = 1
+    assert untrusted.attributes(made) == {"held": 1}
+
+
+# --- what calls somebody ----------------------------------------------------------------------
+
+THINGS = """
+import weakref
+class Thing: ...
+box, log = [Thing()], []
+"""
+
+
+def test_a_weak_reference_calls_what_it_is_to_call(notebook):
+    notebook.run(THINGS + "ref = weakref.ref(box[0], lambda one: log.append(one is ref))")
+    cell = (
+        "def f(rank):\n    lives = ref() is box[0]\n    box.clear()\n    return lives, ref(), log"
+    )
+    assert notebook.launch(cell) == (True, None, [True])
+
+
+def test_its_owner_may_be_what_it_calls(notebook):
+    notebook.run(
+        THINGS + "class Owner:\n"
+        "    def __init__(self): self.ref = weakref.ref(box[0], self.gone)\n"
+        "    def gone(self, ref): log.append(ref is self.ref)\n"
+        "owner = Owner()"
+    )
+    cell = "def f(rank):\n    box.clear()\n    return owner.ref(), log"
+    assert notebook.launch(cell) == (None, [True])
+
+
+def test_a_reference_that_is_dead_is_dead_on_ranks_and_calls_nobody(notebook):
+    notebook.run(THINGS + "dead = [weakref.ref(Thing(), log.append)]\nlog.clear()")
+    assert notebook.launch("def f(rank): return [ref() for ref in dead], log") == ([None], [])
+
+
+def test_a_function_decorated_with_a_context_manager_is_sent_with_it(notebook):
+    notebook.run(
+        "import contextlib\nseen = []\n@contextlib.contextmanager\ndef noted(what):\n"
+        "    seen.append(what)\n    yield\n    seen.append('end')\n"
+        "@noted('begin')\ndef g(x): return x + 1\ng.tag = seen\nentered = noted(1)"
+    )
+    cell = "def f(rank): return g(1), g(2), g.tag is seen, seen"
+    assert notebook.launch(cell) == (2, 3, True, ["begin", "end"] * 2)

@@ -4,11 +4,6 @@ import logging
 
 import pytest
 
-from tests.support.notebook_double import opened
-from xla_nb.errors import ShippingError
-
-notebook = pytest.fixture(opened)
-
 APP = "xla_nb_test_app"
 MADE = f"""
 import logging
@@ -67,12 +62,6 @@ def test_filters_of_the_notebooks_are_left_out_with_a_note(notebook, used):
     notebook.run(MADE + "lg.addFilter(NoFoo())")
     (note,) = notebook.build(f"def f(rank): return {used}").notes
     assert note == f"the filters of the logger `{APP}` are not sent: ranks do without them"
-
-
-def test_one_that_get_logger_does_not_find_is_refused(notebook):
-    notebook.run(MADE + f"lg = logging.Logger('{APP}')")
-    with pytest.raises(ShippingError, match=r"`lg` .* logger cannot be pickled"):
-        notebook.build("def f(rank): return lg")
 
 
 def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(notebook):

@@ -9,28 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.returned import arrived
 from xla_nb.pickling import pickler
 from xla_nb.pickling.functions_and_classes import Live
-from xla_nb.pickling.mapped_files import holding, shared_mappings
 from xla_nb.pickling.parcel import SHARED_MEMORY, Parcel, Unopened
-
-
-@pytest.fixture
-def through():
-    """Values as a job of this machine opens them."""
-    parcels = []
-
-    def send(share=True, **values):
-        packed = pickler.pack(values, Live())
-        fd = packed.to_memfd(share)
-        try:
-            parcels.append(Parcel(fd))
-        finally:
-            os.close(fd)
-        return parcels[-1].open()
-
-    yield send
-    parcels.clear()
 
 
 @pytest.fixture
@@ -39,9 +21,9 @@ def mapped(tmp_path):
     return lambda: np.memmap(tmp_path / "numbers", dtype="f8", mode="w+", shape=(1000,))
 
 
-def test_what_is_written_to_a_mapped_file_is_seen_on_both_sides(through, mapped):
+def test_what_is_written_to_a_mapped_file_is_seen_on_both_sides(mapped):
     numbers = mapped()
-    got = through(numbers=numbers)["numbers"]
+    got = arrived(share=True, numbers=numbers)["numbers"]
     got[3], numbers[4] = 7, 8
     assert (numbers[3], got[4]) == (7, 8)
     assert type(got) is np.memmap
@@ -60,42 +42,27 @@ def test_a_file_mapped_to_be_read_is_not_copied_and_stays_read_only(mapped):
     assert part.sum() == 2 * 990
 
 
-def test_a_private_map_of_a_file_is_copied(through, mapped):
+def test_views_and_arrays_with_gaps_are_of_the_same_shared_memory(mapped):
     numbers = mapped()
-    private = np.memmap(numbers.filename, "f8", "c")
-    through(private=private)["private"][0] = 5
-    assert private[0] == numbers[0] == 0
-
-
-def test_views_and_arrays_with_gaps_are_of_the_same_shared_memory(through, mapped):
-    numbers = mapped()
-    got = through(part=numbers[1:9:2], other=np.asarray(numbers)[4:])
+    got = arrived(share=True, part=numbers[1:9:2], other=np.asarray(numbers)[4:])
     got["part"][2] = 6  # numbers[5]
     assert numbers[5] == got["other"][1] == 6
 
 
 @pytest.mark.leaves("files")  # multiprocessing keeps its heap
-def test_arrays_over_a_shared_array_are_shared(through):
+def test_arrays_over_a_shared_array_are_shared():
     array = multiprocessing.get_context("spawn").RawArray("d", 4)
-    got = through(array=array, view=np.frombuffer(array))
+    got = arrived(share=True, array=array, view=np.frombuffer(array))
     got["view"][0], got["array"][1] = 1, 2
     assert array[:] == [1, 2, 0, 0]
 
 
-def test_arrays_over_named_shared_memory_are_shared(through):
-    memory = shared_memory.SharedMemory(create=True, size=80)
-    array = np.ndarray((10,), buffer=memory.buf)
-    through(array=array)["array"][2] = 5
-    assert array[2] == 5
-    del array
-    memory.close()
-    memory.unlink()
-
-
 @pytest.mark.leaves("files")  # torch and multiprocessing keep some
-def test_tensors_in_shared_memory_are_shared_for_torch_too(through):
+def test_tensors_in_shared_memory_are_shared_for_torch_too():
     model = torch.nn.Linear(2, 2).share_memory()
-    got = through(model=model, weight=model.weight.detach(), row=model.weight.detach()[1])
+    got = arrived(
+        share=True, model=model, weight=model.weight.detach(), row=model.weight.detach()[1]
+    )
     assert all(one.is_shared() for one in [*got["model"].parameters(), got["weight"], got["row"]])
     got["model"].share_memory()  # as each process of a Hogwild does
     with torch.no_grad():
@@ -109,20 +76,27 @@ def test_tensors_in_shared_memory_are_shared_for_torch_too(through):
     assert model.weight.tolist() == [[7, 7], [0, 0]]
 
 
-def test_a_tensor_over_a_part_of_shared_memory_is_shared(through):
+def test_a_tensor_over_a_part_of_shared_memory_is_shared():
     memory = shared_memory.SharedMemory(create=True, size=80)
     tensor = torch.from_numpy(np.ndarray((8,), buffer=memory.buf, offset=16))
-    through(tensor=tensor)["tensor"][2] = 5
+    arrived(share=True, tensor=tensor)["tensor"][2] = 5
     assert tensor[2] == 5
     del tensor
     memory.close()
     memory.unlink()
 
 
-def test_without_sharing_they_are_copies(through, mapped):
+def test_maps_that_are_private_or_without_a_file_are_copied_and_so_is_all_without_sharing(mapped):
     numbers = mapped()
-    through(share=False, numbers=numbers)["numbers"][0] = 5
-    assert numbers[0] == 0
+    private = np.memmap(numbers.filename, "f8", "c")
+    arrived(share=True, private=private)["private"][0] = 5
+    arrived(numbers=numbers)["numbers"][0] = 5
+    assert private[0] == numbers[0] == 0
+    with mmap.mmap(-1, 4096) as anonymous:  # shared with forked processes alone
+        array = np.frombuffer(anonymous, "u1")
+        arrived(share=True, array=array)["array"][0] = 5
+        assert array[0] == 0
+        del array
 
 
 def test_shared_memory_that_is_gone_is_named(mapped):
@@ -134,14 +108,6 @@ def test_shared_memory_that_is_gone_is_named(mapped):
         Parcel(fd)
     assert caught.value.name == SHARED_MEMORY
     os.close(fd)
-
-
-def test_memory_without_a_file_is_in_no_mapping():
-    with mmap.mmap(-1, 4096) as anonymous:  # shared with forked processes alone
-        array = np.frombuffer(anonymous, "u1")
-        address = array.__array_interface__["data"][0]
-        assert holding(shared_mappings(), address, array.nbytes) is None
-        del array
 
 
 def test_a_parcel_knows_whether_it_shares_what_can_be_written(mapped):

@@ -5,19 +5,17 @@ import gc
 import multiprocessing
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.support.returned import arrived, opened
 from xla_nb.pickling import multiprocess, pickler, results
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.parcel import Parcel, Unopened
 from xla_nb.pickling.refusals import Unshippable
 
 FORK, SPAWN = (multiprocessing.get_context(method) for method in ("fork", "spawn"))
-LOCKS = ["Lock", "RLock", "Semaphore", "BoundedSemaphore"]
-QUEUES = ["Queue", "JoinableQueue", "SimpleQueue"]
 PATIENCE = 60
 
 
@@ -42,27 +40,8 @@ def older():
     return older
 
 
-class Sent:
-    """Values in a parcel, and the notes of the launch."""
-
-    def __init__(self, values):
-        live = Live()
-        self._packed = pickler.pack(values, live)
-        self.notes = live.notes
-
-    def parcel(self):
-        fd = self._packed.to_memfd()
-        try:
-            return Parcel(fd)
-        finally:
-            os.close(fd)
-
-    def open(self):
-        return self.parcel().open()
-
-
-def through(**values):
-    return Sent(values).open()
+def pack(one):
+    return pickler.pack({"one": one}, Live())
 
 
 def close(*queues):
@@ -74,46 +53,18 @@ def close(*queues):
 # ---------------------------------------------------------------- the notebook's own
 
 
-@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
-def test_a_lock_is_the_notebooks_even_while_it_is_held(context):
-    lock = context.Lock()
-    with lock:
-        got = through(lock=lock)["lock"]
-        assert not got.acquire(block=False)
-    assert got.acquire(block=False)
-
-
-@pytest.mark.leaves("threads")  # the queue's feeder, until the process ends
-@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
-def test_a_queue_is_the_notebooks_with_what_is_in_it(context):
-    queue = context.Queue()
-    queue.put("from the notebook")
-    got = through(queue=queue)["queue"]
-    assert got.get(timeout=PATIENCE) == "from the notebook"
-    got.put("from a rank")
-    assert queue.get(timeout=PATIENCE) == "from a rank"
-    for each in (queue, got):
-        each.close()
-        each.join_thread()
-
-
 @pytest.mark.leaves("files")  # multiprocessing keeps its heap
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
-def test_events_and_values_are_the_notebooks(context):
-    event, value, array = context.Event(), context.Value("i", 3), context.Array("d", [1, 2])
-    raw = context.RawArray("i", 2)
-    got = through(event=event, value=value, array=array, raw=raw)
-    event.set()
-    assert got["event"].is_set()
-    with got["value"].get_lock():
-        got["value"].value += 1
+def test_arrays_are_the_notebooks(context):
+    array, raw = context.Array("d", [1, 2]), context.RawArray("i", 2)
+    got = arrived(array=array, raw=raw)
     got["array"][1], got["raw"][0] = 7, 5
-    assert (value.value, array[:], raw[:]) == (4, [1, 7], [5, 0])
+    assert (array[:], raw[:]) == ([1, 7], [5, 0])
 
 
 def test_the_writing_end_of_a_pipe_is_the_notebooks():
     reader, writer = multiprocessing.Pipe(duplex=False)
-    with reader, writer, through(writer=writer)["writer"] as got:
+    with reader, writer, arrived(writer=writer)["writer"] as got:
         got.send("hello")
         assert reader.recv() == "hello"
 
@@ -121,34 +72,24 @@ def test_the_writing_end_of_a_pipe_is_the_notebooks():
 def test_a_connection_in_both_directions_is_refused():
     one, other = multiprocessing.Pipe()
     with one, other, pytest.raises(Unshippable, match="an open connection"):
-        Sent({"one": one})
+        pack(one)
 
 
 def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
     queue = SPAWN.SimpleQueue()
-    sent = Sent({"queue": queue})
+    packed = pack(queue)
     queue.close()
     others = os.pipe()  # which may have the same numbers
-    with pytest.raises(Unopened, match="`queue`: FileNotFoundError: the notebook has closed it"):
-        sent.open()
+    with pytest.raises(Unopened, match="`one`: FileNotFoundError: the notebook has closed it"):
+        opened(packed)
     for fd in others:
         os.close(fd)
 
 
-@pytest.mark.leaves("files")
-def test_a_barrier_is_the_notebooks():
-    barrier = FORK.Barrier(2)
-    got = through(barrier=barrier)["barrier"]
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(barrier.wait, PATIENCE)
-        got.wait(PATIENCE)
-        waiting.result(PATIENCE)
-
-
-@pytest.mark.parametrize("kind", QUEUES)
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
 def test_a_queue_that_nobody_uses_yet_is_the_notebooks(kind):
     queue = getattr(FORK, kind)()
-    got = through(queue=queue)["queue"]
+    got = arrived(queue=queue)["queue"]
     if kind == "SimpleQueue":
         queue.put("from the notebook")
         assert got.get() == "from the notebook"
@@ -169,7 +110,7 @@ def test_a_value_and_the_lock_it_was_made_with_stay_one(order):
     lock = FORK.Lock()
     value = FORK.Value("i", 3, lock=lock)
     both = {"value": value, "lock": lock}
-    got = through(**{name: both[name] for name in order})
+    got = arrived(**{name: both[name] for name in order})
     with value.get_lock():
         assert not got["lock"].acquire(block=False)
     with got["lock"]:
@@ -179,7 +120,7 @@ def test_a_value_and_the_lock_it_was_made_with_stay_one(order):
 @pytest.mark.parametrize("kind", ["Lock", "Event"])
 def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kind):
     one = getattr(FORK, kind)()
-    fd = pickler.pack({"one": one}, Live()).to_memfd()
+    fd = pack(one).to_memfd()
     del one
     gc.collect()  # and its name with it
     parcel = Parcel(fd)
@@ -194,16 +135,17 @@ def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kin
 # ---------------------------------------------------------------- what is older
 
 
-@pytest.mark.parametrize("kind", LOCKS)
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
 def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(older, kind):
     lock = older(kind)
-    sent = Sent({"one": lock, "same": lock})
-    assert sent.notes == {
+    live = Live()
+    packed = pickler.pack({"one": lock, "same": lock}, live)
+    assert live.notes == {
         f"ranks share one {kind} of their own, not the notebook's: to share that, make it again "
         "after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
         f'`multiprocessing.get_context("spawn").{kind}`'
     }
-    got = sent.open()
+    got = opened(packed)
     assert type(got["one"]) is type(lock)
     assert got["one"] is got["same"]
     assert got["one"] is not lock
@@ -213,7 +155,7 @@ def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(older, ki
 
 def test_a_new_semaphore_has_the_count_and_the_bound_of_the_older_one(older):
     free, bounded = older("Semaphore", 3), older("BoundedSemaphore", 2)
-    got = through(free=free, bounded=bounded)
+    got = arrived(free=free, bounded=bounded)
     assert got["free"].get_value() == 3
     with pytest.raises(ValueError, match="released too many times"):
         got["bounded"].release()
@@ -223,7 +165,7 @@ def test_a_new_semaphore_has_the_count_and_the_bound_of_the_older_one(older):
 def test_an_older_lock_that_is_held_and_would_arrive_free_is_refused(older, kind):
     lock = older(kind)
     with lock, pytest.raises(Unshippable, match="a lock that is held"):
-        Sent({"lock": lock})
+        pack(lock)
 
 
 @pytest.mark.leaves("files")
@@ -243,21 +185,31 @@ def test_an_older_lock_that_is_held_and_would_arrive_free_is_refused(older, kind
 def test_what_is_older_and_more_than_a_lock_is_refused(older, kind, arguments):
     one = older(kind, *arguments)
     with pytest.raises(Unshippable, match=f"a multiprocessing {kind} that only forked") as caught:
-        Sent({"one": one})
+        pack(one)
     assert caught.value.advice == (
         "Make it again after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
         f'`multiprocessing.get_context("spawn").{kind}`'
     )
     close(one)
-
-
-@pytest.mark.leaves("files")
-def test_a_value_with_an_older_lock_is_refused(older):
-    with pytest.raises(Unshippable, match="a multiprocessing Value that only forked"):
-        Sent({"value": FORK.Value("i", 3, lock=older("Lock"))})
+    if kind == "Value":
+        with pytest.raises(Unshippable, match="a multiprocessing Value that only forked"):
+            pack(FORK.Value("i", 3, lock=older("Lock")))
 
 
 # ---------------------------------------------------------------- names
+
+
+@pytest.fixture
+def forked():
+    """Runs a function in a forked process, to its end."""
+
+    def run(work):
+        process = FORK.Process(target=work)
+        process.start()
+        process.join(PATIENCE)
+        process.close()
+
+    return run
 
 
 def test_a_name_goes_with_what_has_it():
@@ -269,50 +221,29 @@ def test_a_name_goes_with_what_has_it():
 
 
 @pytest.mark.parametrize("end", [lambda: None, sys.exit, lambda: os.kill(os.getpid(), 9)])
-def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(end):
+def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(forked, end):
     lock = FORK.Lock()
 
     def work():
         lock.acquire()
         end()
 
-    process = FORK.Process(target=work)
-    process.start()
-    process.join(PATIENCE)
-    process.close()
-    assert not through(lock=lock)["lock"].acquire(block=False)
+    forked(work)
+    assert not arrived(lock=lock)["lock"].acquire(block=False)
     lock.release()
-    assert through(lock=lock)["lock"].acquire(block=False)
+    assert arrived(lock=lock)["lock"].acquire(block=False)
 
 
-def test_a_forked_process_shares_its_parents_event_with_ranks_of_its_own():
-    event = FORK.Event()
-
-    def launch():
-        through(event=event)["event"].set()
-
-    process = FORK.Process(target=launch)
-    process.start()
-    assert event.wait(PATIENCE)
-    process.join(PATIENCE)
-    process.close()
-
-
-def test_what_a_forked_process_makes_is_unlinked_at_its_end():
+def test_what_a_forked_process_makes_is_unlinked_at_its_end(forked):
     reader, writer = FORK.Pipe(duplex=False)
 
     def work():
         lock = FORK.Lock()
         writer.send(lock._semlock.name)
 
-    process = FORK.Process(target=work)
-    process.start()
-    name = reader.recv()
-    process.join(PATIENCE)
-    process.close()
-    assert not Path("/dev/shm", f"sem.{name[1:]}").exists()
-    for end in (reader, writer):
-        end.close()
+    with reader, writer:
+        forked(work)
+        assert not Path("/dev/shm", f"sem.{reader.recv()[1:]}").exists()
 
 
 def test_what_is_made_once_names_are_off_has_none():

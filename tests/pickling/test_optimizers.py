@@ -1,15 +1,11 @@
 """An optimizer's step calls hooks on ranks as it does in the notebook, and once."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest
 
 from tests.support.fresh import in_a_new_process
-from tests.support.notebook_double import opened
 
-notebook = pytest.fixture(opened)
 pytestmark = pytest.mark.usefixtures("fresh_processes")
 
 #: Each fills `stepped`, by name: an optimizer, what makes its step and why its weights are new.
@@ -92,27 +88,6 @@ def test_hooks_of_scheduled_optimizers_are_called_once(notebook):
     once = steps.keys() - {"inside", "stepping"}  # whose steps call another one
     assert all(steps[name][0] == [name] * 2 for name in once)
     assert steps["inside"][0] == ["inside", "inner", "inside"]
-
-
-#: A class each, since torch patches it for all tests.
-NAMED = """
-import torch
-from torch.optim import ASGD, Adamax, Rprop
-def made(cls): return cls([torch.zeros(1)], lr=1)
-made(Adamax)
-patched, before, without = Adamax.step, ASGD.step, Rprop.step
-made(ASGD)
-def f(rank):
-    made(Adamax), made(ASGD), made(Rprop)
-    steps = Adamax.step, ASGD.step.__wrapped__, Rprop.step.__wrapped__
-    return [one is other for one, other in zip((patched, before, without), steps)]
-"""
-
-
-def test_the_step_of_a_class_is_on_ranks_what_it_is_in_the_notebook(notebook):
-    notebook.run(NAMED)
-    program = notebook.build("def launched(rank): return f(rank)")
-    assert in_a_new_process(program) == "[True, True, True]"
 
 
 STEPS = """

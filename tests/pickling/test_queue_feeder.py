@@ -1,27 +1,15 @@
 """What ranks put into a queue of the notebook: it arrives whole, also when they have ended."""
 
 import multiprocessing
-import os
 import signal
 
 import pytest
 
-from xla_nb.pickling import pickler
-from xla_nb.pickling.functions_and_classes import Live
-from xla_nb.pickling.parcel import Parcel
+from tests.support.returned import arrived
 
 FORK, SPAWN = (multiprocessing.get_context(method) for method in ("fork", "spawn"))
 PATIENCE = 60
 MORE_THAN_A_PIPE_HOLDS = 300_000  # bytes
-
-
-def opened(queue):
-    """The queue as a rank has it."""
-    fd = pickler.pack({"queue": queue}, Live()).to_memfd()
-    try:
-        return Parcel(fd).open()["queue"]
-    finally:
-        os.close(fd)
 
 
 @pytest.fixture
@@ -44,7 +32,7 @@ def process():
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
 def test_a_process_ends_though_nobody_has_read_what_it_put(process, kind):
     queue = getattr(SPAWN, kind)()
-    theirs = opened(queue)
+    theirs = arrived(queue=queue)["queue"]
 
     def work(number):
         for _ in range(3):
@@ -64,7 +52,7 @@ def test_a_process_ends_though_nobody_has_read_what_it_put(process, kind):
 
 def test_what_a_pipe_holds_is_there_when_the_process_has_ended(process):
     queue = SPAWN.Queue()
-    theirs = opened(queue)
+    theirs = arrived(queue=queue)["queue"]
 
     def work():
         for number in range(100):
@@ -82,7 +70,7 @@ def test_what_a_pipe_holds_is_there_when_the_process_has_ended(process):
 
 def test_a_process_that_is_killed_leaves_neither_half_a_message_nor_a_lock(process):
     queue = SPAWN.Queue()
-    theirs = opened(queue)
+    theirs = arrived(queue=queue)["queue"]
 
     def work():
         theirs.put(b"first")
@@ -102,7 +90,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_message_nor_a_lock(proce
 
 def test_nothing_goes_on_when_the_queue_is_no_longer_there(process):
     queue = SPAWN.Queue()
-    theirs = opened(queue)
+    theirs = arrived(queue=queue)["queue"]
     process(theirs.put, bytes(MORE_THAN_A_PIPE_HOLDS)).join(PATIENCE)
     for end in (queue._reader, queue._writer, theirs._reader, theirs._writer):
         end.close()  # the fixture of all tests waits for the relay to end
@@ -110,7 +98,7 @@ def test_nothing_goes_on_when_the_queue_is_no_longer_there(process):
 
 def test_a_process_that_a_rank_forks_puts_as_the_rank_does(process):
     queue = SPAWN.Queue()
-    theirs = opened(queue)
+    theirs = arrived(queue=queue)["queue"]
 
     def work():
         theirs.put("rank")

@@ -28,9 +28,12 @@ def back(monkeypatch):
     return back
 
 
+# --- torch ------------------------------------------------------------------------------------
+
 NET = """
 net = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 net(torch.ones(2)).sum().backward()
 """
 
@@ -43,10 +46,19 @@ def test_gradients_come_back_and_the_optimizer_steps_with_them(back):
     assert torch.equal(net.weight, before - 1)
 
 
+def test_an_optimizer_comes_back_with_its_scheduler_and_alone(back):
+    optimizer, scheduler = back(NET, "(optimizer, scheduler)")
+    assert scheduler.optimizer is optimizer
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    alone = back(NET, "optimizer")
+    alone.step()
+
+
 def test_hooks_of_parameters_and_optimizers_come_back(back):
     cell = """
 def double(grad): return grad * 2
-calls = []
 net.weight.register_hook(double)
 optimizer.register_step_post_hook(lambda one, *_: one.calls.append(1))
 optimizer.calls = []
@@ -57,35 +69,6 @@ optimizer.calls = []
     assert net.weight.grad.tolist() == [[2, 2]]
     optimizer.step()
     assert optimizer.calls == [1]
-
-
-def test_what_an_optimizer_of_ones_own_has_set_comes_back(back):
-    cell = """
-class Opt(torch.optim.Optimizer):
-    def __init__(self, ps): super().__init__(ps, {"lr": 1.0}); self.n = 0
-    def step(self, closure=None): self.n += 1
-o = Opt(torch.nn.Linear(1, 1).parameters())
-o.step()
-"""
-    made = back(cell, "o")
-    assert made.n == 1
-    made.step()
-    assert made.n == 2
-
-
-def test_an_optimizer_comes_back_with_its_scheduler(back):
-    cell = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)"
-    _, optimizer, scheduler = back(NET + cell, "(net, optimizer, scheduler)")
-    assert scheduler.optimizer is optimizer
-    optimizer.step()
-    scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == 0.5
-
-
-def test_an_optimizer_comes_back_without_its_scheduler(back):
-    cell = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)"
-    optimizer = back(NET + cell, "optimizer")
-    optimizer.step()
 
 
 def test_a_hook_that_cannot_be_sent_loses_no_result():
@@ -100,41 +83,12 @@ def test_a_hook_that_cannot_be_sent_loses_no_result():
 
 
 def test_a_parametrized_module_comes_back(back):
-    cell = """
-net = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))
-x = torch.ones(3)
-"""
-    net, x, y = back(cell, "(net, x, net(x).detach())")
-    assert torch.equal(net(x), y)
+    cell = "net = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))"
+    net, y = back(cell, "(net, net(torch.ones(3)).detach())")
+    assert torch.equal(net(torch.ones(3)), y)
 
 
-INSTANCES = [
-    ("class C(tuple):\n def __new__(cls, *dims): return super().__new__(cls, dims)",
-     "C(2, 3)", "got == (2, 3)"),
-    ("class C:\n def __init__(self, m): self.m = m\n"
-     " def __getattr__(self, n): return getattr(self.m, n)", "C({})", "got.get(1) is None"),
-    ("class C:\n def __new__(cls, x): return super().__new__(cls)\n"
-     " def __init__(self, x): self.x = x", "C(3)", "got.x == 3"),
-    ("class C(str):\n def __new__(cls, s, n):\n  made = super().__new__(cls, s)\n"
-     "  made.n = n\n  return made", "C('a', 7)", "(got, got.n) == ('a', 7)"),
-    ("class C(int):\n def __new__(cls, n, unit):\n  made = super().__new__(cls, n)\n"
-     "  made.unit = unit\n  return made", "C(2, 'm')", "(got, got.unit) == (2, 'm')"),
-    ("import collections\nclass C(collections.namedtuple('P', 'a b')):\n"
-     " def __new__(cls, a): return super().__new__(cls, a, a + 1)", "C(1)", "got == (1, 2)"),
-    ("class C:\n def __init__(self): object.__setattr__(self, '_d', {})\n"
-     " def __setattr__(self, n, v): self._d[n] = v\n def __getattr__(self, n): return self._d[n]\n"
-     "c = C()\nc.x = 1", "c", "got.x == 1"),
-    ("class C(dict):\n def __setitem__(self, *_): raise TypeError('ro')",
-     "C(a=1)", "got == {'a': 1}"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("cell", "value", "told"), INSTANCES)
-def test_instances_come_back_past_what_their_class_does(back, cell, value, told):
-    got = back(cell, value)
-    assert type(got) is vars(sys.modules["__main__"])["C"]
-    assert eval(told, {"got": got})
-
+# --- instances and functions ------------------------------------------------------------------
 
 COUNTER = """
 def counter():
@@ -146,92 +100,103 @@ def counter():
     def value(): return n
     return add, value
 """
+#: A cell, what is returned, and what is True of what comes back, `got`.
+COME_BACK = {
+    "a number whose class wants arguments": (
+        "class C(int):\n    def __new__(cls, n, unit):\n        made = super().__new__(cls, n)\n"
+        "        made.unit = unit\n        return made",
+        "C(2, 'm')",
+        "(got, got.unit, type(got)) == (2, 'm', C)",
+    ),
+    "an instance that keeps its attributes in a dict": (
+        "class C:\n    def __init__(self): object.__setattr__(self, '_d', {})\n"
+        "    def __setattr__(self, n, v): self._d[n] = v\n"
+        "    def __getattr__(self, n): return self._d[n]\nc = C()\nc.x = 1",
+        "c",
+        "got.x == 1",
+    ),
+    "a dict that refuses to be changed": (
+        "class C(dict):\n    def __setitem__(self, *_): raise TypeError('ro')",
+        "C(a=1)",
+        "got == {'a': 1} and type(got) is C",
+    ),
+    "a dict that is its own attributes": (
+        "class A(dict):\n"
+        "    def __init__(self, **kw): super().__init__(**kw); self.__dict__ = self",
+        "A(x=1)",
+        "got.__dict__ is got and got.x == 1",
+    ),
+    "the attributes of an object apart from it": (
+        "class P: pass\np = P(); p.x = 1",
+        "[p, vars(p)]",
+        "got[1] is vars(got[0])",
+    ),
+    "views of a dict": (
+        "import collections\nd = collections.OrderedDict(x=1)",
+        "[d, d.keys()]",
+        "(got[0].update(y=2), list(got[1]))[1] == ['x', 'y']",
+    ),
+    "a weak reference with what it refers to": (
+        "class C: pass\nc = C()",
+        "(weakref.ref(c), c)",
+        "got[0]() is got[1]",
+    ),
+    "an optimizer of the notebook's": (
+        "class Opt(torch.optim.Optimizer):\n"
+        "    def __init__(self, ps): super().__init__(ps, {'lr': 1.0}); self.n = 0\n"
+        "    def step(self, closure=None): self.n += 1\n"
+        "o = Opt(torch.nn.Linear(1, 1).parameters())\no.step()",
+        "o",
+        "(got.step(), got.n)[1] == 2",
+    ),
+    "functions that share the variables of a closure": (
+        COUNTER,
+        "counter()",
+        "(got[0](), got[0](), got[1]())[2] == 2",
+    ),
+    "functions with the same globals": (
+        "rate = 0\ndef make():\n    def put(n):\n        global rate\n        rate = n\n"
+        "    return put, lambda: rate",
+        "make()",
+        "(got[0](5), got[1]())[1] == 5",
+    ),
+    "a function that leaves the names of the notebook alone": (
+        "rate = [1]\ndef make():\n    def inner(): rate.append(2); return rate\n    return inner",
+        "make()",
+        "got() == [1, 2] and rate == [1]",
+    ),
+    "a class made in a function, under its name": (
+        "def make():\n"
+        "    class Base:\n        def name(self): return 'base'\n"
+        "    class Inner(Base):\n        items = [Base()]\n"
+        "        def name(self): return 'inner ' + super().name()\n"
+        "    return Inner()",
+        "make()",
+        "type(got).__qualname__ == 'make.<locals>.Inner' and "
+        "(got.name(), got.items[0].name()) == ('inner base', 'base')",
+    ),
+    "what a method of a class makes, by the method's name": (
+        "POOL = {}\nclass Dev:\n    def __init__(self, i): self.i = i\n"
+        "    def __reduce__(self): return Dev.get, (self.i,)\n"
+        "    @classmethod\n    def get(cls, i): return POOL.setdefault(i, cls(i))",
+        "Dev.get(7)",
+        "got is POOL[7]",
+    ),
+    "a cached function of the notebook, as the notebook's": (
+        "import functools\n@functools.cache\ndef square(x): return x * x",
+        "square",
+        "got is square",
+    ),
+    "a cached function made in a function, with what it holds": (
+        "import functools\ndef make():\n    @functools.cache\n    def square(x): return [x * x]\n"
+        "    square(3)\n    return square",
+        "make()",
+        "got(3) == [9] and got.cache_info().currsize == 1",
+    ),
+}
 
 
-def test_functions_share_the_variables_of_a_closure(back):
-    add, value = back(COUNTER, "counter()")
-    add()
-    add()
-    assert value() == 2
-
-
-def test_functions_in_attributes_share_the_variables_of_a_closure(back):
-    cell = COUNTER + "class Box: pass\nbox = Box()\nbox.add, box.value = counter()"
-    box = back(cell, "box")
-    box.add()
-    assert box.value() == 1
-
-
-def test_a_class_made_in_a_function_comes_back_under_its_name(back):
-    cell = """
-def make():
-    class Base:
-        def name(self): return "base"
-    class Inner(Base):
-        items = [Base()]
-        def name(self): return "inner " + super().name()
-    return Inner()
-"""
-    made = back(cell, "make()")
-    assert type(made).__qualname__ == "make.<locals>.Inner"
-    assert (made.name(), made.items[0].name()) == ("inner base", "base")
-
-
-def test_a_function_of_a_result_leaves_the_names_of_the_notebook_alone(back):
-    cell = "rate = [1]\ndef make():\n def inner(): rate.append(2); return rate\n return inner"
-    inner = back(cell, "make()")
-    main = vars(sys.modules["__main__"])
-    assert inner() == [1, 2]
-    assert main["rate"] == [1]
-
-
-def test_functions_of_one_result_have_the_same_globals(back):
-    cell = """
-rate = 0
-def make():
-    def put(n):
-        global rate
-        rate = n
-    return put, lambda: rate
-"""
-    put, get = back(cell, "make()")
-    put(5)
-    assert get() == 5
-
-
-def test_a_method_of_a_class_comes_back_by_its_name(back):
-    cell = """
-POOL = {}
-class Dev:
-    def __init__(self, i): self.i = i
-    def __reduce__(self): return Dev.get, (self.i,)
-    @classmethod
-    def get(cls, i): return POOL.setdefault(i, cls(i))
-"""
-    got = back(cell, "Dev.get(7)")
-    assert got is vars(sys.modules["__main__"])["POOL"][7]
-
-
-def test_a_cached_function_of_the_notebook_comes_back_as_the_notebooks(back):
-    cell = "import functools\n@functools.cache\ndef square(x): return x * x"
-    assert back(cell, "square") is vars(sys.modules["__main__"])["square"]
-
-
-def test_a_cached_function_made_in_a_function_comes_back_with_what_it_holds(back):
-    cell = """
-import functools
-def make():
-    @functools.cache
-    def square(x): return [x * x]
-    square(3)
-    return square
-"""
-    square = back(cell, "make()")
-    assert square(3) == [9]
-    assert square.cache_info().currsize == 1
-
-
-def test_a_weak_reference_comes_back_with_what_it_refers_to(back):
-    cell = "class C: pass\nc = C()"
-    ref, got = back(cell, "(weakref.ref(c), c)")
-    assert ref() is got
+@pytest.mark.parametrize(("cell", "value", "told"), COME_BACK.values(), ids=COME_BACK)
+def test_a_result_is_what_it_was_on_the_rank(back, cell, value, told):
+    got = back(cell, value)
+    assert eval(told, {**vars(sys.modules["__main__"]), "got": got})

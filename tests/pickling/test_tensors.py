@@ -3,12 +3,9 @@
 import pytest
 import torch
 
-from tests.support.notebook_double import opened
 from tests.support.returned import read, returned
 from xla_nb.pickling import pickler, results
 from xla_nb.pickling.results import RESULT
-
-notebook = pytest.fixture(opened)
 
 TAGGED = """
 import torch
@@ -147,11 +144,7 @@ LED = "box[0].pair is box[1] and box[1].pair is box[0] and box[0].note[0] is box
 LED += " and box[2].me['w'] is box[2] and box[2].kid.parent is box[2]"
 
 
-def test_attributes_of_tensors_may_lead_back_to_them(notebook):
+def test_attributes_of_tensors_may_lead_back_to_them_on_ranks_and_in_results(notebook):
     notebook.run(LEAD_BACK)
     assert notebook.launch(f"def f(rank): return {LED}")
-
-
-def test_attributes_of_tensors_in_results_may_lead_back_to_them(notebook):
-    notebook.run(LEAD_BACK)
     assert eval(LED, {"box": returned(notebook.values["box"])})

@@ -1,11 +1,9 @@
 """What ranks have of the notebook's process."""
 
-import subprocess
-import sys
+from tests.support.python import printed
 
 TAKES_ON = r"""
-import io, logging, pickle, sys, warnings
-from xla_nb.process_state.settings import ProcessState
+import logging, pickle, sys, warnings
 state = pickle.loads(bytes.fromhex(sys.argv[1]))
 state.take_on()
 print(sys.argv)
@@ -19,8 +17,7 @@ print(logging.root.manager.disable)
 warnings.warn("as an error", ImportWarning)
 """
 MAKES = r"""
-import logging, pickle, sys, warnings
-from xla_nb.process_state.settings import ProcessState
+import logging, sys, warnings
 sys.argv[:] = ["train.py", "--lr", "3"]
 sys.setrecursionlimit(4321)
 sys.set_int_max_str_digits(9999)
@@ -31,7 +28,6 @@ logging.getLogger("mine").setLevel("DEBUG")
 logging.getLogger("mine.apart").propagate = False
 logging.getLogger("mine.off").disabled = True
 logging.disable(7)
-print(pickle.dumps(ProcessState()).hex())
 """
 PICKLED = """
 import pickle
@@ -41,23 +37,16 @@ print(pickle.dumps(ProcessState()).hex())
 TAKEN = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1])).take_on()\n"
 
 
-def ran(code, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
-
-
 def test_arguments_limits_filters_and_logging_are_the_notebooks():
-    made = ran(MAKES)
-    assert made.returncode == 0, made.stderr
-    taken = ran(TAKES_ON, made.stdout.strip())
-    assert taken.stdout.splitlines() == [
+    (state,) = printed(MAKES + PICKLED)
+    *taken, error = printed(TAKES_ON, state, fails=True)
+    assert taken[:4] == [
         "['train.py', '--lr', '3']",
         "4321 9999 ['error::ImportWarning']",
         "<mine heard>",
         "7",
     ]
-    assert "ImportWarning: as an error" in taken.stderr
+    assert error == "ImportWarning: as an error"
 
 
 LOGS = """
@@ -79,26 +68,23 @@ LOGS_TAKEN = (
 
 def test_handlers_to_files_and_streams_are_as_in_the_notebook_but_for_those_of_modules(tmp_path):
     file = tmp_path / "train.log"
-    made = ran(LOGS + PICKLED, str(file))
-    taken = ran(LOGS_TAKEN, made.stdout.strip())
-    assert taken.stdout.splitlines() == ["ERROR-this", *["WARNING-less", "ERROR-that"] * 2]
-    assert file.read_text() == "__main__ that\n", made.stderr + taken.stderr
+    (state,) = printed(LOGS + PICKLED, str(file))
+    told = ["ERROR-this", *["WARNING-less", "ERROR-that"] * 2]
+    assert printed(LOGS_TAKEN, state) == told
+    assert file.read_text() == "__main__ that\n"
 
 
 def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_import_them():
-    made = ran(
+    assert printed(
         "import sys, types, warnings\n"
         "class Theirs(Warning): pass\n"
         "Theirs.__module__ = 'not_here_at_all'\n"
         "warnings.simplefilter('error', Theirs)\n"
         "from xla_nb.process_state.settings import ProcessState\n"
         "print({one[2].__module__ for one in ProcessState().filters})"
-    )
-    assert made.stdout == "{'builtins'}\n", made.stderr
+    ) == ["{'builtins'}"]
 
 
 def test_what_numpy_does_about_errors_is_as_in_the_notebook():
-    code = "import numpy\n"
-    made = ran(code + "numpy.seterr(over='raise')\n" + PICKLED)
-    taken = ran(code + TAKEN + "print(numpy.geterr()['over'])", made.stdout.strip())
-    assert taken.stdout == "raise\n", made.stderr + taken.stderr
+    (state,) = printed("import numpy\nnumpy.seterr(over='raise')\n" + PICKLED)
+    assert printed(f"import numpy\n{TAKEN}print(numpy.geterr()['over'])", state) == ["raise"]

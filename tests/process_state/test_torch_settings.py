@@ -1,11 +1,9 @@
 """What torch is set to in the notebook, and on ranks."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
+from tests.support.python import printed
 from xla_nb.process_state import torch_settings
 from xla_nb.process_state.torch_settings import TorchSettings
 
@@ -41,22 +39,10 @@ print(shown())
 """
 
 
-def output(code, *arguments):
-    process = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout.splitlines()
-
-
 def test_torchs_modes_are_the_notebooks():
-    here, state = output(SENT)
+    here, state = printed(SENT)
     assert here == "[False, True, True, 'medium', True, torch.float16, False]"
-    assert output(TAKEN, state) == [here]
+    assert printed(TAKEN, state) == [here]
 
 
 def test_without_torch_in_the_notebook_there_are_none_and_it_is_not_imported():
@@ -64,7 +50,7 @@ def test_without_torch_in_the_notebook_there_are_none_and_it_is_not_imported():
         "import sys; from xla_nb.process_state import torch_settings as s\n"
         "print(s.TorchSettings.of_this_process(), s.left_out(), 'torch' in sys.modules)"
     )
-    assert output(code) == ["None [] False"]
+    assert printed(code) == ["None [] False"]
 
 
 def test_a_default_device_is_left_out_with_a_note():
@@ -84,5 +70,5 @@ def test_a_precision_for_each_backend_is_left_out():
         "S.of_this_process().take_on(); print(torch.backends.cuda.matmul.fp32_precision)"
     )
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch 2.9
-        assert output(code) == ["tf32"]
+        assert printed(code) == ["tf32"]
     assert TorchSettings.of_this_process().matmul == "highest"

@@ -1,29 +1,12 @@
 """Programs built from cells compute on a rank what the notebook would."""
 
-from __future__ import annotations
-
-import ast
-import subprocess
 import sys
 
 import pytest
 
-from tests.support.notebook_double import importable_folder, opened, shipped
+from tests.support.notebook_double import shipped
 from xla_nb.program import module_file
 from xla_nb.program.build import Cell, build_call
-
-notebook = pytest.fixture(opened)
-local = pytest.fixture(importable_folder)
-
-
-# --- lines and text ---------------------------------------------------------------------------
-
-
-def test_the_module_keeps_the_line_numbers_of_its_cell(notebook):
-    program = notebook.build("# line\n\nclass A:\n    n = 1 / 3\nA.n\n")
-    line = ast.parse(program.module).body[0].body[0].lineno
-    assert (program.label, line) == ("Cell In[1]", 4)
-    assert program.sources[program.label].splitlines()[line - 1].strip() == "n = 1 / 3"
 
 
 def test_a_module_file_has_the_lines_of_its_cell(notebook):
@@ -33,22 +16,12 @@ def test_a_module_file_has_the_lines_of_its_cell(notebook):
     assert text.splitlines()[start - 1 :] == source[:4]
 
 
-def test_a_future_import_applies_to_the_whole_module(notebook):
-    source = "from __future__ import annotations\ndef f(i, x: Gone = 1): return x"
-    program = notebook.build(source)
-    assert module_file.source(program)[0].splitlines()[1] == "from __future__ import annotations"
-    assert notebook.rank(program) == 1
-
-
 def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
     notebook.run("def same(fn): return fn")
     cell = "# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n"
     program = notebook.build(cell)
     assert "@same\nclass A:\n    n = 1\n" in module_file.source(program)[0]
     assert notebook.rank(program) == 1
-
-
-# --- a call of a live function ----------------------------------------------------------------
 
 
 def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
@@ -76,6 +49,7 @@ def test_calling_a_modules_function_imports_it(notebook, local):
         "functools.partial(two, b=7)",
         "Net().run",
         "Net()",
+        "Job",
     ],
 )
 def test_other_callables_are_sent_by_value(notebook, expression):
@@ -89,16 +63,13 @@ def test_other_callables_are_sent_by_value(notebook, expression):
         class Net:
             def run(self, i): return h(i)
             __call__ = run
+        class Job(int):
+            def __new__(cls, i): return super().__new__(cls, 7)
         """
     )
     notebook.run(f"fn = {expression}")
     fn = notebook.values.pop("fn")
     assert notebook.call(fn) == 7
-
-
-def test_a_class_of_the_notebook_can_be_called(notebook):
-    notebook.run("class Job:\n    def __init__(self, i): self.i = i")
-    assert notebook.call(notebook.values["Job"]).i == 0
 
 
 def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
@@ -122,47 +93,3 @@ def test_calling_from_an_edited_script_uses_the_running_code(notebook, tmp_path)
     path.write_text(edited)
     notebook.cells.append(Cell(str(path), edited, str(path)))
     assert notebook.call(notebook.values["f"]) == "started"
-
-
-# --- a real IPython ---------------------------------------------------------------------------
-
-
-REAL = """
-import sys
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
-from xla_nb.program import build, module_file
-
-config = Config()
-config.HistoryManager.enabled = False
-shell = InteractiveShell(config=config)
-ran = []
-for text in [
-    "\\n\\n# IPython drops leading blank lines\\ndef g(): return 1",
-    "from __future__ import annotations\\nn = 2\\nfiles = !echo a",
-    "class A:\\n    def get(self, x: Gone = None): return g() + n\\na = A(); a",
-    "%env XLA_NB_UNUSED=1\\n",
-    "def f(i): return a.get(), open, exit, files",
-]:
-    shell.run_cell(text).raise_error()
-    source = shell.transform_cell(text)
-    filename = shell.compile.get_code_name(text, source, len(ran) + 1)
-    ran.append(build.Cell(f"Cell In[{len(ran) + 1}]", source, filename))
-own = {name: one for name, one in shell.user_ns.items() if name not in shell.user_ns_hidden}
-scope = build.Scope(own, ran)
-made = build.build_entry(ran[-1], scope, entry=None, args=(), name="m")
-text, _ = module_file.source(made)
-print(sorted(made.named), made.restored, sorted(made.sources))
-"""
-
-
-def test_cells_of_a_real_ipython_become_a_program():
-    pytest.importorskip("IPython")
-    process = subprocess.run(
-        [sys.executable, "-c", REAL], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.splitlines()[-1:] == [
-        "['A', 'f', 'g'] ('A', 'a', 'f', 'files', 'g', 'n') "
-        "['Cell In[1]', 'Cell In[3]', 'Cell In[5]']"
-    ]

@@ -1,7 +1,5 @@
 """Cells as text: statements, and the source of live code."""
 
-from __future__ import annotations
-
 import linecache
 
 import pytest
@@ -10,32 +8,9 @@ from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import (
     Cell,
     Cells,
-    future_flags,
     parse,
-    parsed,
     span,
 )
-
-# --- text -------------------------------------------------------------------------------------
-
-
-def test_parse_reports_errors_of_the_compiler():
-    with pytest.raises(ProgramError, match="c, line 1: 'await' outside function"):
-        parse(Cell("c", "await x"))
-
-
-def test_parsed_is_empty_for_invalid_syntax():
-    assert parsed(Cell("c", "1 +")).body == []
-
-
-def test_future_flags_apply_when_compiling():
-    flags = future_flags(["annotations"])
-    names_: dict[str, object] = {}
-    exec(compile("def f(x: Gone): pass", "c", "exec", flags, dont_inherit=True), names_)
-    assert names_["f"].__annotations__ == {"x": "Gone"}  # type: ignore[attr-defined]
-
-
-# --- the source of live code ------------------------------------------------------------------
 
 
 def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
@@ -47,15 +22,10 @@ def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
 FILE = "/tmp/ipykernel_test/live.py"
 
 
-def test_code_is_found_in_the_cell_with_its_file_name():
-    cells = Cells([Cell("one", "def f(): return 1", FILE), Cell("two", "def f(): return 1", "x")])
-    found = cells.holding(live("def f(): return 1"))
-    assert found is not None and found.cell.label == "one"
-
-
-def test_a_cell_run_again_has_its_newest_label():
+def test_code_is_found_in_the_newest_cell_with_its_file_name():
     source = "def f(): return 1"
-    found = Cells([Cell("old", source, FILE), Cell("new", source, FILE)]).holding(live(source))
+    cells = Cells([Cell("old", source, FILE), Cell("new", source, FILE), Cell("x", source, "x")])
+    found = cells.holding(live(source))
     assert found is not None and found.cell.label == "new"
 
 
@@ -91,12 +61,10 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
     assert cells.labelled(live("def f(): return 3", "<timed exec>")) is None
 
 
-# --- what cannot be compiled ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("await x", "c, line 1: 'await' outside function"),
         ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
         ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
         (
@@ -109,7 +77,7 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
         ),
         ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
     ],
-    ids=["NUL", "surrogate", "signs", "sum", "parentheses"],
+    ids=["await", "NUL", "surrogate", "signs", "sum", "parentheses"],
 )
 def test_what_cannot_be_compiled_is_refused_with_its_line(text, said):
     with pytest.raises(ProgramError) as refusal:

@@ -1,33 +1,23 @@
 """Entries and arguments are checked before anything starts."""
 
-from __future__ import annotations
-
 import pytest
 
-from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
 
-notebook = pytest.fixture(opened)
 
-
-# --- the entry --------------------------------------------------------------------------------
-
-
-def test_the_entry_can_be_named(notebook):
-    assert notebook.launch("def a(i): return 'a'\ndef b(i): return 'b'", entry="a") == "a"
-
-
-def test_the_entry_may_be_a_function_of_the_notebook(notebook):
-    notebook.run("lr = 0.1\ndef train(i, n): return lr * n")
-    assert notebook.launch("steps = 3", 3, entry="train") == pytest.approx(0.3)
-
-
-def test_the_entry_may_be_imported_in_the_cell(notebook):
-    assert notebook.launch("from operator import neg", entry="neg") == 0
-
-
-def test_the_entry_may_be_defined_under_an_if(notebook):
-    assert notebook.launch("if True:\n    def f(i): return i + 1", entry="f") == 1
+@pytest.mark.parametrize(
+    ("cell", "entry", "returned"),
+    [
+        ("def a(i): return 'a'\ndef b(i): return 'b'", "a", "a"),
+        ("steps = 3", "train", 0.1),
+        ("from operator import neg", "neg", 0),
+        ("if True:\n    def f(i): return i + 1", "f", 1),
+    ],
+    ids=["defined first", "of the notebook", "imported", "under an if"],
+)
+def test_the_entry_is_the_function_that_is_named(notebook, cell, entry, returned):
+    notebook.run("lr = 0.1\ndef train(i): return lr")
+    assert notebook.launch(cell, entry=entry) == returned
 
 
 def test_a_misspelled_entry_is_refused_with_suggestions(notebook):
@@ -37,33 +27,24 @@ def test_a_misspelled_entry_is_refused_with_suggestions(notebook):
         notebook.build("def train(i): pass\ndef eval_(i): pass", entry="trian")
 
 
-@pytest.mark.parametrize("source", ["class run: pass", "run = 3", "run = [1]"])
-def test_an_entry_that_is_not_a_function_is_refused(notebook, source):
-    with pytest.raises(ProgramError, match="Cannot launch run: "):
-        notebook.build(source + "\ndef other(i): pass", entry="run")
-
-
-def test_a_value_of_the_notebook_is_refused_as_entry(notebook):
-    notebook.run("run = 3")
-    with pytest.raises(ProgramError, match="Cannot launch run: in the notebook it has type int"):
-        notebook.build("x = 1", entry="run")
-
-
-def test_an_async_entry_is_refused(notebook):
-    with pytest.raises(ProgramError, match=r"line 2: f is an async function.*asyncio\.run"):
-        notebook.build("\nasync def f(i): pass")
-
-
-def test_a_generator_entry_is_refused(notebook):
-    with pytest.raises(ProgramError, match="f is a generator"):
-        notebook.build("def f(i):\n    if i:\n        yield 1")
+@pytest.mark.parametrize(
+    ("cell", "entry", "told"),
+    [
+        ("class run: pass\ndef other(i): pass", "run", "Cannot launch run: "),
+        ("run = [1]\ndef other(i): pass", "run", "Cannot launch run: "),
+        ("x = 1", "number", "Cannot launch number: in the notebook it has type int"),
+        ("\nasync def f(i): pass", None, r"line 2: f is an async function.*asyncio\.run"),
+        ("def f(i):\n    if i:\n        yield 1", None, "f is a generator"),
+    ],
+)
+def test_an_entry_that_is_no_plain_function_is_refused(notebook, cell, entry, told):
+    notebook.run("number = 3")
+    with pytest.raises(ProgramError, match=told):
+        notebook.build(cell, entry=entry)
 
 
 def test_a_generator_inside_the_entry_is_allowed(notebook):
     assert notebook.launch("def f(i):\n    def g():\n        yield 1\n    return list(g())") == [1]
-
-
-# --- arity ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,6 @@ def test_a_map_round_trips(tmp_path):
     assert ModuleMap.open(tmp_path / "m.py") == table
 
 
-def test_a_map_without_a_body_round_trips(tmp_path):
-    assert ModuleMap.parse(ModuleMap({}).save(tmp_path / "m.py")).body is None
-
-
 def test_the_map_beside_a_module_is_what_writing_it_gives(tmp_path):
     program = Program("m", None, LABEL, module="x = 1\n", restored=("a",))
     given = write(program, tmp_path / "m.py")

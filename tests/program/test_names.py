@@ -1,7 +1,5 @@
 """Which names statements bind and read, also compared with Python's own symbol tables."""
 
-from __future__ import annotations
-
 import ast
 import symtable
 import sys
@@ -14,8 +12,8 @@ from xla_nb.program.cell_text import Cell, Cells
 from xla_nb.program.names import bindings, names_in, newest
 
 
-def names(source: str, **options: bool):
-    return names_in(ast.parse(textwrap.dedent(source)).body, **options)
+def names(source: str):
+    return names_in(ast.parse(textwrap.dedent(source)).body)
 
 
 # --- what is read, and when -------------------------------------------------------------------
@@ -24,44 +22,26 @@ def names(source: str, **options: bool):
 @pytest.mark.parametrize(
     ("source", "now", "later"),
     [
-        ("a", {"a"}, set()),
-        ("a = b", {"b"}, set()),
         ("a = 1\na", set(), set()),
         ("a += 1", {"a"}, set()),
         ("del a", {"a"}, set()),
         ("a = 1\ndel a\na", {"a"}, set()),
-        ("f'{a!r:{b}}'", {"a", "b"}, set()),
         ("(a := b) + a", {"b"}, set()),
-        ("[x + a for x in b if c]", {"a", "b", "c"}, set()),
         ("[(y := x) for x in a]\ny", {"a", "y"}, set()),
-        ("[x for x in x]", {"x"}, set()),
-        ("{k: v for k, v in a}", {"a"}, set()),
         ("[t for t[i] in a]", {"a", "t", "i"}, set()),
         ("for i in a: i + b", {"a", "b"}, set()),
-        ("with a as b, b as c: c", {"a"}, set()),
         ("try: a\nexcept E as e: e\ne", {"a", "E", "e"}, set()),
-        ("try: a\nexcept* E as e: e", {"a", "E"}, set()),
-        ("import a.b, c as d\na, d, c", {"c"}, set()),
         ("from a import b as c, d\nb, c, d", {"b"}, set()),
         ("match a:\n case {'k': v, **rest}: v, rest\n case [x, *y] | C(x, y) as z: x, y, z",
          {"a", "C"}, set()),
-        ("if a: b = 1\nb", {"a", "b"}, set()),
-        ("if a: b = 1\nelse: b = 2\nb", {"a"}, set()),
         ("def f(x, y=a, *z, k=b, **w): return x, y, z, k, w, c", {"a", "b"}, {"c"}),
         ("@d\ndef f(x: A) -> B: pass", {"d", "A", "B"}, set()),
         ("def f():\n global g\n g = a\n g", set(), {"a", "g"}),
-        ("def f():\n x = 1\n def h():\n  nonlocal x\n  x = a\n  return x", set(), {"a"}),
-        ("def f():\n x: Never = 1", set(), set()),
-        ("lambda x, y=a: x + y + b", {"a"}, {"b"}),
         ("class A(B, metaclass=M, k=v):\n x = y\n z = x\n def f(self): return x",
          {"B", "M", "v", "y"}, {"x"}),
         ("class A:\n x = x", {"x"}, set()),
         ("class A:\n x = 1\n y = [x for _ in x]", {"x"}, set()),
-        ("class A:\n def f(self): return __class__, super()", set(), {"super"}),
-        ("class A:\n def f(self, __p): return __g, __p", set(), {"_A__g"}),
         ("def f(): return f", set(), set()),
-        ("async def f():\n async for i in a: i\n async with b as c: c", set(), {"a", "b"}),
-        ("x: A = 1", {"A"}, set()),
         ("x: A\nx", {"A", "x"}, set()),
     ],
 )  # fmt: skip
@@ -85,42 +65,15 @@ def test_type_parameters_have_their_own_scope(source, now, later):
     assert (set(found.now), set(found.later)) == (now, later)
 
 
-def test_annotations_kept_as_text_are_hints():
-    found = names("def f(x: A, y: 'B.c | list[C]') -> D: pass", lazy_annotations=True)
-    assert (set(found.now), set(found.hints)) == (set(), {"A", "B", "C", "D", "c", "list"})
-
-
-def test_names_under_except_name_error_are_hints():
-    found = names("try:\n    a\nexcept (ValueError, NameError):\n    b")
-    assert (set(found.hints), set(found.now)) == ({"a"}, {"b", "ValueError", "NameError"})
-
-
-def test_a_name_has_the_line_of_its_first_use():
-    assert names("\na\nb\na").now == {"a": 2, "b": 3}
-
-
-def test_star_imports_are_recorded():
-    assert names("from m import *\nif a:\n    from n import *").stars == ["m", "n"]
-
-
-def test_names_that_a_function_sets_through_global_need_not_come_from_outside():
-    found = names("def f():\n    global n\n    n = 1\nf()\nprint(n)")
-    assert found.required().keys() == {"print"}
-    assert found.binds == {"f", "n"}
-
-
 #: Statements with the names that they may read before they are bound.
 UNBOUND = {
     "if a: b = 1\nelif c: b = 2\nelse: b = 3\nb": {"a", "c"},
     "if a: b = 1\nelif c: b = 2\nb": {"a", "c", "b"},
-    "a if (b := c) else b": {"c", "a"},
     "c and (b := c)\nb": {"c", "b"},
     "with a: b = 1\nb": {"a"},
     "with a as c, c.d as e:\n  with e: b = 1\nb": {"a"},
     "import x\nwith x.suppress(E): b = 1\nb": {"E", "b"},
-    "async with a: b = 1\nb": {"a"},
     "async for b in a: b\nb": {"a", "b"},
-    "await a\nb = 1\nb": {"a"},
     "try: b = a\nexcept E: pass\nb": {"a", "E", "b"},
     "try: import b\nexcept E: b = None\nb": {"E"},
     "try: a\nexcept E: raise\nelse: b = 1\nb": {"a", "E"},
@@ -132,10 +85,7 @@ UNBOUND = {
     "for i in a:\n  if i: continue\n  b = 1\nelse: b\ni": {"a", "b", "i"},
     "while a: b = 1\nb": {"a", "b"},
     "while True:\n  b = 1\n  if b: break\nb": set(),
-    "while True: a\nb": {"a", "b"},
     "match a:\n  case 1: b = 1\n  case _: b = 2\nb": {"a"},
-    "match a:\n  case 1: b = 1\nb": {"a", "b"},
-    "for b in a:\n  [b + c for c in b]": {"a"},
     "for b in a:\n  class A:\n    c = b\n    d = c": {"a"},
     "a = 1\nclass A:\n  del a": set(),
     "x = " + " + ".join(f"n{n}" for n in range(300)): {f"n{n}" for n in range(300)},
@@ -173,10 +123,6 @@ def test_what_a_magic_times_is_read_and_binds():
     inside = names(f"for i in a:\n    {timed}\nx")
     assert inside.wanted() == {"a", "get_ipython", "f", "x"}
     assert inside.required().keys() == {"a", "get_ipython"}
-
-
-def test_words_of_a_command_are_hints():
-    assert names("get_ipython().system('cp {a} $b c')").wanted() == {"get_ipython", "a", "b"}
 
 
 LIBRARY = Path(ast.__file__).parent
@@ -228,23 +174,17 @@ def test_names_are_found_however_deep_the_tree_is():
     ("source", "bound"),
     [
         ("a = b = c.d = 1", {"a", "b"}),
-        ("(a, [b, *c]) = x", {"a", "b", "c"}),
         ("import a.b, c as d", {"a", "d"}),
         ("from a import b, c as d", {"b", "d"}),
-        ("for i in a:\n    x = 1", {"i", "x"}),
-        ("with a as b: pass", {"b"}),
         ("try: pass\nexcept E as e: f = 1", {"e", "f"}),
         ("def f(a=(w := 1)):\n    inner = 1", {"f", "w"}),
-        ("class A:\n    inner = 1", {"A"}),
         ("[(w := x) for x in y]", {"w"}),
         ("match a:\n    case [x, *y]: pass\n    case {**z} as t: pass", {"x", "y", "z", "t"}),
         ("lambda: (w := 1)", set()),
         ("x: int", set()),
-        ("x: int = 1", {"x"}),
         ("x: (y := int)", {"y"}),
         ("global x\nx = 1", {"x"}),
         ("if y:\n    global x\n    x = [1]", {"x"}),
-        ("class C:\n    global z\n    z = [3]\n    other = 1", {"C", "z"}),
         ("class C:\n    class D:\n        global z\n        def z(self): pass", {"C", "z"}),
     ],
 )

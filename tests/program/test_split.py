@@ -1,31 +1,16 @@
 """A launched cell is split into what ranks define, run and call."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
 
-from tests.support.notebook_double import opened
 from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import Cell
 from xla_nb.program.split import split_cell
 
-notebook = pytest.fixture(opened)
 
-
-# --- the entry --------------------------------------------------------------------------------
-
-
-def test_the_entry_is_the_last_function_of_the_cell(notebook):
-    assert notebook.launch("def a(i): return 'a'\ndef b(i): return 'b'") == "b"
-
-
-def test_statements_may_follow_the_entry(notebook):
-    assert notebook.launch("def f(i): return n\nn = 7\nn + 1") == 7
-
-
-# --- what is refused --------------------------------------------------------------------------
+def test_the_entry_is_the_last_function_of_the_cell_and_statements_may_follow_it(notebook):
+    assert notebook.launch("def a(i): return 'a'\ndef f(i): return n\nn = 7\nn + 1") == 7
 
 
 def test_a_syntax_error_shows_line_text_and_caret(notebook):
@@ -40,28 +25,14 @@ def test_a_relative_import_is_refused(notebook):
         notebook.build("x = 1\nfrom . import x")
 
 
-def test_return_at_the_top_level_is_a_syntax_error(notebook):
-    with pytest.raises(ProgramError, match="line 2: 'return' outside function"):
-        notebook.build("x = 1\nreturn x")
-
-
 def test_magics_of_an_earlier_function_are_checked(notebook):
     notebook.run("def g():\n    get_ipython().run_line_magic('timeit', 'x')")
     with pytest.raises(ProgramError, match=r"Cell In\[1\], line 2: %timeit"):
         notebook.build("def f(i): return g()")
 
 
-# --- cells of statements ----------------------------------------------------------------------
-
-
 def test_statements_can_use_rank_names_and_return_the_last_expression(notebook):
     assert notebook.launch("x = rank + world_size\n(x, device, lock)") == (4, "xla:0", "the lock")
-
-
-def test_definitions_that_a_cell_begins_with_are_in_the_module(notebook):
-    program = notebook.build("import math\nclass Net:\n    n = 1\nmath.floor(Net.n + rank)")
-    assert vars(notebook.load(program))["Net"].n == 1
-    assert notebook.rank(program) == 1
 
 
 FUTURE = "from __future__ import annotations"
@@ -119,10 +90,6 @@ def test_an_import_finds_what_a_statement_before_it_has_set(notebook, monkeypatc
         f"sys.path.insert(0, {str(tmp_path)!r})\nimport asks_for_it as asked\nasked.found"
     )
     assert notebook.launch(source) == "by it"
-
-
-def test_the_main_block_of_statements_runs(notebook):
-    assert notebook.launch("if __name__ == '__main__':\n    x = 3\nx") == 3
 
 
 @pytest.mark.parametrize("text", ["# nothing\n", "import os\n", "class A: pass\n"])

@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from xla_nb import wording
-from xla_nb.errors import UsageError
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader, reporting
@@ -46,6 +45,7 @@ def failure(source, **names):
 
 def test_a_traceback_starts_at_the_first_cell():
     got = failure("def f():\n    raise ValueError('boom')")
+    assert got.message == "boom"
     assert got.text == (
         "Traceback (most recent call last):\n"
         '  File "Cell In[3]", line 2, in f\n'
@@ -67,30 +67,6 @@ def test_causes_are_told_from_the_first_cell_on_too():
     assert "in above" not in text
 
 
-def test_kind_and_message_are_those_of_the_error():
-    got = failure("def f():\n    raise ValueError('boom')")
-    assert (got.kind, got.message) == ("ValueError", "boom")
-
-
-def test_the_place_is_the_innermost_line_of_the_notebook():
-    got = failure(
-        """
-        import textwrap
-        def g():
-            textwrap.wrap('a', 0)
-        def f():
-            g()
-        """
-    )
-    assert got.place == "Cell In[3], line 3"
-
-
-def test_frames_called_by_user_code_are_kept():
-    got = failure("import textwrap\ndef f():\n    textwrap.wrap('a', 0)")
-    assert textwrap.__file__ in got.text
-    assert "textwrap.wrap('a', 0)" in got.text
-
-
 def test_frames_of_several_cells_are_kept():
     inner = define("def g():\n    return 1 / 0", OTHER)
     outer = define("def f():\n    return g()", g=inner["g"])
@@ -100,16 +76,13 @@ def test_frames_of_several_cells_are_kept():
     assert "return 1 / 0" in got.text
 
 
-def test_only_frames_of_xla_nb_are_cut_outside_the_notebook():
+def test_outside_the_notebook_only_frames_of_xla_nb_are_cut_and_there_may_be_none():
     table = ModuleMap({}, "elsewhere", body="wrap('a', 0)")
     got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
     assert "loader.py" not in got.text
     assert 'File "elsewhere", line 1' in got.text
     assert textwrap.__file__ in got.text
     assert got.place == ""
-
-
-def test_an_error_may_have_no_traceback():
     got = tracebacks.tell(ValueError("bare"), LABELS)
     assert (got.text, got.place) == ("ValueError: bare", "")
 
@@ -144,118 +117,102 @@ def test_a_fault_of_xla_nb_keeps_its_frames():
     assert wording.__file__ in got.text
 
 
-# ---------------------------------------------------------------- chains and groups
+# ---------------------------------------------------------------- what is told of an error
+
+#: What a cell does, and the kind, the place and parts of the text that are told of its error.
+TOLD = {
+    "the innermost line of the notebook and what it called": (
+        "import textwrap\ndef g():\n    textwrap.wrap('a', 0)\ndef f():\n    g()",
+        "ValueError",
+        3,
+        ["    textwrap.wrap('a', 0)\n", f'  File "{textwrap.__file__}"'],
+    ),
+    "notes": (
+        "def f():\n    e = ValueError('v')\n    e.add_note('mind the gap')\n    raise e",
+        "ValueError",
+        4,
+        ["ValueError: v\nmind the gap"],
+    ),
+    "a library's error by its module": (
+        "import json\ndef f():\n    json.loads('{')",
+        "json.decoder.JSONDecodeError",
+        3,
+        [],
+    ),
+    "the notebook's own error without one": (
+        "class Odd(Exception): pass\ndef f():\n    raise Odd('x')",
+        "Odd",
+        3,
+        ["\nOdd: x"],
+    ),
+    "a syntax error in compiled text": (
+        "def f():\n    compile('x = = 1', 'given.py', 'exec')",
+        "SyntaxError",
+        2,
+        ['File "given.py", line 1\n    x = = 1\n        ^'],
+    ),
+    "an exit": ("import sys\ndef f():\n    sys.exit(3)", "SystemExit", 3, []),
+    "the cause first": (
+        "def f():\n    try: {}['key']\n"
+        "    except KeyError as missing: raise ValueError('no key') from missing",
+        "ValueError",
+        3,
+        [
+            '"Cell In[3]", line 2',
+            "KeyError: 'key'\n\nThe above exception was the direct cause",
+            "ValueError: no key",
+        ],
+    ),
+    "the context first": (
+        "def f():\n    try: {}['key']\n    except KeyError: 1 / 0",
+        "ZeroDivisionError",
+        3,
+        [
+            "KeyError: 'key'\n\nDuring handling of the above exception",
+            "ZeroDivisionError: division by zero",
+        ],
+    ),
+    "each error of a group with its line": (
+        "def part(n):\n    raise ValueError(f'part {n}')\ndef f():\n    errors = []\n"
+        "    for n in (1, 2):\n        try: part(n)\n"
+        "        except ValueError as error: errors.append(error)\n"
+        "    raise ExceptionGroup('parts', errors)",
+        "ExceptionGroup",
+        8,
+        [
+            "ExceptionGroup: parts (2 sub-exceptions)",
+            *('"Cell In[3]", line 2, in part', "ValueError: part 1"),
+            *('"Cell In[3]", line 2, in part', "ValueError: part 2"),
+        ],
+    ),
+    "an error of xla_nb without its frames": (
+        "from xla_nb.rank.shell import RankShell\ndef f():\n"
+        "    RankShell().run_line_magic('timeit', 'x')",
+        "UsageError",
+        3,
+        ["RankShell().run_line_magic('timeit', 'x')", "\nUsageError: %timeit does not work"],
+    ),
+}
 
 
-def test_the_cause_of_an_error_comes_first():
-    got = failure(
-        """
-        def f():
-            try:
-                {}['key']
-            except KeyError as missing:
-                raise ValueError('no key') from missing
-        """
-    )
-    first, second = got.text.split("\n\nThe above exception was the direct cause")
-    assert first.endswith("KeyError: 'key'")
-    assert '"Cell In[3]", line 3' in first
-    assert second.endswith("ValueError: no key")
-    assert got.place == "Cell In[3], line 5"
-
-
-def test_the_context_of_an_error_comes_first():
-    got = failure("def f():\n    try: {}['key']\n    except KeyError: 1 / 0")
-    first, second = got.text.split("\n\nDuring handling of the above exception")
-    assert first.endswith("KeyError: 'key'")
-    assert second.endswith("ZeroDivisionError: division by zero")
+@pytest.mark.parametrize(("source", "kind", "line", "parts"), TOLD.values(), ids=TOLD)
+def test_it_is_told(source, kind, line, parts):
+    got = failure(source, __name__="__main__")
+    assert (got.kind, got.place) == (kind, f"Cell In[3], line {line}")
+    assert "xla_nb/" not in got.text
+    at = 0
+    for part in parts:  # in this order
+        at = got.text.index(part, at) + len(part)
 
 
 def test_a_suppressed_context_is_left_out():
-    got = failure(
-        "def f():\n    try: {}['key']\n    except KeyError: raise ValueError('no key') from None"
-    )
+    got = failure("def f():\n    try: {}['key']\n    except KeyError: raise ValueError() from None")
     assert "KeyError: 'key'" not in got.text
 
 
-def test_each_error_of_a_group_has_its_line():
-    got = failure(
-        """
-        def part(n):
-            raise ValueError(f'part {n}')
-        def f():
-            errors = []
-            for n in (1, 2):
-                try:
-                    part(n)
-                except ValueError as error:
-                    errors.append(error)
-            raise ExceptionGroup('parts', errors)
-        """
-    )
-    assert got.kind == "ExceptionGroup"
-    assert got.message == "parts (2 sub-exceptions)"
-    assert got.place == "Cell In[3], line 10"
-    for line in ("ValueError: part 1", "ValueError: part 2"):
-        assert line in got.text
-    assert got.text.count('"Cell In[3]", line 2, in part') == 2
-
-
-def test_notes_are_included():
-    got = failure("def f():\n    e = ValueError('v')\n    e.add_note('mind the gap')\n    raise e")
-    assert got.text.endswith("ValueError: v\nmind the gap")
-
-
-# ---------------------------------------------------------------- kinds
-
-
-def test_library_errors_are_named_with_their_module():
-    assert (
-        failure("import json\ndef f():\n    json.loads('{')").kind == "json.decoder.JSONDecodeError"
-    )
-
-
-def test_errors_of_the_notebook_are_named_without_a_module():
-    got = failure(
-        "class Odd(Exception): pass\ndef f():\n    raise Odd('x')",
-        __name__="__main__",
-    )
-    assert got.kind == "Odd"
-    assert got.text.endswith("\nOdd: x")
-
-
-def test_an_error_of_xla_nb_has_no_frames_of_xla_nb():
-    got = failure(
-        """
-        from xla_nb.rank.shell import RankShell
-        def f():
-            RankShell().run_line_magic('timeit', 'x')
-        """
-    )
-    assert got.kind == UsageError.__name__
-    assert got.place == "Cell In[3], line 3"
-    assert "shell.py" not in got.text
-    assert "xla_nb.errors" not in got.text
-    assert "RankShell().run_line_magic('timeit', 'x')" in got.text
-    assert "\nUsageError: %timeit does not work on ranks" in got.text
-
-
-def test_an_error_whose_str_raises_is_reported():
-    got = failure("class Odd(Exception):\n    def __str__(self): 1 / 0\ndef f():\n    raise Odd()")
-    assert got.message == "<its str() raised ZeroDivisionError>"
-    assert got.place == "Cell In[3], line 4"
-    assert "raise Odd()" in got.text
-
-
-def test_a_syntax_error_in_compiled_text_shows_its_place():
-    got = failure("def f():\n    compile('x = = 1', 'given.py', 'exec')")
-    assert got.kind == "SyntaxError"
-    assert got.place == "Cell In[3], line 2"
-    assert 'File "given.py", line 1\n    x = = 1\n        ^' in got.text
-
-
-def test_system_exit_is_reported_like_an_error():
-    assert failure("import sys\ndef f():\n    sys.exit(3)").kind == "SystemExit"
+def test_an_error_whose_str_raises_says_so():
+    odd = "class Odd(Exception):\n    def __str__(self): 1 / 0\ndef f():\n    raise Odd()"
+    assert failure(odd).message == "<its str() raised ZeroDivisionError>"
 
 
 # ---------------------------------------------------------------- depth
@@ -278,27 +235,18 @@ def test_a_deep_stack_keeps_its_innermost_frames():
 # ---------------------------------------------------------------- the same error?
 
 TWO_PLACES = "def f():\n    if {one}: raise {error}('{word}')\n    raise {error}('{word}')"
+TWO_PATHS = "def g(): 1 / 0\ndef f():\n    if {one}: g()\n    g()"
 
 
-def where(error="ValueError", word="w", one=True):
-    return failure(TWO_PLACES.format(error=error, word=word, one=one)).where
+def where(source=TWO_PLACES, error="ValueError", word="w", one=True):
+    return failure(source.format(error=error, word=word, one=one)).where
 
 
-def test_errors_at_one_line_are_the_same_whatever_their_message():
+def test_errors_are_the_same_by_kind_and_lines_whatever_they_say():
     assert where(word="on 1") == where(word="on 2")
-
-
-def test_errors_at_two_lines_differ():
     assert where(one=True) != where(one=False)
-
-
-def test_errors_of_two_kinds_at_one_line_differ():
-    assert where("ValueError") != where("TypeError")
-
-
-def test_errors_reached_by_two_paths_differ():
-    source = "def g(): 1 / 0\ndef f():\n    if {}: g()\n    g()"
-    assert failure(source.format(True)).where != failure(source.format(False)).where
+    assert where(error="ValueError") != where(error="TypeError")
+    assert where(TWO_PATHS, one=True) != where(TWO_PATHS, one=False)
 
 
 # ---------------------------------------------------------------- the line of a thread
@@ -321,15 +269,17 @@ def blocked():
     thread.join()
 
 
-def test_locate_returns_the_innermost_line_of_the_notebook(blocked):
-    place, _ = tracebacks.locate(blocked.ident, LABELS)
-    assert place == "Cell In[3], line 4"
-
-
-def test_the_stack_of_a_thread_starts_in_the_notebook(blocked):
-    _, stack = tracebacks.locate(blocked.ident, LABELS)
+def test_a_thread_in_the_notebook_has_its_innermost_line_and_a_stack_from_there(blocked):
+    place, stack = tracebacks.locate(blocked.ident, LABELS)
+    assert place == tracebacks.innermost(blocked.ident, LABELS) == "Cell In[3], line 4"
     assert stack.startswith('  File "Cell In[3]", line 2, in outer\n    wait()\n')
     assert "_bootstrap" not in stack
+
+
+def test_a_thread_outside_the_notebook_has_a_stack_without_a_place(blocked):
+    place, stack = tracebacks.locate(blocked.ident, set())
+    assert place == tracebacks.innermost(blocked.ident, set()) == ""
+    assert "_bootstrap" in stack
 
 
 def test_the_stack_of_a_thread_ends_where_it_called_xla_nb():
@@ -345,29 +295,9 @@ def test_the_stack_of_a_thread_ends_where_it_called_xla_nb():
     assert "xla_nb/program/tracebacks.py" not in told["stack"][1]
 
 
-def test_innermost_agrees_with_locate(blocked):
-    assert tracebacks.innermost(blocked.ident, LABELS) == "Cell In[3], line 4"
-
-
-def test_a_thread_outside_the_notebook_has_no_innermost_line(blocked):
-    assert tracebacks.innermost(blocked.ident, set()) == ""
-
-
-def test_an_ended_thread_has_no_innermost_line():
-    thread = threading.Thread(target=int)
-    thread.start()
-    thread.join()
-    assert tracebacks.innermost(thread.ident, LABELS) == ""
-
-
-def test_a_thread_outside_the_notebook_has_a_stack_without_a_place(blocked):
-    place, stack = tracebacks.locate(blocked.ident, set())
-    assert place == ""
-    assert "_bootstrap" in stack
-
-
-def test_locating_an_ended_thread_says_so():
+def test_a_thread_that_has_ended_is_said_to():
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
     assert tracebacks.locate(thread.ident, LABELS) == ("", f"thread {thread.ident} has ended")
+    assert tracebacks.innermost(thread.ident, LABELS) == ""

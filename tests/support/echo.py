@@ -39,7 +39,7 @@ ON_PURPOSE = {
     "[a hash that reads such a container from outside]": "a set's order is by hash",
     "[bound and constraints]": "cloudpickle knows the type variable in this very process",
     "test_absl_flags": "a set's order is by hash",
-    "large_memory_in_a_shared_mapping": "the test sends a copy of it",
+    "[a shared mapping]": "the test sends a copy of it",
 }
 
 

@@ -1,4 +1,4 @@
-"""A rank's result as the notebook gets it."""
+"""Values as a rank gets them, and a rank's result as the notebook gets it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from xla_nb.pickling import results
+from xla_nb.pickling import pickler, results
+from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.parcel import Packed, Parcel
+
+
+def arrived(share: bool = False, **values: object) -> dict[str, Any]:
+    """Send values of no notebook, and open them as a rank does."""
+    return opened(pickler.pack(values, Live()), share=share)
 
 
 def returned(
@@ -22,8 +28,14 @@ def returned(
 
 
 def read(packed: Packed, resolve: Callable[[str], object] | None = None) -> Any:
-    fd = packed.to_memfd()
+    return opened(packed, resolve)[results.RESULT]
+
+
+def opened(
+    packed: Packed, resolve: Callable[[str], object] | None = None, share: bool = False
+) -> dict[str, Any]:
+    fd = packed.to_memfd(share)
     try:
-        return Parcel(fd).open(resolve=resolve)[results.RESULT]
+        return Parcel(fd).open(resolve=resolve)
     finally:
         os.close(fd)

@@ -4,11 +4,9 @@ import os
 
 import pytest
 
-from tests.support.notebook_double import opened
 from tests.support.returned import returned
 
 pd = pytest.importorskip("pandas")
-notebook = pytest.fixture(opened)
 
 TABLES = """
 import pandas as pd
