@@ -464,7 +464,8 @@ def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(
 
 def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(notebook, local):
     (local / "marked.py").write_text(
-        "_mark = None\ndef mark():\n    global _mark\n    _mark = _mark or object()\n    return _mark\n"
+        "_mark = None\ndef mark():\n    global _mark\n"
+        "    _mark = _mark or object()\n    return _mark\n"
     )
     notebook.run("import marked")
     notebook.cell("marked")

@@ -4,6 +4,7 @@ import mmap
 import multiprocessing
 import os
 from multiprocessing import shared_memory
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,9 +123,9 @@ def test_a_parcel_knows_whether_it_shares_what_can_be_written(mapped):
 
 
 def test_what_is_mapped_holds_no_descriptor_by_which_others_could_be_told_to_open_it(mapped):
-    numbers, before = mapped(), len(os.listdir("/proc/self/fd"))
+    numbers, before = mapped(), len([*Path("/proc/self/fd").iterdir()])
     fd = pickler.pack({"numbers": numbers}, Live()).to_memfd(share=True)
     held = Parcel(fd)
     os.close(fd)
     assert len(held.buffers) == 1
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
