@@ -311,8 +311,8 @@ def _bound(name: str, written: int) -> frozenset[str] | None:
 def _has_identity(obj: object) -> bool:
     """Whether it matters which of several equal objects this is: not for constants."""
     kind: Any = type(obj)
-    if kind in _CHANGEABLE:
-        return True
+    if kind in _CHANGEABLE or obj is getattr(sys.modules.get("argparse"), "SUPPRESS", None):
+        return True  # a text that is compared by identity
     if isinstance(obj, tuple | frozenset):
         return not code_facts.is_ready(obj)  # not made of constants alone
     if kind.__module__ in ("builtins", "typing") or isinstance(obj, code_facts.CODE):
