@@ -194,6 +194,14 @@ def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
         assert results(live, "len(set_up.handlers)", "0") == "{0: 1}"
 
 
+def test_a_progress_bar_of_the_notebook_is_refused_by_its_name(live):
+    live.ok("from tqdm.auto import tqdm\nbar_here = tqdm(total=3)\ndef up(): bar_here.update(1)")
+    told = "Cannot send `bar_here` (tqdm."
+    assert told in live.run("%%xla\nup()").error
+    assert "contains a progress bar. Make it inside the function." in live.run("%%xla\nup()").error
+    live.ok("bar_here.close()\ndel bar_here, up")
+
+
 def test_nothing_is_told_of_what_torch_itself_has_wrapped(live):
     live.ok(
         "import torch\nby_adam_ = [torch.nn.Parameter(torch.ones(1))]\n"

@@ -120,7 +120,9 @@ REFUSED = {
 @pytest.mark.parametrize("made", REFUSED.values(), ids=REFUSED)
 def test_a_key_that_leads_back_to_its_container_is_refused(notebook, made):
     notebook.run(NODE + made)
-    told = r"`\w+`: .* A key of a dict or set .* Fill it inside|was hashed before .* Fill it inside"
+    told = (
+        r"`\w+` on ranks: .* A key of a dict or set .* Fill it|was hashed before .* Fill it inside"
+    )
     with pytest.raises(Unopened, match=told):
         notebook.launch("def f(rank): return box")
     with pytest.raises(Unopened):

@@ -80,7 +80,9 @@ def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
     packed = pack(queue)
     queue.close()
     others = os.pipe()  # which may have the same numbers
-    with pytest.raises(Unopened, match="`one`: FileNotFoundError: the notebook has closed it"):
+    with pytest.raises(
+        Unopened, match="`one` on ranks: FileNotFoundError: the notebook has closed it"
+    ):
         opened(packed)
     for fd in others:
         os.close(fd)

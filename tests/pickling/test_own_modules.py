@@ -214,6 +214,22 @@ def test_a_module_that_ranks_cannot_import_is_sent_as_it_is(notebook, local):
     assert launched(notebook, "def f(rank): return conf.lr") == (5, ())
 
 
+def test_names_with_underscores_and_singletons_of_a_metaclass_are_as_the_notebook_has_them(
+    notebook, local
+):
+    (local / "singles.py").write_text(
+        "__held, __n = {}, 0\n"
+        "def put(key):\n    global __n\n    __held[key] = __n = __n + 1\n"
+        "def told(): return __held, __n\n"
+        "class Single(type):\n    made = {}\n    def __call__(cls):\n"
+        "        return cls.made.setdefault(cls, super().__call__())\n"
+        "class Options(metaclass=Single): rate = 1\n"
+    )
+    notebook.run("import singles\nsingles.put('a')\nsingles.Options().rate = 5")
+    asked = "singles.told(), singles.Options().rate"
+    assert launched(notebook, f"def f(rank): return {asked}") == ((({"a": 1}, 1), 5), ())
+
+
 def test_a_function_that_the_module_has_made_for_the_notebook_is_there(notebook, local):
     (local / "losses.py").write_text(
         "def scaled(by):\n    def loss(x): return by * x\n    return loss\n"

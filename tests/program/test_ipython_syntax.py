@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from xla_nb.errors import ProgramError
-from xla_nb.pickling.code_facts import in_commands
+from xla_nb.pickling.code_facts import in_texts
 from xla_nb.program.ipython_syntax import check, expanded, find
 
 
@@ -80,4 +80,4 @@ def test_names_that_a_command_is_given(text, names):
 )
 def test_the_words_in_the_commands_of_a_function(call, words):
     code = compile(f"def f():\n    get_ipython().{call}", "", "exec").co_consts[0]
-    assert sorted({*in_commands(code)} - {"run_line_magic", "system"}) == sorted(words)
+    assert sorted({*in_texts(code)} - {"run_line_magic", "system"}) == sorted(words)

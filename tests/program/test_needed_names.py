@@ -74,6 +74,22 @@ def test_a_star_import_hides_missing_names_only_where_nobody_knows_what_it_binds
     assert note.startswith("what `from not_loaded_yet import *` binds is not known before")
 
 
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        ("globals().get('low', 0)", 3),
+        ("'low' in globals(), 'lower' in globals()", (True, False)),
+        ("eval('low + 1')", 4),
+        ("frame.query('a > @low').a.tolist()", [4]),
+    ],
+)
+def test_names_that_code_asks_for_by_text_are_sent(notebook, asked, seen):
+    notebook.run("import pandas\nlow, frame = 3, pandas.DataFrame({'a': [2, 4]})")
+    notebook.run(f"def used(): return {asked}")
+    assert notebook.launch("def f(i): return used()") == seen
+    assert notebook.rank(notebook.build(asked)) == seen
+
+
 def test_names_in_fstrings_defaults_and_annotations_are_sent(notebook):
     notebook.run("a = 1\nb = 2\nc = int")
     assert notebook.launch("def f(i, x: c = b): return f'{a}{x}', f.__annotations__") == (

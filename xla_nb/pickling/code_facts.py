@@ -113,10 +113,10 @@ def reduced_code(code: types.CodeType) -> Any:
 
 def softly_named(function: types.FunctionType) -> Iterator[str]:
     """Names that code uses where it does not say `global`: in bodies of its classes, in
-    annotations that are text and in commands."""
+    annotations that are text and in texts."""
     yield from in_bodies(function.__code__)
     yield from in_hints(function)
-    yield from in_commands(function.__code__)
+    yield from in_texts(function.__code__)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -131,18 +131,31 @@ def in_bodies(code: types.CodeType) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def in_commands(code: types.CodeType) -> tuple[str, ...]:
-    """The words that commands of IPython's take from variables (`!cp {source} $target`, `%time
-    f(x)`). Which of its texts are commands, code does not tell."""
+def in_texts(code: types.CodeType) -> tuple[str, ...]:
+    """What may be names in texts of code: in commands of IPython's (`!cp {source} $target`, `%time
+    f(x)`), of which code does not tell which texts they are; in all texts where it looks names up
+    by them (`globals()["model"]`, `eval`); and behind `@`, as in pandas' `frame.query("a > @low")`.
+    """
     found: list[str] = []
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            found += in_commands(inner)
+            found += in_texts(inner)
+    texts = [part for part in code.co_consts if isinstance(part, str)]
+    looks_up = "__main__" in code.co_names or any(
+        step.argval in _LOOKUPS and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        for step in dis.get_instructions(code)
+    )
+    for text in texts:
+        found += re.findall(_WORD if looks_up else f"(?<=@){_WORD}", text)
+    if looks_up:
+        found += code.co_names  # `__main__.model`
     if "get_ipython" in code.co_names:
-        texts = [part for part in code.co_consts if isinstance(part, str)]
         read = re.compile(_WORD).findall if "time" in texts else words_in_command
         found += (word for text in texts for word in read(text))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
+
+
+_LOOKUPS = {"globals", "eval", "exec"}
 
 
 def words_in_command(text: str) -> list[str]:

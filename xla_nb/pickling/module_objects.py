@@ -272,12 +272,17 @@ def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, obje
     do."""
     own = is_own(module)
     for attribute, value in list(vars(module).items()):
-        if attribute[:2] != "__":
+        if not is_special(attribute):
             yield attribute, value
         if own and isinstance(value, type) and value.__module__ == name:
             for inner, part in list(vars(value).items()):
-                if inner[:2] != "__":
+                if not is_special(inner):
                     yield f"{value.__qualname__}.{inner}", part
+
+
+def is_special(name: str) -> bool:
+    """Whether it is one of Python's own, as `__file__`."""
+    return name[:2] == name[-2:] == "__"
 
 
 def _makes(module: Any, name: str, attribute: str) -> bool:

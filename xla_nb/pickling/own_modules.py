@@ -21,7 +21,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from xla_nb.pickling import by_reference, code_facts, module_objects, rebuild
-from xla_nb.pickling.module_objects import is_own
+from xla_nb.pickling.module_objects import is_own, is_special
 from xla_nb.pickling.rebuild import EMPTY, Call
 
 Key: TypeAlias = module_objects.Key
@@ -115,6 +115,8 @@ class Uses:
         """Take the names in the code of a function or a class of the user's own modules."""
         parts = [definition]
         if isinstance(definition, type):
+            if _own(type(definition).__module__):  # a metaclass, which may hold singletons
+                self.add(type(definition))
             own = (base for base in definition.__mro__ if _own(base.__module__))
             parts = [part for base in own for part in list(vars(base).values())]
             for part in parts:
@@ -189,7 +191,7 @@ def _set_in(
         key, part = (module, prefix + name), rebuild.function_in(value)
         is_code = issubclass(type(part), _DEFINITIONS)
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
-        if name[:2] == "__" or name == "_abc_impl" or (is_descriptor and not is_code):
+        if is_special(name) or name == "_abc_impl" or (is_descriptor and not is_code):
             continue
         if is_behind and rebuild.is_in_place(*key, value):
             yield key, value

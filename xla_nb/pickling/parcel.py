@@ -195,10 +195,14 @@ def _content(fd: int) -> Any:
     return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+_INSIDE = (
+    "Create it inside the function, or correct how its class is pickled (`__reduce__`, "
+    "`__setstate__`)."
+)
 #: What a key that says itself how it is hashed does not have then.
 _EARLY = (
-    ". A key of a dict or set is hashed before it has its attributes where it leads to what it is "
-    "a key of. Fill it inside the function"
+    "A key of a dict or set is hashed before it has its attributes where it leads to what it is "
+    "a key of. Fill it inside the function."
 )
 
 
@@ -213,10 +217,15 @@ class Unopened(Exception):
 
     def __init__(self, name: str, problem: BaseException) -> None:
         kind = untrusted.name_of(type(problem))
-        told = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300)
-        super().__init__(f"Cannot open `{name}`: {told}{_EARLY if _hashes(problem) else ''}")
-        self.name = name
-        self.problem = problem
+        told = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300).rstrip(".")
+        self.name, self.problem, self.advice = name, problem, _INSIDE
+        if isinstance(problem, ImportError):
+            self.advice = f"Ranks look where `sys.path` of the notebook says, from {Path.cwd()}."
+        elif isinstance(problem, FileNotFoundError):
+            self.advice = "Keep it open until the ranks have it."
+        elif _hashes(problem):
+            self.advice = _EARLY
+        super().__init__(f"Cannot open `{name}` on ranks: {told}. {self.advice}")
 
 
 class Malformed(ValueError):

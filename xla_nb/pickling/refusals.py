@@ -234,13 +234,17 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     pickled."""
     mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
     accelerates = any(base.__module__ in _OF_ACCELERATE for base in kind.__mro__)
-    is_whole = accelerates or issubclass(kind, (logging.Handler, mocks, process.BaseProcess))
+    bar = getattr(sys.modules.get("tqdm.std"), "tqdm", ())
+    wholes = logging.Handler, mocks, process.BaseProcess, bar
+    is_whole = accelerates or issubclass(kind, wholes)
     if not is_whole or not code_facts.is_pickled_by_its_dict(kind):
         return None
     if issubclass(kind, process.BaseProcess):
         return "a process", "Start it inside the function, or send what is needed of it, as `p.pid`"
     if accelerates:
         return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
+    if issubclass(kind, bar):
+        return "a progress bar", "Make it inside the function"
     if issubclass(kind, logging.Handler):
         return "a handler of logging", "Make it inside the function, and add it to its logger there"
     return "a mock", "Make it inside the function"

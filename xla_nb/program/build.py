@@ -202,7 +202,7 @@ class _Needs:
         self._text = Uses()
         for code in self._names.code:
             self._text.of_code(code)
-            self._text.names.update(code_facts.in_commands(code))
+            self._text.names.update(code_facts.in_texts(code))
         own = {name for name in _BUILTINS & self._values.keys() if self._is_own(name)}
         self._known = _BUILTINS - own | _MODULE_NAMES | scope.remote
         if plan or scope.sent:  # each program of live ranks gets them, a call too
@@ -220,7 +220,8 @@ class _Needs:
 
     def _read(self) -> dict[str, object]:
         """What the cell reads of the notebook's."""
-        names = (self._names.wanted() & self._values.keys()) - self._known
+        texts = set[str]().union(*map(code_facts.in_texts, self._names.code)) - self._names.binds
+        names = ((self._names.wanted() | texts) & self._values.keys()) - self._known
         return {name: self._values[name] for name in sorted(names)}
 
     def _changeable(self) -> dict[str, object]:

@@ -355,12 +355,8 @@ def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
     name = {ARGUMENTS: "--args", ENTRY: label}.get(error.name, error.name)
     details = table.details.get(error.name)
     told = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"
-    advice = "Create it inside the function, or correct how its class is pickled (`__reduce__`, "
-    advice += "`__setstate__`)."
-    if isinstance(error.problem, ImportError):
-        advice = f"Ranks look where `sys.path` of the notebook says, from {Path.cwd()}."
     message = (
         f"Cannot open `{name}`{f' ({details})' if details else ''} on ranks: {told}"
-        f"{f' ({failure.place})' if failure.place else ''}. {advice}"
+        f"{f' ({failure.place})' if failure.place else ''}. {error.advice}"
     )
     return _Refused(failure.kind, message, failure.text)
