@@ -34,7 +34,7 @@ class _Staged:
     dropped: set[int]
     gone: set[str]
     put: set[own_modules.Key]
-    imports: set[own_modules.Import]
+    imports: set[str]
     theirs: Collection[str]  # the names whose values it refers to
 
 
@@ -81,7 +81,7 @@ class Sent:
         """The ranks have nothing, or nobody knows what of it; least of all what was sent last."""
         self._set_last = set()
         self._units: dict[Key, Unit] = {}
-        self._imported: set[own_modules.Import] = set()
+        self._imported: set[str] = set()
         self._on_ranks: set[int] = set()
         self._dropped: set[int] = set()
         self.names: Set[str] = frozenset()

@@ -101,8 +101,8 @@ class Live:
               since instances are hashed, compared and given their state by their classes' methods
               while a pickle is opened
     optional  what is sent if it can be: the name of a part, the part, and a note if it cannot
-    imports   of the user's own modules, by which ranks have what the notebook has; those that they
-              have `imported` by earlier pickles count whatever the files say now
+    imports   the user's own modules that ranks import; those that they have `imported` by earlier
+              pickles count whatever the files say now
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Live:
         self._made_here: dict[type, bool] = {}
         self._by_its_dict: dict[type, bool] = {}
         self._source = source
-        self.imported: Container[own_modules.Import] = ()
+        self.imported: Container[str] = ()
         self.begin()
 
     def begin(self) -> None:
@@ -131,7 +131,7 @@ class Live:
         self.notes: set[str] = set()
         self.later: list[tuple[str, object, Call]] = []
         self.optional: list[tuple[str, object, str]] = []
-        self.imports: set[own_modules.Import] = set()
+        self.imports: set[str] = set()
         self._looked_at = self.met.uses.size
         self._told = 0, 0  # names and definitions
         self._source(self.met.uses)

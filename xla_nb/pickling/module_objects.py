@@ -19,7 +19,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -164,14 +164,12 @@ class Modules:
         made: Mapping[str, Any] = self._defined.get((name, import_), {})
         return made.get(definition.__qualname__) is definition
 
-    def is_edited(self, name: str, on_ranks: Container[tuple[str, int]] = ()) -> bool:
-        """Whether the file of one of the user's own modules has changed since its import, and ranks
-        do not have that import of it (its name, and its number in `again`)."""
+    def is_edited(self, name: str) -> bool:
+        """Whether the file of one of the user's own modules has changed since its import."""
         own = self._own.get(name)
         if own is None or own.written == _time(sys.modules[name]):
             return False
-        there = (name, self.again[name]) in on_ranks
-        return not there and own.content != _written(sys.modules[name])[1]
+        return own.content != _written(sys.modules[name])[1]
 
     def place(self, obj: object) -> Place | None:
         """Where the module that made an object holds it; None if there is none."""

@@ -25,8 +25,6 @@ from xla_nb.pickling.module_objects import is_own, is_special
 from xla_nb.pickling.rebuild import EMPTY, Call
 
 Key: TypeAlias = module_objects.Key
-#: One of the user's own modules by its name, and how often it was imported again.
-Import: TypeAlias = tuple[str, int]
 
 _FOLLOWED = (type, types.ModuleType, *code_facts.FUNCTIONS)
 _DEFINITIONS = *code_facts.CODE, functools._lru_cache_wrapper
@@ -51,12 +49,12 @@ class Told(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the notebook has in the user's own modules, sentences for the user, and which imports of
-    them ranks make the same."""
+    """What the notebook has in the user's own modules, sentences for the user, and which of them
+    ranks import as the notebook did."""
 
     values: dict[Key, object]
     notes: set[str]
-    imports: set[Import]
+    imports: set[str]
 
 
 class Uses:
@@ -87,9 +85,9 @@ class Uses:
         """Another one once something has come that was not there."""
         return len(self.names) + len(self.imports), len(self._reached)
 
-    def found(self, on_ranks: Container[Import], is_behind: Callable[[str], bool]) -> Found:
-        """What all that leads to has now, for ranks that have these imports, and of modules that
-        they are behind with what these define."""
+    def found(self, on_ranks: Container[str], is_behind: Callable[[str], bool]) -> Found:
+        """What all that leads to has now, for ranks that have imported these modules, and of those
+        that they are behind with what these define."""
         every, held = Uses(), list[types.ModuleType]()
         every.take(self)
         own = {
@@ -131,11 +129,11 @@ class Uses:
     def _found(
         self,
         held: Iterable[types.ModuleType],
-        on_ranks: Container[Import],
+        on_ranks: Container[str],
         is_behind: Callable[[str], bool],
     ) -> Found:
-        found, here = Found({}, set(), set()), module_objects.of_this_process()
-        edited = functools.partial(here.is_edited, on_ranks=on_ranks)
+        found = Found({}, set(), set())
+        is_edited = module_objects.of_this_process().is_edited
         for module in held:
             name = module.__name__
             if not is_own(module):
@@ -144,10 +142,10 @@ class Uses:
                 )
                 for one in self.names & vars(module).keys():
                     found.values.update(_told((name, one), vars(module)[one]))
-            elif edited(name):
+            elif name not in on_ranks and is_edited(name):
                 found.notes.add(_EDITED.format(name))
             else:
-                found.imports.add((name, here.again[name]))
+                found.imports.add(name)
                 found.values.update(_set_in(module, name, "", self.names, is_behind(name)))
         for function in self._reached.values():
             if isinstance(function, types.FunctionType) and not _own(function.__module__):
@@ -159,7 +157,7 @@ class Uses:
             if not _own(name):
                 methods = by_reference.methods_in(base) if name != "__main__" else ()
                 found.notes.update(by_reference.note_of(name, f"{path}.{one}") for one in methods)
-            elif _is_settable(base) and not edited(name):
+            elif _is_settable(base) and (name in on_ranks or not is_edited(name)):
                 found.values.update(_set_in(base, name, f"{path}.", self.names))
         return found
 
@@ -225,11 +223,13 @@ def value_of(key: Key) -> object:
     return found
 
 
-def known(keys: Iterable[Key], on_ranks: Container[Import]) -> dict[Any, object]:
+def known(keys: Iterable[Key], on_ranks: Container[str]) -> dict[Any, object]:
     """What the notebook has now where it had set something before: also what was there first, or
     nothing any more."""
-    edited = module_objects.of_this_process().is_edited
-    return {key: value_of(key) for key in sorted(keys) if not edited(key[0], on_ranks)}
+    is_edited = module_objects.of_this_process().is_edited
+    names = {name for name, _ in keys}
+    same = {name for name in names if name in on_ranks or not is_edited(name)}
+    return {key: value_of(key) for key in sorted(keys) if key[0] in same}
 
 
 def sent(key: Key, value: object, is_behind: bool) -> object:
