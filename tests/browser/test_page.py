@@ -300,7 +300,7 @@ def test_stop_does_not_interrupt_a_kernel_that_answers(panel: Panel) -> None:
     assert panel.page.evaluate("interrupts") == 0
     panel.tell(about=about(ended=time.time(), elapsed=3.25, ok=False))
     expect(button(panel, "Stop")).to_be_disabled()
-    expect(panel.page.locator(".xn-elapsed")).to_have_text("3.25 s")
+    expect(panel.page.locator(".xn-elapsed")).to_have_text("3 s")
     expect(panel.page.locator(".xn-say")).to_be_hidden()
 
 
@@ -416,6 +416,19 @@ def test_errors_stand_above_the_ranks_with_links_to_the_output(panel: Panel) -> 
 
 
 # ------------------------------------------------------------------------------ ranks
+
+
+def test_a_row_counts_a_wait_as_the_headline_does(panel: Panel) -> None:
+    now = time.time()
+    sentence = "3 ranks have waited 5 s for rank 0"
+    diagnosis = {"sentence": sentence, "level": "warning", "ranks": [0]}
+    cards = [card(rank, "waiting", since=now - 6.3) for rank in (1, 2, 3)]
+    panel.tell(about=about(diagnosis=diagnosis), cards=cards, at=now - 0.5)
+    row = option(panel, 2).locator(".xn-now")
+    expect(row).to_contain_text("waiting · 5 s")
+    option(panel, 2).click()
+    expect(panel.page.locator(".xn-detail")).to_contain_text("5 s")
+    expect(row).to_contain_text("waiting · 8 s", timeout=5_000)  # of a kernel that is silent
 
 
 def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> None:
@@ -989,6 +1002,19 @@ def axis(panel: Panel) -> list[str]:
     return list(texts.all_text_contents())
 
 
+def test_ticks_of_steps_are_whole_as_steps_are(panel: Panel) -> None:
+    below = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=middle]")
+    for values, steps in (((3, 2, 1), ["0", "1", "2"]), ((3, 2), ["0", "1"]), ((3,), ["0"])):
+        panel.tell(figures=[figure(0, *values)])
+        expect(below).to_have_text(steps)
+    halves = {"name": "loss", "rank": 0, "replace": True, "points": [[0.5, 3], [1.5, 2]]}
+    panel.tell(figures=[halves])
+    expect(below).not_to_have_text(["1"])
+    panel.tell(figures=[{**halves, "points": [[0, 3, 0], [1, 2, 1]]}])
+    button(panel, "time").click()
+    expect(below.filter(has_text=re.compile(r"^0\.\d+ s$")).first).to_be_visible()
+
+
 def test_an_axis_has_at_least_three_labels(panel: Panel) -> None:
     for values in (0.9, 1.1), (2.2, 0.2), (1, 1), (0, 1e-7), (-5, 1e6):
         panel.tell(figures=[figure(0, *values)])
@@ -1317,6 +1343,7 @@ def test_the_filter_keeps_counts_and_marks_matching_lines(panel: Panel) -> None:
     expect(panel.page.locator("mark")).to_have_text(["Loss", "lo", "ss"])
     panel.tell(lines=[block(1, "loss 3", "no")])
     assert panel.rows() == ["Loss 1", "loss 2", "loss 3"]
+    expect(panel.page.locator(".xn-matches")).to_have_text("3 hits")
     panel.page.keyboard.press("Escape")
     panel.settle()
     assert len(panel.rows()) == 5

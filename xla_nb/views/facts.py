@@ -278,18 +278,18 @@ def everybody(snapshot: Snapshot) -> str:
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
     """What the table of ranks tells of a rank beside its state: the most telling first."""
-    step = "" if card.step is None else in_short(card.step)
-    waits = "" if card.waits is None else f"{100 * card.waits:.0f} %"
-    own = [Fact("step", pace(card), step), Fact("waits", "waits", waits)]
-    own += sorted(of_card(card), key=lambda fact: fact.id == "pid")
+    own = [*of_steps(card), *sorted(of_card(card), key=lambda fact: fact.id == "pid")]
     own += [Fact("xla", "device", card.device)]
     own += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
     return [fact for fact in own if fact.value]
 
 
-def pace(card: Card) -> str:
-    """What its `step` is the time of."""
-    return "step" if card.sample.loops_step else "per sync"
+def of_steps(card: Card) -> list[Fact]:
+    """How long a step takes, and how much of its time the rank waits, as far as known."""
+    pace = "step" if card.sample.loops_step else "per sync"
+    step = [] if card.step is None else [Fact("step", pace, in_short(card.step))]
+    waits = [] if card.waits is None else [Fact("waits", "waits", f"{100 * card.waits:.0f} %")]
+    return step + waits
 
 
 def in_short(seconds: float) -> str:

@@ -212,16 +212,14 @@ _OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
 
 
 def _card(card: Card) -> dict[str, Any]:
-    """`from`: host and process; `used`: share of the device's memory; `step`: seconds, of what
-    `pace` names; `waits`: a share; `memory`: bytes."""
-    sample, known = card.sample, facts.of_card(card)
+    """`from`: host and process; `used`: share of the device's memory; `waits`: a share; `memory`:
+    bytes."""
+    sample, known = card.sample, [*facts.of_steps(card), *facts.of_card(card)]
     process = [f"{fact.label} {fact.value}" for fact in known if fact.id == "pid"]
     used = (sample.device_used or 0) / sample.device_limit if sample.device_limit else None
     return {
         **{name: getattr(card, name) for name in _OWN},
         "used": used,
-        "step": None if card.step is None else float(f"{card.step:.3g}"),
-        "pace": facts.pace(card),
         "waits": None if card.waits is None else round(card.waits, 2),
         # In whole MiB: a page of memory more or less is no news of a rank that rests.
         "memory": None if sample.memory is None else sample.memory >> 20 << 20,

@@ -118,7 +118,10 @@ class PanelView:
         whole, self._whole = self._whole, False
         if whole or self._sample_if_due(now):
             self._forget(whole, now)
-            message |= self._news.of(self._observer.snapshot(), self._observer, self._focus)
+            snapshot = self._observer.snapshot()
+            if news := self._news.of(snapshot, self._observer, self._focus):
+                # `at`: up to when its sentences count, and so the page for each rank.
+                message |= news | {"at": snapshot.now}
         if opened:  # instead of what they have had since they were opened
             self._pages = dict.fromkeys(self._pages, True)
             message |= {"pages": opened, "before": [messages.lines(old) for old in before]}

@@ -21,15 +21,6 @@ export function duration(seconds) {
 	return m < 60 ? `${m}:${two(s % 60)}` : `${(m / 60) | 0}:${two(m % 60)}:${two(s % 60)}`;
 }
 
-/** How long a step takes. */
-export function stepTime(seconds) {
-	if (seconds < 0.9995) return `${Number((1000 * seconds).toPrecision(3))} ms`;
-	return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
-}
-
-export const percent = (part) => `${Math.round(100 * part)} %`;
-export const mebibytes = (bytes) => (bytes < 1e10 ? `${count(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`);
-
 /** Ranks in order, as `0–3, 5` or `0, 1`: as wording.py writes them. */
 export function spans(numbers) {
 	const runs = [];
