@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from traceback import walk_stack
 from typing import Any
 
 from xla_nb.pickling import module_objects
@@ -75,6 +76,13 @@ class Notebook:
         """The message of the page that the current cell runs for; {} outside a kernel."""
         get_parent = getattr(self.shell, "get_parent", dict)
         return dict(get_parent())
+
+    @property
+    def runs_a_cell(self) -> bool:
+        """Whether a cell has called this: not a thread or a callback, which outlast theirs."""
+        calling = ((frame.f_code.co_name, frame.f_globals) for frame, _ in walk_stack(None))
+        ipython = "IPython.core.interactiveshell"
+        return any(name == "run_code" and of["__name__"] == ipython for name, of in calling)
 
     @property
     def runs_a_script(self) -> bool:
