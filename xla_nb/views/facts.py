@@ -55,7 +55,8 @@ def state(snapshot: Snapshot) -> State:
         colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
         return State("●", word, colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
-    if not snapshot.ok and snapshot.stopping and not snapshot.troubles:
+    cut = snapshot.live is not None and snapshot.live.cut
+    if (cut or (snapshot.stopping and not snapshot.ok)) and not snapshot.troubles:
         phase = "stopped"
     found = snapshot.conclusion
     if found is not None and not found.calm and phase != "failed":
