@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.harness import Panel, about, bar, block, card, fact, trouble
+from xla_nb.views.facts import figure as in_words
 
 Opener = Callable[..., Panel]
 
@@ -862,11 +863,21 @@ def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> Non
     assert panel.page.evaluate(lengths) == [0, 1, 2, 4]
 
 
+def test_numbers_have_the_same_words_live_and_saved(panel: Panel) -> None:
+    powers = [sign * 1.234567 * 10.0**power for power in range(-12, 15) for sign in (1, -1)]
+    for value in 12345.678, 0, 1, -250, 0.0005, 3.26e-4, 1e9, 2_200_000_000, *powers:
+        panel.tell(figures=[figure(0, value)])
+        legend = panel.page.locator("[data-figure=loss] [data-legend='0'] b")
+        expect(legend).to_have_text(in_words(value))
+    assert in_words(12345.678) == "12,346"
+    assert in_words(math.inf) == "inf"
+
+
 def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Panel) -> None:
     panel.tell(figures=[figure(0, 1, "NaN"), figure(1, 2, "-Infinity")])
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='0'] b")).to_have_text("NaN")
-    expect(shown.locator("[data-legend='1'] b")).to_have_text("-Infinity")
+    expect(shown.locator("[data-legend='1'] b")).to_have_text("-inf")
     expect(option(panel, 0).locator(".xn-metric")).to_have_text("NaN")
     places = "node => node.getAttribute('d').match(/M/g).length"
     assert shown.locator(".xn-odd").evaluate(places) == 2  # each line has a mark

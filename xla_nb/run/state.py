@@ -465,10 +465,8 @@ class RunState:
     def _close_if_over(self, at: float) -> None:
         if all(host.ended is not None for host in self.hosts.values()):
             self.ended = at
+            outcome = self.outcome
+            assert outcome != "running"
             for one in self.programs.running:  # its own end is told too late, if at all
-                how: Literal["failed", "stopped"] = (
-                    "failed" if self.outcome == "failed" else "stopped"
-                )
-                one.ended = events.ProgramEnded(
-                    at=at, number=one.began.number, outcome=how, headline=""
-                )
+                number = one.began.number
+                one.ended = events.ProgramEnded(at=at, number=number, outcome=outcome, headline="")

@@ -5,7 +5,6 @@ A new figure on the cards is one field of record/sample.py and one line of `_FAC
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import Counter
@@ -181,25 +180,30 @@ def _used(used: int, limit: int | None) -> str:
 
 
 def figure(number: float, digits: int = 4) -> str:
-    """A number: whole ones with commas, others with so many digits."""
+    """A number, as page/words.js has it: whole ones and thousands with commas, others with so many
+    digits; what has too many zeros as `1.2e-5`."""
     if not math.isfinite(number):
         return wording.odd(number)
-    if number == int(number) and abs(number) < 1e9:
+    size = abs(number)
+    if size >= 1e9 or 0 < size < 1e-4:
+        mantissa, _, power = f"{number:.{digits - 1}e}".partition("e")
+        return f"{float(mantissa):.{digits}g}e{int(power)}"
+    if number == int(number):
         return f"{int(number):,}"
-    return f"{number:.{digits}g}"
+    if size < 1000:
+        return f"{number:.{digits}g}"
+    return f"{number:,.{max(0, digits - 1 - _power(number))}f}"
+
+
+def _power(number: float) -> int:
+    """Of ten, with which it is written."""
+    return math.floor(math.log10(abs(number)) + 1e-9)
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks of an axis: whole ones as figures, others with as many digits as they have between
-    them."""
-    if all(tick == int(tick) and abs(tick) < 1e9 for tick in ticks):
-        return [figure(tick) for tick in ticks]
-    near = min((abs(b - a) for a, b in itertools.pairwise(sorted({*ticks}))), default=0.0) / 20
-    for digits in range(4, 17):
-        words = [f"{tick:.{digits}g}" for tick in ticks]
-        if all(abs(float(word) - tick) <= near for word, tick in zip(words, ticks, strict=True)):
-            break
-    return words
+    """The ticks of an axis, each with as many digits as tell it from the next."""
+    step = _power(ticks[1] - ticks[0])
+    return [figure(tick, max(4, 1 + _power(tick or 1.0) - step)) for tick in ticks]
 
 
 def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: int) -> list[str]:

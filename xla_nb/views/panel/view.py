@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from IPython.display import DisplayHandle
-
 from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
@@ -247,6 +245,6 @@ class PanelView:
 
 def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     """A display in the cell's output that can be updated."""
-    handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+    handle = picture.slot()
     handle.display(bundle, raw=True, metadata=metadata or {})
     return handle

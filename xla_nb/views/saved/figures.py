@@ -144,7 +144,7 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
 
 def _spoken(figure: Figure, shape: chart.Frame) -> str:
     """The chart in words, for who cannot see it."""
-    low, high = facts.labels((shape.low, shape.high))
+    low, *_, high = facts.labels(shape.ticks)
     steps = f"steps {facts.figure(shape.left)} to {facts.figure(shape.right)}"
     return f"Chart. {facts.cut(figure.summary, 200)}. From {low} to {high} over {steps}."
 

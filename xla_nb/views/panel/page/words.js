@@ -33,11 +33,13 @@ export function spans(numbers) {
 
 export const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
 
+/** A number, as facts.py has it. */
 export function figure(value) {
-	if (!isFinite(value)) return `${value}`;
+	if (!isFinite(value)) return `${value}`.replace("inity", "").replace("I", "i");
 	const large = Math.abs(value);
-	if (large >= 1e9 || (large < 1e-3 && large > 0)) return value.toExponential(2);
-	return large >= 1000 ? count(value) : `${Number(value.toPrecision(4))}`;
+	const short = Number(value.toPrecision(4));
+	if (large >= 1e9 || (large < 1e-4 && large > 0)) return short.toExponential().replace("+", "");
+	return large >= 1000 ? count(value) : `${short}`;
 }
 
 const LONGEST = 4000; // characters of a line
