@@ -326,7 +326,7 @@ def telling() -> Iterator[OnWait]:
     """Shows what a launch waits for: in a notebook while it does, elsewhere as lines that say how
     long each took."""
     lasted: dict[str, float] = {}
-    slot = picture.slot() if picture.kernel() else None
+    slot = loop.slot() if picture.kernel() else None
 
     def end_line() -> None:
         if lasted and slot is None:

@@ -80,9 +80,8 @@ class Notebook:
     @property
     def runs_a_cell(self) -> bool:
         """Whether a cell has called this: not a thread or a callback, which outlast theirs."""
-        calling = ((frame.f_code.co_name, frame.f_globals) for frame, _ in walk_stack(None))
-        ipython = "IPython.core.interactiveshell"
-        return any(name == "run_code" and of["__name__"] == ipython for name, of in calling)
+        code = type(self.shell).run_code.__code__
+        return any(frame.f_code is code for frame, _ in walk_stack(None))
 
     @property
     def runs_a_script(self) -> bool:

@@ -253,8 +253,9 @@ def _hang(hang: HangReported) -> dict[str, Any]:
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
+    live = snapshot.live
     return {
-        "cell": snapshot.cell if snapshot.live is None else facts.cells(snapshot.live),
+        "cell": snapshot.cell if live is None else facts.cells(live),
         "headline": snapshot.headline,
         "diagnosis": None if snapshot.diagnosis is None else _diagnosis(snapshot.diagnosis),
         "simulated": snapshot.simulated,
@@ -272,13 +273,9 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "ranks": len(snapshot.cards),
         "free": " ".join(f"{fact.label} {fact.value}" for fact in facts.free(snapshot)),
         "unit": snapshot.unit,
-        "live": None if snapshot.live is None else _live(snapshot.live),
+        # Since when the ranks are idle, or run what they run.
+        "live": live and {"since": live.since, "idle": live.is_idle},
     }
-
-
-def _live(live: Live) -> dict[str, Any]:
-    """`since`: when the ranks became idle, or what they run began."""
-    return {"name": live.name, "since": live.since, "idle": live.is_idle}
 
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:

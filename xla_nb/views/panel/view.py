@@ -17,6 +17,7 @@ from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
 from xla_nb.views import picture
+from xla_nb.views.loop import slot
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.widget import Page
@@ -245,6 +246,6 @@ class PanelView:
 
 def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     """A display in the cell's output that can be updated."""
-    handle = picture.slot()
+    handle = slot()
     handle.display(bundle, raw=True, metadata=metadata or {})
     return handle
