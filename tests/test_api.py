@@ -306,6 +306,7 @@ def test_a_run_that_has_ended_is_kept_by_nobody_else(monkeypatch, tmp_path):
 
 def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
     here = SimpleNamespace(
+        runs_a_cell=False,
         runs_a_script=False,
         settings={"n": 3, "timeout": 60.0, "keep_going": True},
         top_level=None,

@@ -108,3 +108,39 @@ def test_ranks_that_have_ended_are_not_followed_any_more(kernel, shown):
 def test_captured_ranks_are_told_in_text(kernel, started):
     kernel.ok("%%capture caught_\n%xla_ranks still")
     assert "2 live ranks, idle" in kernel.value("caught_.stdout")
+
+
+RUNS = """
+%%xla --group cut --bg --view none -o run_
+import time
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "title", "how"),
+    [
+        ("%xla_shutdown cut", "■ 2 live ranks ended by %xla_shutdown during ", "■ Stopped"),
+        ("import os; os.kill(job_, 9)", "✗ Ranks 0, 1 were lost: ", "✗ Ranks 0, 1 were lost: "),
+    ],
+)
+def test_a_cell_whose_ranks_are_lost_while_it_runs_says_how_it_ended(
+    kernel, shown, ends, title, how
+):
+    shown.take(kernel.ok("%xla_start -n 2 --name cut"))
+    kernel.ok("lost_ = xla_nb.ranks('cut')._group.run")
+    kernel.ok("(job_,) = (host.job for host in lost_.state.hosts.values())")
+    cell = kernel.ok(RUNS.strip())
+    kernel.ok("while len(run_.state.ranks) < 2: pass")
+    kernel.run(ends)
+    kernel.ok("run_.join_end(); lost_.join_end()")
+    opened = kernel.ok(
+        "print(xla_nb.open_run(lost_.name)._repr_mimebundle_()['text/plain'])"
+    ).stdout
+    assert opened.startswith(title)
+    assert "1 cell, 1 failed or stopped" in opened
+    assert f"1. Cell In[{cell.number}] on ranks 0, 1: {how}" in opened
+    if "kill" in ends:
+        shown.take(kernel.ok("%xla_ranks cut"))
+        assert f"1. Cell In[{cell.number}] on ranks 0, 1: {how}" in shown[1]
+    kernel.run("%xla_shutdown cut")

@@ -113,6 +113,7 @@ def call(
     drops: None takes the place of what a rank returns and cannot be sent, with a note."""
     here = notebook.current()
     top_level = here.top_level if here else None
+    cell = f"Cell In[{here.number}], " if here and here.runs_a_cell else ""
     asked = {**given, **(top_level.options if top_level else {})}
     options = run_options.options(asked, notebook.settings())
     values = run_options.arguments(args)
@@ -121,7 +122,7 @@ def call(
 
     def made(scope: Scope) -> Program:
         program = build_call(fn, scope, args=values, name="xla_nb_call")
-        return replace(program, drops=drops)
+        return replace(program, label=f"{cell}{program.label}", drops=drops)
 
     program, resolve = built(made)
     return run(program, options, resolve, *([top_level.begun] if top_level else []))
@@ -325,7 +326,7 @@ def telling() -> Iterator[OnWait]:
     """Shows what a launch waits for: in a notebook while it does, elsewhere as lines that say how
     long each took."""
     lasted: dict[str, float] = {}
-    slot = picture.slot() if picture.kernel() else None
+    slot = loop.slot() if picture.kernel() else None
 
     def end_line() -> None:
         if lasted and slot is None:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from traceback import walk_stack
 from typing import Any
 
 from xla_nb.pickling import module_objects
@@ -75,6 +76,12 @@ class Notebook:
         """The message of the page that the current cell runs for; {} outside a kernel."""
         get_parent = getattr(self.shell, "get_parent", dict)
         return dict(get_parent())
+
+    @property
+    def runs_a_cell(self) -> bool:
+        """Whether a cell has called this: not a thread or a callback, which outlast theirs."""
+        code = type(self.shell).run_code.__code__
+        return any(frame.f_code is code for frame, _ in walk_stack(None))
 
     @property
     def runs_a_script(self) -> bool:

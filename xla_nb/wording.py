@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def odd(value: float) -> str:
@@ -45,6 +45,12 @@ def listed(items: Iterable[object], last: str = "and", most: int | None = None) 
         words[most:] = [f"{len(words) - most:,} more"]
     *first, final = words or ["none"]
     return f"{', '.join(first)} {last} {final}" if first else final
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def ranks(numbers: Iterable[int], most: int = 12) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from xla_nb import wording
+from xla_nb.views.facts import in_short
 from xla_nb.views.panel import widget
 
 HERE = Path(__file__).parent
@@ -22,8 +25,23 @@ _TEXTS = {
 _LOADED: weakref.WeakKeyDictionary[Any, tuple[bool, str]] = weakref.WeakKeyDictionary()
 
 
-def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
+def card(
+    rank: int,
+    phase: str = "running",
+    *,
+    step: float | None = None,
+    pace: str = "step",
+    waits: float | None = None,
+    memory: int | None = None,
+    facts: Sequence[dict[str, str]] = (),
+    **more: Any,
+) -> dict[str, Any]:
     """A rank as the kernel sends it."""
+    known = [
+        fact("step", "" if step is None else in_short(step), pace),
+        fact("waits", "" if waits is None else f"{100 * waits:.0f} %"),
+        fact("memory", "" if memory is None else wording.size(memory)),
+    ]
     return {
         "rank": rank,
         "phase": phase,
@@ -34,12 +52,10 @@ def card(rank: int, phase: str = "running", **more: Any) -> dict[str, Any]:
         "detail": "",
         "line": "",
         "used": None,
-        "step": None,
-        "pace": "step",
-        "waits": None,
-        "memory": None,
+        "waits": waits,
+        "memory": memory,
         "from": f"pid {4000 + rank}",
-        "facts": [],
+        "facts": [*(one for one in known if one["value"]), *facts],
         "bars": [],
         **more,
     }

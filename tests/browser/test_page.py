@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.harness import Panel, about, bar, block, card, fact, trouble
+from xla_nb.views.facts import figure as in_words
 
 Opener = Callable[..., Panel]
 
@@ -300,7 +301,7 @@ def test_stop_does_not_interrupt_a_kernel_that_answers(panel: Panel) -> None:
     assert panel.page.evaluate("interrupts") == 0
     panel.tell(about=about(ended=time.time(), elapsed=3.25, ok=False))
     expect(button(panel, "Stop")).to_be_disabled()
-    expect(panel.page.locator(".xn-elapsed")).to_have_text("3.25 s")
+    expect(panel.page.locator(".xn-elapsed")).to_have_text("3 s")
     expect(panel.page.locator(".xn-say")).to_be_hidden()
 
 
@@ -416,6 +417,19 @@ def test_errors_stand_above_the_ranks_with_links_to_the_output(panel: Panel) -> 
 
 
 # ------------------------------------------------------------------------------ ranks
+
+
+def test_a_row_counts_a_wait_as_the_headline_does(panel: Panel) -> None:
+    now = time.time()
+    sentence = "3 ranks have waited 5 s for rank 0"
+    diagnosis = {"sentence": sentence, "level": "warning", "ranks": [0]}
+    cards = [card(rank, "waiting", since=now - 6.3) for rank in (1, 2, 3)]
+    panel.tell(about=about(diagnosis=diagnosis), cards=cards, at=now - 0.5)
+    row = option(panel, 2).locator(".xn-now")
+    expect(row).to_contain_text("waiting · 5 s")
+    option(panel, 2).click()
+    expect(panel.page.locator(".xn-detail")).to_contain_text("5 s")
+    expect(row).to_contain_text("waiting · 8 s", timeout=5_000)  # of a kernel that is silent
 
 
 def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> None:
@@ -849,11 +863,21 @@ def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> Non
     assert panel.page.evaluate(lengths) == [0, 1, 2, 4]
 
 
+def test_numbers_have_the_same_words_live_and_saved(panel: Panel) -> None:
+    powers = [sign * 1.234567 * 10.0**power for power in range(-12, 15) for sign in (1, -1)]
+    for value in 12345.678, 0, 1, -250, 0.0005, 3.26e-4, 1e9, 2_200_000_000, *powers:
+        panel.tell(figures=[figure(0, value)])
+        legend = panel.page.locator("[data-figure=loss] [data-legend='0'] b")
+        expect(legend).to_have_text(in_words(value))
+    assert in_words(12345.678) == "12,346"
+    assert in_words(math.inf) == "inf"
+
+
 def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Panel) -> None:
     panel.tell(figures=[figure(0, 1, "NaN"), figure(1, 2, "-Infinity")])
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='0'] b")).to_have_text("NaN")
-    expect(shown.locator("[data-legend='1'] b")).to_have_text("-Infinity")
+    expect(shown.locator("[data-legend='1'] b")).to_have_text("-inf")
     expect(option(panel, 0).locator(".xn-metric")).to_have_text("NaN")
     places = "node => node.getAttribute('d').match(/M/g).length"
     assert shown.locator(".xn-odd").evaluate(places) == 2  # each line has a mark
@@ -987,6 +1011,19 @@ def axis(panel: Panel) -> list[str]:
     """The labels of the y axis of the loss, from below."""
     texts = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=end]")
     return list(texts.all_text_contents())
+
+
+def test_ticks_of_steps_are_whole_as_steps_are(panel: Panel) -> None:
+    below = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=middle]")
+    for values, steps in (((3, 2, 1), ["0", "1", "2"]), ((3, 2), ["0", "1"]), ((3,), ["0"])):
+        panel.tell(figures=[figure(0, *values)])
+        expect(below).to_have_text(steps)
+    halves = {"name": "loss", "rank": 0, "replace": True, "points": [[0.5, 3], [1.5, 2]]}
+    panel.tell(figures=[halves])
+    expect(below).not_to_have_text(["1"])
+    panel.tell(figures=[{**halves, "points": [[0, 3, 0], [1, 2, 1]]}])
+    button(panel, "time").click()
+    expect(below.filter(has_text=re.compile(r"^0\.\d+ s$")).first).to_be_visible()
 
 
 def test_an_axis_has_at_least_three_labels(panel: Panel) -> None:
@@ -1317,6 +1354,7 @@ def test_the_filter_keeps_counts_and_marks_matching_lines(panel: Panel) -> None:
     expect(panel.page.locator("mark")).to_have_text(["Loss", "lo", "ss"])
     panel.tell(lines=[block(1, "loss 3", "no")])
     assert panel.rows() == ["Loss 1", "loss 2", "loss 3"]
+    expect(panel.page.locator(".xn-matches")).to_have_text("3 hits")
     panel.page.keyboard.press("Escape")
     panel.settle()
     assert len(panel.rows()) == 5

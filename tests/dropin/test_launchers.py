@@ -131,7 +131,7 @@ def test_what_both_call_launches_too(published):
     published.ok("found = pjrt.run_multiprocess(lambda a, b=1: (a, b), 5, b=2)")
     assert published.value("found == dict.fromkeys(range(4), (5, 2))") == "True"
     published.ok("def both(a): return a\nfound = pjrt.run_multiprocess(both, 6)")
-    assert "  both  " in published.ok("%xla_runs 1").stdout
+    assert ", both  " in published.ok("%xla_runs 1").stdout
     published.ok("run = pjrt.spawn(lambda index, a: a, nprocs=2, args=(7,))")
     assert published.value("run.results") == "{0: 7, 1: 7}"
 
@@ -353,7 +353,18 @@ def test_accelerates_launcher_starts_one_world(published):
     assert [line for line in shown.lines if "once" in line] == ["[0] once"]
     expected = {index: (index, 4, "bf16", [0.0, 2.0, 4.0, 6.0]) for index in range(4)}
     assert published.value(f"run.results == {expected}") == "True"
-    assert published.value("run.label") == "'train'"
+    assert published.value("run.label") == f"'Cell In[{shown.number}], train'"
+
+
+def test_a_run_is_named_by_its_cell_where_one_has_called_and_by_its_function(published):
+    shown = published.ok("%%time\ndef train(index): return index\nrun = xmp.spawn(train)")
+    assert published.value("run.label") == f"'Cell In[{shown.number}], train'"
+    assert f"· Cell In[{shown.number}], train ·" in published.value(
+        "run._repr_mimebundle_()['text/plain']"
+    )
+    published.ok("import threading\nthread = threading.Thread(target=xmp.spawn, args=(train,))")
+    published.ok("thread.start(); thread.join()")
+    assert "Cell In" not in published.ok("%xla_runs 1").stdout
 
 
 def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_start(published):

@@ -161,6 +161,14 @@ def test_one_that_has_come_meanwhile_is_not_waited_for():
     assert said(*cards) == "2 ranks have waited up to 9 s for rank 2, at line 5"
 
 
+def test_a_wait_is_counted_until_now_as_its_row_counts_it():
+    sample = Sample(at=199.2, since=194.5, activity="waiting", operation="all_reduce", missing=(1,))
+    late = card(0, "waiting", sample=sample, since=194.5)
+    assert said(late, card(1)).startswith("Rank 0 has waited 5 s for rank 1")
+    hosts = {"hosts": ("a", "b")}  # of which the clocks may differ
+    assert said(late, card(1), **hosts).startswith("Rank 0 has waited 4 s for rank 1")
+
+
 def test_one_that_has_ended_since_the_wait_was_seen_is_not_waited_for():
     ended = card(1, "finished", since=200.1)
     assert said(waiting(0, 8.0, (1,)), ended) == "2 ranks running"

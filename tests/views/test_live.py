@@ -1,6 +1,7 @@
 """What a picture of live ranks has beside that of any run: idle ranks, and their cells."""
 
 import json
+import time
 
 import pytest
 
@@ -118,7 +119,9 @@ def test_a_rank_that_died_is_told_with_those_that_are_alive(group, observer):
 
 def test_an_idle_rank_for_which_another_waits_runs_no_cell(group, observer):
     group.begins(1, 0)
-    group.samples(0, at=20.0, since=11.0, activity="waiting", operation="all_reduce", missing=(1,))
+    at = time.time()
+    wait = {"activity": "waiting", "operation": "all_reduce", "missing": (1,)}
+    group.samples(0, at=at, since=at - 9.0, **wait)
     cards(observer)
     told = "Rank 0 has waited 9 s for rank 1, which runs no cell"
     assert observer.snapshot().diagnosis.sentence == told

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -250,9 +251,10 @@ def test_a_rank_whose_clock_is_set_back_is_still_seen(run, observer):
 
 def test_a_snapshot_has_a_diagnosis(run, observer):
     started(run, 0, 1)
+    at = time.time()
     wait = {"activity": "waiting", "operation": "all_reduce", "missing": (1,)}
-    samples(run, 0, at=20.0, since=11.0, **wait)
-    samples(run, 1, at=20.0, place="Cell In[3], line 6")
+    samples(run, 0, at=at, since=at - 9.0, **wait)
+    samples(run, 1, at=at, place="Cell In[3], line 6")
     observer.sample()
     told = "Rank 0 has waited 9 s for rank 1, at line 6"
     assert observer.snapshot().diagnosis == Diagnosis(told, "warning", (1,))

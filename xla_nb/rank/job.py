@@ -352,7 +352,7 @@ def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
     if error.name == SHARED_MEMORY:
         message = f"Cannot open an array or a tensor in shared memory on ranks: {error.problem}"
         return _Refused(type(error.problem).__name__, f"{message}. Keep it until the ranks start.")
-    name = {ARGUMENTS: "--args", ENTRY: label}.get(error.name, error.name)
+    name = {ARGUMENTS: "--args", ENTRY: label.rpartition(", ")[2]}.get(error.name, error.name)
     details = table.details.get(error.name)
     told = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"
     message = (

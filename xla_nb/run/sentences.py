@@ -201,7 +201,8 @@ def _of_group(state: RunState) -> str:
     who = several(len(state.ranks), "live rank")
     who += f" with {several(devices, 'device')}" if devices else ""
     if state.settled:
-        return f"{who} ended {state.ending}".rstrip()
+        during = listed((one.began.label for one in state.cut), most=_CELLS)
+        return f"{who} ended {state.ending}{f' during {during}' if state.cut else ''}".rstrip()
     if state.ending:
         return f"{who} ending"
     if any(rank.phase == "starting" for rank in state.ranks.values()):

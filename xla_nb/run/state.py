@@ -153,8 +153,9 @@ class RunState:
     that are lost with that, all of them by SIGKILL; `asked`: what ranks asked and have got no
     answer to; `bound`: what a program of live ranks has bound there, `unopened`: the ranks that
     could not open what it brought; `group`: these are live ranks, `programs`: what they have been
-    given, `ending`: why they end, once they are to; `conclusions`: what it suffers from, by
-    kind; `changed`: what of the notebook's a rank has changed and does not return."""
+    given, `ending`: why they end, once they are to, `cut`: what they ran then; `conclusions`: what
+    it suffers from, by kind; `changed`: what of the notebook's a rank has changed and does not
+    return."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -175,6 +176,7 @@ class RunState:
     group: events.GroupBegan | None = None
     programs: Programs = field(default_factory=Programs)
     ending: str = ""
+    cut: list[ProgramState] = field(default_factory=list)
     conclusions: dict[str, events.Concluded] = field(default_factory=dict)
     changed: events.Changed | None = None
 
@@ -207,7 +209,8 @@ class RunState:
             case events.GroupBegan():
                 self.group = event
             case events.GroupEnding():
-                self.ending = self.ending or event.why
+                if not self.ending:
+                    self.ending, self.cut = event.why, self.programs.running
                 self.conclusions.clear()
             case events.ProgramBegan():
                 self.programs.begin(event)
@@ -330,7 +333,7 @@ class RunState:
         if self.ended is None:
             return "running"
         if self.ok:
-            return "finished"
+            return "stopped" if self.cut else "finished"
         return "stopped" if self.stopping and not self.troubled else "failed"
 
     def _tell(self, event: events.Notice) -> None:
@@ -462,3 +465,8 @@ class RunState:
     def _close_if_over(self, at: float) -> None:
         if all(host.ended is not None for host in self.hosts.values()):
             self.ended = at
+            outcome = self.outcome
+            assert outcome != "running"
+            for one in self.programs.running:  # its own end is told too late, if at all
+                number = one.began.number
+                one.ended = events.ProgramEnded(at=at, number=number, outcome=outcome, headline="")

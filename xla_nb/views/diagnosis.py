@@ -161,21 +161,24 @@ def _wrong(snapshot: Snapshot) -> Diagnosis | None:
 def _waited_for(snapshot: Snapshot) -> Diagnosis | None:
     """Who has waited longest, for whom, and where that one is."""
     ended = {card.rank: card.since for card in snapshot.cards if card.phase in _OVER and card.since}
-    found = waits.longest([_status(card, ended) for card in snapshot.cards], snapshot.cell)
+    statuses = [_status(card, snapshot, ended) for card in snapshot.cards]
+    found = waits.longest(statuses, snapshot.cell)
     if found is None:
         return None
     return Diagnosis(waits.capital(found.sentence), "warning", found.ranks)
 
 
-def _status(card: Card, ended: Mapping[int, float]) -> RankStatus:
+def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankStatus:
     """What its row says, which lasts longer than its newest sample."""
     if card.phase in _OVER or card.phase == "starting":
         phase = "finished" if card.phase == "early" else card.phase
         return RankStatus(card.rank, cast(state.Phase, phase), place=card.place)
     own = card.sample
+    # As its row counts it; but the clocks of several hosts may differ.
+    now = own.at if card.since is None or len(snapshot.hosts) > 1 else snapshot.now
     return RankStatus(
         card.rank,
-        lasting=max(0.0, own.at - own.since),  # both by the clock of its own host
+        lasting=max(0.0, now - own.since),
         activity=cast(Activity, card.phase),
         operation=own.operation,
         missing=missing(own, ended),

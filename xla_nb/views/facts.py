@@ -5,7 +5,6 @@ A new figure on the cards is one field of record/sample.py and one line of `_FAC
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import Counter
@@ -55,7 +54,8 @@ def state(snapshot: Snapshot) -> State:
         colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
         return State("●", word, colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
-    if not snapshot.ok and snapshot.stopping and not snapshot.troubles:
+    cut = snapshot.live is not None and snapshot.live.cut
+    if (cut or (snapshot.stopping and not snapshot.ok)) and not snapshot.troubles:
         phase = "stopped"
     found = snapshot.conclusion
     if found is not None and not found.calm and phase != "failed":
@@ -180,25 +180,30 @@ def _used(used: int, limit: int | None) -> str:
 
 
 def figure(number: float, digits: int = 4) -> str:
-    """A number: whole ones with commas, others with so many digits."""
+    """A number, as page/words.js has it: whole ones and thousands with commas, others with so many
+    digits; what has too many zeros as `1.2e-5`."""
     if not math.isfinite(number):
         return wording.odd(number)
-    if number == int(number) and abs(number) < 1e9:
+    size = abs(number)
+    if size >= 1e9 or 0 < size < 1e-4:
+        mantissa, _, power = f"{number:.{digits - 1}e}".partition("e")
+        return f"{float(mantissa):.{digits}g}e{int(power)}"
+    if number == int(number):
         return f"{int(number):,}"
-    return f"{number:.{digits}g}"
+    if size < 1000:
+        return f"{number:.{digits}g}"
+    return f"{number:,.{max(0, digits - 1 - _power(number))}f}"
+
+
+def _power(number: float) -> int:
+    """Of ten, with which it is written."""
+    return math.floor(math.log10(abs(number)) + 1e-9)
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks of an axis: whole ones as figures, others with as many digits as they have between
-    them."""
-    if all(tick == int(tick) and abs(tick) < 1e9 for tick in ticks):
-        return [figure(tick) for tick in ticks]
-    near = min((abs(b - a) for a, b in itertools.pairwise(sorted({*ticks}))), default=0.0) / 20
-    for digits in range(4, 17):
-        words = [f"{tick:.{digits}g}" for tick in ticks]
-        if all(abs(float(word) - tick) <= near for word, tick in zip(words, ticks, strict=True)):
-            break
-    return words
+    """The ticks of an axis, each with as many digits as tell it from the next."""
+    step = _power(ticks[1] - ticks[0])
+    return [figure(tick, max(4, 1 + _power(tick or 1.0) - step)) for tick in ticks]
 
 
 def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: int) -> list[str]:
@@ -278,18 +283,18 @@ def everybody(snapshot: Snapshot) -> str:
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
     """What the table of ranks tells of a rank beside its state: the most telling first."""
-    step = "" if card.step is None else in_short(card.step)
-    waits = "" if card.waits is None else f"{100 * card.waits:.0f} %"
-    own = [Fact("step", pace(card), step), Fact("waits", "waits", waits)]
-    own += sorted(of_card(card), key=lambda fact: fact.id == "pid")
+    own = [*of_steps(card), *sorted(of_card(card), key=lambda fact: fact.id == "pid")]
     own += [Fact("xla", "device", card.device)]
     own += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
     return [fact for fact in own if fact.value]
 
 
-def pace(card: Card) -> str:
-    """What its `step` is the time of."""
-    return "step" if card.sample.loops_step else "per sync"
+def of_steps(card: Card) -> list[Fact]:
+    """How long a step takes, and how much of its time the rank waits, as far as known."""
+    pace = "step" if card.sample.loops_step else "per sync"
+    step = [] if card.step is None else [Fact("step", pace, in_short(card.step))]
+    waits = [] if card.waits is None else [Fact("waits", "waits", f"{100 * card.waits:.0f} %")]
+    return step + waits
 
 
 def in_short(seconds: float) -> str:

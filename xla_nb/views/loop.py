@@ -117,6 +117,13 @@ def shell() -> Any:
     return ipython and ipython.get_ipython()
 
 
+def slot() -> Any:
+    """A place for something that changes, in the cell that is being executed."""
+    from IPython.display import DisplayHandle
+
+    return DisplayHandle()  # type: ignore[no-untyped-call]
+
+
 def _ends_here() -> bool:
     """Whether the kernel has been told to end; the request is handled in another thread."""
     return bool(getattr(shell(), "exit_now", False))

@@ -451,17 +451,18 @@ def _live(state: RunState) -> Live | None:
         count=programs.count,
         running=len(running),
         lost=programs.lost,
-        cells=tuple(map(_cell, programs.newest[:CELLS])),
+        cut=bool(state.cut),
+        cells=tuple(_cell(one, state) for one in programs.newest[:CELLS]),
     )
 
 
-def _cell(program: ProgramState) -> RanCell:
+def _cell(program: ProgramState, state: RunState) -> RanCell:
     began, ended = program.began, program.ended
     cell = RanCell(program.place, began.run, ansi.plain(began.label), began.ranks, began.at)
     if ended is None:
         return cell
     told = ended.elapsed if ended.elapsed is not None else max(0.0, ended.at - began.at)
-    headline = ansi.plain(ended.headline)
+    headline = ansi.plain(ended.headline or sentences.headline(state))
     found = ansi.plain(ended.found) if ended.outcome == "finished" else ""
     return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline, found=found)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.run.run import Run
-from xla_nb.views import observer, rank_outputs, saved
-from xla_nb.views.loop import shell
+from xla_nb.views import facts, observer, rank_outputs, saved
+from xla_nb.views.loop import shell, slot
 from xla_nb.views.snapshot import Snapshot
-from xla_nb.wording import in_one_line
+from xla_nb.wording import aligned, in_one_line
 
 #: JupyterLab and nbconvert keep an output on one page of paper, and leave the rest of the page
 #: before it empty. What must not be parted says so itself. Untrusted notebooks lose the style.
@@ -43,13 +43,6 @@ def show(forms: dict[str, Any]) -> None:
     from IPython.display import publish_display_data
 
     publish_display_data(forms)  # type: ignore[no-untyped-call]
-
-
-def slot() -> Any:
-    """A place for something that changes, in the cell that is being executed."""
-    from IPython.display import DisplayHandle
-
-    return DisplayHandle()  # type: ignore[no-untyped-call]
 
 
 def kernel() -> Any:
@@ -90,22 +83,18 @@ class StillGroup:
     """Shows them in the cell that is being executed."""
 
     def __init__(self, run: RecordedRun) -> None:
-        from IPython.display import DisplayHandle
-
         self._run = run
         self._observer = observer.Observer(run)  # reads each cell's figures once
-        handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
-        handle.display(self._bundle(), raw=True)
-        self._handle = handle
+        self._slot = slot()
+        self._slot.display(self._bundle(), raw=True)
 
     def draw(self) -> None:
         """Show how they are now."""
-        self._handle.update(self._bundle(), raw=True)
+        self._slot.update(self._bundle(), raw=True)
 
     def move(self, where: str) -> None:
         """Show nothing more here: the ranks are shown in another cell."""
-        told = f"These live ranks are shown in {where}."
-        self._handle.update({"text/plain": told}, raw=True)
+        self._slot.update({"text/plain": f"These live ranks are shown in {where}."}, raw=True)
 
     def _bundle(self) -> dict[str, Any]:
         return bundle(self._observer.look()) | self._run.as_data()
@@ -128,11 +117,6 @@ def table(entries: list[Entry]) -> str:
         return "No recorded runs."
     rows = [("run", "outcome", "time", "cell", "result")]
     for entry in entries:
-        time = "" if entry.elapsed is None else f"{entry.elapsed:.1f} s"
-        headline = in_one_line(entry.headline, 80)
-        rows.append((entry.name, entry.outcome, time, entry.cell, headline))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+        time = "" if entry.elapsed is None else facts.took(entry.elapsed)
+        rows.append((entry.name, entry.outcome, time, entry.cell, in_one_line(entry.headline, 80)))
+    return "\n".join(aligned(rows))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import math
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from typing import Any
 from xla_nb import ansi
 from xla_nb.record.displays import Display, Reader, Shown
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.views.loop import View
+from xla_nb.views.loop import View, shell, slot
 from xla_nb.views.saved.style import EDGE, FAINT, SANS
 from xla_nb.views.saved.tags import details, div, faint, pre
 from xla_nb.wording import listed, ranks, several, size
@@ -241,7 +240,8 @@ class Beside:
         self._view = view
         self._displays = Displays(run)
         self._behind = behind
-        self._place = Outputs(behind=behind) if in_notebook() else Lines()
+        is_shown = getattr(shell(), "kernel", None) is not None  # on a page
+        self._place = Outputs(behind=behind) if is_shown else Lines()
         self._due = 0.0
 
     def draw(self) -> float:
@@ -332,10 +332,8 @@ class Outputs:
 
     def _put(self, number: int, output: Output) -> int:
         """Make it the output of this number; gives how many bytes are sent."""
-        from IPython.display import DisplayHandle
-
         if number == len(self._made):
-            handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+            handle = slot()
             self._made.append((handle, output))
             send = handle.display
         else:
@@ -366,9 +364,3 @@ class Lines:
     def _print(self, lines: list[str]) -> None:
         rest = [f"… {len(lines) - _LINES:,} more lines"] if lines[_LINES:] else []
         print(*lines[:_LINES], *rest, sep="\n", flush=True)
-
-
-def in_notebook() -> bool:
-    """Whether a front end shows what this process displays."""
-    ipython: Any = sys.modules.get("IPython")
-    return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None

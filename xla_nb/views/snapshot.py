@@ -126,6 +126,7 @@ class Live:
     since   when they became idle, or what runs now began
     count   how many cells they have been given; of those, `running` run now, and `lost` have ended
             without finishing
+    cut     they were ended while a cell ran
     cells   the newest ones, newest first
     """
 
@@ -135,6 +136,7 @@ class Live:
     count: int = 0
     running: int = 0
     lost: int = 0
+    cut: bool = False
     cells: tuple[RanCell, ...] = ()
 
     @property

@@ -22,6 +22,7 @@ from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import HOLD, Folded, Folder
+from xla_nb.views.loop import slot
 from xla_nb.views.saved import returned
 from xla_nb.wording import several, shortened
 
@@ -134,9 +135,9 @@ class TextView:
         state, path = run.state, facts.short_path(str(run.record.path))
         headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
         told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
-        told_when = facts.tells_time(state.conclusion, state.ok)
-        took = "" if told_when else f" · {facts.took(run.elapsed)}"
-        return f"{told}{took} · files in {path}"
+        if not facts.tells_time(state.conclusion, state.ok):
+            told += f" · {facts.took(run.elapsed)}"
+        return f"{told} · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:
         """Take in what is new of each stream."""
@@ -269,7 +270,7 @@ class CellTextView(TextView):
         self._is_live = watched
         self._failed: float | None = None
         self._errors_shown: list[str] = []
-        self._slot = picture.slot()
+        self._slot = slot()
 
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the picture."""

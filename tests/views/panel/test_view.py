@@ -181,12 +181,15 @@ def test_of_many_ranks_only_the_one_in_focus_has_a_lane(observer):
     assert lane["rank"] == 7
 
 
-def test_a_card_has_its_step_waits_and_memory_as_numbers(observer):
+def test_a_card_has_its_step_waits_and_memory_in_words_as_saved(observer):
     rank = Card(0, step=0.0312345, waits=0.27612, sample=sample(memory=3 << 20))
     (card,) = PanelNews().of(snapshot(rank), observer)["cards"]
-    assert (card["step"], card["waits"], card["memory"]) == (0.0312, 0.28, 3 << 20)
+    assert (card["waits"], card["memory"]) == (0.28, 3 << 20)
+    told = {fact["id"]: fact["value"] for fact in card["facts"]}
+    assert told == {fact.id: fact.value for fact in facts.in_table(rank, snapshot(rank))}
+    assert told == {"step": "31.2 ms", "waits": "28 %", "memory": "3 MiB"}
     (card,) = PanelNews().of(snapshot(Card(0)), observer)["cards"]
-    assert (card["step"], card["waits"], card["memory"]) == (None, None, None)
+    assert (card["waits"], card["memory"], card["facts"]) == (None, None, [])
 
 
 def test_the_diagnosis_is_sent_with_its_level_and_ranks(observer):

@@ -129,7 +129,7 @@ def test_each_run_is_a_line_in_aligned_columns():
         "run  outcome   time    cell         result",
         "r3   running           Cell In[3]",
         "r20  finished  12.3 s  Cell In[12]  4 ranks finished",
-        "r1   failed    0.5 s                rank 2 failed: boom",
+        "r1   failed    0.50 s               rank 2 failed: boom",
     ]
 
 

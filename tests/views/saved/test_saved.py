@@ -637,13 +637,14 @@ def test_a_figure_of_many_ranks_shows_their_range() -> None:
     (image,) = Page(saved.render_html(whole)).named("img")
     for shown in (saved.render_text(whole), image["alt"] or ""):
         assert "0 to 100 over 101 ranks, median 50" in shown
-    assert "mean and range of 101 ranks; last 0 to 100" in both(whole)[0]
+    assert "mean and range; last 0 to 100 over 101 ranks" in both(whole)[0]
 
 
 def test_ranks_whose_last_value_is_not_finite_are_counted_beside_the_chart() -> None:
     lasts = [0.5, 1.5, math.nan, math.inf]
     series = Series("loss", {rank: [(0.0, 1.0), (1.0, last)] for rank, last in enumerate(lasts)})
-    assert "last 0.5 to 1.5, 2 not finite" in both(snapshot(series=(series,)))[0]
+    told = "last 0.5 to 1.5 over 4 ranks, median 1, 2 not finite"
+    assert told in both(snapshot(series=(series,)))[0]
 
 
 @pytest.mark.parametrize(("ranks", "told"), [(1, "rank 0 NaN"), (20, "loss: NaN in 20 ranks")])

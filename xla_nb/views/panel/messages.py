@@ -212,16 +212,14 @@ _OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
 
 
 def _card(card: Card) -> dict[str, Any]:
-    """`from`: host and process; `used`: share of the device's memory; `step`: seconds, of what
-    `pace` names; `waits`: a share; `memory`: bytes."""
-    sample, known = card.sample, facts.of_card(card)
+    """`from`: host and process; `used`: share of the device's memory; `waits`: a share; `memory`:
+    bytes."""
+    sample, known = card.sample, [*facts.of_steps(card), *facts.of_card(card)]
     process = [f"{fact.label} {fact.value}" for fact in known if fact.id == "pid"]
     used = (sample.device_used or 0) / sample.device_limit if sample.device_limit else None
     return {
         **{name: getattr(card, name) for name in _OWN},
         "used": used,
-        "step": None if card.step is None else float(f"{card.step:.3g}"),
-        "pace": facts.pace(card),
         "waits": None if card.waits is None else round(card.waits, 2),
         # In whole MiB: a page of memory more or less is no news of a rank that rests.
         "memory": None if sample.memory is None else sample.memory >> 20 << 20,
@@ -255,8 +253,9 @@ def _hang(hang: HangReported) -> dict[str, Any]:
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
+    live = snapshot.live
     return {
-        "cell": snapshot.cell if snapshot.live is None else facts.cells(snapshot.live),
+        "cell": snapshot.cell if live is None else facts.cells(live),
         "headline": snapshot.headline,
         "diagnosis": None if snapshot.diagnosis is None else _diagnosis(snapshot.diagnosis),
         "simulated": snapshot.simulated,
@@ -274,13 +273,9 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "ranks": len(snapshot.cards),
         "free": " ".join(f"{fact.label} {fact.value}" for fact in facts.free(snapshot)),
         "unit": snapshot.unit,
-        "live": None if snapshot.live is None else _live(snapshot.live),
+        # Since when the ranks are idle, or run what they run.
+        "live": live and {"since": live.since, "idle": live.is_idle},
     }
-
-
-def _live(live: Live) -> dict[str, Any]:
-    """`since`: when the ranks became idle, or what they run began."""
-    return {"name": live.name, "since": live.since, "idle": live.is_idle}
 
 
 def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:

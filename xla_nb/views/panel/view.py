@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from IPython.display import DisplayHandle
-
 from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
 from xla_nb.views import picture
+from xla_nb.views.loop import slot
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.widget import Page
@@ -118,7 +117,10 @@ class PanelView:
         whole, self._whole = self._whole, False
         if whole or self._sample_if_due(now):
             self._forget(whole, now)
-            message |= self._news.of(self._observer.snapshot(), self._observer, self._focus)
+            snapshot = self._observer.snapshot()
+            if news := self._news.of(snapshot, self._observer, self._focus):
+                # `at`: up to when its sentences count, and so the page for each rank.
+                message |= news | {"at": snapshot.now}
         if opened:  # instead of what they have had since they were opened
             self._pages = dict.fromkeys(self._pages, True)
             message |= {"pages": opened, "before": [messages.lines(old) for old in before]}
@@ -244,6 +246,6 @@ class PanelView:
 
 def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     """A display in the cell's output that can be updated."""
-    handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+    handle = slot()
     handle.display(bundle, raw=True, metadata=metadata or {})
     return handle

@@ -47,9 +47,9 @@ class Frame:
 
 def frame(lines: Lines, bands: Bands = MappingProxyType({})) -> Frame | None:
     """The frame around all finite points, with round numbers; None if there are no such points."""
-    points = [point for line in lines.values() for point in line if _drawable(point)]
+    points = [point for line in lines.values() for point in line if drawable(point)]
     for band in bands.values():
-        points += [(x, y) for x, *ends in band for y in ends if _drawable((x, y))]
+        points += [(x, y) for x, *ends in band for y in ends if drawable((x, y))]
     if not points:
         return None
     xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -119,7 +119,7 @@ def address(picture: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
 
 
-def _drawable(point: Point) -> bool:
+def drawable(point: Point) -> bool:
     return all(abs(number) <= _HUGE for number in point)  # no NaN either
 
 
@@ -149,7 +149,7 @@ def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> lis
     alone = (width - 2 * INSET) / 2 if shape.left == shape.right else 0.0
     pieces: list[list[Point]] = [[]]
     for x, y in sorted(line, key=_by_x):
-        if _drawable((x, y)):
+        if drawable((x, y)):
             at = INSET + alone + (x - shape.left) * across
             pieces[-1].append((at, height - INSET - (y - shape.low) * up))
         elif pieces[-1]:

@@ -14,7 +14,6 @@ from xla_nb.views.saved import bounds, chart
 from xla_nb.views.saved.style import AMBER, BLUE, FAINT, LINES, MONO
 from xla_nb.views.saved.tags import WHOLE, bit, div, escaped, swatch
 from xla_nb.views.snapshot import Series
-from xla_nb.wording import several
 
 _WIDTH, _HEIGHT = 380, 108
 #: Up to so many ranks have a line each; the lines of more are their mean and a band.
@@ -57,11 +56,7 @@ def of_series(series: Series) -> Figure:
     summary = f"{series.name}: {'; '.join([over, *notes])}"
     if len(series.lines) > LINED:
         one = over_ranks(series.lines, series.going)
-        ranks = several(len(series.lines), "rank")
-        ends = over.partition(" over ")[0]
-        lost = sum(not math.isfinite(value) for value in lasts.values())
-        ends += f", {lost} not finite" if 0 < lost < len(lasts) else ""
-        note = "; ".join([f"mean and range of {ranks}", f"last {ends}", *notes])
+        note = "; ".join(["mean and range", f"last {over}", *notes])
         mean, band = {0: one.mean}, {0: one.band}
         return Figure(series.name, note, summary, mean, {0: BLUE}, band, marks=marks)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
@@ -144,7 +139,7 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
 
 def _spoken(figure: Figure, shape: chart.Frame) -> str:
     """The chart in words, for who cannot see it."""
-    low, high = facts.labels((shape.low, shape.high))
+    low, *_, high = facts.labels(shape.ticks)
     steps = f"steps {facts.figure(shape.left)} to {facts.figure(shape.right)}"
     return f"Chart. {facts.cut(figure.summary, 200)}. From {low} to {high} over {steps}."
 
@@ -163,7 +158,6 @@ def _legend(figure: Figure) -> str:
     return div(style, *named) if figure.legend else ""
 
 
-Point = tuple[float, float]
 _MOST = 400  # points of a mean
 _MANY = 50  # steps; of fewer, one may be a fifth of the axis
 
@@ -173,13 +167,13 @@ class Spread:
     """`mean` has points (x, y), `band` (x, lowest, highest); `lost` are the ranks whose last value
     is NaN or infinite, of `ranks` that have one."""
 
-    mean: list[Point]
+    mean: list[chart.Point]
     band: list[tuple[float, float, float]]
     lost: int = 0
     ranks: int = 0
 
 
-def over_ranks(lines: Mapping[int, Sequence[Point]], going: Set[int] = frozenset()) -> Spread:
+def over_ranks(lines: Mapping[int, Sequence[chart.Point]], going: Set[int] = frozenset()) -> Spread:
     """Of all finite values. A rank counts between its first point and its last one, on straight
     lines between its points: ranks need not report at the same steps. Where others count than
     before, the mean of fewer is no fall of it: it has a gap there, and ends at the last step that
@@ -189,12 +183,12 @@ def over_ranks(lines: Mapping[int, Sequence[Point]], going: Set[int] = frozenset
     end = _end(each, going)
     every = sorted({x for xs, _ in each.values() for x in xs if x <= end})
     stride = math.ceil(len(every) / _MOST) or 1
-    mean: list[Point] = []
+    mean: list[chart.Point] = []
     band: list[tuple[float, float, float]] = []
     before: set[int] = set()
     for x in sorted({*every[::stride], *every[-1:]}):
         found = {rank: _value(xs, ys, x) for rank, (xs, ys) in each.items()}
-        values = {rank: y for rank, y in found.items() if y is not None and _is_finite((x, y))}
+        values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
         if values and mean and values.keys() != before:
             mean.append((x, math.nan))
             band.append((x, math.nan, math.nan))
@@ -203,17 +197,17 @@ def over_ranks(lines: Mapping[int, Sequence[Point]], going: Set[int] = frozenset
             band.append((x, min(values.values()), max(values.values())))
         before = set(values)
     lasts = [line[-1] for line in lines.values() if line]
-    return Spread(mean, band, sum(not _is_finite(last) for last in lasts), len(lasts))
+    return Spread(mean, band, sum(not chart.drawable(last) for last in lasts), len(lasts))
 
 
 #: Of each rank its steps, in order, and its values there.
 _Placed = dict[int, tuple[list[float], list[float]]]
 
 
-def _placed(lines: Mapping[int, Sequence[Point]]) -> _Placed:
+def _placed(lines: Mapping[int, Sequence[chart.Point]]) -> _Placed:
     found: _Placed = {}
     for rank, line in lines.items():
-        points = sorted(point for point in line if _is_finite((point[0], 0.0)))
+        points = sorted(point for point in line if chart.drawable((point[0], 0.0)))
         if points:
             found[rank] = [x for x, _ in points], [y for _, y in points]
     return found
@@ -238,7 +232,3 @@ def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
         return ys[right]
     x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-
-
-def _is_finite(point: Point) -> bool:
-    return all(abs(number) <= 1e300 for number in point)  # no NaN either

@@ -22,8 +22,7 @@ def as_html(snapshot: Snapshot) -> str:
     when = faint(f"(report of {facts.clock(hang.at)})")
     drawn = [_group(group, _room(hang)) for group in hang.groups]
     stacks = details("Where each rank was", "".join(drawn), False) if drawn else ""
-    told = hang.verdict in facts.title(snapshot)
-    verdict = "" if told else escaped(hang.verdict, _LONGEST)
+    verdict = "" if hang.verdict in facts.title(snapshot) else escaped(hang.verdict, _LONGEST)
     return div(style, f"<b>hang</b> {verdict} {when}", stacks)
 
 

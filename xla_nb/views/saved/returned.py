@@ -41,9 +41,7 @@ def as_text(returned: Sequence[Returned]) -> list[str]:
         return [*(one.line for one in shown), *rest]
     head = ["returned", *(f"[{wording.spans(one.ranks)}]" for one in shown)]
     rows = [head, *([name, *_row(name, shown)] for name in names)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = (map(str.ljust, row, widths) for row in rows)
-    return [*("  ".join(row).rstrip() for row in padded), *rest]
+    return [*wording.aligned(rows), *rest]
 
 
 def _row(name: str, shown: Sequence[Returned]) -> list[str]:

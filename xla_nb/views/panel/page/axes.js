@@ -2,14 +2,14 @@
 
 import { count } from "./words.js";
 
-/** About `wanted` round numbers within [low, high], at least three, and their distance. */
-function ticks(low, high, wanted) {
+/** About `wanted` round numbers within [low, high], `least` apart, three if there are, and their distance. */
+function ticks(low, high, wanted, least) {
 	const rough = (high - low) / wanted;
 	const power = 10 ** Math.floor(Math.log10(rough));
-	const step = [1, 2, 5, 10].find((m) => m * power >= rough) * power;
+	const step = Math.max(least, [1, 2, 5, 10].find((m) => m * power >= rough) * power);
 	const values = [];
 	for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9 && values.length < 20; k++) values.push(k * step || 0);
-	return values.length < 3 && wanted < 20 ? ticks(low, high, 2 * wanted) : [values, step];
+	return values.length < 3 && wanted < 20 ? ticks(low, high, 2 * wanted, least) : [values, step];
 }
 
 /** With as many digits as tell it from the next. */
@@ -20,8 +20,8 @@ function tickText(value, step) {
 }
 
 /** The labels of an axis: numbers within [low, high], and how they are written. */
-export function labels(low, high, wanted) {
-	const [values, step] = ticks(low, high, wanted);
+export function labels(low, high, wanted, least = 0) {
+	const [values, step] = ticks(low, high, wanted, least);
 	return values.map((value) => [value, tickText(value, step)]);
 }
 

@@ -62,7 +62,9 @@ export class Chart {
 			const ys = y.map((y) => (isFinite(y) ? y : NaN));
 			return [rank, { x: this.overTime ? t : x, y: (smooth ? smoothed(ys, smooth) : ys).map(drawn) }];
 		}));
-		let [x0, x1] = reach([...own.values()].map(({ x }) => x));
+		const xs = [...own.values()].map(({ x }) => x);
+		let [x0, x1] = reach(xs);
+		this.least = Number(!this.overTime && xs.flat().every(Number.isInteger)); // between ticks
 		let [y0, y1] = reach([...own.values()].map(({ y }) => y)).map(height);
 		this.blank = !(y0 <= y1);
 		if (this.blank) [y0, y1] = [0, 1];
@@ -87,10 +89,10 @@ export class Chart {
 
 	drawAxes(across, up, sx, sy) {
 		const { log } = this.view.charting;
-		fill(this.axes, `${across} ${up} ${this.wide} ${log} ${this.overTime} ${this.blank}`, () => {
+		fill(this.axes, `${across} ${up} ${this.wide} ${log} ${this.overTime} ${this.blank} ${this.least}`, () => {
 			const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor, ...(words[10] && { textLength: 72 }) }, words); // long ones narrower
 			const unit = this.overTime ? " s" : "";
-			const xs = labels(...across, Math.max(2, Math.floor(this.wide / 90)));
+			const xs = labels(...across, Math.max(2, Math.floor(this.wide / 90)), this.least);
 			const ys = this.blank ? [] : log ? logLabels(...up) : labels(...up, 4);
 			const below = xs.map(([value, words]) => text(sx(value), HIGH - 4, "middle", words + unit));
 			const beside = ys.flatMap(([value, words]) => {

@@ -49,7 +49,7 @@ export class Detail {
 		this.bars.forEach((bar, i) => bar.set(card.bars[i]));
 		this.list(card);
 		this.where(store, card.rank);
-		put(this.since, card.since === null || OVER.has(card.phase) ? "" : duration(store.now - card.since));
+		put(this.since, card.since === null || OVER.has(card.phase) ? "" : duration(store.lasting(card.since)));
 	}
 
 	/** Where the rank is, if it was asked for that. */

@@ -1,4 +1,4 @@
-// What ranks display stands in outputs of its own (views/composed.py), which every update draws anew.
+// What ranks display stands in outputs of its own (views/rank_outputs.py), which every update draws anew.
 // Their folds stay as the user has left them, in all cells of the page: text views have no script.
 
 import { held } from "./values.js";

@@ -1,6 +1,6 @@
 // The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
 
-import { duration, plural, stepTime } from "./words.js";
+import { duration, plural } from "./words.js";
 import { button, div, fill, glyph, h, mark, put, show, span } from "./nodes.js";
 import { meter } from "./gauges.js";
 import { placed } from "./places.js";
@@ -91,7 +91,7 @@ export class Head {
 		put(this.ranks, total && about.simulated ? `${total} of a simulated TPU host` : total);
 		put(this.host, about.host);
 		mark(this.host, "data-phase", about.lost.size ? "died" : null);
-		const time = over && elapsed < 60 ? stepTime(elapsed) : duration(elapsed);
+		const time = duration(elapsed);
 		put(this.elapsed, about.live && !over ? `${about.live.idle ? "idle" : "running"} for ${time}` : time);
 		for (const words of this.bar.words) show(words, bar);
 	}

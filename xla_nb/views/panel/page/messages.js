@@ -3,13 +3,14 @@
 import { amount, each, isObject, number, objects, ranks, raw, reader, string, strings } from "./values.js";
 import { LEVELS, PHASES } from "./words.js";
 
+export const factOf = ({ facts }, name) => facts.find(({ id }) => id === name);
 const readFact = reader(each(string, "id label value"));
 export const readBar = reader({ part: number, ...each(string, "label done left") });
 const readDiagnosis = reader({ sentence: string, ranks, level: (x) => (LEVELS.includes(x) ? x : "calm") });
 export const readCard = reader({
 	phase: (x) => (PHASES.includes(x) ? x : "starting"),
-	...each(string, "device host from place detail line pace"),
-	...each(number, "since used step waits memory"),
+	...each(string, "device host from place detail line"),
+	...each(number, "since used waits memory"),
 	rank: amount,
 	facts: (x) => objects(x).map(readFact),
 	bars: (x) => objects(x).slice(0, 3).map(readBar),

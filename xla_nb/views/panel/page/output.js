@@ -65,9 +65,9 @@ export class Output {
 		return this.view.store.about.unit === "device" ? undefined : this.view.rank;
 	}
 
-	matching = ({ stream, gap, text }) => {
-		if (this.stream !== "both" && stream !== this.stream) return false;
-		return !this.needle || (!gap && plain(text).toLowerCase().includes(this.needle));
+	matching = (line) => {
+		if (this.stream !== "both" && line.stream !== this.stream) return false;
+		return !this.needle || (!line.gap && (line.low ??= plain(line.text).toLowerCase()).includes(this.needle));
 	};
 
 	choose() {
@@ -83,7 +83,6 @@ export class Output {
 		this.drawn = -1; // the newest line in the page
 		this.folds = new Folds();
 		this.clear = true;
-		this.counted = -Infinity;
 		this.before = {}; // by stream: where the earliest fetched line starts
 		this.busy = false;
 		this.asking = null;
@@ -92,7 +91,7 @@ export class Output {
 		this.view.changed("output");
 	}
 
-	draw(now) {
+	draw() {
 		const { rank } = this;
 		const { record, live, home } = this.view.store.about;
 		const one = rank !== undefined;
@@ -107,7 +106,8 @@ export class Output {
 		if (!held) this.append();
 		// It grows with its lines, up to a height from which new ones no longer move the page.
 		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
-		this.count(now);
+		show(this.matches, this.needle);
+		if (this.needle) put(this.matches, plural(this.lines.since(rank, -1, this.matching, Infinity).length, "hit"));
 		mark(this.log, "data-follow", !held);
 		mark(this.log, "data-scope", one ? "one" : "all");
 		mark(this.follow, "aria-pressed", !held);
@@ -175,14 +175,6 @@ export class Output {
 		const node = h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
 		node.xnId = id; // of its first line
 		return node;
-	}
-
-	count(now) {
-		show(this.matches, this.needle);
-		if (!this.needle || now - this.counted < 400) return;
-		this.counted = now;
-		const hits = this.lines.since(this.rank, -1, this.matching, Infinity);
-		put(this.matches, plural(hits.length, "hit"));
 	}
 
 	scrolled() {

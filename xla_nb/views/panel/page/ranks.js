@@ -1,7 +1,8 @@
 // All ranks: by host, in order, found, walked through by keys, one of them chosen.
 
 import { held, plain } from "./values.js";
-import { joined, kinds, KINDS, percent, plural, spans, stepTime } from "./words.js";
+import { factOf } from "./messages.js";
+import { joined, kinds, KINDS, plural, spans } from "./words.js";
 import { arrange, button, div, fill, glyph, h, mark, put, search, section, show, span } from "./nodes.js";
 import { folding } from "./folding.js";
 import { toolbar } from "./toolbar.js";
@@ -122,13 +123,13 @@ export class Ranks {
 		const { store } = this.view;
 		const shared = store.about.unit === "device" && cards.length > 1;
 		const [metric] = store.figures.keys();
-		const first = (name) => !shared && cards.find((card) => card[name] !== null);
+		const first = (name) => (shared ? null : cards.map((card) => factOf(card, name)).find(Boolean));
 		const words = {
 			lane: store.lanes.size ? `last ${Math.round(store.window[2]) || 1} s` : "",
-			step: first("step")?.pace ?? "",
+			step: first("step")?.label ?? "",
 			waits: first("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
 			metric: metric === undefined || shared ? "" : plain(metric),
-			memory: first("memory") ? "memory" : "",
+			memory: first("memory")?.label ?? "",
 		};
 		for (const name in words) put(this.names[name], words[name]);
 		mark(this.node, "data-columns", Object.keys(words).filter((name) => words[name]).join(" "));
@@ -139,7 +140,7 @@ export class Ranks {
 		const same = [shared && cards[0].from];
 		for (const { id, label, value } of cards[0].facts) {
 			const differs = cards.some(({ facts }) => !facts.some((fact) => fact.id === id && fact.value === value));
-			const own = !shared && ["steps", "memory", "cpu"].includes(id);
+			const own = !shared && ["step", "waits", "steps", "memory", "cpu"].includes(id);
 			if (cards.length > 1 && !differs && !own && !/^\S+ 1$/.test(value)) same.push(`${label} ${value}`);
 		}
 		same.push(store.about.free);
@@ -161,13 +162,13 @@ export class Ranks {
 	}
 
 	fill(card) {
-		const { rank, host, phase, place, detail, facts, bars } = card;
+		const { rank, host, phase, place, detail, bars } = card;
 		const box = held(this.boxes, rank, () => (this.size === "dense" ? new Tile() : new Row()));
 		box.node ??= h(`div.rank.${this.size}`, { role: "option", tabindex: -1, "data-rank": rank }, ...box.children);
 		box.card = card;
-		const warning = facts.find(({ id }) => id === "fallbacks")?.label;
-		const numbers = this.size === "rows" ? [card.step !== null && `${card.pace} ${stepTime(card.step)}`, card.waits !== null && `waits ${percent(card.waits)}`] : [];
-		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, ...numbers, warning, host);
+		const told = (name) => this.size === "rows" && factOf(card, name);
+		const numbers = ["step", "waits"].map(told).map((fact) => fact && `${fact.label} ${fact.value}`);
+		box.label = joined(`${this.view.store.about.unit} ${rank}`, phase, place, detail, ...numbers, factOf(card, "fallbacks")?.label, host);
 		mark(box.node, "data-phase", phase);
 		mark(box.node, "aria-label", box.label);
 		box.node.style.backgroundSize = `${Math.round(100 * (bars[0]?.part ?? 0))}% 2px`;

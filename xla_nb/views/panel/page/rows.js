@@ -1,6 +1,7 @@
 // A rank among the others: a row with its numbers, or of many ranks a tile.
 
-import { duration, figure, joined, mebibytes, OVER, percent, stepTime } from "./words.js";
+import { factOf } from "./messages.js";
+import { duration, figure, joined, OVER } from "./words.js";
 import { fill, glyph, mark, put, putPath, span } from "./nodes.js";
 import { tint } from "./gauges.js";
 import { placed } from "./places.js";
@@ -27,17 +28,15 @@ export class Row {
 		const near = card.place.startsWith(`${cell}, `) ? card.place.slice(cell.length + 2) : card.place;
 		if (near.includes("/")) putPath(this.at, near);
 		else fill(this.at, near, () => (near ? [placed(card.place, view, near, { tabindex: -1 })] : []));
-		const words = { step: stepTime, waits: percent, memory: mebibytes };
-		for (const name in words) put(this[name], card[name] === null ? "" : words[name](card[name]));
-		const warns = card.facts.some(({ id }) => id === "fallbacks");
-		mark(node, "data-warns", warns || null);
+		for (const name of ["step", "waits", "memory"]) put(this[name], factOf(card, name)?.value ?? "");
+		mark(node, "data-warns", factOf(card, "fallbacks") ? true : null);
 	}
 
 	time(card, store) {
 		const { phase, since } = card;
 		// How long all are idle stands in the head.
 		const told = OVER.has(phase) || phase === "running" || store.about.live?.idle;
-		const long = told || since === null ? 0 : store.now - since;
+		const long = told || since === null ? 0 : store.lasting(since);
 		put(this.what, joined(doing(card), long >= 2 && duration(long)));
 		mark(this.what, "title", this.what.textContent); // it may be cut
 		const [first] = store.figures.values();

@@ -30,6 +30,7 @@ export class Store {
 	say = "";
 	seq = null;
 	offset = 0; // the kernel's clock minus the page's, in seconds
+	told = 0; // up to when the kernel has counted the seconds of its sentences
 	views = new Set();
 	requests = new Map();
 	asked = 0;
@@ -62,6 +63,11 @@ export class Store {
 
 	get now() {
 		return this.frozen ?? Date.now() / 1000 + this.offset;
+	}
+
+	/** For how long a rank has done what it does: up to when the headline counts, while it does. */
+	lasting(since) {
+		return (this.now - this.told < 1.5 ? this.told : this.now) - since;
 	}
 
 	get elapsed() {
@@ -130,6 +136,7 @@ export class Store {
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
 		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
+		this.told = number(message.at) ?? this.told;
 		if (isObject(message.about)) this.describe(readAbout(message.about));
 		for (const [name, read] of [["bar", readBar], ["hang", readHang]]) {
 			if (!(name in message)) continue;

@@ -21,15 +21,6 @@ export function duration(seconds) {
 	return m < 60 ? `${m}:${two(s % 60)}` : `${(m / 60) | 0}:${two(m % 60)}:${two(s % 60)}`;
 }
 
-/** How long a step takes. */
-export function stepTime(seconds) {
-	if (seconds < 0.9995) return `${Number((1000 * seconds).toPrecision(3))} ms`;
-	return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
-}
-
-export const percent = (part) => `${Math.round(100 * part)} %`;
-export const mebibytes = (bytes) => (bytes < 1e10 ? `${count(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`);
-
 /** Ranks in order, as `0–3, 5` or `0, 1`: as wording.py writes them. */
 export function spans(numbers) {
 	const runs = [];
@@ -42,11 +33,13 @@ export function spans(numbers) {
 
 export const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
 
+/** A number, as facts.py has it. */
 export function figure(value) {
-	if (!isFinite(value)) return `${value}`;
+	if (!isFinite(value)) return `${value}`.replace("inity", "").replace("I", "i");
 	const large = Math.abs(value);
-	if (large >= 1e9 || (large < 1e-3 && large > 0)) return value.toExponential(2);
-	return large >= 1000 ? count(value) : `${Number(value.toPrecision(4))}`;
+	const short = Number(value.toPrecision(4));
+	if (large >= 1e9 || (large < 1e-4 && large > 0)) return short.toExponential().replace("+", "");
+	return large >= 1000 ? count(value) : `${short}`;
 }
 
 const LONGEST = 4000; // characters of a line
