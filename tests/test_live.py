@@ -212,6 +212,12 @@ def test_nothing_is_told_of_what_torch_itself_has_wrapped(live):
     assert "was wrapped" not in str(shown.data)
 
 
+def test_what_both_sides_have_imported_is_there_on_all_ranks(live):
+    live.ok("import fractions as on_both")
+    live.ok("%%xla 1\nimport fractions as on_both")
+    assert results(live, "on_both.Fraction(1, 2).denominator") == "{0: 2, 1: 2}"
+
+
 def test_what_both_sides_have_imported_is_not_told(live):
     live.ok(
         "import colorsys as once, string as twice\nfrom textwrap import dedent, indent as other"

@@ -237,11 +237,12 @@ def _run(
     there = group if isinstance(group, Group) else None
     if there is not None:
         there.check(there.world if members is None else members)
-    sent, remote = (there.sent, frozenset(there.remote)) if there else (Sent(), frozenset[str]())
+    sent = there.sent if there else Sent()
     lost = notebook.lost().get(there.name if there else DEFAULT, {})
     gone = {name: "; ".join(told) for name, told in lost.items()}
 
     def made(scope: Scope) -> Program:
+        remote = there.remote_beside(scope.values) if there else frozenset[str]()
         return make(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
     program, resolve = api.built(made)
@@ -461,7 +462,7 @@ class Ranks:
         cell = Cell(f"`{text}`", text)
 
         def made(scope: Scope, name: str) -> Program:  # that it is the ranks' is what is asked for
-            return replace(build(cell, scope, name=name), both={})
+            return replace(build(cell, scope, name=name), both=())
 
         acts = any(isinstance(node, _ACTS) for node in ast.walk(expression))
         return dict(self._unseen(made, members, cell, replayed=acts).results)

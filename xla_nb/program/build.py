@@ -32,7 +32,7 @@ from xla_nb.program.cell_text import (
     unreadable,
 )
 from xla_nb.program.entry_check import check_entry, check_live
-from xla_nb.program.imports import imported_as, repeated
+from xla_nb.program.imports import repeated
 from xla_nb.program.missing_names import MissingNames
 from xla_nb.program.names import Names, newest
 from xla_nb.program.origins import star_names
@@ -96,9 +96,9 @@ class Program:
     functions and classes that the notebook has as well, by the names by which results refer to
     them. `futures` are in force for the module and the body. `script` is a script's file and, if
     `python -m` was given one, the name of its module. `notes` are for the user, `once` those to be
-    told once in a session. `drops`: None takes the place of a result that cannot be sent. `both`
-    are the names of a live cell that are the ranks', and that the notebook has too, with what it
-    has imported under them. `magic` is the one that launches the cell, "" for a function.
+    told once in a session. `drops`: None takes the place of a result that cannot be sent. `remote`
+    are the names that are the ranks' own, `both` those of them that a live cell reads and that the
+    notebook has too. `magic` is the one that launches the cell, "" for a function.
     """
 
     name: str
@@ -119,7 +119,8 @@ class Program:
     notes: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
     drops: bool = False
-    both: Mapping[str, str] = field(default_factory=dict)
+    both: Sequence[str] = ()
+    remote: Set[str] = frozenset()
     magic: str = ""
 
     @property
@@ -269,6 +270,7 @@ class _Needs:
             notes=tuple(notes),
             once=tuple(missing.shadowed(live, self._shadowed)),
             both=self._both(),
+            remote=self._scope.remote,
         )
 
     # Packing
@@ -362,13 +364,12 @@ class _Needs:
         cells += [self._plan.cell] if self._plan else []
         return {cell.label: cell.source for cell in cells}
 
-    def _both(self) -> dict[str, str]:
+    def _both(self) -> list[str]:
         """The names of the ranks' own that a live program reads, itself or in functions, and that
-        the notebook has as well, with what is imported under them there."""
+        the notebook has as well."""
         sent = self._scope.sent
         read = self._names.wanted() | (sent.reads if sent else set())
-        both = read & self._scope.remote & self._values.keys()
-        return {name: imported_as(self._values[name]) for name in sorted(both)}
+        return sorted(read & self._scope.remote & self._values.keys())
 
 
 def _futures(scope: Scope) -> set[str]:

@@ -11,7 +11,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from xla_nb.engines import Engine
@@ -20,6 +20,7 @@ from xla_nb.live_ranks.sent import Sent
 from xla_nb.messages import events
 from xla_nb.messages.orders import Turn
 from xla_nb.program.build import Cell, Program
+from xla_nb.program.imports import imported_as
 from xla_nb.record.files import Record
 from xla_nb.run import sentences
 from xla_nb.run.drift import Watch
@@ -200,6 +201,7 @@ class Group:
         with self._turn:
             self._make_way(members)
             self.check(members)
+            program = replace(program, remote=self.remote.keys())
             run = self._launch(program, options, members, resolve, asks=True)
             if yields:
                 self._yielding.add(run)
@@ -229,7 +231,7 @@ class Group:
         self._cancel()
         self.number += 1
         members = None if chosen == self.world else chosen
-        turn = Turn(self.run.name, self.number, members, frozenset(self.remote), asks)
+        turn = Turn(self.run.name, self.number, members, frozenset(program.remote), asks)
         some = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts") if asks else Record.create
         run = launch(program, some, self._engine, resolve, on_wait, kind, turn=turn, create=create)
@@ -258,14 +260,16 @@ class Group:
 
         run.at_end(ended)
 
-    def _told_of_both(self, names: Mapping[str, str]) -> list[str]:
-        """Say, the first time, whose a name is that both sides have bound, but for one under which
-        both have imported the same."""
-        fresh = [
-            name
-            for name, known in names.items()
-            if name not in self._both and not (known and self._imported.get(name) == known)
-        ]
+    def remote_beside(self, values: Mapping[str, object]) -> Set[str]:
+        """The names that are the ranks' own where the notebook holds these values: not those under
+        which both have imported the same, which all ranks get."""
+        known = {name: imported_as(values[name]) for name in self._imported.keys() & values.keys()}
+        same = {name for name, one in known.items() if one and one == self._imported[name]}
+        return self.remote.keys() - same
+
+    def _told_of_both(self, names: Iterable[str]) -> list[str]:
+        """Say, the first time, whose a name is that both sides have bound."""
+        fresh = [name for name in names if name not in self._both]
         self._both.update(fresh)
         ranks = self.in_code
         return [_BOTH.format(name=n, label=self.remote[n], ranks=ranks) for n in fresh]
