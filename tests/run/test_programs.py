@@ -52,6 +52,8 @@ def test_live_ranks_without_a_cell_are_idle():
 
 def test_what_live_ranks_run_is_told_with_its_ranks():
     assert sentences.headline(group(began(7))) == "Cell In[7] is running on ranks 0–3"
+    doing = {0: "running", 1: "idle", 2: "waiting", 3: "idle"}  # two have ended it
+    assert sentences.headline(group(began(7)), doing) == "Cell In[7] is running on ranks 0, 2"
     both = group(began(7, 0), began(8, 1, 2))
     assert (
         sentences.headline(both) == "Cell In[7] on rank 0 and Cell In[8] on ranks 1, 2 are running"

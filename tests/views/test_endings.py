@@ -151,7 +151,8 @@ ENDINGS = {
     ),
     "an error and a death": Ending(
         [raised(1), died(0, 4), GRACE, *stopped(2), *returned(3)],
-        "Rank 1 failed at Cell In[3], line 4: ValueError: boom; 1 other failed for another reason",
+        "Rank 1 failed at Cell In[3], line 4: ValueError: boom; rank 0 exited with status 4 before "
+        "its function returned",
         [
             "† died, exited with status 4",
             "✗ failed, Cell In[3], line 4",

@@ -181,7 +181,7 @@ def _headline(state: RunState, doing: Mapping[int, str]) -> str:
     if not state.ranks:
         return "Starting" if state.ended is None else "No rank was started"
     if state.group is not None:
-        return _of_group(state)
+        return _of_group(state, doing)
     told = _counts(state, doing)
     return f"Asked to stop, but {told}" if state.stopping else told
 
@@ -195,8 +195,8 @@ def _counts(state: RunState, doing: Mapping[int, str]) -> str:
     return f"{total} {phases[0]}" if len(counts) == 1 else f"{total}: {', '.join(counts)}"
 
 
-def _of_group(state: RunState) -> str:
-    """`4 live ranks, idle`, or what they run."""
+def _of_group(state: RunState, doing: Mapping[int, str]) -> str:
+    """`4 live ranks, idle`, or what they run, and on which it is not over."""
     devices = sum(len(rank.devices) for rank in state.ranks.values())
     who = several(len(state.ranks), "live rank")
     who += f" with {several(devices, 'device')}" if devices else ""
@@ -210,7 +210,11 @@ def _of_group(state: RunState) -> str:
     running = [one.began for one in state.programs.running]
     if not running:
         return f"{who}, idle"
-    cells = [(in_one_line(began.label, _LABEL), ranks(began.ranks)) for began in running]
+    busy = [[one for one in began.ranks if doing.get(one) != "idle"] for began in running]
+    cells = [
+        (in_one_line(began.label, _LABEL), ranks(some or began.ranks))
+        for began, some in zip(running, busy, strict=True)
+    ]
     if len(cells) == 1:
         return "{} is running on {}".format(*cells[0])
     return f"{listed([f'{label} on {who}' for label, who in cells], most=_CELLS)} are running"
@@ -236,16 +240,17 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
-    number = len(unlike) - len(followed)
+    apart = [error for error in unlike if error not in followed]
     if first.kind == MISMATCH and not state.ranks[first.rank].follows:
         what = first.message.partition("\n")[0].rstrip(":")
     else:
         what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)
     if followed:
         what += f"; {several(len(followed), 'other')} failed because of it"
-    if number:
-        why = "for another reason" if number == 1 else "for other reasons"
-        what += f"; {several(number, 'other')} failed {why}"
+    if len(apart) == 1:
+        what += f"; rank {apart[0].rank} {apart[0].in_short}"
+    elif apart:
+        what += f"; {several(len(apart), 'other')} failed for other reasons"
     return what
 
 

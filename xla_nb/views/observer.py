@@ -308,7 +308,7 @@ class Observer:
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended or phase == "idle" else track.cpu,
-            step=track.step,
+            step=None if phase == "idle" else track.step,
             waits=track.waits(self._newest),
             lane=track.lane,
             bars=tuple(
