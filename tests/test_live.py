@@ -637,10 +637,14 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
 
 
 TRAINED = """
-import torch
+import functools, torch
 STEPS = []
+@functools.lru_cache
+def rate(): return {0}
 class Net(torch.nn.Linear):
     def forward(self, x): return super().forward(x) * {0}
+    @functools.cached_property
+    def lazy(self): return {0}
 def loss(y): return y.sum() + {0}
 """
 

@@ -456,7 +456,8 @@ class Live:
         by_name = by_reference.reduced(cache, self.notes)
         if by_name is not None:
             self.met.uses.add(cache)
-            return by_name
+            if not self.is_behind(cache.__module__):
+                return by_name
         self.met.definitions[id(cache)] = cache
         about = cache.cache_parameters()
         state = {
