@@ -661,10 +661,8 @@ def test_what_ranks_trained_stays_where_autoreload_changes_the_class_of_it(live,
         )
         module("trained", TRAINED.format(2), 2e9)
         assert live.value("trained.loss(torch.zeros(1)).item()") == "2.0"
-        asked = (
-            "trained_net(torch.ones(1)).item(), trained.loss(torch.zeros(1)).item(), trained.STEPS"
-        )
-        assert results(live, asked, "0") == "{0: (14.0, 2.0, [1])}"
+        asked = "trained_net(torch.ones(1)).item(), trained.rate(), own_net.lazy"
+        assert results(live, asked, "0") == "{0: (14.0, 2, 2)}"
         kinds = "isinstance(trained_net, Net), isinstance(own_net, Net), Net is trained.Net"
         assert results(live, kinds, "0") == "{0: (True, True, True)}"
     finally:

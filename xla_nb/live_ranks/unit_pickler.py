@@ -34,7 +34,11 @@ class Tokens:
     def of(self, definition: type | types.FunctionType) -> int:
         token, ref = self._given.get(id(definition), (0, None))
         if ref is None or ref() is not definition:
-            token, self._next = self._next, self._next + 1
+            before = module_objects.of_this_process().former(definition)
+            if before is not None:
+                token = self.of(before)
+            else:
+                token, self._next = self._next, self._next + 1
             self._given[id(definition)] = token, weakref.ref(definition)
         return token
 
@@ -47,8 +51,10 @@ class Tokens:
         module = definition.__module__
         if not isinstance(module, str) or not self.is_behind(module):
             return None
-        import_ = self._imported.get(module, 0)
-        is_its = module_objects.of_this_process().is_of(definition, module, import_)
+        import_, modules = self._imported.get(module, 0), module_objects.of_this_process()
+        while (before := modules.former(definition)) is not None:
+            definition = before
+        is_its = modules.is_of(definition, module, import_)
         return (module, definition.__qualname__) if is_its else None
 
     def ended(self) -> set[int]:

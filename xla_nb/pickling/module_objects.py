@@ -92,7 +92,8 @@ class Modules:
         self.again: collections.Counter[str] = collections.Counter()
         self._noted = _Noted()
         sys.meta_path.insert(0, self._noted)
-        self._anew: set[str] = set()  # since the last look
+        self._anew: dict[str, bool] = {}  # since the last look; True: by %autoreload
+        self._in_place: set[tuple[str, int]] = set()
         # Of each import of one of the user's own what it has defined, by the names there.
         self._defined: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
         self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
@@ -123,8 +124,9 @@ class Modules:
         self._seen = seen
         for name in [name for name in self._own if name in there]:
             self._look_through(name, there[name])
-        anew, self._anew = self._anew, set()
-        self.again.update(anew)
+        anew, self._anew = self._anew, {}
+        self.again.update(anew.keys())
+        self._in_place |= {(name, self.again[name]) for name, in_place in anew.items() if in_place}
         for name in self._own.keys() & there.keys():
             if (name, self.again[name]) not in self._defined:
                 parts = _attributes(name, there[name])
@@ -141,7 +143,7 @@ class Modules:
         module = sys.modules.get(name)
         if isinstance(module, types.ModuleType) and is_own(module):
             self._own[name] = _Imported(module.__spec__, *_written(module))
-            self._anew.add(name)
+            self._anew[name] = True
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
         own = self._own.get(name)
@@ -152,7 +154,7 @@ class Modules:
                 written, digest = imported, b""
             self._own[name] = _Imported(module.__spec__, written, digest)
             if own is not None:
-                self._anew.add(name)
+                self._anew[name] = False
         content = vars(module)
         ids = frozenset(id(value) for _, value in _attributes(name, module))
         self._held[name] = id(content), len(content), ids
@@ -163,6 +165,16 @@ class Modules:
         function or a class."""
         made: Mapping[str, Any] = self._defined.get((name, import_), {})
         return made.get(definition.__qualname__) is definition
+
+    def former(self, definition: Any) -> Any:
+        """What %autoreload has put a function or a class in the place of, after which it has given
+        objects that one; None if it has not, or the very same got the new code."""
+        name, path = definition.__module__, definition.__qualname__
+        number = self.again[name]
+        if (name, number) not in self._in_place or not self.is_of(definition, name, number):
+            return None
+        found = self._defined.get((name, number - 1), {}).get(path)
+        return None if found is definition else found
 
     def is_edited(self, name: str) -> bool:
         """Whether the file of one of the user's own modules has changed since its import."""
