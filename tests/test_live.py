@@ -640,6 +640,7 @@ TRAINED = """
 import functools
 @functools.lru_cache
 def rate(): return {0}
+scaled = lambda x: x * {0}
 class Base:
     def __init__(self): self.weight = 1
 class Net(Base):
@@ -658,8 +659,8 @@ def test_what_ranks_trained_stays_where_autoreload_changes_the_class_of_it(live,
         live.ok("%%xla\ntrained_net.weight = 7\nown_net = Net()")
         module("trained", TRAINED.format(2), 2e9)
         assert live.value("trained.rate(), trained_net(1)") == "(2, 2)"
-        asked = "trained_net(1), trained.rate(), own_net.lazy"
-        assert results(live, asked, "0") == "{0: (14, 2, 2)}"
+        asked = "trained_net(1), trained.rate(), trained.scaled(3), own_net.lazy"
+        assert results(live, asked, "0") == "{0: (14, 2, 6, 2)}"
         kinds = "isinstance(trained_net, Net), isinstance(own_net, Net)"
         assert results(live, kinds, "0") == "{0: (True, True)}"
     finally:

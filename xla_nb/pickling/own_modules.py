@@ -191,7 +191,7 @@ def _set_in(
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
         if is_special(name) or name == "_abc_impl" or (is_descriptor and not is_code):
             continue
-        if is_behind and rebuild.is_in_place(*key, value):
+        if is_behind and is_code and getattr(part, "__module__", "") == module:
             yield key, value
         elif rebuild.is_in_place(*key, value):
             if (told := Told(*rebuild.called(part))).wrapped:  # maybe only here
