@@ -332,10 +332,9 @@ def _has_identity(obj: object) -> bool:
         return not code_facts.is_ready(obj)  # not made of constants alone
     if kind.__module__ in ("builtins", "typing") or isinstance(obj, code_facts.CODE):
         return False
-    if hasattr(kind, "__get__"):  # a class's, as cached_property
-        return False
     root = kind.__module__.partition(".")[0]
-    if root not in OF_THE_PROCESS and code_facts.is_made_here(kind):
+    is_here = root not in OF_THE_PROCESS and code_facts.is_made_here(kind)
+    if is_here or hasattr(kind, "__get__"):  # nor for what a class has, as cached_property
         return False
     if issubclass(kind, getattr(sys.modules.get("torch"), "Tensor", ())):
         return True
