@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar
@@ -41,6 +40,12 @@ class _Waits(Stopwatch):
         self.first = Stopwatch()
         self._known: set[object] = set()
 
+    def begin(self) -> None:
+        """The next program begins, in which the first waits are again."""
+        self.add(max(0.0, self.first.seconds - _START))
+        self.first = Stopwatch()
+        self._known.clear()
+
     @property
     def since(self) -> float | None:
         return super().since or self.first.since
@@ -62,39 +67,20 @@ class _Waits(Stopwatch):
         return self
 
 
-#: Those of ranks, and seconds of those that have ended, by the thread that runs them.
+#: Those of ranks, by the thread that runs them: of a live one over all its programs.
 _waits: dict[int, _Waits] = {}
-_ended = defaultdict[int, float](float)
-
-
-class OverPrograms(Stopwatch):
-    """The waits of the calling thread, over all the programs that it runs in turn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
-
-    @property
-    def since(self) -> float | None:
-        waits = _waits.get(self._thread)
-        return waits.since if waits is not None else None
-
-    @property
-    def seconds(self) -> float:
-        waits = _waits.get(self._thread)
-        return _ended[self._thread] + (waits.seconds if waits is not None else 0.0)
 
 
 def begin() -> Stopwatch:
-    """Time the calling thread from now on."""
-    waits = _waits[threading.get_ident()] = _Waits()
+    """Time the calling thread, which begins a program."""
+    waits = _waits.setdefault(threading.get_ident(), _Waits())
+    waits.begin()
     return waits
 
 
 def end() -> None:
     """Time the calling thread no more."""
-    thread = threading.get_ident()
-    _ended[thread] += _waits.pop(thread).seconds
+    del _waits[threading.get_ident()]
 
 
 def watch_loaders() -> None:

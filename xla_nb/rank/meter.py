@@ -176,8 +176,8 @@ class Meter:
         self.changes: StepChanges | None = None
         self.returned: Callable[[], bool] = lambda: False
         self.is_left: Callable[[], bool] = lambda: False
-        #: What was counted before: of torch_xla, seconds in collectives and for the lock, its uses.
-        self._before: tuple[Counts, float, float, int] = _NOTHING, 0.0, 0.0, 0
+        #: What was counted before: of torch_xla, seconds in collectives, the lock's, data's.
+        self._before: tuple[Counts, float, tuple[float, int], float] = _NOTHING, 0.0, (0.0, 0), 0.0
         self._rests: float | None = None  # since when, as the last sample has it
         self._next = 0
         self._entry = threading.get_ident()
@@ -202,9 +202,9 @@ class Meter:
     def count_from_now(self) -> None:
         """Leave out what the process has counted so far: it runs several programs in turn."""
         with contextlib.suppress(Exception):  # a backend that refuses: the first sample tells it
-            waited, taken = self._lock_counts()
-            in_collectives, _ = self._gauges.waited() or (0.0, 0.0)
-            self._before = self._gauges.counts(), in_collectives, waited, taken
+            waited, _ = self._gauges.waited() or (0.0, 0.0)
+            data = self._book.loading.seconds
+            self._before = self._gauges.counts(), waited, self._lock_counts(), data
 
     def _lock_counts(self) -> tuple[float, int]:
         return (self._lock.waited(self._entry), self._lock.taken) if self._lock else (0.0, 0)
@@ -302,7 +302,7 @@ class Meter:
         nbytes = memory.own.nbytes
         if self._memory is None or not (returned or self.is_left()):  # else what it held is gone
             self._memory = nbytes
-        _, waited_before, lock_before, taken_before = self._before
+        _, waited_before, (lock_before, taken_before), data_before = self._before
         lock_waited, taken = self._lock_counts()
         compiling = self._compiling.lasting(counts, clock)
         lasting, changes = compiling or 0.0, self.changes
@@ -331,7 +331,7 @@ class Meter:
             waited=None if waited is None else waited - waited_before,
             usual_wait=usual,
             lock_waited=lock_waited - lock_before,
-            data_waited=self._book.loading.seconds,
+            data_waited=self._book.loading.seconds - data_before,
             blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
             steps=counts.steps,

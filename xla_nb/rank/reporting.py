@@ -311,7 +311,8 @@ def compute() -> None:
 
 def end() -> None:
     """Close the calling rank's book, after the user's function."""
-    loading.end()
+    if over_programs.here() is None:
+        loading.end()
     if (book := _books.end()) is not None:
         book.close()
 
