@@ -229,24 +229,16 @@ def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
     kind = untrusted.name_of(type(one.value))
     if one.text is not None:
         digest = hashlib.blake2b(one.text, digest_size=16).hexdigest()
-        shown = (
-            one.text[: 2 * _TEXT].decode(errors="ignore")
-            if type(one.value) in _TOLD_BY_REPR
-            else ""
-        )
+        is_told = type(one.value) in _TOLD_BY_REPR
+        shown = one.text[: 2 * _TEXT].decode(errors="ignore") if is_told else ""
         return Leaf(one.path, kind, "known", digest=digest, value=in_one_line(shown, _TEXT))
     if one.why:
         return Leaf(one.path, kind, "opaque", why=one.why)
     about = _about(one.value)
-    try:
-        state, why = _obstacle(one.value, compute)
-        if state != "known":
-            return Leaf(one.path, kind, state, **about, why=why)
-        content = _content(_array(one.value), check)
-    except untrusted.TooLong:
-        raise
-    except Exception as problem:
-        return Leaf(one.path, kind, "opaque", **about, why=_why(problem))
+    state, why, array = _elements(one.value, compute)
+    if array is None:
+        return Leaf(one.path, kind, state, **about, why=why)
+    content = _content(array, check)
     if type(one.value) in (int, float):
         content["value"] = repr(one.value)
     return Leaf(one.path, kind, "known", **about, **content)
@@ -293,18 +285,13 @@ def values(
 
 
 def _values(name: str, one: _Part, room: int, check: Callable[[], None]) -> Values:
-    try:
-        _, why = _obstacle(one.value, False)
-        if not why and _about(one.value).get("nbytes", 0) > room:
-            why = "too large to be sent"
-        if why:
-            return Values(name, one.path, why=why)
-        parts = list(_pieces(_array(one.value), check))
-        return Values(name, one.path, parts[0].dtype.str, b"".join(map(bytes, parts)))
-    except untrusted.TooLong:
-        raise
-    except Exception as problem:
-        return Values(name, one.path, why=_why(problem))
+    if _about(one.value).get("nbytes", 0) > room:
+        return Values(name, one.path, why="too large to be sent")
+    _, why, array = _elements(one.value, False)
+    if array is None:
+        return Values(name, one.path, why=why)
+    parts = list(_pieces(array, check))
+    return Values(name, one.path, parts[0].dtype.str, b"".join(map(bytes, parts)))
 
 
 # ---------------------------------------------------------------- what a variable is made of
@@ -360,8 +347,6 @@ def _text(value: Any) -> bytes | None:
     """Equal bytes for equal plain values; None for any other value, and for what has items that are
     better told one by one."""
     kind, torch = type(value), sys.modules.get("torch")
-    if torch is not None and kind is torch.Generator and value.device.type == "cpu":
-        kind, value = bytes, value.get_state().numpy()
     if kind in (bytes, bytearray):
         return bytes(value)
     if kind in _TOLD_BY_REPR:
@@ -493,6 +478,15 @@ def _compute(tensors: Sequence[Any]) -> None:
         _native()._xla_sync_multi(list(tensors), devices=[], wait=True, sync_xla_data=True)
 
 
+def _elements(value: Any, is_computed: bool) -> tuple[State, str, Any]:
+    """The elements of a tensor or array, or None and why they are not here."""
+    try:
+        state, why = _obstacle(value, is_computed)
+        return state, why, _array(value) if state == "known" else None
+    except Exception as problem:
+        return "opaque", _why(problem), None
+
+
 def _array(value: Any) -> Any:
     """The elements, as a NumPy array or a CPU tensor. What is on a device is waited for."""
     numpy: Any = importlib.import_module("numpy")
@@ -527,22 +521,12 @@ def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
 
 def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:
     """The elements row by row, as NumPy arrays of one dimension, in small pieces: large tensors
-    need no memory of their own, and the time is kept."""
-    for piece in _split(array):
+    need little memory of their own, and the time is kept."""
+    flat = array.reshape(-1)
+    for start in range(0, max(1, math.prod(array.shape)), _PIECE):
         check()
-        flat = piece.reshape(-1)
-        yield _canonical(_as_numpy(flat) if jax_values.is_torch(flat) else flat)
-
-
-def _split(array: Any) -> Iterator[Any]:
-    """Parts of at most _PIECE elements; views, whatever the strides are."""
-    count = math.prod(array.shape)
-    if count <= _PIECE:
-        yield array
-        return
-    step = max(1, _PIECE // (count // array.shape[0]))
-    for start in range(0, array.shape[0], step):
-        yield from _split(array[start : start + step]) if step > 1 else _split(array[start])
+        piece = flat[start : start + _PIECE]
+        yield _canonical(_as_numpy(piece) if jax_values.is_torch(piece) else piece)
 
 
 def _as_numpy(flat: Any) -> Any:
