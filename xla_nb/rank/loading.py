@@ -91,13 +91,9 @@ def watch_loaders() -> None:
 
 
 def _time(owner: str, name: str, module: ModuleType) -> None:
-    kind = getattr(module, owner, None)
-    wait = getattr(kind, name, None)
-    if wait is not None:
-        setattr(kind, name, _timed(wait))
+    kind = getattr(module, owner)
+    wait: Callable[..., Any] = getattr(kind, name)
 
-
-def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(wait)
     def timing(*args: Any, **kwargs: Any) -> Any:
         waits = _waits.get(threading.get_ident())
@@ -108,7 +104,7 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             watch.stop()
 
-    return timing
+    setattr(kind, name, timing)
 
 
 def _raise_in_the_loop(module: ModuleType) -> None:
