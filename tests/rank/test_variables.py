@@ -104,7 +104,7 @@ def test_a_name_that_cannot_be_looked_at_does_not_keep_the_others_from_it(monkey
     def fails(value):
         raise RuntimeError("the device is lost")
 
-    monkeypatch.setattr(variables, "_array", fails)
+    monkeypatch.setattr(variables, "_read", fails)
     lost, kept = describe({"lost": torch.ones(1), "kept": "a"}, ["lost", "kept"])
     assert lost.leaves[0].why == "reading it raised RuntimeError: the device is lost"
     assert kept.leaves[0].state == "known"
