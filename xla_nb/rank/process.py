@@ -358,11 +358,7 @@ def _failure(
     failure = tracebacks.tell(consequence or error, program.table.sources)
     return events.RankFailed(
         rank=rank,
-        kind=failure.kind,
-        message=failure.message,
-        text=failure.text,
-        place=failure.place,
-        where=failure.where,
+        **vars(failure),
         follows=consequence is not None,
         early=error.early if type(error) is CollectiveMismatch else (),
     )
