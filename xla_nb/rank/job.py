@@ -6,20 +6,18 @@ ranks. It must never touch a device or run a threaded operation: a fork copies n
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import pickle
 import random
 import resource
-import select
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
-from multiprocessing import util
+from multiprocessing import connection, util
 from pathlib import Path
 from typing import Any
 
@@ -268,13 +266,10 @@ def _left(known: Collection[int]) -> list[int]:
 
 def _wait_for_one(pids: list[int]) -> None:
     """Wait until one of these children has ended: what it has started is ours then."""
-    with contextlib.ExitStack() as stack:
-        poll = select.poll()
-        for pid in pids:
-            watched = os.pidfd_open(pid)
-            stack.callback(os.close, watched)
-            poll.register(watched, select.POLLIN)
-        poll.poll()
+    watched = [os.pidfd_open(pid) for pid in pids]
+    connection.wait(watched)
+    for fd in watched:
+        os.close(fd)
 
 
 def _short(problem: str, error: OSError) -> _Refused:

@@ -40,8 +40,10 @@ class _Waits(Stopwatch):
         self.first = Stopwatch()
         self._known: set[object] = set()
 
-    def begin(self) -> None:
-        """The next program begins, in which the first waits are again."""
+    def begin(self, executed: Callable[[], int | None]) -> None:
+        """The next program begins, in which the first waits are again. `executed` tells how many
+        graphs have been run, None where they are not counted."""
+        self.executed = executed
         self.add(max(0.0, self.first.seconds - _START))
         self.first = Stopwatch()
         self._known.clear()
@@ -71,10 +73,10 @@ class _Waits(Stopwatch):
 _waits: dict[int, _Waits] = {}
 
 
-def begin() -> Stopwatch:
+def begin(executed: Callable[[], int | None] = lambda: None) -> Stopwatch:
     """Time the calling thread, which begins a program."""
     waits = _waits.setdefault(threading.get_ident(), _Waits())
-    waits.begin()
+    waits.begin(executed)
     return waits
 
 
@@ -140,21 +142,24 @@ class _Reading:
             self._loader._exception_queue.put(problem)
 
 
-def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator[T]:
-    """The same items. In a rank's thread the time for each is waiting for data; not if `executed`,
-    the number of graphs run so far, has grown meanwhile: then the iterable does more than load.
-    What is inside of it and timed on its own is not counted twice."""
-    waits = _waits.get(threading.get_ident()) or _Waits()
+def timed(iterable: Iterable[T]) -> Iterator[T]:
+    """The same items. In a rank's thread the time for each is waiting for data; not if a graph was
+    run meanwhile: then the iterable does more than load, as torch_xla's own loaders do. What is
+    inside of it and timed on its own is not counted twice."""
+    waits = _waits.get(threading.get_ident())
+    if waits is None or waits.executed() is None:
+        yield from iterable
+        return
     iterator = iter(iterable)
     while True:
         watch = waits.of(type(iterable))
-        before, measured = executed(), waits.measured
+        before, measured = waits.executed(), waits.measured
         begun = time.monotonic()
         try:
             item = next(iterator)
         except StopIteration:
             return
         took = time.monotonic() - begun  # without the count, which takes longer than a number
-        if executed() == before:
+        if waits.executed() == before:
             watch.add(took + measured - waits.measured)
         yield item
