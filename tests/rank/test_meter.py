@@ -35,7 +35,7 @@ def until(look):
 
 
 def counted(hits=0, misses=0, compiles=0):
-    return Counts(hits, misses, compiles, compile_seconds=0.0, steps=0, fallbacks={})
+    return Counts(hits, misses, compiles)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,6 @@ class Xlac:
         }
         self.metrics = {"CompileTime": (1, 2.5e9, ())}
         self.memory = None
-        self.asked = 0
 
     def _xla_metric_data(self, name):
         return self.metrics.get(name)
@@ -191,7 +190,6 @@ class Xlac:
         return self.counters.get(name)
 
     def _xla_memory_info(self, device):
-        self.asked += 1
         if self.memory is None:
             raise RuntimeError("GetAllocatorStats is not supported")
         return self.memory
@@ -345,10 +343,10 @@ def test_device_memory_is_sampled_if_the_backend_reports_it(metered, xlac):
     assert (seen.device_used, seen.device_limit) == (5, 10)
 
 
-def test_a_backend_without_memory_figures_is_asked_once(metered, xlac):
+def test_a_backend_without_memory_figures_has_none(metered):
     with metered():
-        seen = metered.next_sample(looks=3)
-    assert (seen.device_used, seen.device_limit, xlac.asked) == (None, None, 1)
+        seen = metered.next_sample()
+    assert (seen.device_used, seen.device_limit) == (None, None)
 
 
 def test_a_sample_has_the_innermost_line_of_the_notebook(metered):
@@ -387,11 +385,11 @@ def test_an_idle_rank_is_sampled_once_and_then_seldom(metered):
     due = lambda ticks: [tick for tick in ticks if meter_of._is_due(tick)]  # noqa: E731
     assert due(range(3)) == [0, 1, 2]
     metered.book.idle.start()
-    assert due(range(3, 90)) == [3, 43, 83]
+    assert due(range(3, 90)) == [3, 40, 80]
     metered.book.idle.stop()
     assert due(range(90, 92)) == [90, 91]
     metered.book.idle.start()  # after a cell
-    assert due(range(92, 130)) == [92]
+    assert due(range(92, 130)) == [92, 120]
     metered.book.idle.stop()
     metered.book.idle.start()  # after one that ran between two ticks
     assert due(range(130, 150)) == [130]
@@ -440,7 +438,7 @@ def test_an_activity_keeps_its_start_time(metered, xlac):
     with metered():
         first = metered.next_sample()
         xlac.counters["UncachedCompile"] = 2
-        changed = metered.next_sample()
+        changed = metered.next_sample(looks=2)  # one may have been under way
         later = metered.next_sample(looks=2)
     assert first.since < changed.since == pytest.approx(later.since, abs=0.001)
     assert later.since < later.at
@@ -462,7 +460,7 @@ def test_a_shorter_sample_replaces_a_longer_one(metered, xlac):
     with metered():
         assert len(metered.next_sample().fallbacks) == 2
         del xlac.counters["aten::" + "x" * 500]
-        assert metered.next_sample().fallbacks == {"aten::nonzero": 2}
+        assert metered.next_sample(looks=2).fallbacks == {"aten::nonzero": 2}
 
 
 def test_figures_of_a_launched_step_are_written(metered):

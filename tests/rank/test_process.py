@@ -105,7 +105,7 @@ def test_a_process_of_no_run_is_not_a_rank():
 
 
 def test_a_process_forked_by_a_rank_counts_as_a_rank(monkeypatch):
-    monkeypatch.setattr(entries._here(), "magic", None)
+    monkeypatch.setattr(entries._here, "magic", None)
     entries.refuse_launches("%%xla_spawn")
     entries.allow_launches()
     child = os.fork()

@@ -10,7 +10,6 @@ import builtins
 import os
 import sys
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -62,11 +61,7 @@ askers: OfRank[Asker] = OfRank()
 def install() -> None:
     """Let `input` and `getpass.getpass` ask, in the ranks of this job."""
     builtins.input = _input
-    when_imported("getpass", _replace)
-
-
-def _replace(getpass: types.ModuleType) -> None:
-    vars(getpass)["getpass"] = _getpass
+    when_imported("getpass", lambda module: vars(module).update(getpass=_getpass))
 
 
 def _input(prompt: object = "", /) -> str:

@@ -166,21 +166,16 @@ def _formatter() -> Any:
 
 
 def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
-    """The forms as JSON has them, without the largest ones where they are too large together."""
+    """The forms as JSON has them; the text alone where they are too large together."""
     made = {str(name): _plain(value) for name, value in data.items()}
     if "text/plain" in made:
         made.pop(_WIDGET, None)
     if isinstance(text := made.get("text/plain"), str) and len(text) > _TEXT:
         made["text/plain"] = f"{text[:_TEXT]}\n… {len(text) - _TEXT:,} more characters"
-    sizes = {name: len(encode("", data=value)) for name, value in made.items()}
-    left_out = []
-    while sum(sizes.values()) > LARGEST * 0.99:
-        largest = max(sizes, key=sizes.__getitem__)
-        left_out.append(f"{largest} of {size(sizes.pop(largest))}")
-        del made[largest]
-    if left_out:
-        told = f"({listed(left_out)} left out: a display may have {size(LARGEST)})"
-        made["text/plain"] = f"{made.get('text/plain', '')}\n{told}".strip()
+    if (nbytes := len(encode("", data=made))) > LARGEST * 0.99:
+        text = made.pop("text/plain", "")
+        told = f"{listed(made)} of {size(nbytes)} left out: a display may have {size(LARGEST)}"
+        return {"text/plain": f"{text}\n({told})".strip()}
     return made
 
 
@@ -200,7 +195,7 @@ def show_what_is_left(returned: object) -> bool:
         if "matplotlib.pyplot" in sys.modules:
             _show_figures_left_open(returned)
         return _is_drawn(returned) and _show_result(returned)
-    except Exception:
+    except (Exception, SystemExit):
         traceback.print_exc()
         return False
 
@@ -228,15 +223,8 @@ def show_open_figures() -> None:
 
 
 def _show_result(value: object) -> bool:
-    def look() -> tuple[Any, Any]:
-        try:
-            return bundle(value)
-        except BaseException:
-            traceback.print_exc()
-            return {}, {}
-
     try:
-        data, metadata = untrusted.within(untrusted.PATIENCE, look)
+        data, metadata = untrusted.within(untrusted.PATIENCE, lambda: bundle(value))
     except untrusted.TooLong as late:
         print(f"The result is not displayed: drawing it took {late}.", file=sys.stderr)
         return False

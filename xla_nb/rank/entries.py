@@ -66,9 +66,7 @@ class _Here:
     starts: bool = False
 
 
-@functools.cache
-def _here() -> _Here:
-    return _Here()
+_here = _Here()
 
 
 @functools.cache
@@ -77,7 +75,7 @@ def _launchers() -> InPlace:
 
     def refusing(name: str) -> Callable[..., Any]:
         def launcher(*args: Any, **settings: Any) -> Any:
-            if not _here().starts:
+            if not _here.starts:
                 refuse_launch(name if name == "torch_xla.launch" else "xmp.spawn")
             return _launchers().original(name)(*args, **settings)
 
@@ -97,22 +95,22 @@ def watch_launchers() -> None:
 def refuse_launches(magic: str) -> None:
     """Have launchers refuse from now on: code runs that this magic has launched, "" for a call."""
     watch_launchers()
-    _here().magic, _here().starts = magic, False
+    _here.magic, _here.starts = magic, False
 
 
 def allow_launches() -> None:
     """Let launchers do what they do, for the job to start the ranks by them."""
-    _here().starts = True
+    _here.starts = True
 
 
 def is_rank() -> bool:
     """Whether this process belongs to a run: a job, a rank, or what was forked by one."""
-    return _here().magic is not None
+    return _here.magic is not None
 
 
 def refuse_launch(launcher: str) -> None:
     """Raises UsageError in a process of a run."""
-    magic = _here().magic
+    magic = _here.magic
     if magic is None:
         return
     if magic:

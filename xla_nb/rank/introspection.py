@@ -21,9 +21,10 @@ _KEY = r"""\d+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 #: `model.layers[0].`, `table["`: an expression, and what is there of an attribute or a key.
 _MEMBER = re.compile(
     rf"(?<![\w.\])\"'])([^\W\d]\w*(?:\.[^\W\d]\w*|\[(?:{_KEY})\])*)"
-    r"\s*(?:\.\s*(?P<name>\w*)|\[\s*(?:(?P<quote>[\"'])(?P<key>[^\"']*))?)$"
+    r"\s*(?:\.\s*(?P<name>\w*)|\[\s*[\"'](?P<key>[^\"']*))$"
 )
 _NAME = re.compile(r"(?<![\w.\])\"'])\w*$")
+_WORD = re.compile(r"[^\"'\\\n]+")  # a name, or a key that may stand in either quotes
 _MOST = 2000  # completions
 _SECONDS = 2.0  # for what an object is
 #: What a class gives its instances without code of the user's.
@@ -67,22 +68,17 @@ def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
         value = find(namespace, member[1])
         if member["name"] is not None:
             return _offered(member["name"], dir(value), of_object=True)
-        keys = [key for key in dict.keys(value) if type(key) is str and key.isprintable()]
+        return _offered(member["key"], list(dict.keys(value)), of_object=True)
     except Exception:  # it is not there, or known only by running something
         return Completions()
-    quote, fragment = member["quote"], member["key"] or ""
-    fitting = [key if quote else repr(key) for key in keys if not quote or quote not in key]
-    keys = [key for key in fitting[:_MOST] if key.startswith(fragment)]
-    return Completions(fragment, tuple(keys), True)
 
 
-def _offered(fragment: str, held: Sequence[str], *, of_object: bool = False) -> Completions:
-    """Names that begin so; those with an underscore only if it was typed, as IPython has it."""
-    hides = not fragment.startswith("_")
-    names = (name for name in held if type(name) is str and name.isidentifier())
-    fitting = (name for name in names if name.startswith(fragment))
-    shown = sorted(name for name in fitting if not (hides and name.startswith("_")))[:_MOST]
-    return Completions(fragment, tuple(shown), of_object)
+def _offered(fragment: str, held: Sequence[Any], *, of_object: bool = False) -> Completions:
+    """Words that begin so; those with an underscore only if it was typed, as IPython has it."""
+    hides = () if fragment.startswith("_") else "_"
+    words = (one for one in held if type(one) is str and _WORD.fullmatch(one))
+    fitting = (one for one in words if one.startswith(fragment) and not one.startswith(hides))
+    return Completions(fragment, tuple(sorted(fitting)[:_MOST]), of_object)
 
 
 # ---------------------------------------------------------------- what a name leads to

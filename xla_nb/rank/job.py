@@ -6,20 +6,18 @@ ranks. It must never touch a device or run a threaded operation: a fork copies n
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import pickle
 import random
 import resource
-import select
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
-from multiprocessing import util
+from multiprocessing import connection, util
 from pathlib import Path
 from typing import Any
 
@@ -170,15 +168,11 @@ def _run_ranks(
     order: Order, program: Loaded, runtime: Runtime, control: socket.socket | None
 ) -> None:
     sender = program.sender
-    lock = _lock()
     try:
+        lock = SharedLock()
         prepared = runtime.prepare(order)
     except OSError as error:
-        raise _Refused(
-            type(error).__name__,
-            f"Cannot set up {order.ranks} ranks on this machine: {error}. Use fewer ranks (-n), "
-            "or raise the limit on open files (`ulimit -n`) before you start Jupyter.",
-        ) from error
+        raise _short(f"Cannot set up {order.ranks} ranks", error) from error
     except Exception as error:
         raise _refusal("Cannot set up the runtime", error, program.table) from error
     sender.send(
@@ -225,11 +219,7 @@ def _run_ranks(
     except Exception as error:  # a rank that could not join has reported that
         # What a rank raised comes with the traceback that it had there.
         if isinstance(error, OSError) and not isinstance(error.__cause__, _RemoteTraceback):
-            raise _Refused(
-                type(error).__name__,
-                f"Cannot start {prepared.ranks} ranks on this machine: {error}. "
-                f"{linux.shortage(error.errno)}".rstrip(),
-            ) from error
+            raise _short(f"Cannot start {prepared.ranks} ranks", error) from error
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
     crashes.close()
@@ -248,17 +238,16 @@ def _wait_for_others(known: Collection[int], tell: Callable[[tuple[str, ...]], N
     called where there are none.
     """
     told: tuple[str, ...] = ()
-    while True:
-        # Twice: a list read while a child ends may lack others (proc(5), children).
-        left = _left(known) or _left(known)
+    # Twice: a list read while a child ends may lack others (proc(5), children).
+    while left := _left(known) or _left(known):
         # One that is on its way out is not told: by then a tracker cannot be told from others.
         names = tuple(sorted({linux.name(pid) for pid in left if not linux.is_ending(pid)} - {""}))
         if names != told:
             tell(names)
             told = names
-        if not left:
-            return
         _wait_for_one(left)
+    if told:
+        tell(())
 
 
 def _left(known: Collection[int]) -> list[int]:
@@ -277,24 +266,16 @@ def _left(known: Collection[int]) -> list[int]:
 
 def _wait_for_one(pids: list[int]) -> None:
     """Wait until one of these children has ended: what it has started is ours then."""
-    with contextlib.ExitStack() as stack:
-        poll = select.poll()
-        for pid in pids:
-            watched = os.pidfd_open(pid)
-            stack.callback(os.close, watched)
-            poll.register(watched, select.POLLIN)
-        poll.poll()
+    watched = [os.pidfd_open(pid) for pid in pids]
+    connection.wait(watched)
+    for fd in watched:
+        os.close(fd)
 
 
-def _lock() -> SharedLock:
-    try:
-        return SharedLock()
-    except OSError as error:
-        raise _Refused(
-            type(error).__name__,
-            f"Cannot make the ranks' `lock` in /dev/shm: {error}. Free space there, or give the "
-            "container more (`--shm-size`), then run the cell again.",
-        ) from error
+def _short(problem: str, error: OSError) -> _Refused:
+    """The refusal where the system has too little of what ranks need."""
+    advice = linux.shortage(error.errno) or "Use fewer ranks (-n), or free space in /dev/shm."
+    return _Refused(type(error).__name__, f"{problem} on this machine: {error}. {advice}")
 
 
 def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], ModuleMap]:
@@ -322,28 +303,23 @@ def _raised(label: str, error: BaseException, table: ModuleMap) -> _Refused:
         return _Refused("DeviceTouched", f"{error.place}: {error}")
     if isinstance(error, Unopened):
         return _unopened(label, error, table)
-    own = tracebacks.line_in(error, label)
-    if not own:
-        return _refusal("Cannot load the program", error, table)
+    return _refusal("Cannot load the program", error, table, tracebacks.line_in(error, label))
+
+
+def _refusal(problem: str, error: BaseException, table: ModuleMap, own: str = "") -> _Refused:
+    """By the line of the cell's that raised it, if one did."""
     failure = tracebacks.tell(error, table.sources)
     inside = "" if failure.place in ("", own) else f" (at {failure.place})"
-    message = f"{own} raised {failure.kind}{inside} before any rank was started: {failure.message}"
-    if isinstance(error, XlaNbError):  # its sentence says what it is
-        message = f"{own}{inside}: {failure.message}"
-    return _Refused(failure.kind, message, _untold(failure))
-
-
-def _untold(failure: tracebacks.Told) -> str:
-    """The traceback without its last line, which the headline has, unless that will be cut."""
+    if not own:
+        told = f"{problem}{inside}: {failure.kind}"
+    elif isinstance(error, XlaNbError):  # its sentence says what it is
+        told = f"{own}{inside}"
+    else:
+        told = f"{own} raised {failure.kind}{inside} before any rank was started"
+    # The headline has the traceback's last line, unless that will be cut.
     last = f"\n{failure.kind}: {failure.message}"
-    return failure.text.removesuffix(last if len(last) < 300 else "")
-
-
-def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
-    failure = tracebacks.tell(error, table.sources)
-    place = f" at {failure.place}" if failure.place else ""
-    message = f"{problem}{place}: {failure.kind}: {failure.message}"
-    return _Refused(failure.kind, message, _untold(failure))
+    text = failure.text.removesuffix(last if len(last) < 300 else "")
+    return _Refused(failure.kind, f"{told}: {failure.message}", text)
 
 
 def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar
@@ -41,6 +40,14 @@ class _Waits(Stopwatch):
         self.first = Stopwatch()
         self._known: set[object] = set()
 
+    def begin(self, executed: Callable[[], int | None]) -> None:
+        """The next program begins, in which the first waits are again. `executed` tells how many
+        graphs have been run, None where they are not counted."""
+        self.executed = executed
+        self.add(max(0.0, self.first.seconds - _START))
+        self.first = Stopwatch()
+        self._known.clear()
+
     @property
     def since(self) -> float | None:
         return super().since or self.first.since
@@ -62,39 +69,20 @@ class _Waits(Stopwatch):
         return self
 
 
-#: Those of ranks, and seconds of those that have ended, by the thread that runs them.
+#: Those of ranks, by the thread that runs them: of a live one over all its programs.
 _waits: dict[int, _Waits] = {}
-_ended = defaultdict[int, float](float)
 
 
-class OverPrograms(Stopwatch):
-    """The waits of the calling thread, over all the programs that it runs in turn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
-
-    @property
-    def since(self) -> float | None:
-        waits = _waits.get(self._thread)
-        return waits.since if waits is not None else None
-
-    @property
-    def seconds(self) -> float:
-        waits = _waits.get(self._thread)
-        return _ended[self._thread] + (waits.seconds if waits is not None else 0.0)
-
-
-def begin() -> Stopwatch:
-    """Time the calling thread from now on."""
-    waits = _waits[threading.get_ident()] = _Waits()
+def begin(executed: Callable[[], int | None] = lambda: None) -> Stopwatch:
+    """Time the calling thread, which begins a program."""
+    waits = _waits.setdefault(threading.get_ident(), _Waits())
+    waits.begin(executed)
     return waits
 
 
 def end() -> None:
     """Time the calling thread no more."""
-    thread = threading.get_ident()
-    _ended[thread] += _waits.pop(thread).seconds
+    del _waits[threading.get_ident()]
 
 
 def watch_loaders() -> None:
@@ -105,13 +93,9 @@ def watch_loaders() -> None:
 
 
 def _time(owner: str, name: str, module: ModuleType) -> None:
-    kind = getattr(module, owner, None)
-    wait = getattr(kind, name, None)
-    if wait is not None:
-        setattr(kind, name, _timed(wait))
+    kind = getattr(module, owner)
+    wait: Callable[..., Any] = getattr(kind, name)
 
-
-def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(wait)
     def timing(*args: Any, **kwargs: Any) -> Any:
         waits = _waits.get(threading.get_ident())
@@ -122,7 +106,7 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             watch.stop()
 
-    return timing
+    setattr(kind, name, timing)
 
 
 def _raise_in_the_loop(module: ModuleType) -> None:
@@ -158,21 +142,24 @@ class _Reading:
             self._loader._exception_queue.put(problem)
 
 
-def timed(iterable: Iterable[T], executed: Callable[[], int | None]) -> Iterator[T]:
-    """The same items. In a rank's thread the time for each is waiting for data; not if `executed`,
-    the number of graphs run so far, has grown meanwhile: then the iterable does more than load.
-    What is inside of it and timed on its own is not counted twice."""
-    waits = _waits.get(threading.get_ident()) or _Waits()
+def timed(iterable: Iterable[T]) -> Iterator[T]:
+    """The same items. In a rank's thread the time for each is waiting for data; not if a graph was
+    run meanwhile: then the iterable does more than load, as torch_xla's own loaders do. What is
+    inside of it and timed on its own is not counted twice."""
+    waits = _waits.get(threading.get_ident())
+    if waits is None or waits.executed() is None:
+        yield from iterable
+        return
     iterator = iter(iterable)
     while True:
         watch = waits.of(type(iterable))
-        before, measured = executed(), waits.measured
+        before, measured = waits.executed(), waits.measured
         begun = time.monotonic()
         try:
             item = next(iterator)
         except StopIteration:
             return
         took = time.monotonic() - begun  # without the count, which takes longer than a number
-        if executed() == before:
+        if waits.executed() == before:
             watch.add(took + measured - waits.measured)
         yield item

@@ -18,6 +18,8 @@ from typing import Any
 from xla_nb.record.sample import LOCK
 from xla_nb.stopwatch import Stopwatch
 
+_NONE = Stopwatch()  # of a thread that has not waited
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -95,8 +97,7 @@ class SharedLock(synchronize.Lock):
 
     def waiting(self, thread: int) -> Wait | None:
         """The wait of a thread of this process, if it is in one; safe in any thread."""
-        watch = self._waits.get(thread)
-        since = watch.since if watch is not None else None
+        since = self._waits.get(thread, _NONE).since
         if since is None:
             return None
         holder = self._holder[0] - 1
@@ -104,8 +105,7 @@ class SharedLock(synchronize.Lock):
 
     def waited(self, thread: int) -> float:
         """Seconds that a thread of this process has waited so far; safe in any thread."""
-        watch = self._waits.get(thread)
-        return 0.0 if watch is None else watch.seconds
+        return self._waits.get(thread, _NONE).seconds
 
     def _own_number(self) -> int:
         """The rank of the calling thread plus 1; 0 in a process that a rank started."""

@@ -7,14 +7,15 @@ interpreter for microseconds a few times a second, and raises nothing.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import random
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,6 @@ _COMPILING = 0.1  # share of a span, from which it is left out, unless of so man
 _MANY = 8
 _LONGEST = 300  # characters of an operation that a sample carries
 _BLOCKED = 1.0  # seconds in one blocking call, from which on that is what the rank does
-_NOTHING = Counts(0, 0, 0, 0.0, 0, {})
 
 
 class Compiling:
@@ -176,13 +176,11 @@ class Meter:
         self.changes: StepChanges | None = None
         self.returned: Callable[[], bool] = lambda: False
         self.is_left: Callable[[], bool] = lambda: False
-        #: What was counted before: of torch_xla, seconds in collectives and for the lock, its uses.
-        self._before: tuple[Counts, float, float, int] = _NOTHING, 0.0, 0.0, 0
+        #: What was counted before: of torch_xla, seconds in collectives, the lock's, data's.
+        self._before: tuple[Counts, float, tuple[float, int], float] = Counts(), 0.0, (0.0, 0), 0.0
         self._rests: float | None = None  # since when, as the last sample has it
-        self._next = 0
         self._entry = threading.get_ident()
         self._standstill = Standstill(self._entry)
-        self._has_memory = True
         self._memory: int | None = None
         self._compiling = Compiling()
         self._rates = Rates()
@@ -202,9 +200,9 @@ class Meter:
     def count_from_now(self) -> None:
         """Leave out what the process has counted so far: it runs several programs in turn."""
         with contextlib.suppress(Exception):  # a backend that refuses: the first sample tells it
-            waited, taken = self._lock_counts()
-            in_collectives, _ = self._gauges.waited() or (0.0, 0.0)
-            self._before = self._gauges.counts(), in_collectives, waited, taken
+            waited, _ = self._gauges.waited() or (0.0, 0.0)
+            data = self._book.loading.seconds
+            self._before = self._gauges.counts(), waited, self._lock_counts(), data
 
     def _lock_counts(self) -> tuple[float, int]:
         return (self._lock.waited(self._entry), self._lock.taken) if self._lock else (0.0, 0)
@@ -213,16 +211,8 @@ class Meter:
         """Counters that the user's code has cleared since start at 0."""
         now, before = self._gauges.counts(), self._before[0]
         if now.compiles < before.compiles or now.hits < before.hits:
-            before, self._before = _NOTHING, (_NOTHING, *self._before[1:])
-        return replace(
-            now,
-            hits=now.hits - before.hits,
-            misses=now.misses - before.misses,
-            compiles=now.compiles - before.compiles,
-            compile_seconds=now.compile_seconds - before.compile_seconds,
-            steps=now.steps - before.steps,
-            fallbacks=dict(Counter(now.fallbacks) - Counter(before.fallbacks)),
-        )
+            before, self._before = Counts(), (Counts(), *self._before[1:])
+        return Counts(*map(operator.sub, now, before))
 
     def tick(self) -> None:
         """Sample if it is due, in another thread than the one that is metered."""
@@ -264,11 +254,11 @@ class Meter:
 
     def _is_due(self, tick: int) -> bool:
         """Nothing changes while a rank is idle: one sample tells that it has become so."""
-        rests = self._book.idle.since
-        if tick < self._next and rests is not None and rests == self._rests:
-            return False
-        self._rests, self._next = rests, tick + _SLOW
-        return rests is not None or tick % self._every == 0
+        rests, before = self._book.idle.since, self._rests
+        self._rests = rests
+        if rests is not None:
+            return rests != before or tick % _SLOW == 0
+        return tick % self._every == 0
 
     def _sample(self, ends: bool = False) -> None:
         self._book.settle()
@@ -302,7 +292,7 @@ class Meter:
         nbytes = memory.own.nbytes
         if self._memory is None or not (returned or self.is_left()):  # else what it held is gone
             self._memory = nbytes
-        _, waited_before, lock_before, taken_before = self._before
+        _, waited_before, (lock_before, taken_before), data_before = self._before
         lock_waited, taken = self._lock_counts()
         compiling = self._compiling.lasting(counts, clock)
         lasting, changes = compiling or 0.0, self.changes
@@ -312,7 +302,7 @@ class Meter:
         place = tracebacks.innermost(self._entry, self._labels)  # at once: it is of that call
         seen = time.time()  # not before it was there, as an interrupt may have moved it
         call = DATA if self._book.loading.since is not None else self._standstill.call
-        used, limit = self._device_memory()
+        used, limit = self._gauges.memory() or (None, None)
         return Sample(
             at=seen,
             activity=self._doing(waiting, compiling, now),
@@ -331,7 +321,7 @@ class Meter:
             waited=None if waited is None else waited - waited_before,
             usual_wait=usual,
             lock_waited=lock_waited - lock_before,
-            data_waited=self._book.loading.seconds,
+            data_waited=self._book.loading.seconds - data_before,
             blocked=self._standstill.seconds,
             idle=self._book.idle.seconds,
             steps=counts.steps,
@@ -370,12 +360,6 @@ class Meter:
         elif activity != self._activity[0]:
             self._activity = activity, now
         return activity
-
-    def _device_memory(self) -> tuple[int | None, int | None]:
-        """Bytes used and available; a backend that does not know them is asked once."""
-        memory = self._gauges.memory() if self._has_memory else None
-        self._has_memory = memory is not None
-        return memory or (None, None)
 
 
 class Sampler:

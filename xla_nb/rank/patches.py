@@ -31,14 +31,8 @@ def _draw_as_text(notebook: ModuleType) -> None:
         def __init__(self, *args: Any, display: bool = True, **settings: Any) -> None:
             super().__init__(*args, **settings)
 
-        def display(
-            self, msg: str | None = None, pos: int | None = None, close: bool = False, **_: Any
-        ) -> None:
-            """As the notebook's, which also takes the colour of a widget's bar."""
-            if close:
-                self.clear()
-            else:
-                super().display(msg, pos)
+        def display(self, msg: str | None = None, pos: int | None = None, **_: Any) -> None:
+            super().display(msg, pos)
 
     def trange(*numbers: int, **settings: Any) -> tqdm_notebook:
         return tqdm_notebook(range(*numbers), **settings)

@@ -23,6 +23,8 @@ T = TypeVar("T")
 _LONGEST = 80  # characters
 _SECONDS = 0.5  # for a repr of a variable
 _LOOK = 2.0  # for that of a result: less than processes have to exit (run/run.py)
+#: Functions of tensors that compute nothing.
+_HARMLESS = {"__get__", "dim", "size", "numel", "__len__", "is_floating_point"}
 _ATOMS = {int, float, bool, type(None), complex, str}
 _ROWS, _NAME = 12, 40  # values of a dict that are shown one by one, and characters of a name
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
@@ -30,10 +32,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no u
 
 class _Short(reprlib.Repr):
     """Short reprs, also of what is long in bytes, with tensors and arrays as shape and dtype;
-    NumPy's numbers as Python's, dicts in their own order."""
+    NumPy's numbers as Python's, dicts in their own order. `reads`: also tensors of one number."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads: bool) -> None:
         super().__init__()
+        self.reads = reads
         self.maxother = self.maxstring = 60
 
     def repr1(self, x: Any, level: int) -> str:
@@ -42,7 +45,7 @@ class _Short(reprlib.Repr):
         if is_numpy(x, "number", "bool_"):
             return str(x)
         if jax_values.is_torch(x):
-            return f"tensor({x.item()})" if not x.shape else of_tensor(x)
+            return f"tensor({x.item()})" if self.reads and not x.shape else of_tensor(x)
         if (is_numpy(x, "ndarray") or jax_values.is_jax(x)) and x.shape:
             return f"{type(x).__name__} {x.shape} {x.dtype}"
         return super().repr1(x, level)
@@ -56,13 +59,6 @@ class _Short(reprlib.Repr):
 
     def repr_instance(self, x: Any, level: int) -> str:
         return _ADDRESS.sub("", super().repr_instance(x, level))
-
-
-class _Unread(_Short):
-    """The same where no tensor may be read."""
-
-    def repr1(self, x: Any, level: int) -> str:
-        return of_tensor(x) if jax_values.is_torch(x) else super().repr1(x, level)
 
 
 def is_numpy(value: object, *kinds: str) -> bool:
@@ -83,7 +79,7 @@ def of_tensor(tensor: Any) -> str:
 
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
-    return _words(value, _Short(), _LOOK)
+    return _words(value, _LOOK, reads=True)
 
 
 def numbers(value: object) -> dict[str, str]:
@@ -96,7 +92,7 @@ def numbers(value: object) -> dict[str, str]:
         each = value.values()
         if not any(type(one) in (int, float) or getattr(one, "shape", None) == () for one in each):
             return {}
-        return {key: in_one_line(_Short().repr(one), _NAME) for key, one in value.items()}
+        return {key: in_one_line(_Short(reads=True).repr(one), _NAME) for key, one in value.items()}
 
     with contextlib.suppress(BaseException):  # of a repr of the user's
         return untrusted.within(_LOOK, words) if short else {}
@@ -109,20 +105,17 @@ def numbers(value: object) -> dict[str, str]:
 def short_repr(value: object) -> str:
     """In at most 80 characters; `<Net: its repr() raised ValueError>` where it has none."""
     if type(value) in _ATOMS:
-        return in_one_line(_Unread().repr(value), _LONGEST)
-    return _words(value, _Unread(), _SECONDS, unread)
+        return in_one_line(_Short(reads=False).repr(value), _LONGEST)
+    return _words(value, _SECONDS, reads=False)
 
 
-def _words(
-    value: object,
-    short: reprlib.Repr,
-    seconds: float,
-    look: Callable[[Callable[[], str]], str] = lambda words: words(),
-) -> str:
+def _words(value: object, seconds: float, *, reads: bool) -> str:
     """A short repr in a thread of its own; of a value whose repr fails, its class."""
-    text = untrusted.words(
-        lambda: look(lambda: in_one_line(short.repr(value), _LONGEST)), "repr()", seconds
-    )
+
+    def look() -> str:
+        return in_one_line(_Short(reads=reads).repr(value), _LONGEST)
+
+    text = untrusted.words(look if reads else lambda: unread(look), "repr()", seconds)
     if not text.startswith("<its repr()"):
         return text
     return f"<{untrusted.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
@@ -137,19 +130,16 @@ def unread(look: Callable[[], T]) -> T:
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return look()
-    tensor: Any = torch.Tensor
-    texts = {tensor.__repr__, tensor.__str__, tensor.__format__}
-    harmless = {tensor.dim, tensor.size, tensor.numel, tensor.__len__, tensor.is_floating_point}
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self, call: Any, kinds: Any, given: tuple[Any, ...] = (), named: Any = None
         ) -> Any:
-            if call in texts:
-                return of_tensor(given[0])
             name = getattr(call, "__name__", "")
+            if name in ("__repr__", "__str__", "__format__"):
+                return of_tensor(given[0])
             inputs = (*given, *(named or {}).values())
-            if name != "__get__" and call not in harmless and any(map(_is_on_device, inputs)):
+            if name not in _HARMLESS and any(map(_is_on_device, inputs)):
                 raise Unread(f"{name} of a tensor on a device")
             return call(*given, **(named or {}))
 

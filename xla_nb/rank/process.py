@@ -200,8 +200,9 @@ def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
     idle = Stopwatch()
     idle.start()
     # What a live rank does is sampled over all its programs, beside the samples of each.
-    history, waits = job.program.record.of_rank(index, "history"), loading.OverPrograms()
-    book = reporting.over_programs.begin(reporting.Book(history, idle=idle, loading=waits))
+    history = job.program.record.of_rank(index, "history")
+    book = reporting.Book(history, idle=idle, loading=loading.begin())
+    reporting.over_programs.begin(book)
     with job.program.meter(index, book, job.runtime, job.lock, job.sampler):
         try:
             _take_cells(job, line, index, info, idle)
@@ -357,11 +358,7 @@ def _failure(
     failure = tracebacks.tell(consequence or error, program.table.sources)
     return events.RankFailed(
         rank=rank,
-        kind=failure.kind,
-        message=failure.message,
-        text=failure.text,
-        place=failure.place,
-        where=failure.where,
+        **vars(failure),
         follows=consequence is not None,
         early=error.early if type(error) is CollectiveMismatch else (),
     )

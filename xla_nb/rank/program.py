@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,26 +210,23 @@ def in_this_process(call: Callable[[], T]) -> T:
     """What `call` returns or raises, but not in a process that the user's code has forked in it:
     that is no rank, and ends as it would in a script."""
     pid = os.getpid()
-    error: BaseException | None = None
     try:
         return call()
-    except BaseException as raised:
-        error = raised
-        raise
     finally:
         if os.getpid() != pid:
-            _end(error)
+            _end(sys.exc_info()[1])
 
 
 def _end(error: BaseException | None) -> NoReturn:
     """End this process, which `error` has left, if not None."""
-    status = 0 if error is None else 1
-    if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if error.code is not None and not isinstance(error.code, int):
-            print(error.code, file=sys.stderr)
-    elif error is not None:
-        sys.excepthook(type(error), error, error.__traceback__)
+    match error:
+        case None | SystemExit(code=None):
+            status = 0
+        case SystemExit(code=int(status)):
+            pass
+        case _:
+            traceback.print_exc()
+            status = 1
     flush()
     os._exit(status & 0xFF)
 

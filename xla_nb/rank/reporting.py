@@ -82,7 +82,7 @@ class Progress(Generic[T]):
         for book in books:
             book.begin(self)
         try:
-            for item in _items(self._iterable):
+            for item in loading.timed(self._iterable):
                 begun = [book.begun for book in books]
                 yield item
                 self.done, self.at = self.done + 1, time.time()
@@ -91,17 +91,6 @@ class Progress(Generic[T]):
                         book.count(self.at)
         finally:
             self.finished = True
-
-
-def _items(iterable: Iterable[T]) -> Iterator[T]:
-    """The same items. In a rank the time for each is waiting for data, unless a graph was run
-    meanwhile: then the iterable does more than load, as torch_xla's own loaders do."""
-    executed = next((book.executed for book in _open_books()), _not_counted)
-    return iter(iterable) if executed() is None else loading.timed(iterable, executed)
-
-
-def _not_counted() -> None:
-    return None
 
 
 def _total(given: float) -> int | None:
@@ -174,7 +163,6 @@ class Book:
     """What one rank reports: rows for the file `path`, and loops for the meter's samples.
 
     losses: tells of rows that did not fit on the disk
-    executed: the number of graphs run so far, None where they are not counted
     loading: runs while the rank waits for data
     idle: runs while a live rank has nothing to run
     turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
@@ -184,7 +172,6 @@ class Book:
 
     path: str | Path
     losses: Losses | None = None
-    executed: Callable[[], int | None] = _not_counted
     loading: Stopwatch = field(default_factory=Stopwatch)
     idle: Stopwatch = field(default_factory=Stopwatch)
     turned: Callable[..., None] = lambda **_: None
@@ -297,10 +284,10 @@ over_programs: OfRank[Book] = OfRank()
 def begin(
     path: str | Path,
     losses: Losses | None = None,
-    executed: Callable[[], int | None] = _not_counted,
+    executed: Callable[[], int | None] = lambda: None,
 ) -> Book:
     """Open the calling rank's book, before the user's function runs."""
-    return _books.begin(Book(path, losses, executed, loading.begin()))
+    return _books.begin(Book(path, losses, loading.begin(executed)))
 
 
 def compute() -> None:
@@ -311,7 +298,8 @@ def compute() -> None:
 
 def end() -> None:
     """Close the calling rank's book, after the user's function."""
-    loading.end()
+    if over_programs.here() is None:
+        loading.end()
     if (book := _books.end()) is not None:
         book.close()
 

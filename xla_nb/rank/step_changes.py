@@ -73,22 +73,20 @@ class StepChanges:
 
     def watch(self, counts: Counts) -> None:
         """Look if there is trouble; called in another thread."""
-        before, steps = self._before, 0
-        if self._xlac is None and before is not None:
-            graphs = counts.hits + counts.misses - before.hits - before.misses
-            calls = [n - before.fallbacks.get(name, 0) for name, n in counts.fallbacks.items()]
-            steps = min(counts.steps - before.steps, max(graphs, *calls, 0))
-        if before is not None and 0 <= steps < _STEPS:
+        before = self._before = self._before or counts
+        if self._xlac is not None:
+            return
+        graphs = counts.hits + counts.misses - before.hits - before.misses
+        calls = {name: n - before.fallbacks.get(name, 0) for name, n in counts.fallbacks.items()}
+        steps = min(counts.steps - before.steps, max(graphs, *calls.values(), 0))
+        if 0 <= steps < _STEPS:
             return
         self._before = counts
-        if before is None or steps < 0 or self._looks >= _LOOKS:
+        if steps < 0 or self._looks >= _LOOKS:
             return
         compiles = counts.compiles - before.compiles >= _SOME * steps and not self.place
-        names = [
-            name
-            for name, calls in counts.fallbacks.items()
-            if calls - before.fallbacks.get(name, 0) >= _EACH * steps and name not in self.fallbacks
-        ]
+        often = {name for name, times in calls.items() if times >= _EACH * steps}
+        names = sorted(often - self.fallbacks.keys())
         if (compiles or names) and not _runs_compiled() and _looking.acquire(blocking=False):
             self._looks += 1
             self._names, self._steps, self._left = names, [], _MOST

@@ -229,24 +229,16 @@ def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
     kind = untrusted.name_of(type(one.value))
     if one.text is not None:
         digest = hashlib.blake2b(one.text, digest_size=16).hexdigest()
-        shown = (
-            one.text[: 2 * _TEXT].decode(errors="ignore")
-            if type(one.value) in _TOLD_BY_REPR
-            else ""
-        )
+        is_told = type(one.value) in _TOLD_BY_REPR
+        shown = one.text[: 2 * _TEXT].decode(errors="ignore") if is_told else ""
         return Leaf(one.path, kind, "known", digest=digest, value=in_one_line(shown, _TEXT))
     if one.why:
         return Leaf(one.path, kind, "opaque", why=one.why)
     about = _about(one.value)
-    try:
-        state, why = _obstacle(one.value, compute)
-        if state != "known":
-            return Leaf(one.path, kind, state, **about, why=why)
-        content = _content(_array(one.value), check)
-    except untrusted.TooLong:
-        raise
-    except Exception as problem:
-        return Leaf(one.path, kind, "opaque", **about, why=_why(problem))
+    state, why, array = _elements(one.value, compute)
+    if array is None:
+        return Leaf(one.path, kind, state, **about, why=why)
+    content = _content(array, check)
     if type(one.value) in (int, float):
         content["value"] = repr(one.value)
     return Leaf(one.path, kind, "known", **about, **content)
@@ -293,18 +285,13 @@ def values(
 
 
 def _values(name: str, one: _Part, room: int, check: Callable[[], None]) -> Values:
-    try:
-        _, why = _obstacle(one.value, False)
-        if not why and _about(one.value).get("nbytes", 0) > room:
-            why = "too large to be sent"
-        if why:
-            return Values(name, one.path, why=why)
-        parts = list(_pieces(_array(one.value), check))
-        return Values(name, one.path, parts[0].dtype.str, b"".join(map(bytes, parts)))
-    except untrusted.TooLong:
-        raise
-    except Exception as problem:
-        return Values(name, one.path, why=_why(problem))
+    if _about(one.value).get("nbytes", 0) > room:
+        return Values(name, one.path, why="too large to be sent")
+    _, why, array = _elements(one.value, False)
+    if array is None:
+        return Values(name, one.path, why=why)
+    parts = list(_pieces(array, check))
+    return Values(name, one.path, parts[0].dtype.str, b"".join(map(bytes, parts)))
 
 
 # ---------------------------------------------------------------- what a variable is made of
@@ -349,7 +336,7 @@ def _has_elements(value: Any) -> bool:
     """A tensor or array; a number, or a list of numbers, which is an array too."""
     if type(value) in (list, tuple):
         return bool(value) and all(map(_is_number, value))
-    return _is_number(value) or any(one is not None for one in _kinds(value))
+    return _is_number(value) or _array(value) is not None
 
 
 def _is_number(value: Any) -> bool:
@@ -360,8 +347,6 @@ def _text(value: Any) -> bytes | None:
     """Equal bytes for equal plain values; None for any other value, and for what has items that are
     better told one by one."""
     kind, torch = type(value), sys.modules.get("torch")
-    if torch is not None and kind is torch.Generator and value.device.type == "cpu":
-        kind, value = bytes, value.get_state().numpy()
     if kind in (bytes, bytearray):
         return bytes(value)
     if kind in _TOLD_BY_REPR:
@@ -423,52 +408,48 @@ class _Plain:
 # ---------------------------------------------------------------- tensors and arrays
 
 
-def _kinds(value: Any) -> tuple[Any, Any, Any]:
-    """The torch tensor that a value is; the JAX array that it is, or that a torchax tensor has its
-    elements in; the NumPy array that it is. None for what it is not."""
-    tensor = value if jax_values.is_torch(value) else None
-    held = vars(value).get("_elem") if jax_values.is_torchax(value) else value
-    array = value if is_numpy(value, "ndarray", "generic") else None
-    return tensor, held if jax_values.is_jax(held) else None, array
+def _array(value: Any) -> Any:
+    """The tensor, JAX array (also of a torchax tensor) or NumPy array that has the elements."""
+    held = vars(value).get("_elem", value) if jax_values.is_torchax(value) else value
+    is_one = jax_values.is_torch(held) or jax_values.is_jax(held)
+    return held if is_one or is_numpy(held, "ndarray", "generic") else None
 
 
 def _about(value: Any) -> dict[str, Any]:
     """The fields of a Leaf that are known without its elements."""
-    tensor, jax_array, array = _kinds(value)
-    if tensor is not None:
+    if jax_values.is_torch(value):
         return {
-            "shape": tuple(map(int, tensor.shape)),
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "device": str(tensor.device),
-            "nbytes": tensor.numel() * tensor.element_size(),
-            "part": "_is_sharded" in vars(tensor),  # as torch_xla's FSDP has it
+            "shape": tuple(map(int, value.shape)),
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "device": str(value.device),
+            "nbytes": value.numel() * value.element_size(),
+            "part": "_is_sharded" in vars(value),  # as torch_xla's FSDP has it
         }
-    if array is None and jax_array is None:
+    if (array := _array(value)) is None:
         return {}
-    array, device = (array, "") if jax_array is None else (jax_array, "jax")
+    device = "jax" if jax_values.is_jax(array) else ""
     about = {"shape": array.shape, "dtype": str(array.dtype), "device": device}
     return {**about, "nbytes": math.prod(array.shape) * array.dtype.itemsize}
 
 
 def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
     """Why the elements of a tensor or array cannot be read; ("known", "") if they can."""
-    tensor, jax_array, array = _kinds(value)
-    why = ""
-    if jax_array is not None:
-        why = "" if jax_values.is_here(jax_array) else "this rank has only a part of it"
-    elif tensor is not None:
+    array, why = _array(value), ""
+    if jax_values.is_jax(array):
+        why = "" if jax_values.is_here(array) else "this rank has only a part of it"
+    elif jax_values.is_torch(array):
         torch: Any = sys.modules["torch"]
-        place = tensor.device.type
-        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            why = f"values of type {untrusted.name_of(type(tensor))} cannot be compared"
-        elif tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        place = array.device.type
+        if type(array).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            why = f"values of type {untrusted.name_of(type(array))} cannot be compared"
+        elif array.layout is not torch.strided or array.is_quantized or array.is_nested:
             why = "only dense tensors can be compared"
         elif place not in ("cpu", "xla"):
             why = f"tensors on device {place} cannot be compared"
         elif place == "xla" and not is_computed:
-            if _native()._check_tensor_need_materialization([tensor])[0]:
+            if _native()._check_tensor_need_materialization([array])[0]:
                 return "pending", "it is not computed yet"
-            if _native()._get_xla_sharding_spec(tensor) not in ("", "{replicated}"):
+            if _native()._get_xla_sharding_spec(array) not in ("", "{replicated}"):
                 why = "it is sharded, and reading it would compute"
     elif array is not None:
         # The bytes of wider numbers, and of records, may differ though they are equal.
@@ -493,16 +474,25 @@ def _compute(tensors: Sequence[Any]) -> None:
         _native()._xla_sync_multi(list(tensors), devices=[], wait=True, sync_xla_data=True)
 
 
-def _array(value: Any) -> Any:
+def _elements(value: Any, is_computed: bool) -> tuple[State, str, Any]:
+    """The elements of a tensor or array, or None and why they are not here."""
+    try:
+        state, why = _obstacle(value, is_computed)
+        return state, why, _read(value) if state == "known" else None
+    except Exception as problem:
+        return "opaque", _why(problem), None
+
+
+def _read(value: Any) -> Any:
     """The elements, as a NumPy array or a CPU tensor. What is on a device is waited for."""
     numpy: Any = importlib.import_module("numpy")
-    tensor, jax_array, array = _kinds(value)
-    if jax_array is not None:
-        found = numpy.asarray(jax_array)
+    array = _array(value)
+    if jax_values.is_jax(array):
+        found = numpy.asarray(array)
         return found.astype("float32") if found.dtype.kind == "V" else found  # bfloat16, say
-    if tensor is not None:
-        is_lazy = tensor.device.type == "xla"
-        return (_native()._xla_get_cpu_tensors([tensor])[0] if is_lazy else tensor).detach()
+    if jax_values.is_torch(array):
+        is_lazy = array.device.type == "xla"
+        return (_native()._xla_get_cpu_tensors([array])[0] if is_lazy else array).detach()
     # Without the methods of an array's own class.
     return numpy.asarray(value) if array is not None else numpy.array(value, dtype="float64")
 
@@ -527,22 +517,12 @@ def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
 
 def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:
     """The elements row by row, as NumPy arrays of one dimension, in small pieces: large tensors
-    need no memory of their own, and the time is kept."""
-    for piece in _split(array):
+    need little memory of their own, and the time is kept."""
+    flat = array.reshape(-1)
+    for start in range(0, max(1, math.prod(array.shape)), _PIECE):
         check()
-        flat = piece.reshape(-1)
-        yield _canonical(_as_numpy(flat) if jax_values.is_torch(flat) else flat)
-
-
-def _split(array: Any) -> Iterator[Any]:
-    """Parts of at most _PIECE elements; views, whatever the strides are."""
-    count = math.prod(array.shape)
-    if count <= _PIECE:
-        yield array
-        return
-    step = max(1, _PIECE // (count // array.shape[0]))
-    for start in range(0, array.shape[0], step):
-        yield from _split(array[start : start + step]) if step > 1 else _split(array[start])
+        piece = flat[start : start + _PIECE]
+        yield _canonical(_as_numpy(piece) if jax_values.is_torch(piece) else piece)
 
 
 def _as_numpy(flat: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections import Counter
+from typing import Any, NamedTuple, Protocol
 
 
 class PendingCollective(Protocol):
@@ -21,16 +21,15 @@ class PendingCollective(Protocol):
 _ITEM = "aten::_local_scalar_dense"
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """torch_xla's counters at one moment, or another runtime's equivalents."""
 
-    hits: int  # graphs found in the compilation cache
-    misses: int  # graphs not found there, which are compiled next
-    compiles: int
-    compile_seconds: float
-    steps: int
-    fallbacks: dict[str, int]  # operators that ran on the CPU
+    hits: int = 0  # graphs found in the compilation cache
+    misses: int = 0  # graphs not found there, which are compiled next
+    compiles: int = 0
+    compile_seconds: float = 0.0
+    steps: int = 0
+    fallbacks: Counter[str] = Counter()  # noqa: RUF012 # operators that ran on the CPU
 
 
 def counts(xlac: Any) -> Counts:
@@ -43,7 +42,7 @@ def counts(xlac: Any) -> Counts:
         compiles=compiled[0],
         compile_seconds=compiled[1] / 1e9,
         steps=xlac._xla_counter_value("MarkStep") or 0,
-        fallbacks={name: xlac._xla_counter_value(name) or 0 for name in names if name != _ITEM},
+        fallbacks=Counter({n: xlac._xla_counter_value(n) or 0 for n in names if n != _ITEM}),
     )
 
 

@@ -176,7 +176,7 @@ class Processes(Prepared):
     def counts(self) -> Counts:
         """JAX counts compilations only; one in progress is a miss that is not compiled yet."""
         count = len(self.compiled)
-        return Counts(0, count + _compiling(), count, sum(self.compiled), 0, {})
+        return Counts(0, count + _compiling(), count, sum(self.compiled))
 
     def memory(self) -> tuple[int, int] | None:
         """None on the CPU."""
