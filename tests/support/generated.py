@@ -46,6 +46,8 @@ def shown(value, seen, depth=0):
 def called(fn, *args):
     try:
         return fn(*args)
+    except RecursionError:  # whose words depend on how deep the call itself is
+        return "RecursionError"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 """
