@@ -24,6 +24,7 @@ from xla_nb.simulation.packs import Pack, packed, unpacked, view
 from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
+_PIECE = 1 << 20  # bytes of a tensor that ranks of several hosts exchange at a time
 _LENGTH = 8  # bytes for the length of a rendezvous's payload
 
 _SHORT = {
@@ -299,11 +300,13 @@ class _Meeting:
         """Wait until every rank of the group that is on this host is here."""
         self._meet_again(self._here)
 
-    def _meet_again(self, ranks: Sequence[int]) -> None:
+    def _meet_again(
+        self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None
+    ) -> dict[int, Buffer]:
         """Meet some of the ranks within the collective. Not for what it began with: one that was
         interrupted may begin it anew."""
         self._part += 1
-        self._agreement.meet(f"{self._what}, part {self._part}", ranks)
+        return self._agreement.meet(f"{self._what}, part {self._part}", ranks, dealt=dealt)
 
     def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
@@ -352,9 +355,15 @@ class _Meeting:
         return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        self._meet_again(sorted({self._carrier.rank, *out, *into}))
+        """Send tensors to ranks, and fill others, as long, with what they send: in pieces."""
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
-        self._agreement.swap(self._what, sent, received)
+        members = sorted({self._carrier.rank, *out, *into})
+        size = max(map(len, (*sent.values(), *received.values())), default=0)
+        for start in range(0, size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            met = self._meet_again(members, {rank: data[piece] for rank, data in sent.items()})
+            for rank, data in received.items():
+                data[piece] = met[rank]
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""

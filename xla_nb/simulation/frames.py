@@ -13,8 +13,7 @@ from xla_nb.simulation.mesh import Stream
 from xla_nb.simulation.places import name_line, show_line
 from xla_nb.wording import listed, ranks
 
-_HEAD = Struct("<IIIIB")  # program; lengths of what, where and payload; kind
-_MEETING, _FAREWELL, _DATA = range(3)  # kinds
+_HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether a farewell
 _LONGEST = 4000  # characters of an operation that are sent and shown
 
 
@@ -36,8 +35,7 @@ class Frame:
     def pack(self) -> bytes:
         what, where = self.what.encode(), self.where.encode()
         sizes = (len(what), len(where), len(self.payload))
-        kind = _FAREWELL if self.farewell else _MEETING
-        head = _HEAD.pack(self.program, *sizes, kind)
+        head = _HEAD.pack(self.program, *sizes, self.farewell)
         return b"".join((head, what, where, self.payload))
 
     @staticmethod
@@ -52,7 +50,7 @@ class Frame:
         body = middle + head.where
         text = message[_HEAD.size : middle].decode(), message[middle:body].decode()
         payload = bytearray(message[body : head.length])
-        return Frame(head.program, *text, payload, head.kind == _FAREWELL)
+        return Frame(head.program, *text, payload, head.farewell)
 
 
 class _Head(NamedTuple):
@@ -60,15 +58,12 @@ class _Head(NamedTuple):
     what: int
     where: int
     payload: int
-    kind: int
+    farewell: bool
 
     @property
     def length(self) -> int:
         """Bytes of the whole message."""
         return _HEAD.size + self.what + self.where + self.payload
-
-    def is_data_of(self, program: int) -> bool:
-        return self.kind == _DATA and self.program == program
 
     @staticmethod
     def of(data: bytes) -> _Head | None:
@@ -86,7 +81,7 @@ def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame,
         while True:
             inbox = stream.inbox
             head = _Head.of(inbox)
-            if head and (head.program > program or head.is_data_of(program)):
+            if head and head.program > program:
                 return None
             if head is None or head.length > len(inbox):
                 if come or not stream.fill():
@@ -95,23 +90,6 @@ def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame,
                 stream.drop(head.length)
             else:
                 return Frame._unpack(head, inbox), head.length
-
-
-def data(program: int, view: memoryview) -> tuple[bytes, memoryview]:
-    """A chunk of data as a message, in parts."""
-    return _HEAD.pack(program, 0, 0, len(view), _DATA), view
-
-
-def enter_data(stream: Stream, program: int) -> tuple[bytes, int] | None:
-    """Enter a stream's next chunk of data: what has been read of it, and how many bytes it has
-    more, for `Stream.pull`. None if nothing or something else comes next."""
-    with stream.guard:
-        next_frame(stream, program)  # drops what is left of earlier programs
-        head = _Head.of(stream.inbox)
-        if head is None or not head.is_data_of(program):
-            return None
-        begun = stream.enter(_HEAD.size, head.payload)
-        return begun, head.payload - len(begun)
 
 
 def shorten(what: str) -> str:
