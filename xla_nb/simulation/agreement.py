@@ -398,7 +398,7 @@ class Agreement:
 
 def _frames_at(board: Board, step: int, of: Iterable[int]) -> dict[int, Frame]:
     found = {rank: Frame.unpack(m) for rank, m in board.messages(step, of).items()}
-    return {rank: each for rank, each in found.items() if each}
+    return {rank: each[0] for rank, each in found.items() if each}
 
 
 def _again(name: str, message: str) -> RuntimeError:

@@ -1,7 +1,7 @@
 """The operations between ranks, on CPU tensors: reduce, gather, scatter, exchange, permute.
 
 Small values travel with the meeting: a few kilobytes, or more at the board of a host. Of larger
-ones each rank reduces its share, in memory that ranks of a host share, else swapped over the mesh.
+ones each rank reduces its share, in memory that a host's ranks share, else by pieces at meetings.
 Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only: XLA and torch_xla's
 names are in `torch_names`.
 """
@@ -100,7 +100,7 @@ def _factor(scale: float, dtype: torch.dtype) -> Tensor:
 class Carrier:
     """Performs the collectives of one rank, in the process of which it is `of` its programs."""
 
-    def __init__(self, memory: SharedMemory | None = None) -> None:
+    def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
 
     def of(self, programs: Programs) -> None:
@@ -288,8 +288,6 @@ class _Meeting:
     def _find_way(self) -> None:
         """How large values go: through memory where all ranks of the group are on this host."""
         memory, rank = self._carrier.memory, self._carrier.rank
-        if memory is None:
-            return
         self._here = [other for other in self._group if other in memory.members]
         if len(self._here) == len(self._group):
             self._walk = Walk(memory, self._group, rank, self._barrier)
@@ -346,7 +344,6 @@ class _Meeting:
 
     def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
         memory, rank = self._carrier.memory, self._carrier.rank
-        assert memory is not None
         peers, on_host = levels.Peers(self._peers, rank, self._swap), Reduction(reduction.kind)
 
         def fold(rows: Tensor) -> Tensor:

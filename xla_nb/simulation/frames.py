@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
 from zlib import crc32
 
 from xla_nb.simulation.mesh import Stream
@@ -39,35 +39,17 @@ class Frame:
         return b"".join((head, what, where, self.payload))
 
     @staticmethod
-    def unpack(message: bytes) -> Frame | None:
-        """The frame of a message, which may be shared memory's; None if it is none."""
-        head = _Head.of(message)
-        return Frame._unpack(head, message) if head and head.length <= len(message) else None
-
-    @staticmethod
-    def _unpack(head: _Head, message: bytes) -> Frame:
-        middle = _HEAD.size + head.what
-        body = middle + head.where
-        text = message[_HEAD.size : middle].decode(), message[middle:body].decode()
-        payload = bytearray(message[body : head.length])
-        return Frame(head.program, *text, payload, head.farewell)
-
-
-class _Head(NamedTuple):
-    program: int
-    what: int
-    where: int
-    payload: int
-    farewell: bool
-
-    @property
-    def length(self) -> int:
-        """Bytes of the whole message."""
-        return _HEAD.size + self.what + self.where + self.payload
-
-    @staticmethod
-    def of(data: bytes) -> _Head | None:
-        return None if len(data) < _HEAD.size else _Head(*_HEAD.unpack_from(data))
+    def unpack(message: bytes) -> tuple[Frame, int] | None:
+        """The frame that a message, or what has come of a stream, begins with, and its length; None
+        if it is not all there."""
+        if len(message) < _HEAD.size:
+            return None
+        program, *lengths, farewell = _HEAD.unpack_from(message)
+        start, middle, body, end = itertools.accumulate(lengths, initial=_HEAD.size)
+        if end > len(message):
+            return None
+        text = message[start:middle].decode(), message[middle:body].decode()
+        return Frame(program, *text, bytearray(message[body:end]), farewell), end
 
 
 def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame, int] | None:
@@ -79,17 +61,14 @@ def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame,
     """
     with stream.guard:
         while True:
-            inbox = stream.inbox
-            head = _Head.of(inbox)
-            if head and head.program > program:
-                return None
-            if head is None or head.length > len(inbox):
+            found = Frame.unpack(stream.inbox)
+            if found is None:
                 if come or not stream.fill():
                     return None
-            elif head.program < program:
-                stream.drop(head.length)
+            elif found[0].program < program:
+                stream.drop(found[1])
             else:
-                return Frame._unpack(head, inbox), head.length
+                return found if found[0].program == program else None
 
 
 def shorten(what: str) -> str:
