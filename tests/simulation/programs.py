@@ -28,11 +28,10 @@ from torch import Tensor
 
 from xla_nb.simulation import host
 from xla_nb.simulation.agreement import Agreement, CollectiveMismatch
-from xla_nb.simulation.collectives import Reduction
+from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
-from xla_nb.simulation.swaps import Swap
 
-SIZES = (3, 40_000, 150_000)  # numbers: of a frame, of a board, of memory or swaps
+SIZES = (3, 40_000, 150_000)  # numbers: of a frame, of a board, of memory or streams
 FAILURES = (
     "nothing",
     "raises before",
@@ -156,7 +155,7 @@ def nothing() -> Iterator[None]:
 @contextmanager
 def inside(plan: Plan) -> Iterator[None]:
     """The victim fails in the middle of a collective: as it reduces, between two chunks of its
-    memory or of a swap, or as it waits."""
+    memory or of a stream, or as it waits."""
     if plan.failure.startswith("is interrupted"):
         with interrupted(plan.delay, 2 if plan.failure.endswith("twice") else 1):
             yield
@@ -164,9 +163,12 @@ def inside(plan: Plan) -> Iterator[None]:
     if plan.failure != "raises inside":
         yield
         return
-    owner, name = [(Reduction, "fold"), (Walk, "_collect"), (Swap, "_push"), (Agreement, "_poll")][
-        plan.number // 2 % 4
-    ]
+    owner, name = [
+        (Reduction, "fold"),
+        (Walk, "_collect"),
+        (_Meeting, "_meet_again"),
+        (Agreement, "_poll"),
+    ][plan.number // 2 % 4]
     own = getattr(owner, name)
     counted = iter(range(1000))
 

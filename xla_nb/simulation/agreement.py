@@ -31,7 +31,6 @@ from xla_nb.simulation.frames import (
 )
 from xla_nb.simulation.mesh import Mesh, StreamClosed
 from xla_nb.simulation.places import calling_line
-from xla_nb.simulation.swaps import Swap
 from xla_nb.simulation.waits import Waits
 from xla_nb.wording import ranks
 
@@ -114,10 +113,16 @@ class Agreement:
                 self._look(rank, come=False)
 
     def meet(
-        self, what: str, members: Sequence[int], payload: Sequence[Buffer] = ()
+        self,
+        what: str,
+        members: Sequence[int],
+        payload: Sequence[Buffer] = (),
+        dealt: Mapping[int, Buffer] | None = None,
     ) -> dict[int, Buffer]:
         """Meet `members` for the operation `what`, which says how long payloads are or that they
         say so; returns each rank's payload, valid until the next meeting.
+
+        dealt: another payload for each of some ranks, of any length.
 
         Raises CollectiveMismatch, CollectiveTimeout or RankLost.
         """
@@ -134,10 +139,10 @@ class Agreement:
         self._check_members(mine, others)
         self._check_gone(mine, {}, others)
         try:
-            if self._board is not None and self._are_all(members):
+            if self._board is not None and self._are_all(members) and dealt is None:
                 self._meet_at_board(self._board, mine, payload)
                 return {**self._board.payloads(self._visits[-1].step)}
-            return self._meet_over_streams(mine, others, payload)
+            return self._meet_over_streams(mine, others, payload, dealt or {})
         finally:
             self._waits.stop()
 
@@ -169,10 +174,16 @@ class Agreement:
         return rank in self._gone and bool(self._gone[rank].payload)
 
     def _meet_over_streams(
-        self, mine: Frame, others: Sequence[int], payload: Sequence[Buffer]
+        self,
+        mine: Frame,
+        others: Sequence[int],
+        payload: Sequence[Buffer],
+        dealt: Mapping[int, Buffer],
     ) -> dict[int, Buffer]:
+        for rank, own in dealt.items():
+            self._send(replace(mine, payload=bytearray(own)), [rank])
         mine = replace(mine, payload=bytearray().join(payload))
-        self._send(mine, others)
+        self._send(mine, [rank for rank in others if rank not in dealt])
         frames = self._collect(mine, set(others)) | {self.mesh.rank: mine}
         if any(frame.what != mine.what for frame in frames.values()):
             raise CollectiveMismatch(disagreement(frames, ()))
@@ -365,38 +376,6 @@ class Agreement:
         closed = {rank, *self.mesh.closed()} - (self._gone.keys() - {rank})
         return " or ".join(f"rank {each}'s" for each in sorted(closed)) + " process ended"
 
-    def swap(
-        self, what: str, out: Mapping[int, memoryview], into: Mapping[int, memoryview]
-    ) -> None:
-        """Move bytes between ranks that have met for it, of sizes that both know: the rank shows as
-        waiting, and errors of streams become ours. After any of them `break_off`."""
-        self._waits.start(shorten(what), tuple)
-        try:
-            self._swap(what, Swap(self.mesh, self.number, out, into))
-        except StreamClosed as error:
-            lost = f"{self._ended(error.rank)} during {shorten(what)}"
-            raise RankLost(lost) from error
-        finally:
-            self._waits.stop()
-
-    def _swap(self, what: str, swap: Swap) -> None:
-        mine = Frame(self.number, shorten(what), calling_line())
-        moved, limit = time.monotonic(), self.timeout()
-        while swap.wanted:
-            if swap.move():
-                moved = time.monotonic()
-                continue
-            # Of a rank that has all by now nothing is wanted: it may have gone on, and returned.
-            if not (wanted := swap.wanted):
-                return
-            for rank in wanted:
-                self._look(rank)
-            self._check_gone(mine, {}, wanted)
-            self.check(what)
-            if time.monotonic() - moved > limit:
-                raise CollectiveTimeout(f"{ranks(wanted)} stopped during {shorten(what)}")
-            swap.hear(self.mesh.poll(wanted, _GLANCE))
-
     def break_off(self, what: str, error: BaseException) -> None:
         """Tell the others, who may wait for this rank in the middle of a collective, that an error
         has ended it here."""
@@ -419,7 +398,7 @@ class Agreement:
 
 def _frames_at(board: Board, step: int, of: Iterable[int]) -> dict[int, Frame]:
     found = {rank: Frame.unpack(m) for rank, m in board.messages(step, of).items()}
-    return {rank: each for rank, each in found.items() if each}
+    return {rank: each[0] for rank, each in found.items() if each}
 
 
 def _again(name: str, message: str) -> RuntimeError:

@@ -1,7 +1,7 @@
 """The operations between ranks, on CPU tensors: reduce, gather, scatter, exchange, permute.
 
 Small values travel with the meeting: a few kilobytes, or more at the board of a host. Of larger
-ones each rank reduces its share, in memory that ranks of a host share, else swapped over the mesh.
+ones each rank reduces its share, in memory that a host's ranks share, else by pieces at meetings.
 Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only: XLA and torch_xla's
 names are in `torch_names`.
 """
@@ -24,6 +24,7 @@ from xla_nb.simulation.packs import Pack, packed, unpacked, view
 from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
+_PIECE = 1 << 20  # bytes of a tensor that ranks of several hosts exchange at a time
 _LENGTH = 8  # bytes for the length of a rendezvous's payload
 
 _SHORT = {
@@ -99,7 +100,7 @@ def _factor(scale: float, dtype: torch.dtype) -> Tensor:
 class Carrier:
     """Performs the collectives of one rank, in the process of which it is `of` its programs."""
 
-    def __init__(self, memory: SharedMemory | None = None) -> None:
+    def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
 
     def of(self, programs: Programs) -> None:
@@ -287,8 +288,6 @@ class _Meeting:
     def _find_way(self) -> None:
         """How large values go: through memory where all ranks of the group are on this host."""
         memory, rank = self._carrier.memory, self._carrier.rank
-        if memory is None:
-            return
         self._here = [other for other in self._group if other in memory.members]
         if len(self._here) == len(self._group):
             self._walk = Walk(memory, self._group, rank, self._barrier)
@@ -299,11 +298,13 @@ class _Meeting:
         """Wait until every rank of the group that is on this host is here."""
         self._meet_again(self._here)
 
-    def _meet_again(self, ranks: Sequence[int]) -> None:
+    def _meet_again(
+        self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None
+    ) -> dict[int, Buffer]:
         """Meet some of the ranks within the collective. Not for what it began with: one that was
         interrupted may begin it anew."""
         self._part += 1
-        self._agreement.meet(f"{self._what}, part {self._part}", ranks)
+        return self._agreement.meet(f"{self._what}, part {self._part}", ranks, dealt=dealt)
 
     def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
@@ -343,7 +344,6 @@ class _Meeting:
 
     def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
         memory, rank = self._carrier.memory, self._carrier.rank
-        assert memory is not None
         peers, on_host = levels.Peers(self._peers, rank, self._swap), Reduction(reduction.kind)
 
         def fold(rows: Tensor) -> Tensor:
@@ -352,9 +352,15 @@ class _Meeting:
         return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        self._meet_again(sorted({self._carrier.rank, *out, *into}))
+        """Send tensors to ranks, and fill others, as long, with what they send: in pieces."""
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
-        self._agreement.swap(self._what, sent, received)
+        members = sorted({self._carrier.rank, *out, *into})
+        size = max(map(len, (*sent.values(), *received.values())), default=0)
+        for start in range(0, size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            met = self._meet_again(members, {rank: data[piece] for rank, data in sent.items()})
+            for rank, data in received.items():
+                data[piece] = met[rank]
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return that of `source`; either may be None."""

@@ -39,55 +39,54 @@ def watch_placeholders() -> None:
     XLAC._xla_create_placeholder_tensor = create
 
 
-class Device:
-    """The XLA device of this process."""
+def fetch(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The values on the host, read-only because they may be the device's own memory.
 
-    def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The values on the host, read-only because they may be the device's own memory.
+    All pending operations are executed with them, once.
+    """
+    tensors = list(tensors)
+    for tensor in tensors:
+        if tensor.device.type != "xla":
+            raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
+    if len(_placeholders):
+        _refuse_placeholders(tensors)
+    pending = XLAC._check_tensor_need_materialization
+    with _execution():
+        if any(pending(tensors)):
+            XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
+        if any(pending(tensors)) or any(each.dtype in _WITHOUT_DLPACK for each in tensors):
+            return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
+    # Uploads what torch left on the host (torch.complex), which to_dlpack ends the process for.
+    XLAC._get_tensors_xla_device_data_node(tensors)
+    XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
+    return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
 
-        All pending operations are executed with them, once.
-        """
-        tensors = list(tensors)
-        for tensor in tensors:
-            if tensor.device.type != "xla":
-                raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
-        if len(_placeholders):
-            _refuse_placeholders(tensors)
-        pending = XLAC._check_tensor_need_materialization
-        with _execution():
-            if any(pending(tensors)):
-                XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
-            if any(pending(tensors)) or any(each.dtype in _WITHOUT_DLPACK for each in tensors):
-                return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
-        # Uploads what torch left on the host (torch.complex), which to_dlpack ends the process for.
-        XLAC._get_tensors_xla_device_data_node(tensors)
-        XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
-        return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
 
-    def upload(self, results: Sequence[Tensor], like: Tensor) -> list[Tensor]:
-        """New tensors on the device of `like`."""
-        devices = [str(like.device)] * len(results)
-        tensors: list[Tensor] = XLAC._xla_tensors_from_aten(list(results), devices, None)
-        return tensors
+def upload(results: Sequence[Tensor], like: Tensor) -> list[Tensor]:
+    """New tensors on the device of `like`."""
+    devices = [str(like.device)] * len(results)
+    tensors: list[Tensor] = XLAC._xla_tensors_from_aten(list(results), devices, None)
+    return tensors
 
-    def write(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Write in place as torch_xla does: a tensor is given another value, and its shape.
 
-        Autograd's version counters stay. The base of a view does not show what is written to the
-        view. A view made before shows what is written to its base, as gradients must that
-        DistributedDataParallel has as views of its buckets.
-        """
-        if not tensors:
-            return
-        for tensor, value in zip(tensors, self.upload(results, tensors[0]), strict=True):
-            if tensor.shape == value.shape and _is_whole(tensor):
-                with torch.no_grad():
-                    tensor.data.copy_(value)
-            elif tensor.shape == value.shape:
-                _own(tensor).data.copy_(_own(value))
-            else:  # torch_xla's own way, from a gather of this process alone
-                token = _token(str(tensor.device))
-                _gather_into(tensor, value, token, 0, 1, [], False)
+def write(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Write in place as torch_xla does: a tensor is given another value, and its shape.
+
+    Autograd's version counters stay. The base of a view does not show what is written to the
+    view. A view made before shows what is written to its base, as gradients must that
+    DistributedDataParallel has as views of its buckets.
+    """
+    if not tensors:
+        return
+    for tensor, value in zip(tensors, upload(results, tensors[0]), strict=True):
+        if tensor.shape == value.shape and _is_whole(tensor):
+            with torch.no_grad():
+                tensor.data.copy_(value)
+        elif tensor.shape == value.shape:
+            _own(tensor).data.copy_(_own(value))
+        else:  # torch_xla's own way, from a gather of this process alone
+            token = _token(str(tensor.device))
+            _gather_into(tensor, value, token, 0, 1, [], False)
 
 
 def _refuse_placeholders(tensors: list[Tensor]) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
 from zlib import crc32
 
 from xla_nb.simulation.mesh import Stream
 from xla_nb.simulation.places import name_line, show_line
 from xla_nb.wording import listed, ranks
 
-_HEAD = Struct("<IIIIB")  # program; lengths of what, where and payload; kind
-_MEETING, _FAREWELL, _DATA = range(3)  # kinds
+_HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether a farewell
 _LONGEST = 4000  # characters of an operation that are sent and shown
 
 
@@ -36,43 +35,21 @@ class Frame:
     def pack(self) -> bytes:
         what, where = self.what.encode(), self.where.encode()
         sizes = (len(what), len(where), len(self.payload))
-        kind = _FAREWELL if self.farewell else _MEETING
-        head = _HEAD.pack(self.program, *sizes, kind)
+        head = _HEAD.pack(self.program, *sizes, self.farewell)
         return b"".join((head, what, where, self.payload))
 
     @staticmethod
-    def unpack(message: bytes) -> Frame | None:
-        """The frame of a message, which may be shared memory's; None if it is none."""
-        head = _Head.of(message)
-        return Frame._unpack(head, message) if head and head.length <= len(message) else None
-
-    @staticmethod
-    def _unpack(head: _Head, message: bytes) -> Frame:
-        middle = _HEAD.size + head.what
-        body = middle + head.where
-        text = message[_HEAD.size : middle].decode(), message[middle:body].decode()
-        payload = bytearray(message[body : head.length])
-        return Frame(head.program, *text, payload, head.kind == _FAREWELL)
-
-
-class _Head(NamedTuple):
-    program: int
-    what: int
-    where: int
-    payload: int
-    kind: int
-
-    @property
-    def length(self) -> int:
-        """Bytes of the whole message."""
-        return _HEAD.size + self.what + self.where + self.payload
-
-    def is_data_of(self, program: int) -> bool:
-        return self.kind == _DATA and self.program == program
-
-    @staticmethod
-    def of(data: bytes) -> _Head | None:
-        return None if len(data) < _HEAD.size else _Head(*_HEAD.unpack_from(data))
+    def unpack(message: bytes) -> tuple[Frame, int] | None:
+        """The frame that a message, or what has come of a stream, begins with, and its length; None
+        if it is not all there."""
+        if len(message) < _HEAD.size:
+            return None
+        program, *lengths, farewell = _HEAD.unpack_from(message)
+        start, middle, body, end = itertools.accumulate(lengths, initial=_HEAD.size)
+        if end > len(message):
+            return None
+        text = message[start:middle].decode(), message[middle:body].decode()
+        return Frame(program, *text, bytearray(message[body:end]), farewell), end
 
 
 def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame, int] | None:
@@ -84,34 +61,14 @@ def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame,
     """
     with stream.guard:
         while True:
-            inbox = stream.inbox
-            head = _Head.of(inbox)
-            if head and (head.program > program or head.is_data_of(program)):
-                return None
-            if head is None or head.length > len(inbox):
+            found = Frame.unpack(stream.inbox)
+            if found is None:
                 if come or not stream.fill():
                     return None
-            elif head.program < program:
-                stream.drop(head.length)
+            elif found[0].program < program:
+                stream.drop(found[1])
             else:
-                return Frame._unpack(head, inbox), head.length
-
-
-def data(program: int, view: memoryview) -> tuple[bytes, memoryview]:
-    """A chunk of data as a message, in parts."""
-    return _HEAD.pack(program, 0, 0, len(view), _DATA), view
-
-
-def enter_data(stream: Stream, program: int) -> tuple[bytes, int] | None:
-    """Enter a stream's next chunk of data: what has been read of it, and how many bytes it has
-    more, for `Stream.pull`. None if nothing or something else comes next."""
-    with stream.guard:
-        next_frame(stream, program)  # drops what is left of earlier programs
-        head = _Head.of(stream.inbox)
-        if head is None or not head.is_data_of(program):
-            return None
-        begun = stream.enter(_HEAD.size, head.payload)
-        return begun, head.payload - len(begun)
+                return found if found[0].program == program else None
 
 
 def shorten(what: str) -> str:

@@ -17,19 +17,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from xla_nb.messages import channel
 from xla_nb.wording import ranks
 
-_CHUNK = 1 << 16  # bytes read at once
+_CHUNK = 1 << 18  # bytes read at once
 _GATE = 60.0  # seconds for all ranks of a host to begin
 _PAUSE = 0.005  # seconds until others have taken descriptors out of their mailboxes
 _GREETING = 5.0  # seconds for a connecting rank to send its number
-_NO_WAIT = (socket.MSG_DONTWAIT,)
 _PARTS = 64  # parts of what is sent with one system call
-
-T = TypeVar("T")
 
 
 class StreamClosed(ConnectionError):
@@ -56,20 +53,6 @@ class _Sending:
         return ()
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """What has been read too early; or else how long a chunk of data is that comes next, and how
-    much of it has been read, call by call."""
-
-    parts: list[bytes]
-    chunk: int = 0
-    taken: list[int] = field(default_factory=list)
-
-    @property
-    def left(self) -> int:
-        return self.chunk - sum(self.taken)
-
-
 class Stream:
     """A stream of bytes to one rank, for several threads.
 
@@ -82,7 +65,7 @@ class Stream:
         self.sock = sock
         self.guard = threading.RLock()  # held for several calls that belong together
         self._sending = _Sending()
-        self._reading = _Reading([b""])
+        self._read = [b""]  # and not dropped yet
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Send these, after what is left of earlier ones: as much as the socket accepts now.
@@ -117,53 +100,27 @@ class Stream:
     def inbox(self) -> bytes:
         """What has been read and is not dropped yet."""
         with self.guard:
-            if len(self._reading.parts) > 1:
-                self._reading = _Reading([b"".join(self._reading.parts)])
-            return self._reading.parts[0]
+            if len(self._read) > 1:
+                self._read = [b"".join(self._read)]
+            return self._read[0]
 
     def drop(self, count: int) -> None:
         """Drop so many bytes of the inbox."""
         with self.guard:
-            self._reading = _Reading([self.inbox[count:]])
-
-    def enter(self, start: int, length: int) -> bytes:
-        """Drop `start` bytes of the inbox, and the chunk of data after them, of which this returns
-        what has been read. The rest is for `pull`; `fill` skips it."""
-        with self.guard:
-            inbox, end = self.inbox, start + length
-            begun = inbox[start:end]
-            self._reading = _Reading([inbox[end:]], length - len(begun))
-            return begun
-
-    def pull(self, view: memoryview) -> int:
-        """Read of the chunk what is available now; returns the number of bytes."""
-        with self.guard:
-            reading = self._reading
-            if not (room := min(reading.left, len(view))):
-                return 0
-            before = reading.left
-            self._read(reading.taken, map(self.sock.recv_into, (view,), (room,), _NO_WAIT))
-            return before - reading.left
+            self._read = [self.inbox[count:]]
 
     def fill(self) -> bool:
         """Read what is available now into the inbox; False if that is nothing."""
         with self.guard:
-            reading = self._reading
-            if left := reading.left:
-                skipped = map(self.sock.recv, (min(left, _CHUNK),), _NO_WAIT)
-                return self._read(reading.taken, map(len, skipped))
-            return self._read(reading.parts, map(self.sock.recv, (_CHUNK,), _NO_WAIT))
-
-    def _read(self, into: list[T], call: Iterable[T]) -> bool:
-        try:
-            into.extend(call)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise StreamClosed(self.rank) from error
-        if not into[-1]:
-            raise StreamClosed(self.rank)
-        return True
+            try:
+                self._read.extend(map(self.sock.recv, (_CHUNK,), (socket.MSG_DONTWAIT,)))
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise StreamClosed(self.rank) from error
+            if not self._read[-1]:
+                raise StreamClosed(self.rank)
+            return True
 
     def is_closed(self) -> bool:
         """Whether there is nothing more to read, and the other end is closed."""

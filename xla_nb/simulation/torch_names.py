@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.library import Library
 
 from xla_nb.simulation.collectives import Carrier, Reduction
-from xla_nb.simulation.device import Device, watch_placeholders
+from xla_nb.simulation.device import fetch, upload, watch_placeholders, write
 from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.refusals import NotCarried
 
@@ -43,6 +43,11 @@ COUNTERS = {
 }
 #: An all_gather that is called as an all_reduce, which is what torch and its users see of it.
 _GATHER = "gather along "
+#: As torch_xla says on a TPU.
+_INEFFICIENT = (
+    "Individual send/recv ops are inefficient on an XLA device. Consider using "
+    "xla_model.collective_permute() and specifying all source-target pairs."
+)
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
 
 
@@ -70,7 +75,6 @@ class XlacNames:
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
-        self._device = Device()
 
     def install(self) -> None:
         for name, function in vars(type(self)).items():
@@ -80,12 +84,12 @@ class XlacNames:
 
     def _result(self, host: Tensor, value: Tensor) -> Tensor:
         """On the device; a leaf for autograd that requires a gradient where `value` does."""
-        return self._device.upload([host], value)[0].requires_grad_(value.requires_grad)
+        return upload([host], value)[0].requires_grad_(value.requires_grad)
 
     def _xla_all_reduce(
         self, kind: str, value: Tensor, scale: float, groups: Groups, *_: object
     ) -> Tensor:
-        host = self._device.fetch([value])
+        host = fetch([value])
         (result,) = self._carrier.all_reduce(Reduction(kind, scale), host, groups)
         return self._result(result, value)
 
@@ -98,13 +102,13 @@ class XlacNames:
             reason = "torch_xla ends in an error of XLA for those of dist.all_reduce and broadcast"
             fix = 'Use value = xm.all_reduce("sum", value)'
             raise NotCarried("reducing a real view of complex numbers in place", reason, fix)
-        host = self._device.fetch(values)
-        self._device.write(values, self._carrier.all_reduce(Reduction(kind, scale), host, groups))
+        host = fetch(values)
+        write(values, self._carrier.all_reduce(Reduction(kind, scale), host, groups))
 
     def _gather(
         self, values: Sequence[Tensor], dim: int, count: int, groups: Groups, *_: object
     ) -> list[Tensor]:
-        results = self._carrier.all_gather(self._device.fetch(values), dim, groups)
+        results = self._carrier.all_gather(fetch(values), dim, groups)
         for value, result in zip(values, results, strict=True):
             if result.shape[dim] != value.shape[dim] * count:
                 raise ValueError(f"all_gather: shard_count {count} is not the size of the group.")
@@ -113,21 +117,21 @@ class XlacNames:
     # `how`: dim, count, groups, and whether the layout is pinned.
 
     def _xla_all_gather(self, value: Tensor, *how: Any) -> Tensor:
-        return self._device.upload(self._gather([value], *how), value)[0]
+        return upload(self._gather([value], *how), value)[0]
 
     def _xla_all_gather_out(self, out: Tensor, value: Tensor, token: T, *how: Any) -> T:
-        self._device.write([out], self._gather([value], *how))
+        write([out], self._gather([value], *how))
         return token
 
     def _xla_all_gather_coalesced(
         self, values: Sequence[Tensor], token: object, *how: Any
     ) -> list[object]:
-        return [*self._device.upload(self._gather(values, *how), values[0]), token]
+        return [*upload(self._gather(values, *how), values[0]), token]
 
     def _xla_all_gather_coalesced_out(
         self, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *how: Any
     ) -> T:
-        self._device.write(outs, self._gather(values, *how))
+        write(outs, self._gather(values, *how))
         return token
 
     def _scatter(
@@ -140,7 +144,7 @@ class XlacNames:
         groups: Groups,
         *_: object,
     ) -> list[Tensor]:
-        host = self._device.fetch(values)
+        host = fetch(values)
         return self._carrier.reduce_scatter(Reduction(kind, scale), host, dim, count, groups)
 
     # `how`: scale, and the same.
@@ -154,18 +158,18 @@ class XlacNames:
     def _xla_reduce_scatter_out(
         self, kind: str, out: Tensor, value: Tensor, token: T, *how: Any
     ) -> T:
-        self._device.write([out], self._scatter(kind, [value], *how))
+        write([out], self._scatter(kind, [value], *how))
         return token
 
     def _xla_reduce_scatter_coalesced(
         self, kind: str, values: Sequence[Tensor], token: object, *how: Any
     ) -> list[object]:
-        return [*self._device.upload(self._scatter(kind, values, *how), values[0]), token]
+        return [*upload(self._scatter(kind, values, *how), values[0]), token]
 
     def _xla_reduce_scatter_coalesced_out(
         self, kind: str, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *how: Any
     ) -> T:
-        self._device.write(outs, self._scatter(kind, values, *how))
+        write(outs, self._scatter(kind, values, *how))
         return token
 
     def _xla_all_to_all(
@@ -178,15 +182,24 @@ class XlacNames:
         groups: Groups,
         *_: object,
     ) -> tuple[Tensor, object]:
-        (host,) = self._device.fetch([value])
+        (host,) = fetch([value])
         result = self._carrier.all_to_all(host, split, concat, count, groups)
         return self._result(result, value), token
 
     def _xla_collective_permute(
         self, value: Tensor, token: object, pairs: Sequence[Sequence[int]]
     ) -> tuple[Tensor, object]:
-        (host,) = self._device.fetch([value])
+        (host,) = fetch([value])
         return self._result(self._carrier.permute(host, pairs), value), token
+
+
+def _single(coalesced: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
+    """A kernel of one tensor, by that of several."""
+
+    def single(self: FunctionalNames, value: Tensor, *how: object) -> Tensor:
+        return coalesced(self, [value], *how)[0]
+
+    return single
 
 
 class FunctionalNames:
@@ -194,7 +207,6 @@ class FunctionalNames:
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
-        self._device = Device()
         self._library = Library("_c10d_functional", "IMPL")
 
     def install(self) -> None:
@@ -212,46 +224,30 @@ class FunctionalNames:
         ranks = dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(name))
         return [] if len(ranks) == self._carrier.size else [ranks]
 
-    def _reduced(self, values: Sequence[Tensor], kind: str, group: str) -> list[Tensor]:
-        reduction = Reduction(_FUNCTIONAL_KINDS.get(kind, kind))
-        host = self._device.fetch(values)
-        return self._carrier.all_reduce(reduction, host, self._groups(group))
-
-    def all_reduce(self, value: Tensor, kind: str, group: str) -> Tensor:
-        if kind.startswith(_GATHER):
-            dim = int(kind.removeprefix(_GATHER))
-            gathered = self._carrier.all_gather(self._device.fetch([value]), dim, [])
-            return self._device.upload(gathered, value)[0]
-        return self._device.upload(self._reduced([value], kind, group), value)[0]
-
     def all_reduce_coalesced(self, values: Sequence[Tensor], kind: str, group: str) -> list[Tensor]:
-        return self._device.upload(self._reduced(values, kind, group), values[0])
-
-    def _gathered(self, values: Sequence[Tensor], group: str) -> list[Tensor]:
-        return self._carrier.all_gather(self._device.fetch(values), 0, self._groups(group))
-
-    def all_gather_into_tensor(self, value: Tensor, size: int, group: str) -> Tensor:
-        return self._device.upload(self._gathered([value], group), value)[0]
+        if kind.startswith(_GATHER):
+            results = self._carrier.all_gather(fetch(values), int(kind.removeprefix(_GATHER)), [])
+        else:
+            reduction = Reduction(_FUNCTIONAL_KINDS.get(kind, kind))
+            results = self._carrier.all_reduce(reduction, fetch(values), self._groups(group))
+        return upload(results, values[0])
 
     def all_gather_into_tensor_coalesced(
         self, values: Sequence[Tensor], size: int, group: str
     ) -> list[Tensor]:
-        return self._device.upload(self._gathered(values, group), values[0])
-
-    def _scattered(
-        self, values: Sequence[Tensor], kind: str, size: int, group: str
-    ) -> list[Tensor]:
-        reduction = Reduction(_FUNCTIONAL_KINDS.get(kind, kind))
-        host = self._device.fetch(values)
-        return self._carrier.reduce_scatter(reduction, host, 0, size, self._groups(group))
-
-    def reduce_scatter_tensor(self, value: Tensor, kind: str, size: int, group: str) -> Tensor:
-        return self._device.upload(self._scattered([value], kind, size, group), value)[0]
+        gathered = self._carrier.all_gather(fetch(values), 0, self._groups(group))
+        return upload(gathered, values[0])
 
     def reduce_scatter_tensor_coalesced(
         self, values: Sequence[Tensor], kind: str, size: int, group: str
     ) -> list[Tensor]:
-        return self._device.upload(self._scattered(values, kind, size, group), values[0])
+        reduction, groups = Reduction(_FUNCTIONAL_KINDS.get(kind, kind)), self._groups(group)
+        shares = self._carrier.reduce_scatter(reduction, fetch(values), 0, size, groups)
+        return upload(shares, values[0])
+
+    all_reduce = _single(all_reduce_coalesced)
+    all_gather_into_tensor = _single(all_gather_into_tensor_coalesced)
+    reduce_scatter_tensor = _single(reduce_scatter_tensor_coalesced)
 
     def all_to_all_single(
         self, value: Tensor, out_splits: Sequence[int], in_splits: Sequence[int], group: str
@@ -263,42 +259,29 @@ class FunctionalNames:
             )
         groups = self._groups(group)
         count = len(groups[0]) if groups else self._carrier.size
-        (host,) = self._device.fetch([value])
+        (host,) = fetch([value])
         result = self._carrier.all_to_all(host, 0, 0, count, groups)
-        return self._device.upload([result], value)[0]
-
-    def _broadcast(self, value: Tensor, source: int, group: str) -> list[Tensor]:
-        groups = self._groups(group)
-        (host,) = self._device.fetch([value])
-        root = groups[0][source] if groups else source
-        mine = host if self._carrier.rank == root else torch.zeros_like(host)
-        return self._carrier.all_reduce(Reduction("sum"), [mine], groups)
+        return upload([result], value)[0]
 
     def broadcast(self, value: Tensor, source: int, group: str) -> Tensor:
-        return self._device.upload(self._broadcast(value, source, group), value)[0]
+        groups = self._groups(group)
+        (host,) = fetch([value])
+        root = groups[0][source] if groups else source
+        mine = host if self._carrier.rank == root else torch.zeros_like(host)
+        return upload(self._carrier.all_reduce(Reduction("sum"), [mine], groups), value)[0]
 
     def wait_tensor(self, value: Tensor) -> Tensor:
         return value
 
 
-class ModelNames:
-    """Functions of `xla_model` that are simpler to replace whole than through what they call."""
+def _carry_model(carrier: Carrier) -> None:
+    """Replace functions of `xla_model` that are simpler to replace whole than through what they
+    call."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
-        self._device = Device()
-
-    def install(self) -> None:
-        xm.xla_rendezvous = self._rendezvous
-        xm._all_gather_using_all_reduce = self._all_gather(xm._all_gather_using_all_reduce)
-
-    def _rendezvous(
-        self,
-        payload: bytes = b"",
-        ordinals: Sequence[int] | None = None,
-        tag: str | None = None,
+    def rendezvous(
+        payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None
     ) -> list[bytes]:
-        if ordinals and len(ordinals) != self._carrier.size:
+        if ordinals and len(ordinals) != carrier.size:
             raise ValueError("Only global rendezvous is supported")
         if not isinstance(payload, bytes):
             raise TypeError(f"`payload` must be bytes, not {type(payload)}")
@@ -308,69 +291,56 @@ class ModelNames:
                 "does not allow."
             )
         torch_xla.sync()
-        return self._carrier.rendezvous(payload)
+        return carrier.rendezvous(payload)
 
-    def _all_gather(self, traced: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Moves each value once, where torch_xla pads with zeros and sums; `traced` is its own."""
+    traced = xm._all_gather_using_all_reduce
 
-        def gather(
-            value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
-        ) -> Tensor:
-            if torch.compiler.is_compiling() or groups == []:
-                return traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
-            value.size(dim)  # raises for a scalar, as torch_xla does
-            along = dim % value.dim()
-            if not groups:
-                reduced: Tensor = torch.ops._c10d_functional.all_reduce(
-                    value, f"{_GATHER}{along}", ""
-                )
-                return reduced
-            XLAC._xla_increment_counter(COUNTERS["_xla_all_reduce"], 1)
-            result = self._carrier.all_gather(self._device.fetch([value]), along, groups)
-            graded = value.requires_grad and torch.is_grad_enabled()
-            return self._device.upload(result, value)[0].requires_grad_(graded)
+    def gather(
+        value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
+    ) -> Tensor:
+        """Moves each value once, where torch_xla pads with zeros and sums."""
+        if torch.compiler.is_compiling() or groups == []:
+            padded: Tensor = traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
+            return padded
+        value.size(dim)  # raises for a scalar, as torch_xla does
+        along = dim % value.dim()
+        if not groups:
+            reduced: Tensor = torch.ops._c10d_functional.all_reduce(value, f"{_GATHER}{along}", "")
+            return reduced
+        XLAC._xla_increment_counter(COUNTERS["_xla_all_reduce"], 1)
+        result = carrier.all_gather(fetch([value]), along, groups)
+        graded = value.requires_grad and torch.is_grad_enabled()
+        return upload(result, value)[0].requires_grad_(graded)
 
-        return gather
+    xm.xla_rendezvous = rendezvous
+    xm._all_gather_using_all_reduce = gather
 
 
-class GroupNames:
-    """The point-to-point calls of torch.distributed's `xla` process group."""
+def _carry_pairs(carrier: Carrier) -> None:
+    """Replace the point-to-point calls of torch.distributed's `xla` process group."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
-        self._device = Device()
+    def send(_: object, tensors: Sequence[Tensor], target: int, tag: int = 0) -> Any:
+        logging.warning(_INEFFICIENT)
+        for host in fetch(tensors):
+            carrier.send_receive(host, carrier.rank, target)
+        return backend._ret_work(list(tensors))
 
-    def install(self) -> None:
-        def send(_: object, tensors: Sequence[Tensor], target: int, tag: int = 0) -> Any:
-            self._warn()
-            for host in self._device.fetch(tensors):
-                self._carrier.send_receive(host, self._carrier.rank, target)
-            return backend._ret_work(list(tensors))
+    def recv(_: object, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Any:
+        logging.warning(_INEFFICIENT)
+        host = fetch(tensors)
+        write(tensors, [carrier.send_receive(value, source, carrier.rank) for value in host])
+        return backend._ret_work(list(tensors))
 
-        def recv(_: object, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Any:
-            self._warn()
-            host = self._device.fetch(tensors)
-            rank = self._carrier.rank
-            received = [self._carrier.send_receive(value, source, rank) for value in host]
-            self._device.write(tensors, received)
-            return backend._ret_work(list(tensors))
-
-        backend.ProcessGroupXla.send = send
-        backend.ProcessGroupXla.recv = recv
-
-    def _warn(self) -> None:
-        logging.warning(  # as torch_xla does on a TPU
-            "Individual send/recv ops are inefficient on an XLA device. Consider using "
-            "xla_model.collective_permute() and specifying all source-target pairs."
-        )
+    backend.ProcessGroupXla.send = send
+    backend.ProcessGroupXla.recv = recv
 
 
 def carry(carrier: Carrier) -> list[object]:
     """Replace the names in this process; the caller must keep the returned objects alive."""
     watch_placeholders()
-    installed: list[object] = []
-    for names in (XlacNames, FunctionalNames, ModelNames, GroupNames):
-        instance = names(carrier)
-        instance.install()
-        installed.append(instance)
-    return installed
+    installed = XlacNames(carrier), FunctionalNames(carrier)
+    for names in installed:
+        names.install()
+    _carry_model(carrier)
+    _carry_pairs(carrier)
+    return [*installed]
