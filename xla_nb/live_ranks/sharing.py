@@ -102,7 +102,7 @@ def held(values: Iterable[object]) -> Set[int]:
         if isinstance(part, types.FunctionType):
             todo += part.__closure__ or ()
         elif not isinstance(part, type | types.ModuleType | types.FrameType | types.CodeType):
-            todo += gc.get_referents(part)
+            todo += (one for one in gc.get_referents(part) if type(one) not in code_facts.PLAIN)
     return frozenset() if todo else changeable(found).keys()
 
 
