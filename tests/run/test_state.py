@@ -422,3 +422,14 @@ def test_a_rank_that_has_ended_asks_nothing():
     state.apply(ask(1))
     state.apply(events.RankFinished(rank=0, preview="", nbytes=0))
     assert [one.rank for one in state.questions] == [1]
+
+
+def test_a_thread_that_goes_through_ranks_and_hosts_is_not_disturbed_by_news():
+    state = fold(*started(2))
+    reading = [iter(state.ranks.values()), iter(state.hosts.values())]
+    first = [next(one) for one in reading]
+    state.apply(events.JobStarted(pid=2, host="other", ranks=2, first=2, simulated=True))
+    assert [[one, *rest] for one, rest in zip(first, reading, strict=True)] == [
+        [state.ranks[0], state.ranks[1]],
+        [state.hosts["h"]],
+    ]

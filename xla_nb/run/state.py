@@ -342,7 +342,9 @@ class RunState:
             self.notices.append(event)
 
     def _rank(self, rank: int) -> RankState:
-        return self.ranks.setdefault(rank, RankState(rank))
+        if rank not in self.ranks:  # in another dict: threads go through the one that there was
+            self.ranks = {**self.ranks, rank: RankState(rank)}
+        return self.ranks[rank]
 
     def _open(self, event: events.JobStarted) -> None:
         self._host(event.host).started, self._host(event.host).job = event.at, event.pid
@@ -374,7 +376,9 @@ class RunState:
         rank.end("stopped", event.at)
 
     def _host(self, name: str) -> HostState:
-        return self.hosts.setdefault(name, HostState(name))
+        if name not in self.hosts:
+            self.hosts = {**self.hosts, name: HostState(name)}
+        return self.hosts[name]
 
     def _end_hang(self, why: str) -> None:
         if self.hang is not None:
