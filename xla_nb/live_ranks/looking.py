@@ -125,11 +125,7 @@ class Look:
             and before.modules == self._modules(before.met)
         ):
             return before
-        live = self._live.part_of({key: obj} if isinstance(key, int) else {}, EVERYTHING)
-        live.sets = {key: obj} if isinstance(key, tuple) else {}
-        made = packed({key: obj} if isinstance(key, str) else {}, live, UnitPickler)
-        memory = Memory(made)
-        shares = self._shares(made, memory, live.namespaces)
+        live, made, memory, shares = self._packed({key: obj})
         if glanced is not None:  # only what it holds itself is the same next time
             held = set(map(id, glanced))
             objects = {one: number for one, number in shares.objects.items() if one in held}
@@ -150,19 +146,23 @@ class Look:
 
     def shares_but_for(self, keys: Iterable[Key], values: Mapping[int, str]) -> sharing.Parts:
         """What these hold together that can change, without what these values are, and hold."""
-        held = {key: self.objects[key] for key in keys}
+        return self._packed({key: self.objects[key] for key in keys}, values)[3]
+
+    def _packed(
+        self, held: Mapping[Key, Any], whole: Mapping[int, str] = {}
+    ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
+        """A pickle of these alone, for ranks that have all definitions and what is `whole`: what it
+        has collected, itself, its memory, and what it has that can change."""
         live = self._live.part_of({k: one for k, one in held.items() if type(k) is int}, EVERYTHING)
         live.sets = {key: one for key, one in held.items() if isinstance(key, tuple)}
-        live.whole = values
+        live.whole = whole
         named = {key: one for key, one in held.items() if isinstance(key, str)}
         made = packed(named, live, UnitPickler)
-        return self._shares(made, Memory(made), live.namespaces)
-
-    def _shares(self, made: Packed, memory: Memory, namespaces: Iterable[int]) -> sharing.Parts:
         self._alive.append(made)
-        objects = sharing.changeable(made.writer.memo.copy()) | dict.fromkeys(namespaces, 0)
+        memory = Memory(made)
+        objects = sharing.changeable(made.writer.memo.copy()) | dict.fromkeys(live.namespaces, 0)
         pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
-        return sharing.Parts(objects, pieces)
+        return live, made, memory, sharing.Parts(objects, pieces)
 
     def _modules(self, met: Met) -> tuple[object, ...]:
         """The modules that code uses, and how many there are: those inside packages may have been

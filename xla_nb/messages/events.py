@@ -178,10 +178,9 @@ class ProgramBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
-    """All its ranks have ended a program of live ranks; `headline` says how, if not by
-    the end of the ranks. `elapsed` are the
-    seconds that its own run tells (None: as long as from ProgramBegan to here); `found` what is
-    amiss all the same. Told again, as what was found later."""
+    """All its ranks have ended a program of live ranks; `headline` says how, if not by the end of
+    the ranks. `elapsed` are the seconds that its own run tells (None: as long as from ProgramBegan
+    to here); `found` what is amiss all the same. Told again, as what was found later."""
 
     number: int
     outcome: Literal["finished", "failed", "stopped"]

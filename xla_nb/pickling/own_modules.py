@@ -133,7 +133,6 @@ class Uses:
         is_behind: Callable[[str], bool],
     ) -> Found:
         found = Found({}, set(), set())
-        is_edited = module_objects.of_this_process().is_edited
         for module in held:
             name = module.__name__
             if not is_own(module):
@@ -142,7 +141,7 @@ class Uses:
                 )
                 for one in self.names & vars(module).keys():
                     found.values.update(_told((name, one), vars(module)[one]))
-            elif name not in on_ranks and is_edited(name):
+            elif _is_edited(name, on_ranks):
                 found.notes.add(_EDITED.format(name))
             else:
                 found.imports.add(name)
@@ -157,9 +156,15 @@ class Uses:
             if not _own(name):
                 methods = by_reference.methods_in(base) if name != "__main__" else ()
                 found.notes.update(by_reference.note_of(name, f"{path}.{one}") for one in methods)
-            elif _is_settable(base) and (name in on_ranks or not is_edited(name)):
+            elif _is_settable(base) and not _is_edited(name, on_ranks):
                 found.values.update(_set_in(base, name, f"{path}.", self.names))
         return found
+
+
+def _is_edited(name: str, on_ranks: Container[str]) -> bool:
+    """Whether ranks, which have imported these modules, will read another file than the notebook
+    has read."""
+    return name not in on_ranks and module_objects.of_this_process().is_edited(name)
 
 
 def _is_imported(module: Any) -> bool:
@@ -226,9 +231,7 @@ def value_of(key: Key) -> object:
 def known(keys: Iterable[Key], on_ranks: Container[str]) -> dict[Any, object]:
     """What the notebook has now where it had set something before: also what was there first, or
     nothing any more."""
-    is_edited = module_objects.of_this_process().is_edited
-    names = {name for name, _ in keys}
-    same = {name for name in names if name in on_ranks or not is_edited(name)}
+    same = {name for name, _ in keys if not _is_edited(name, on_ranks)}
     return {key: value_of(key) for key in sorted(keys) if key[0] in same}
 
 
