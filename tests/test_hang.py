@@ -19,11 +19,11 @@ def over(run):
         assert run.changed.wait_for(lambda: run.state.hang.over, {PATIENCE})
     return run.state.hang.over
 def begun(run):
-    with run.changed:
+    def have_begun():
         ranks = run.state.ranks
-        assert run.changed.wait_for(
-            lambda: ranks and all(rank.pid for rank in ranks.values()), {PATIENCE}
-        )
+        return ranks and all(rank.pid for rank in ranks.values())
+    with run.changed:
+        assert run.changed.wait_for(have_begun, {PATIENCE})
 def ended(run):
     run.stop()
     try: run.wait({PATIENCE})
