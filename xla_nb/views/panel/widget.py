@@ -58,11 +58,13 @@ def _inner(module: str) -> str:
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
-    """The widget. `run` is the run's name, which every message carries."""
+    """The widget. `run` is the run's name, which every message carries; a page that is reloaded at
+    a run's end gets what is `over`, and shows the saved snapshot instead."""
 
     _esm = joined()
     _css = Path(__file__).with_name("panel.css")
     run = traitlets.Unicode().tag(sync=True)
+    over = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, run: str) -> None:
         super().__init__(run=run)
@@ -71,6 +73,7 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
 
     def leave(self) -> None:
         """Close it, when a page that is loading it has done so."""
+        self.over = True
         timer = threading.Timer(_LOADS, self._end)
         timer.daemon = True
         timer.start()

@@ -14,6 +14,7 @@ export default () => {
 			return () => store.close();
 		},
 		render({ model, el }) {
+			if (model.get("over")) return; // a reloaded page has it from the kernel
 			store ??= new Store(model);
 			const view = new View(store, el);
 			return () => view.close();
