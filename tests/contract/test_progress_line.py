@@ -16,7 +16,7 @@ deadline = time.monotonic() + 60
 while True:
     shown = apart._repr_mimebundle_()["text/plain"]
     there = [pathlib.Path("FOLDER", str(rank)).exists() for rank in range(4)]
-    if (all(there) and " 9 of 30" in shown) or time.monotonic() > deadline:
+    if (all(there) and " 6 of 30" in shown and " 9 of 30" in shown) or time.monotonic() > deadline:
         break
     time.sleep(0.05)
 print(shown)

@@ -265,9 +265,10 @@ def _left(known: Collection[int]) -> list[int]:
 
 
 def _wait_for_one(pids: list[int]) -> None:
-    """Wait until one of these children has ended: what it has started is ours then."""
+    """Wait until one of these children has ended, when what it has started is ours; or for a
+    moment, since one that was just forked gets its program's name later."""
     watched = [os.pidfd_open(pid) for pid in pids]
-    connection.wait(watched)
+    connection.wait(watched, 0.5)
     for fd in watched:
         os.close(fd)
 
