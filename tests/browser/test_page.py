@@ -17,6 +17,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.harness import Panel, about, bar, block, card, fact, trouble
 from xla_nb.views.facts import figure as in_words
+from xla_nb.views.facts import span
 
 Opener = Callable[..., Panel]
 
@@ -186,6 +187,13 @@ def test_the_elapsed_time_counts_without_messages(panel: Panel) -> None:
     elapsed = panel.page.locator(".xn-elapsed")
     before = elapsed.inner_text()
     expect(elapsed).not_to_have_text(before)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(65, "1 min 05 s"), (7500, "2 h 05 min")])
+def test_times_are_worded_as_in_what_stays(panel: Panel, seconds: int, words: str) -> None:
+    panel.tell(about=about(started=time.time() - seconds, elapsed=seconds, ended=time.time()))
+    expect(panel.page.locator(".xn-elapsed")).to_have_text(words)
+    assert span(seconds) == words
 
 
 def test_the_runs_bar_shows_counts_rate_and_time_to_go(panel: Panel) -> None:
@@ -1256,7 +1264,7 @@ def test_eight_ranks_with_two_charts_and_a_full_log_fit_620_pixels(opened: Opene
             simulated=True,
             diagnosis={"sentence": sentence, "level": "warning", "ranks": [2]},
         ),
-        bar=bar("step", 0.26, "412 of 1,600 on every rank", "12/s · 1:50 to go"),
+        bar=bar("step", 0.26, "412 of 1,600 on every rank", "12/s · 1 min 50 s to go"),
         figures=[{**figure(r, 3, 2, 1), "name": n} for n in ("loss", "accuracy") for r in range(8)],
         lanes=[{"rank": r, "slots": slots} for r in range(8)],
         lines=[block(r, *(f"step {n} of {r}" for n in range(50))) for r in range(8)],

@@ -14,11 +14,12 @@ export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 const two = (n) => `${n}`.padStart(2, "0");
 export const joined = (...texts) => texts.filter(Boolean).join(" · ");
 
+/** In at most two units, as facts.py has it; one below a minute, since it goes on. */
 export function duration(seconds) {
 	const s = Math.max(0, Math.floor(seconds));
 	if (s < 60) return `${s} s`;
 	const m = Math.floor(s / 60);
-	return m < 60 ? `${m}:${two(s % 60)}` : `${(m / 60) | 0}:${two(m % 60)}:${two(s % 60)}`;
+	return m < 60 ? `${m} min ${two(s % 60)} s` : `${count((m / 60) | 0)} h ${two(m % 60)} min`;
 }
 
 /** Ranks in order, as `0–3, 5` or `0, 1`: as wording.py writes them. */
