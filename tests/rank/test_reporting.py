@@ -69,6 +69,8 @@ def sync(monkeypatch):
         for closure in due:
             closure()
 
+    compiled = SimpleNamespace(_check_tensor_need_materialization=lambda ts: [True] * len(ts))
+    monkeypatch.setitem(sys.modules, "torch_xla", SimpleNamespace(_XLAC=compiled))
     model = SimpleNamespace(add_step_closure=closures.append, unlazy=lambda tensors: None)
     monkeypatch.setitem(sys.modules, "torch_xla.core.xla_model", model)
     monkeypatch.setattr(Lazy, "read", 0)
@@ -455,6 +457,23 @@ def lazy_figures(rank):
 """
 
 
+COMPUTED = """
+%%xla_spawn -n 1 -o computed --view none
+def reports_what_is_computed(rank):
+    import json, pathlib, time, torch, torch_xla, torch_xla.debug.metrics as metrics, xla_nb
+    from xla_nb.rank import reporting
+    weight = torch.ones(3, device=torch_xla.device())
+    loss = weight.sum()
+    torch_xla.sync()
+    before = metrics.metric_data("CompileTime")[0]
+    xla_nb.report(loss=loss)
+    path, deadline = pathlib.Path(reporting._books.here().path), time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline: time.sleep(0.01)
+    [(*_, figures)] = map(json.loads, path.read_text().splitlines())
+    return figures["loss"], metrics.metric_data("CompileTime")[0] - before
+""".strip()
+
+
 @pytest.fixture(scope="module")
 def lazy(kernel):
     """A kernel in which the run `lazy` has reported tensors on the device."""
@@ -470,6 +489,11 @@ def test_history_has_each_ranks_tensors_in_order(lazy):
 
 def test_a_tensor_changed_later_is_reported_as_it_was(lazy):
     assert lazy.value("lazy.history['total']") == "{0: [1.0], 1: [2.0]}"
+
+
+def test_a_tensor_that_a_sync_has_computed_is_read_at_once_and_costs_no_graph(kernel):
+    kernel.ok(COMPUTED)
+    assert kernel.value("computed.results[0]") == "(3.0, 0)"
 
 
 def test_tensors_are_read_without_any_sync(lazy):

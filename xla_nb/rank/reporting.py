@@ -35,11 +35,11 @@ _KEPT = 1 << 20
 def report(*, step: float | None = None, **figures: Any) -> None:
     """Record figures of this rank, such as ``xla_nb.report(loss=loss, accuracy=0.9)``.
 
-    Each figure is a number, or a tensor or array of one element. A tensor on an XLA device is
-    read after the next `torch_xla.sync()`, in a thread of xla_nb's own, so reporting at every
-    step does not wait for the device. `step` is the position on the charts' axis, by default the
-    number of this rank's earlier reports of these figures: a loss of training and one of
-    evaluation are counted apart, a loss and an accuracy reported together share a step.
+    Each figure is a number, or a tensor or array of one element. A tensor on an XLA device is read
+    in a thread of xla_nb's own, so reporting at every step does not wait for the device: once it
+    has been launched, or after the next `torch_xla.sync()`. `step` is the position on the charts'
+    axis, by default the number of this rank's earlier reports of these figures: a loss of training
+    and one of evaluation are counted apart, a loss and an accuracy reported together share a step.
 
     The panel draws a chart of each figure, and `run.history` has the values. Outside a rank, in
     a process that a rank started, and after the rank's function has returned, it does nothing.
@@ -185,7 +185,7 @@ class Book:
     _streaks: dict[str, _Streak] = field(default_factory=dict)
     _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
-    _synced: deque[_Row] = field(default_factory=deque)  # with their step launched
+    _synced: deque[_Row] = field(default_factory=deque)  # with what computes them launched
 
     def __post_init__(self) -> None:
         self._pid = os.getpid()
@@ -215,8 +215,11 @@ class Book:
         values = {name: _snapshot(name, value) for name, value in figures.items()}
         row = _Row(self._count, time.time(), self._position(_axis(step), values), values)
         self._count += 1
-        if not any(_is_lazy(value) for value in values.values()):
+        if not (lazy := list(filter(_is_lazy, values.values()))):
             self._write(row)
+            return
+        if not self._unsynced and not _wait(lazy):
+            self._synced.append(row)
             return
         if not self._unsynced:
             sys.modules["torch_xla.core.xla_model"].add_step_closure(self._step)
@@ -330,6 +333,11 @@ def _axis(step: Any) -> float | None:
 def _is_lazy(value: Any) -> bool:
     device = getattr(value, "device", None)
     return getattr(device, "type", None) == "xla"
+
+
+def _wait(tensors: list[Any]) -> bool:
+    """Whether any tensor on a device waits for a step marker, or whatever else has it computed."""
+    return any(sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(tensors))
 
 
 def _number(name: str, value: Any) -> float:
