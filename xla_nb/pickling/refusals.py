@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import builtins
 import contextlib
 import errno
@@ -172,10 +173,13 @@ def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
     found: list[tuple[str, object]] = [("", value)]
     for _ in range(_DEEPEST):
         path, whole = found[-1]
-        each = itertools.islice(_parts(whole), _MOST)
-        found += itertools.islice(((path + p, one) for p, one in each if not can_be_sent(one)), 1)
-        if found[-1][0] == path:
+        each = [*itertools.islice(_parts(whole), _MOST)]
+        first = bisect.bisect_left(
+            range(len(each)), True, key=lambda n: not can_be_sent([one for _, one in each[: n + 1]])
+        )
+        if first == len(each):
             break
+        found.append((path + each[first][0], each[first][1]))
     return found
 
 
