@@ -126,7 +126,7 @@ def test_a_run_that_is_refused_before_its_ranks_start_says_why_once(notebook, vi
 
 STOPPED = {
     "--timeout 0.5": "Timed out after 0.5 s",
-    "--stop-on-nan": "Stopped by --stop-on-nan; loss is NaN",
+    "--stop-on-nan": "Stopped by --stop-on-nan; loss became NaN",
 }
 
 

@@ -14,6 +14,7 @@ def train(rank):
         {then}
 """
 SAID = "loss is NaN on rank 2 since step 30 (last 0.31)"
+BECAME = "loss became NaN on rank 2 at step 30 (last 0.31)"
 ON_RANK_2 = "loss=nan if rank == 2 and step >= 30 else 0.31"
 AMBER = "#9a6700"
 
@@ -129,8 +130,8 @@ def test_a_run_that_is_to_stop_on_nan_ends_there_and_says_why(notebook, options)
     if "--bg" in options:
         shown = notebook.run("stops.wait()")
     assert shown.ename == "RunFailed"
-    assert f"Stopped by --stop-on-nan; {SAID}" in shown.error
-    assert title(notebook, "stops").count(SAID) == 1
+    assert f"Stopped by --stop-on-nan; {BECAME}" in shown.error
+    assert title(notebook, "stops").count(BECAME) == 1
     assert int(notebook.value("len(stops.history['loss'][0])")) < 60
 
 
@@ -139,8 +140,8 @@ def test_a_figure_that_is_finite_again_by_then_stays_the_reason(notebook):
     shown = trains(
         notebook, "back", figures, "--stop-on-nan", then="time.sleep(0.02 * (step > 20))"
     )
-    assert "Stopped by --stop-on-nan; loss is NaN on" in shown.error
-    assert "Stopped by --stop-on-nan; loss is NaN on" in title(notebook, "back")
+    assert "Stopped by --stop-on-nan; loss became NaN on" in shown.error
+    assert "Stopped by --stop-on-nan; loss became NaN on" in title(notebook, "back")
 
 
 def test_ranks_that_turn_after_the_stop_are_named_too(notebook, tmp_path):
@@ -152,7 +153,7 @@ def test_ranks_that_turn_after_the_stop_are_named_too(notebook, tmp_path):
         f"        while rank or len(os.listdir({str(tmp_path)!r})) < 4: time.sleep(0.01)\n"
         "    finally: xla_nb.report(loss=float('nan'))\n    time.sleep(60)"
     )
-    said = "Stopped by --stop-on-nan; loss is NaN on all 4 ranks since step 30 (last 0.31)"
+    said = "Stopped by --stop-on-nan; loss became NaN on all 4 ranks at step 30 (last 0.31)"
     assert said in shown.error
     assert said in title(notebook, "later")
     assert said in title(notebook, "xla_nb.open_run(later.name)")
@@ -185,12 +186,12 @@ def test_it_is_an_option_of_every_launch_and_a_setting(notebook):
     )
     notebook.ok(f"{diverges}    time.sleep(30)")
     spawned = notebook.run("xla_nb.spawn(diverges, n=2, stop_on_nan=True)")
-    assert "Stopped by --stop-on-nan; loss is NaN on" in spawned.error
+    assert "Stopped by --stop-on-nan; loss became NaN on" in spawned.error
     notebook.ok("%xla_config stop_on_nan=on")
     try:
         assert "stop_on_nan" in notebook.ok("%xla_config").stdout
         live = notebook.run("%%xla\nimport time, xla_nb\nxla_nb.report(loss=1e999)\ntime.sleep(30)")
-        assert "Stopped by --stop-on-nan; loss is inf on" in live.error
+        assert "Stopped by --stop-on-nan; loss became inf on" in live.error
         assert notebook.run("%%xla\n1").status == "ok"
     finally:
         notebook.ok("%xla_config stop_on_nan=off")

@@ -9,6 +9,8 @@ from xla_nb.run.hang import Watched
 from xla_nb.wording import everybody, in_one_line, listed, ranks
 
 FIGURES = "figures"  #: the kind of what a run has concluded of them
+_IS = "{} is {} since step {} ({})"
+_STOPS = "{} became {} at step {} ({})"  # ranks go on for some steps, in which it may recover
 _LONGEST, _MOST = 40, 3  # characters of a name, and names that are told beside the first
 
 
@@ -43,7 +45,8 @@ class FigureWatch:
         if not self._odd:
             return Concluded(kind=FIGURES, sentence="", wrong=True)
         (first, by_rank), *others = self._odd.items()
-        told, who = _sentence(first, by_rank, of), tuple(sorted(by_rank))
+        form = _STOPS if self._stops else _IS
+        told, who = _sentence(form, first, by_rank, of), tuple(sorted(by_rank))
         if others:
             names = [in_one_line(name, _LONGEST) for name, _ in others]
             told += f"; not finite either: {listed(names, most=_MOST)}"
@@ -51,7 +54,7 @@ class FigureWatch:
         return Concluded(kind=FIGURES, sentence=told, ranks=marked, wrong=True)
 
 
-def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
+def _sentence(form: str, name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
     """`loss is NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)`."""
     since = min(one.since for one in by_rank.values())
     first = [one for one in by_rank.values() if one.since == since]
@@ -63,4 +66,5 @@ def _sentence(name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
     if len(first) < len(by_rank):
         last = f"{ranks(one.rank for one in first)} first, {last}"
     kinds = listed(dict.fromkeys(kind for one in by_rank.values() for kind in one.kinds), "or")
-    return f"{in_one_line(name, _LONGEST)} is {kinds}{where} since step {since:,.10g} ({last})"
+    what = f"{kinds}{where}"
+    return form.format(in_one_line(name, _LONGEST), what, f"{since:,.10g}", last)
