@@ -13,7 +13,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from types import GeneratorType, ModuleType
 from typing import Any, TypeVar
 
 from xla_nb.patching import when_imported
@@ -144,10 +144,10 @@ class _Reading:
 
 def timed(iterable: Iterable[T]) -> Iterator[T]:
     """The same items. In a rank's thread the time for each is waiting for data; not if a graph was
-    run meanwhile: then the iterable does more than load, as torch_xla's own loaders do. What is
-    inside of it and timed on its own is not counted twice."""
+    run meanwhile: then the iterable does more than load, as torch_xla's own loaders do, or a
+    generator that may train. What is inside of it and timed on its own is not counted twice."""
     waits = _waits.get(threading.get_ident())
-    if waits is None or waits.executed() is None:
+    if waits is None or waits.executed() is None or isinstance(iterable, GeneratorType):
         yield from iterable
         return
     iterator = iter(iterable)
