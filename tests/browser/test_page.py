@@ -451,7 +451,7 @@ def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> N
     )
     row = option(panel, 1)
     for part, words in {
-        "what": re.compile(r"^all_reduce, for rank 2 · 1:[1-5]\d$"),
+        "what": re.compile(r"^all_reduce, for rank 2 · 1 min [1-5]\d s$"),
         "at": "line 7",
         "step": "83 ms",
         "waits": "29 %",
@@ -582,7 +582,7 @@ def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
         expect(shown).to_contain_text(text)
     for text in ("graph 4", "last line", "epoch3 done"):
         expect(shown).to_contain_text(text)
-    expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1:1\d"))
+    expect(shown.locator(".xn-since")).to_have_text(re.compile(r"1 min 1\d s"))
     expect(shown.locator("[data-fact]")).to_have_text(["steps1,204", "on device8.0 of 32.0 GiB"])
     button(panel, "Stacks").click()
     panel.wait_sent("stacks")
@@ -943,6 +943,14 @@ def test_the_mean_of_few_steps_ends_there_too(opened: Opener) -> None:
     panel.begin(*map(card, range(4)), figures=lines)
     mean = ends(panel, "path.xn-mean")
     assert max(y for _, y in mean) - min(y for _, y in mean) < 1
+
+
+def test_the_numbers_of_many_ranks_leave_out_those_that_ended_before(opened: Opener) -> None:
+    panel = opened()
+    lines = [figure(rank, *([5, 1] if rank == 2 else [5, 5, 5, 9])) for rank in range(4)]
+    panel.begin(*map(card, range(4)), figures=lines)
+    panel.tell(cards=[card(2, "died")], figures=[figure(0, 5, 5, 5, 9)])
+    expect(panel.page.locator("[data-legend]")).to_have_text(["mean9"])
 
 
 def test_the_mean_of_one_step_is_a_dot(opened: Opener) -> None:

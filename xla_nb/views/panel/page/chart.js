@@ -157,14 +157,16 @@ export class Chart {
 		this.ends.replaceChildren(...texts);
 	}
 
-	/** The legend: the values under the pointer, or the last ones. */
+	/** The legend: the values under the pointer, or the last ones; of many, those that the mean there is of. */
 	read(lines, own, x, sx) {
 		const values = new Map();
 		const hides = this.hides && "without values ≤ 0";
 		const smooth = this.view.charting.smooth && "smoothed";
+		const [ended, reached] = [new Set(), Math.min(x ?? this.end, this.end)];
 		let at = null;
 		for (const [rank, { y }] of [...lines].sort(([a], [b]) => a - b)) {
 			const xs = own.get(rank).x;
+			if (xs.at(-1) < reached - 1e-9 * Math.abs(reached)) ended.add(rank);
 			const i = nearest(xs, x ?? Math.min(xs.at(-1), this.end));
 			values.set(rank, y[i]);
 			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
@@ -172,7 +174,7 @@ export class Chart {
 		put(this.at, joined(hides, smooth, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
 		mark(this.cross, "visibility", at === null ? "hidden" : null);
 		if (at !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(at));
-		const rows = this.isMany(lines) || values.size > 8 ? this.summary(values) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
+		const rows = this.isMany(lines) || values.size > 8 ? this.summary(values, ended) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
 		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
 		fill(this.legend, String(rows), () => rows.map(([key, name, value]) => {
 			const label = typeof key === "number" ? tint(span("key.one", name), key) : span("key", name);
@@ -180,8 +182,8 @@ export class Chart {
 		}));
 	}
 
-	summary(values) {
-		const sorted = [...values].filter(([, value]) => isFinite(value)).sort(([, a], [, b]) => a - b);
+	summary(values, ended) {
+		const sorted = [...values].filter(([rank, value]) => isFinite(value) && !ended.has(rank)).sort(([, a], [, b]) => a - b);
 		const odd = [...values].filter(([, v]) => !isFinite(v)).map(([rank]) => rank);
 		const bad = odd.length ? [["odd", "not finite", ranksOf(odd)]] : [];
 		if (!sorted.length) return bad;
