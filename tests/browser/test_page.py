@@ -359,6 +359,7 @@ def test_stacks_are_grouped_with_the_notebooks_lines_marked(panel: Panel) -> Non
     ]
     panel.give({"type": "stacks", "run": "run-1", "request": request, "groups": groups})
     shown = panel.page.get_by_role("region", name="Stacks")
+    expect(shown).to_contain_text(re.compile(r"As of \d\d:\d\d:\d\d\."))
     expect(shown.locator("[data-ranks='3']")).to_contain_text("does not answer")
     group = shown.locator("[data-ranks='0,1,2']")
     expect(group).to_contain_text("ranks 0–2")

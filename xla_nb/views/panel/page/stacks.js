@@ -12,11 +12,11 @@ export function group({ ranks, who, place, stack, note }, view) {
 }
 
 /** What is to be said before the stacks. */
-export const aboutStacks = ({ state, groups }) =>
+export const aboutStacks = ({ state, groups, at }) =>
 	({
 		asking: "Asking the ranks…",
 		fallback: "This kernel cannot answer while the cell runs. Last known lines:",
-		answered: groups.length ? "" : "No rank answered.",
+		answered: groups.length ? `As of ${at}.` : "No rank answered.",
 	})[state];
 
 export class Stacks {

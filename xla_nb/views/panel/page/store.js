@@ -2,7 +2,7 @@
 // to its views which of their parts changed; requests to the kernel start here.
 
 import { amount, held, isObject, isRank, list, number, objects } from "./values.js";
-import { OVER, ranksOf } from "./words.js";
+import { OVER, ranksOf, timeOfDay } from "./words.js";
 import { readAbout, readBar, readCard, readGroup, readHang, readRan, readTrouble, readVariables } from "./messages.js";
 import { Lines } from "./lines.js";
 
@@ -107,7 +107,7 @@ export class Store {
 	freeze(what = "Kernel restarted") {
 		if (this.over) return;
 		this.frozen = this.now;
-		const headline = `${what}; last update ${this.updated.toTimeString().slice(0, 8)}`;
+		const headline = `${what}; last update ${timeOfDay(this.updated)}`;
 		this.describe({ ...this.about, ended: this.now, headline, diagnosis: null });
 		for (const card of this.cards.values()) if (!OVER.has(card.phase)) this.update([{ ...card, phase: "stopped" }]);
 		this.speak(`Its ranks end with it. xla_nb.open_run("${this.run}") shows what they had done.`);
@@ -369,7 +369,7 @@ export class Store {
 	}
 
 	setStacks(state, groups = [], of = null) {
-		this.stacks = { state, groups, of };
+		this.stacks = { state, groups, of, at: timeOfDay(new Date()) };
 		this.changed("stacks", "head", "ranks");
 	}
 

@@ -14,6 +14,8 @@ export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 const two = (n) => `${n}`.padStart(2, "0");
 export const joined = (...texts) => texts.filter(Boolean).join(" · ");
 
+export const timeOfDay = (date) => date.toTimeString().slice(0, 8);
+
 /** In at most two units, as facts.py has it; one below a minute, since it goes on. */
 export function duration(seconds) {
 	const s = Math.max(0, Math.floor(seconds));
