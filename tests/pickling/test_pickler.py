@@ -141,6 +141,16 @@ def test_arrays_and_tensors_with_gaps_share_memory_and_alone_are_sent_without_th
     assert packed_bytes(packed) < 100_000
 
 
+def test_an_array_that_repeats_its_memory_is_not_written_out():
+    row = np.arange(4.0)
+    windows = np.lib.stride_tricks.sliding_window_view(row, 2)
+    got = arrived(many=np.broadcast_to(row, (1_000_000, 4)), windows=windows, row=row)
+    assert (got["many"].strides, got["windows"].strides) == ((0, 8), (8, 8))
+    assert not got["many"].flags.writeable
+    got["row"][1] = 9
+    assert (got["many"][777, 1], got["windows"][1, 0], got["windows"].tolist()[2]) == (9, 9, [2, 3])
+
+
 @both_ways
 @pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "uint16", "uint64", "complex64"])
 def test_a_tensor_keeps_its_dtype(through, kind):

@@ -352,16 +352,17 @@ class LivePickler(Pickler):
             )
         if numpy is None or type(obj) is not numpy.ndarray or obj.dtype.hasobject:
             return NotImplemented
-        if obj.flags.forc or not obj.flags.writeable or not obj.size:
+        if obj.flags.forc or not obj.size:
             return NotImplemented
         start, end = bounds_of(obj)
         if end - start > 2 * obj.nbytes:
             self.gaps.append((start, end))
             return NotImplemented
         self._alive[id(obj)] = obj
-        memory = pickle.PickleBuffer((ctypes.c_ubyte * (end - start)).from_address(start))
+        memory = memoryview((ctypes.c_ubyte * (end - start)).from_address(start))
+        content = pickle.PickleBuffer(memory if obj.flags.writeable else memory.toreadonly())
         offset = obj.__array_interface__["data"][0] - start
-        return numpy.ndarray, (obj.shape, obj.dtype, memory, offset, obj.strides)
+        return numpy.ndarray, (obj.shape, obj.dtype, content, offset, obj.strides)
 
     def reduce_tensor(self, tensor: Any) -> Any:
         if tensor.grad_fn is not None:
