@@ -57,6 +57,58 @@ HELPER = """
     def step(x): return loss(x)
     def deep(): return settings.VALUES["a"], settings.LEVEL
     def hidden(): return BIG
+    def single(cls):
+        made = {}
+        @functools.wraps(cls)
+        def get(*args):
+            if cls not in made:
+                made[cls] = cls(*args)
+            return made[cls]
+        return get
+    def only(cls):
+        made = None
+        @functools.wraps(cls)
+        def get():
+            nonlocal made
+            made = made or cls()
+            return made
+        get.asked = 0
+        return get
+    @single
+    class Options:
+        count = 0
+        def __init__(self, lr=0.1): self.lr = lr
+    @only
+    class Others: lr = 0.1
+    class Single(type):
+        made = {}
+        rate = 1
+        def __call__(cls, *args):
+            if cls not in cls.made: cls.made[cls] = super().__call__(*args)
+            return cls.made[cls]
+    class Table(metaclass=Single):
+        lr = 0.1
+    def counted(f):
+        @functools.wraps(f)
+        def call(*args):
+            call.calls += 1
+            return f(*args), call.calls
+        call.calls = 0
+        return call
+    class Step:
+        @counted
+        def go(self): return SCALE
+    def plain(): return plain.asked
+    plain.asked = 0
+    def locked(f, lock=threading.Lock()):
+        last = []
+        @functools.wraps(f)
+        def call(x):
+            with lock: last.append(x)
+            return last
+        return call
+    @locked
+    def guarded(x): return x
 """
 
 
@@ -121,6 +173,34 @@ KEPT = {
         "helper.deep(), helper.settings.LEVEL",
         ((2, 3), 3),
     ),
+    "the only instance, of a decorator": (
+        "options = helper.Options()\noptions.lr = 5",
+        "helper.Options().lr, options is helper.Options(), type(options).__name__",
+        (5, True, "Options"),
+    ),
+    "the only instance, that no value refers to": (
+        "helper.Options().lr = 5",
+        "helper.Options().lr",
+        5,
+    ),
+    "what the class of the only instance has": (
+        "type(helper.Options()).count = 5",
+        "helper.Options.__wrapped__.count, helper.Options().count",
+        (5, 5),
+    ),
+    "the only instance, of a variable": (
+        "others = helper.Others()\nothers.lr = helper.Others.asked = 5",
+        "helper.Others().lr, helper.Others() is others, helper.Others.asked",
+        (5, True, 5),
+    ),
+    "the only instance, of a metaclass": (
+        "table = helper.Table()\ntable.lr = helper.Single.rate = 5\nhelper.Table.size = 2",
+        "helper.Table().lr, table is helper.Table(), helper.Table.rate, table.size",
+        (5, True, 5, 2),
+    ),
+    "what a decorator of a method counts": ("helper.Step().go()", "helper.Step().go()", (1, 2)),
+    "an attribute of a function": ("helper.plain.asked = 5", "helper.plain()", 5),
+    "what is beside a lock": ("helper.guarded(5)", "helper.guarded(6)", [5, 6]),
 }
 
 

@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from xla_nb.pickling import code_facts
+from xla_nb.pickling import code_facts, rebuild
 
 _MOST = 2000  # objects, beyond which a pickle is as fast
 _STEADY = {*code_facts.PLAIN, types.FunctionType, types.ModuleType}
@@ -94,7 +94,7 @@ class _Look:
             self._closures.add(id(function))
             self._see_function(function)
             self.seen += function.__closure__ or ()
-            self._see_all(map(code_facts.content, function.__closure__ or ()))
+            self._see_all(map(rebuild.content, function.__closure__ or ()))
 
     def _see_function(self, function: types.FunctionType) -> None:
         self.seen.append(function.__code__)

@@ -30,8 +30,8 @@ def reduced(definition: Any, notes: set[str]) -> Any:
         if step is not NotImplemented:
             return step
     if not code_facts.is_found_by_name(definition):
-        found = reduced_builtin(definition)
-        return None if found is NotImplemented else found
+        place = code_facts.place_of(definition)
+        return (rebuild.held_by_module, (*place, type(definition).__name__)) if place[1] else None
     if not code_facts.is_the_notebooks(definition):
         return NotImplemented
     module = sys.modules[definition.__module__]
@@ -86,29 +86,6 @@ def names_in(module: types.ModuleType) -> Iterator[str]:
                 yield name
         elif issubclass(type(value), type) and value.__module__ == "__main__":
             yield name  # `issubclass` asks nothing of a library's stand-ins
-
-
-def reduced_builtin(obj: Any) -> Any:
-    """A class or a built-in function whose name in its module has something of the notebook's now,
-    by that name; NotImplemented for all others."""
-    module, path = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
-    if isinstance(obj, types.BuiltinFunctionType) and isinstance(obj.__self__, types.ModuleType):
-        module = obj.__self__.__name__
-    elif not isinstance(obj, type):
-        return NotImplemented
-    found: Any = sys.modules.get(module or "")
-    if not isinstance(path, str) or found is None or found is sys.modules["__main__"]:
-        return NotImplemented
-    for part in path.split("."):
-        found = getattr(found, part, None)  # nor has any `<locals>`
-    if (
-        found is None
-        or found is obj
-        or not code_facts.is_the_notebooks(found)
-        or code_facts.is_the_notebooks(obj)
-    ):
-        return NotImplemented
-    return rebuild.held_by_module, (module, path, type(obj).__name__)
 
 
 def note_of(module: str, name: str) -> str:

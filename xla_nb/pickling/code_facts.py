@@ -19,6 +19,8 @@ from xla_nb.pickling.rebuild import (
     EMPTY,
     Switch,
     adopt_state,
+    content,
+    contents,
     fill_container,
     fill_instance,
     function_in,
@@ -327,20 +329,50 @@ def importable(definition: Any) -> bool:
 
 
 def is_found_by_name(definition: Any) -> bool:
-    """Whether its module has it in this process, other than a script that `runpy.run_path` runs and
-    modules that are sent by value (`cloudpickle.register_pickle_by_value`)."""
-    name = definition.__module__
-    path = getattr(definition, "__qualname__", definition.__name__)
-    found: Any = sys.modules.get(name) if isinstance(name, str) else None
-    if found is None or name in ("__main__", "<run_path>"):
-        return False
-    by_value = cloudpickle.list_registry_pickle_by_value()
-    if any(f"{name}.".startswith(f"{one}.") for one in by_value):
-        return False
+    """Whether its module has it in this process."""
+    module, path = _named(definition)
     try:
-        return functools.reduce(getattr, path.split("."), found) is definition
-    except AttributeError:
+        found = functools.reduce(getattr, path.split("."), sys.modules[module])
+    except (AttributeError, KeyError):
         return False
+    return found is definition
+
+
+def _named(definition: Any) -> tuple[str, str]:
+    """The module of a function or a class, and its name there; "" for the module of a notebook, a
+    script that `runpy.run_path` runs, or one that is sent by value
+    (`cloudpickle.register_pickle_by_value`)."""
+    module = definition.__module__
+    if isinstance(definition, types.BuiltinFunctionType):
+        module = getattr(definition.__self__, "__name__", None)
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    is_sent = any(f"{module}.".startswith(f"{one}.") for one in by_value)
+    if is_sent or not isinstance(module, str) or module in ("__main__", "<run_path>"):
+        module = ""
+    return module, getattr(definition, "__qualname__", definition.__name__)
+
+
+def value_of(module: str, path: str) -> object:
+    """What a module has under a name, or a class or function of it itself; EMPTY if it is gone."""
+    found: object = sys.modules.get(module)
+    for name in path.split("."):
+        found = contents(found).get(name, EMPTY)
+    return found
+
+
+def place_of(definition: Any) -> tuple[str, str]:
+    """The module that ranks have a function or a class of, and by which path: also where a
+    decorator has put another in its place (functools.wraps), or the notebook has; ("", "") if there
+    is none."""
+    module, path = _named(definition)
+    found = value_of(module, path)
+    if found is EMPTY or is_the_notebooks(definition):
+        return "", ""
+    if found is not definition and unwrapped(found)[-1] is definition:
+        return module, f"{path}.__wrapped__"
+    is_pythons = isinstance(definition, type | types.BuiltinFunctionType)
+    is_there = found is definition or (is_pythons and is_the_notebooks(found))
+    return (module, path) if is_there else ("", "")
 
 
 def is_the_notebooks(definition: Any) -> bool:
@@ -388,13 +420,6 @@ def is_modules(globals_: dict[str, Any], name: str) -> bool:
     module = sys.modules.get(name)
     found = getattr(module, "__spec__", None) is not None
     return found and name != "__main__" and vars(module) is globals_
-
-
-def content(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return EMPTY
 
 
 def is_made_by_type(cls: type, value: object) -> bool:

@@ -225,7 +225,7 @@ class Live:
         kind = type(obj)
         if kind is types.FunctionType or issubclass(kind, type):
             by_name = by_reference.reduced(obj, self.notes)
-            if by_name is None:
+            if by_name is None or self.is_behind(obj.__module__):
                 return self._definition(obj)
             self.met.uses.add(obj)
             return by_name
@@ -263,7 +263,7 @@ class Live:
     def _function(self, function: types.FunctionType) -> Any:
         self.met.definitions[id(function)] = function
         closure = function.__closure__ or ()
-        used, contents = self._globals_used(function), list(map(code_facts.content, closure))
+        used, contents = self._globals_used(function), list(map(rebuild.content, closure))
         globals_ = self._globals_of(function)
         carried = used if id(function.__globals__) in self._other else self._carried(used)
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
@@ -498,7 +498,8 @@ def _dict_view(_: Live, view: Any) -> Any:
 
 
 def _builtin(_: Live, function: Any) -> Any:
-    return by_reference.reduced_builtin(function)
+    by_name = by_reference.reduced(function, set())
+    return NotImplemented if by_name is None else by_name
 
 
 _EMPTY = collections.OrderedDict[Any, Any]()

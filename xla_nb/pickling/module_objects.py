@@ -279,15 +279,37 @@ def _written(module: types.ModuleType) -> tuple[int, bytes]:
 
 def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, object]]:
     """What a module holds but for what Python notes of it; of the user's, also what its classes
-    do."""
+    and functions do."""
     own = is_own(module)
     for attribute, value in list(vars(module).items()):
-        if not is_special(attribute):
-            yield attribute, value
-        if own and isinstance(value, type) and value.__module__ == name:
-            for inner, part in list(vars(value).items()):
+        if is_special(attribute):
+            continue
+        yield attribute, value
+        is_its = own and issubclass(type(value), (type, types.FunctionType))
+        for path, holder in holders(value) if is_its and value.__module__ == name else ():
+            for inner, part in list(rebuild.contents(holder).items()):
                 if not is_special(inner):
-                    yield f"{value.__qualname__}.{inner}", part
+                    yield f"{path}.{inner}", part
+
+
+def holders(definition: Any) -> Iterator[tuple[str, Any]]:
+    """A class or a function of the user's own module and the functions that it holds, as those that
+    decorators there have made of it and of its methods, each by its path."""
+    place = code_facts.place_of(definition)
+    is_there = code_facts.value_of(*place) is definition
+    todo, seen = [(place[1], definition)] if is_there else [], set[int]()
+    for path, one in todo:
+        if id(one) not in seen and (isinstance(one, type) or _is_of_own_code(one)):
+            seen.add(id(one))
+            yield path, one
+            inner = list(rebuild.contents(one).items())
+            functions = ((n, part) for n, part in inner if type(part) is types.FunctionType)
+            todo += ((f"{path}.{name}", part) for name, part in functions if part.__closure__)
+
+
+def _is_of_own_code(function: types.FunctionType) -> bool:
+    module = sys.modules.get(function.__globals__.get("__name__", ""))
+    return module is not None and is_own(module)
 
 
 def is_special(name: str) -> bool:

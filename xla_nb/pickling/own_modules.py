@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from xla_nb.pickling import by_reference, code_facts, module_objects, rebuild
 from xla_nb.pickling.module_objects import is_own, is_special
-from xla_nb.pickling.rebuild import EMPTY, Call
+from xla_nb.pickling.rebuild import Call
 
 Key: TypeAlias = module_objects.Key
 
@@ -113,9 +113,7 @@ class Uses:
         """Take the names in the code of a function or a class of the user's own modules."""
         parts = [definition]
         if isinstance(definition, type):
-            if _own(type(definition).__module__):  # a metaclass, which may hold singletons
-                self.add(type(definition))
-            own = (base for base in definition.__mro__ if _own(base.__module__))
+            own = (base for base in _bases(definition) if _own(base.__module__))
             parts = [part for base in own for part in list(vars(base).values())]
             for part in parts:
                 if issubclass(type(part), type) and _own(part.__module__):
@@ -146,18 +144,16 @@ class Uses:
             else:
                 found.imports.add(name)
                 found.values.update(_set_in(module, name, "", self.names, is_behind(name)))
-        for function in self._reached.values():
-            if isinstance(function, types.FunctionType) and not _own(function.__module__):
-                key = function.__module__, function.__qualname__
-                found.values.update(_told(key, function) if value_of(key) is function else {})
-        classes = (one for one in self._reached.values() if isinstance(one, type))
-        for base in dict.fromkeys(base for cls in classes for base in cls.__mro__):
-            name, path = base.__module__, base.__qualname__
+        for one in dict.fromkeys(base for r in self._reached.values() for base in _bases(r)):
+            name, path = one.__module__, one.__qualname__
             if not _own(name):
-                methods = by_reference.methods_in(base) if name != "__main__" else ()
-                found.notes.update(by_reference.note_of(name, f"{path}.{one}") for one in methods)
-            elif _is_settable(base) and not _is_edited(name, on_ranks):
-                found.values.update(_set_in(base, name, f"{path}.", self.names))
+                methods = by_reference.methods_in(one) if name != "__main__" else ()
+                found.notes.update(by_reference.note_of(name, f"{path}.{each}") for each in methods)
+                is_there = not isinstance(one, type) and code_facts.value_of(name, path) is one
+                found.values.update(_told((name, path), one) if is_there else {})
+            elif _is_settable(one) and not (_is_edited(name, on_ranks) or is_behind(name)):
+                for path, holder in module_objects.holders(one):
+                    found.values.update(_set_in(holder, name, f"{path}.", self.names))
         return found
 
 
@@ -181,16 +177,27 @@ def _own(name: str) -> types.ModuleType | None:
     return module if isinstance(module, types.ModuleType) and is_own(module) else None
 
 
-def _is_settable(cls: type) -> bool:
-    """Whether its module has it under its name, and a metaclass does not see what is set."""
-    return type(cls) in (type, abc.ABCMeta) and value_of((cls.__module__, cls.__qualname__)) is cls
+def _bases(definition: Any) -> tuple[Any, ...]:
+    """A function, or a class with what it has attributes from: its bases and its metaclass."""
+    kind: Any = type(definition)
+    if issubclass(kind, type):
+        return *definition.__mro__, *kind.__mro__
+    return (definition,) if kind is types.FunctionType else ()
+
+
+def _is_settable(definition: Any) -> bool:
+    """Whether it is not of a library's metaclass, which may see what is set."""
+    kind = type(definition)
+    return kind in (type, abc.ABCMeta, types.FunctionType) or _own(kind.__module__) is not None
 
 
 def _set_in(
     holder: Any, module: str, prefix: str, names: set[str], is_behind: bool = False
 ) -> Iterator[tuple[Key, object]]:
-    """What is to be set in a module of the user's own, or in a class there (`prefix`)."""
-    for name, value in list(vars(holder).items()):
+    """What is to be set in a module of the user's own, or in a class or function there (`prefix`):
+    a function has no other content than what it names."""
+    is_function = type(holder) is types.FunctionType
+    for name, value in list(rebuild.contents(holder).items()):
         key, part = (module, prefix + name), rebuild.function_in(value)
         is_code = issubclass(type(part), _DEFINITIONS)
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
@@ -204,7 +211,7 @@ def _set_in(
         elif is_code:
             if code_facts.is_the_notebooks(part) or (name in names and _is_elsewhere(part)):
                 yield key, value
-        elif name in names or _is_short(value):
+        elif is_function or name in names or _is_short(value):
             yield key, value
 
 
@@ -220,19 +227,11 @@ def _is_short(value: object) -> bool:
     return code_facts.is_ready(value) and not (hasattr(value, "__len__") and len(value) > _LONG)
 
 
-def value_of(key: Key) -> object:
-    """What a module has under a name, or a class of it itself; EMPTY if that is gone."""
-    found: object = sys.modules.get(key[0])
-    for name in key[1].split("."):
-        found = vars(found).get(name, EMPTY) if hasattr(found, "__dict__") else EMPTY
-    return found
-
-
 def known(keys: Iterable[Key], on_ranks: Container[str]) -> dict[Any, object]:
     """What the notebook has now where it had set something before: also what was there first, or
     nothing any more."""
     same = {name for name, _ in keys if not _is_edited(name, on_ranks)}
-    return {key: value_of(key) for key in sorted(keys) if key[0] in same}
+    return {key: code_facts.value_of(*key) for key in sorted(keys) if key[0] in same}
 
 
 def sent(key: Key, value: object, is_behind: bool) -> object:

@@ -261,9 +261,40 @@ def cached_property(function: Any, name: str | None) -> Any:
     return made
 
 
+def content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
+
+
+def cells(holder: Any) -> dict[str, types.CellType]:
+    """The variables in the closure of a function."""
+    if type(holder) is not types.FunctionType:
+        return {}
+    return dict(zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True))
+
+
+def contents(holder: Any) -> Mapping[str, Any]:
+    """What a module, a class or a function has under names: a function also in its closure, and as
+    `__wrapped__` what all wrappers are around, which may be itself."""
+    own: Mapping[str, Any] = getattr(holder, "__dict__", {})
+    if type(holder) is not types.FunctionType:
+        return own
+    closure = {name: content(cell) for name, cell in cells(holder).items()}
+    return {**own, **closure, "__wrapped__": unwrapped(holder)[-1]}
+
+
+def part(holder: Any, name: str) -> Any:
+    """One of these, or what the holder gives out under the name; None where a function has none."""
+    if holder is None or type(holder) is types.FunctionType:
+        return contents(holder).get(name)
+    return unwrapped(holder)[-1] if name == "__wrapped__" else getattr(holder, name)
+
+
 def held_by_module(module: str, name: str, kind: str) -> object:
     """What a module holds as importing it makes it."""
-    found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    found = functools.reduce(part, name.split("."), importlib.import_module(module))
     if isinstance(found, type):
         found = own(module, name)
     if type(found).__name__ != kind:
@@ -274,7 +305,7 @@ def held_by_module(module: str, name: str, kind: str) -> object:
 
 def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:
     """What a module holds, to be refilled; a new one where that is something else."""
-    found = vars(holder(module, name)).get(name.rpartition(".")[2])
+    found = contents(holder(module, name)).get(name.rpartition(".")[2])
     return found if type(found) is kind else new_of_base(base, kind, *args)
 
 
@@ -345,7 +376,7 @@ def compare(module: str, name: str, told: tuple[str, int]) -> None:
 
 def _difference(module: str, name: str, told: tuple[str, int]) -> str:
     try:
-        here, wrapped = called(functools.reduce(getattr, name.split("."), sys.modules[module]))
+        here, wrapped = called(functools.reduce(part, name.split("."), sys.modules[module]))
     except Exception:  # it is not imported, or has not made that yet
         return ""
     if here != told[0]:
@@ -360,10 +391,14 @@ _replaced: dict[tuple[str, str], object] = {}
 def put_back(module: str, name: str, value: object) -> None:
     """Let a module have under a name what it has in the notebook; nothing if that is EMPTY."""
     found, last = holder(module, name), name.rpartition(".")[2]
-    before = vars(found).get(last, EMPTY)
+    before = contents(found).get(last, EMPTY)
     if is_in_place(module, name, before):
         _replaced.setdefault((module, name), before)
-    if value is not EMPTY:
+    if found is None or before is value:
+        return
+    if cell := cells(found).get(last):
+        cell.cell_contents = value
+    elif value is not EMPTY:
         fill_attributes(found, {last: value})
     elif before is not EMPTY:
         delattr(found, last)
@@ -392,9 +427,10 @@ def own(module: str, name: str) -> object:
     """What a module itself has made under a name, also where something else is there now."""
     outer, _, last = name.rpartition(".")
     there = own(module, outer) if outer else importlib.import_module(module)
-    return _replaced.get((module, name), vars(there).get(last, EMPTY))
+    return _replaced.get((module, name), contents(there).get(last, EMPTY))
 
 
 def holder(module: str, name: str) -> Any:
-    """What has the last of the names: the module, or a class in it."""
-    return functools.reduce(getattr, name.split(".")[:-1], importlib.import_module(module))
+    """What has the last of the names: the module, or a class or function in it; None if a function
+    there has no such part."""
+    return functools.reduce(part, name.split(".")[:-1], importlib.import_module(module))

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from xla_nb import untrusted
 from xla_nb.linux import shortage
-from xla_nb.pickling import code_facts
+from xla_nb.pickling import code_facts, rebuild
 from xla_nb.pickling.rebuild import EMPTY
 from xla_nb.wording import in_one_line
 
@@ -190,9 +190,9 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, list | tuple | deque):
         yield from ((f"[{number}]", part) for number, part in enumerate(value))
     elif isinstance(value, types.FunctionType):
-        held = map(code_facts.content, value.__closure__ or ())
-        pairs = zip(value.__code__.co_freevars, held, strict=True)
-        yield from ((f"{_CLOSURE}{name}", part) for name, part in pairs if part is not EMPTY)
+        for name, cell in rebuild.cells(value).items():
+            if (part := rebuild.content(cell)) is not EMPTY:
+                yield f"{_CLOSURE}{name}", part
     elif type(value) is types.MethodType:
         yield ".__self__", value.__self__
     elif type(value) is functools.partial:
