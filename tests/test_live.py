@@ -102,6 +102,34 @@ def test_instances_on_ranks_are_of_the_class_that_the_notebook_still_has(live):
     assert results(live, "mine.says()") == "{0: 'patched', 1: 'patched'}"
 
 
+def test_a_result_of_a_class_that_ranks_have_defined_is_of_that_class_again(live):
+    live.ok("%%xla -o of_ranks\nclass Theirs:\n    class Part: size = 1\nTheirs(), Theirs.Part()")
+    live.ok("whole, part = of_ranks[0]")
+    told = results(
+        live, "type(whole) is Theirs, type(part) is Theirs.Part, isinstance(whole, Theirs)"
+    )
+    assert told == "{0: (True, True, True), 1: (True, True, True)}"
+    live.ok("%%xla_spawn -n 1 -o fresh\ndef f(rank): return type(whole).__name__, part.size")
+    assert live.value("fresh[0]") == "('Theirs', 1)"
+
+
+def test_the_only_instance_of_a_decorator_is_the_notebooks_also_later(live, tmp_path):
+    (tmp_path / "onlymod.py").write_text(
+        "import functools\ndef single(cls):\n    made = {}\n    @functools.wraps(cls)\n"
+        "    def get(): return made.setdefault(cls, made.get(cls) or cls())\n    return get\n"
+        "@single\nclass Options: lr = 0.1\n"
+    )
+    live.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import onlymod")
+    for lr in 5, 6:
+        live.ok(f"onlymod.Options().lr = {lr}")
+        assert results(live, "onlymod.Options().lr") == f"{{0: {lr}, 1: {lr}}}"
+    live.ok(
+        "import importlib; importlib.reload(onlymod).Options().lr = 7; only = onlymod.Options()"
+    )
+    told = results(live, "onlymod.Options().lr, only is onlymod.Options()")
+    assert told == "{0: (7, True), 1: (7, True)}"
+
+
 def test_what_a_cell_of_some_ranks_brings_is_there_on_all(live):
     live.ok("brought = {'a': 1}")
     live.ok("%%xla 0\nbrought['b'] = 2")
@@ -194,12 +222,16 @@ def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
         assert results(live, "len(set_up.handlers)", "0") == "{0: 1}"
 
 
-def test_a_progress_bar_of_the_notebook_is_refused_by_its_name(live):
-    live.ok("from tqdm.auto import tqdm\nbar_here = tqdm(total=3)\ndef up(): bar_here.update(1)")
-    told = "Cannot send `bar_here` (tqdm."
-    assert told in live.run("%%xla\nup()").error
-    assert "contains a progress bar. Make it inside the function." in live.run("%%xla\nup()").error
-    live.ok("bar_here.close()\ndel bar_here, up")
+def test_a_progress_bar_of_the_notebook_is_sent_and_one_of_widgets_refused_by_its_name(live):
+    pytest.importorskip("ipywidgets")
+    live.ok("import tqdm, tqdm.notebook\nbar_here = tqdm.tqdm(total=3)")
+    live.ok("def up():\n    bar_here.update(1)\n    return bar_here.n")
+    assert results(live, "up()") == "{0: 1, 1: 1}"
+    live.ok("bar_here.close()\nbar_here = [tqdm.notebook.tqdm(total=3)]")
+    told = live.run("%%xla\nbar_here[0]").error
+    assert "Cannot send `bar_here` (builtins.list, defined in Cell In[" in told
+    assert "`bar_here[0]` is or contains a widget of the notebook's page. Make it inside" in told
+    live.ok("bar_here[0].close()\ndel bar_here, up")
 
 
 def test_nothing_is_told_of_what_torch_itself_has_wrapped(live):

@@ -1001,7 +1001,7 @@ HOLDERS = {
     "a value that the cell names": ("", "shut"),
     "a value that a function names": ("def g(): return shut", "shut"),
     "the first of two, in the order of their names": ("beside = [shut]", "beside"),
-    "the closure of a function": ("def make(s): return lambda: s\ng = make(shut)", "make.<locals>"),
+    "the closure of a function": ("def make(s): return lambda: s\ng = make(shut)", "g"),
     "the default of a function": ("def g(x=shut): pass\ndel shut", "g"),
     "an attribute of a class": ("class C:\n    held = shut\ndel shut", "C"),
     "what a cache holds": ("@__import__('functools').cache\ndef g(): return shut\ng()", "g"),

@@ -310,6 +310,16 @@ def test_names_with_underscores_and_singletons_of_a_metaclass_are_as_the_noteboo
     assert launched(notebook, f"def f(rank): return {asked}") == ((({"a": 1}, 1), 5), ())
 
 
+def test_the_only_instance_of_a_decorator_in_the_notebook_is_there(notebook):
+    notebook.run(
+        "import functools\ndef single(cls):\n    made = {}\n    @functools.wraps(cls)\n"
+        "    def get(): return made.setdefault(cls, made.get(cls) or cls())\n    return get\n"
+        "@single\nclass Options: items = [[1]]\nOptions().lr = 5"
+    )
+    asked = "Options().lr, Options.items is Options().items"
+    assert launched(notebook, f"def f(rank): return {asked}") == ((5, True), ())
+
+
 def test_a_function_that_the_module_has_made_for_the_notebook_is_there(notebook, local):
     (local / "losses.py").write_text(
         "def scaled(by):\n    def loss(x): return by * x\n    return loss\n"

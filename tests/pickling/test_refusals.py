@@ -113,6 +113,17 @@ def test_a_function_that_no_name_leads_to_is_refused_by_its_own(notebook):
         notebook.call(notebook.values["loads"][0])
 
 
+def test_a_function_that_a_decorator_has_made_is_refused_by_the_name_that_leads_to_it(notebook):
+    notebook.run(
+        "import threading\ndef locked(f):\n    lock = threading.Lock()\n    def inner():\n"
+        "        with lock: return f()\n    return inner\n"
+        "@locked\ndef load(): return 1\ndef read(): return load()"
+    )
+    told = "Cannot send `load` .* defined in Cell In.1., line 7. to ranks: `load → lock`"
+    with pytest.raises(ShippingError, match=told):
+        notebook.build("def f(rank): return read()")
+
+
 def test_a_handler_that_says_how_it_is_pickled_is_sent(notebook):
     notebook.run(
         "import logging\nclass Mine(logging.Handler):\n"

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling import code_facts, rebuild, refusals
 from xla_nb.pickling.libraries import torch_values
 from xla_nb.pickling.module_objects import is_own
 
@@ -26,9 +26,9 @@ def reduced(definition: Any, notes: set[str]) -> Any:
     """A function, a cache or a class by its name, as a reducer's value, with what is to be said of
     it; NotImplemented where pickle finds it by that, None where it is to be sent as it is."""
     if isinstance(definition, types.FunctionType):
-        step = torch_values.reduced_step(definition)
-        if step is not NotImplemented:
-            return step
+        for reduce in torch_values.reduced_step, refusals.reduce_tee:
+            if (instead := reduce(definition)) is not NotImplemented:
+                return instead
     if not code_facts.is_found_by_name(definition):
         place = code_facts.place_of(definition)
         return (rebuild.held_by_module, (*place, type(definition).__name__)) if place[1] else None

@@ -224,6 +224,9 @@ class Live:
         """The object as a reducer's value, or NotImplemented."""
         kind = type(obj)
         if kind is types.FunctionType or issubclass(kind, type):
+            path = obj.__qualname__
+            if id(obj) in rebuild.opened_classes and path.partition(".")[0] in self.notebook.known:
+                return rebuild.held_by_module, ("__main__", path, kind.__name__)  # the ranks' own
             by_name = by_reference.reduced(obj, self.notes)
             if by_name is None or self.is_behind(obj.__module__):
                 return self._definition(obj)
@@ -266,6 +269,7 @@ class Live:
         used, contents = self._globals_used(function), list(map(rebuild.content, closure))
         globals_ = self._globals_of(function)
         carried = used if id(function.__globals__) in self._other else self._carried(used)
+        own = {n: part for n, part in vars(function).items() if n != "__dict__"}  # wraps of a class
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
             "globals": self._ready(function, rebuild.fill_globals, carried, globals_),
@@ -274,8 +278,8 @@ class Live:
             ),
             "attributes": {name: getattr(function, name) for name in code_facts.ATTRIBUTES}
             | self._ready(function, rebuild.fill_attributes, defaults),
-            "dict": dict.fromkeys(vars(function), NOT_YET)
-            | self._ready(function, rebuild.fill_attributes, vars(function)),
+            "dict": dict.fromkeys(own, NOT_YET)
+            | self._ready(function, rebuild.fill_attributes, own),
             "submodules": code_facts.submodules(
                 function.__code__.co_names, [*used.values(), *contents]
             ),
@@ -311,7 +315,7 @@ class Live:
         self, holder: Any, fill: Callable[..., None], late: object, target: object = None
     ) -> None:
         call = Call(fill, (holder if target is None else target, late))
-        self.later.append((holder.__qualname__, holder, call))
+        self.later.append((*self.writing, call))
 
     def _content(self, function: Any, cell: types.CellType, content: object) -> object:
         """What a closure's variable has at once."""

@@ -16,6 +16,7 @@ import inspect
 import logging
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -89,7 +90,13 @@ def new_class(
 ) -> type:
     """A class without content: neither its metaclass nor `__init_subclass__` is called."""
     with _no_init_subclass(bases):
-        return type.__new__(metaclass, name, bases, base_of_dict)
+        cls: type = type.__new__(metaclass, name, bases, base_of_dict)
+    opened_classes[id(cls)] = cls
+    return cls
+
+
+#: The classes that were made of pickles, by id. In the notebook these come with ranks' results.
+opened_classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
 
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:

@@ -54,6 +54,8 @@ TRAINING_FUNCTION = (
 )
 #: The modules whose classes know which process this is, and of how many.
 _OF_ACCELERATE = "accelerate.accelerator", "accelerate.state"
+#: The modules of what is shown in the page.
+_OF_WIDGETS = "ipywidgets.widgets.widget", "tqdm.notebook"
 
 #: What a function should return instead, by the thing.
 _HOME = {
@@ -238,17 +240,17 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     pickled."""
     mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
     accelerates = any(base.__module__ in _OF_ACCELERATE for base in kind.__mro__)
-    bar = getattr(sys.modules.get("tqdm.std"), "tqdm", ())
-    wholes = logging.Handler, mocks, process.BaseProcess, bar
-    is_whole = accelerates or issubclass(kind, wholes)
+    is_widget = any(base.__module__ in _OF_WIDGETS for base in kind.__mro__)
+    wholes = logging.Handler, mocks, process.BaseProcess
+    is_whole = accelerates or is_widget or issubclass(kind, wholes)
     if not is_whole or not code_facts.is_pickled_by_its_dict(kind):
         return None
     if issubclass(kind, process.BaseProcess):
         return "a process", "Start it inside the function, or send what is needed of it, as `p.pid`"
     if accelerates:
         return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
-    if issubclass(kind, bar):
-        return "a progress bar", "Make it inside the function"
+    if is_widget:
+        return "a widget of the notebook's page", "Make it inside the function"
     if issubclass(kind, logging.Handler):
         return "a handler of logging", "Make it inside the function, and add it to its logger there"
     return "a mock", "Make it inside the function"
@@ -291,6 +293,13 @@ def reduce_stream(obj: Any) -> Any:
 
 #: What ipykernel puts in place of these while a cell is executed, by the methods' names.
 _PROMPTS = {"raw_input": (builtins, "input"), "getpass": (getpass, "getpass")}
+
+
+def reduce_tee(function: types.FunctionType) -> Any:
+    """What IPython has in place of a stream's `write` while a cell runs, as that of the rank's."""
+    if function.__qualname__ != "InteractiveShell._tee.<locals>.write":
+        return NotImplemented
+    return getattr, (getattr(sys, rebuild.contents(function)["channel"]), "write")
 
 
 def reduce_method(method: types.MethodType) -> Any:
