@@ -25,7 +25,8 @@ from xla_nb.engines import Engine
 from xla_nb.engines.local import LocalEngine
 from xla_nb.engines.ray.engine import RayClusters
 from xla_nb.errors import LaunchError, UsageError
-from xla_nb.program.build import Cell, Program, Scope, build_call
+from xla_nb.program.build import Program, Scope, build_call
+from xla_nb.program.cell_text import Cell
 from xla_nb.rank.entries import refuse_launch
 from xla_nb.record import tidying
 from xla_nb.record.files import Record

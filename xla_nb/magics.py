@@ -27,10 +27,10 @@ from xla_nb.dropin import guard
 from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
 from xla_nb.pickling import multiprocess
-from xla_nb.program.build import RANK_NAMES, Cell, Program, Scope, build, build_entry
-from xla_nb.program.cell_text import CALL, UNREADABLE, parse
+from xla_nb.program.build import Program, Scope, build, build_entry
+from xla_nb.program.cell_text import CALL, UNREADABLE, Cell, parse
 from xla_nb.program.names import names_in
-from xla_nb.program.split import functions
+from xla_nb.program.split import RANK_NAMES, functions
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded

@@ -14,8 +14,8 @@ from traceback import walk_stack
 from typing import Any
 
 from xla_nb.pickling import module_objects
-from xla_nb.program.build import Cell, Program, Scope
-from xla_nb.program.cell_text import CALL, own_text, unreadable
+from xla_nb.program.build import Program, Scope
+from xla_nb.program.cell_text import CALL, Cell, own_text, unreadable
 from xla_nb.run.options import DEFAULTS
 
 _LAUNCHES = re.compile(r"%%xla(_spawn)?(\s|$)")

@@ -31,11 +31,11 @@ def _cached_property(_: object, cached: Any) -> Any:  # with a lock of its own b
 
 
 def _new_type(_: object, made: Any) -> Any:
-    return new_type, (made.__name__, made.__supertype__, made.__module__)
+    return typing.NewType, (made.__name__, made.__supertype__), {"__module__": made.__module__}
 
 
 def _parameters(_: object, made: Any) -> Any:
-    return type_parameters, (type(made), made.__name__)
+    return type(made), (made.__name__,)
 
 
 def _alias(_: object, made: Any) -> Any:
@@ -132,16 +132,6 @@ def new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> Base
     made = kind.__new__(kind, *arguments)
     made.args = arguments
     return made
-
-
-def new_type(name: str, supertype: Any, module: str) -> Any:
-    made: Any = typing.NewType(name, supertype)  # type: ignore[misc]  # a type checker's rule
-    made.__module__ = module
-    return made
-
-
-def type_parameters(kind: Any, name: str) -> Any:
-    return kind(name)
 
 
 REDUCERS: dict[type, Callable[[Any, Any], Any]] = {

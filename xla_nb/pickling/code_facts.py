@@ -113,16 +113,9 @@ def reduced_code(code: types.CodeType) -> Any:
     return types.CodeType, tuple(getattr(code, f"co_{part}") for part in _OF_CODE)
 
 
-def softly_named(function: types.FunctionType) -> Iterator[str]:
-    """Names that code uses where it does not say `global`: in bodies of its classes, in
-    annotations that are text and in texts."""
-    yield from in_bodies(function.__code__)
-    yield from in_hints(function)
-    yield from in_texts(function.__code__)
-
-
 @functools.lru_cache(maxsize=4096)
 def in_bodies(code: types.CodeType) -> tuple[str, ...]:
+    """Names in bodies of classes, which do not say `global`."""
     found: list[str] = []
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -152,17 +145,12 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
     if looks_up:
         found += code.co_names  # `__main__.model`
     if "get_ipython" in code.co_names:
-        read = re.compile(_WORD).findall if "time" in texts else words_in_command
-        found += (word for text in texts for word in read(text))
+        its = texts if "time" in texts else re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
+        found += re.findall(_WORD, " ".join(its))
     return tuple(dict.fromkeys(found))
 
 
 _LOOKUPS = {"globals", "eval", "exec"}
-
-
-def words_in_command(text: str) -> list[str]:
-    """What may be names in `{expression}` and `$name` of a command."""
-    return re.findall(_WORD, " ".join(re.findall(r"\{.*?\}|\$\w+", text)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -188,6 +176,7 @@ def imports_in(code: types.CodeType) -> frozenset[str]:
 
 
 def in_hints(definition: Any) -> Iterator[str]:
+    """Words in annotations that are text."""
     hints = vars(definition).get("__annotations__", {}) if isinstance(definition, type) else None
     for hint in (definition.__annotations__ if hints is None else hints).values():
         if isinstance(hint, str):
@@ -204,8 +193,7 @@ def built_in_base(kind: type) -> tuple[type | None, object]:
 
 def is_pickled_by_its_dict(kind: Any) -> bool:
     """Whether pickle takes the `__dict__` of instances and puts it into new ones."""
-    names = "__reduce_ex__", "__reduce__", "__getstate__"
-    return all(getattr(kind, name) is getattr(object, name) for name in names)
+    return is_plain(kind) and leaves_its_state(kind)
 
 
 def leaves_its_state(kind: Any) -> bool:

@@ -118,7 +118,7 @@ class Live:
         self._modules: dict[str, Call] = {}
         self._other: dict[int, dict[str, Any]] = {}
         self._bases: dict[type, tuple[type | None, object, type | None]] = {}
-        self._made_here: dict[type, bool] = {}
+        self._made_here: Callable[[type], bool] = functools.cache(code_facts.is_made_here)
         self._by_its_dict: dict[type, bool] = {}
         self._source = source
         self.imported: Container[str] = ()
@@ -229,7 +229,9 @@ class Live:
                 return rebuild.held_by_module, ("__main__", path, kind.__name__)  # the ranks' own
             by_name = by_reference.reduced(obj, self.notes)
             if by_name is None or self.is_behind(obj.__module__):
-                return self._definition(obj)
+                if kind is types.FunctionType:
+                    return self._function(obj)
+                return self._class(obj) if self._made_here(obj) else NotImplemented
             self.met.uses.add(obj)
             return by_name
         if issubclass(kind, enum.Enum):
@@ -252,14 +254,7 @@ class Live:
             return NotImplemented
         if issubclass(kind, tuple(builtin_types.DESCRIPTORS)):
             return builtin_types.descriptor(self, obj)
-        if kind not in self._made_here:
-            self._made_here[kind] = code_facts.is_made_here(kind)
-        return self._instance(obj) if self._made_here[kind] else self.reduce_plain(obj)
-
-    def _definition(self, obj: Any) -> Any:
-        if isinstance(obj, types.FunctionType):
-            return self._function(obj)
-        return self._class(obj) if code_facts.is_made_here(obj) else NotImplemented
+        return self._instance(obj) if self._made_here(kind) else self.reduce_plain(obj)
 
     # Functions
 
@@ -272,7 +267,7 @@ class Live:
         own = {n: part for n, part in vars(function).items() if n != "__dict__"}  # wraps of a class
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
-            "globals": self._ready(function, rebuild.fill_globals, carried, globals_),
+            "globals": self._ready(function, dict.update, carried, globals_),
             "closure": tuple(
                 self._content(function, *pair) for pair in zip(closure, contents, strict=True)
             ),
@@ -321,7 +316,7 @@ class Live:
         """What a closure's variable has at once."""
         if code_facts.holds_what_is_ready(content):
             return content
-        self._fill(function, rebuild.fill_cell, content, cell)
+        self._fill(function, rebuild.fill_attributes, {"cell_contents": content}, cell)
         return EMPTY
 
     def _globals_of(self, function: types.FunctionType) -> Any:
@@ -330,7 +325,8 @@ class Live:
             return self._own
         name = globals_.get("__name__")
         if isinstance(name, str) and code_facts.is_modules(globals_, name):
-            return self._modules.setdefault(name, Call(rebuild.module_globals, (name,)))
+            its = Call(rebuild.held_by_module, (name, "__dict__", "dict"))
+            return self._modules.setdefault(name, its)
         place = {name: globals_[name] for name in _PLACE if name in globals_}
         return self._other.setdefault(id(globals_), place)
 
@@ -339,8 +335,9 @@ class Live:
         place, code = self._globals_of(function), function.__code__
         held = self.notebook.values if place is self._own else function.__globals__
         names = [*code_facts.globals_in(code)]
-        soft = (n for n in code_facts.softly_named(function) if n in self.notebook.values)
-        names += [name for name in soft if name not in names]
+        soft = [*code_facts.in_bodies(code), *code_facts.in_hints(function)]
+        soft += code_facts.in_texts(code)
+        names += [n for n in soft if n in self.notebook.values and n not in names]
         if place is self._own:
             for name in names:
                 self.met.names.setdefault(name, []).append(code)
@@ -360,9 +357,6 @@ class Live:
             return NotImplemented
         self.met.labels.add(labelled.co_filename)
         return code_facts.reduced_code(labelled)
-
-    def _cell(self, _: types.CellType) -> Any:
-        return rebuild.new_cell, ()  # filled with the functions that have it
 
     # Classes
 
@@ -511,7 +505,7 @@ _VIEWS = {*map(type, [{}.keys(), {}.values(), {}.items()])}
 _VIEWS |= {*map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()])}
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
-    types.CellType: lambda live, cell: live._cell(cell),
+    types.CellType: lambda _, cell: (types.CellType, ()),  # filled with the functions that have it
     types.BuiltinFunctionType: _builtin,
     types.MethodType: lambda _, method: refusals.reduce_method(method),
     functools._lru_cache_wrapper: Live._cache,

@@ -36,10 +36,8 @@ def _has(container: Any, kinds: Collection[type]) -> bool:
     held = set(map(type, _iterated(container)))
     if held <= _PLAIN:  # the attributes of one of a million
         return False
-    if any(kind in kinds for kind in held):
-        return True
     composed = (key for key in _iterated(container) if issubclass(type(key), tuple | frozenset))
-    return any(_has(key, kinds) for key in composed)
+    return any(kind in kinds for kind in held) or any(_has(key, kinds) for key in composed)
 
 
 def _iterated(container: Any) -> Iterator[Any]:

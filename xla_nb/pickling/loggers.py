@@ -93,20 +93,13 @@ def losses(logger: logging.Logger) -> Iterator[str]:
     """What to say of what ranks' logger of this name does without."""
     if logger.handlers and not logger.propagate and not handlers(logger):
         yield _UNHEARD.format(logger.name)
-    yield from _without_filters(logger)
 
 
 def losses_of_all() -> set[str]:
     """The same of all loggers that have filters of the notebook's: ranks may ask for any."""
-    return {told for one in of_this_process().values() for told in _without_filters(one)}
-
-
-def _without_filters(logger: logging.Logger) -> Iterator[str]:
-    if any(map(_is_made_here, logger.filters)):
-        yield _FILTERS.format(logger.name)
+    each = of_this_process().values()
+    return {_FILTERS.format(one.name) for one in each if any(map(_is_made_here, one.filters))}
 
 
 def _is_made_here(part: Any) -> bool:
-    if isinstance(part, types.FunctionType):
-        return not code_facts.importable(part)
-    return code_facts.is_made_here(type(part))
+    return not code_facts.importable(part if isinstance(part, types.FunctionType) else type(part))

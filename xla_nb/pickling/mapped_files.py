@@ -129,10 +129,8 @@ def _open_files() -> dict[Identity, int]:
 
 def holding(mappings: Sequence[Mapping], address: int, size: int) -> Mapping | None:
     """The one that has all of this memory."""
-    for mapping in mappings:
-        if mapping.start <= address and address + size <= mapping.end:
-            return mapping
-    return None
+    end = address + size
+    return next((one for one in mappings if one.start <= address and end <= one.end), None)
 
 
 def open_part(part: dict[str, Any]) -> memoryview:
@@ -191,6 +189,3 @@ def as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
     made = array.view(numpy.memmap)
     made._mmap, made.filename, made.offset, made.mode = None, filename, offset, mode
     return made
-
-
-# ---------------------------------------------------------------- packing

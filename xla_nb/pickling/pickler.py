@@ -135,7 +135,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if type(obj).__module__ == "torch.nn.utils.parametrize" and isinstance(
             obj, torch.nn.Module
         ):
-            return self._reduce_parametrized(obj)
+            # torch refuses, since the class of such a module is one of its own: it is sent too.
+            return object.__new__, (type(obj),), dict(vars(obj))
         if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
             return self._reduce_optimizer(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
@@ -178,10 +179,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
     def _held(self, tensor: Any) -> dict[str, object]:
         """What is sent of what torch leaves out of a tensor."""
         return torch_values.held(tensor)
-
-    def _reduce_parametrized(self, module: Any) -> Any:
-        """torch refuses, since the class of such a module is one of its own: it is sent too."""
-        return object.__new__, (type(module),), dict(vars(module))
 
     def _reduce_optimizer(self, optimizer: Any) -> Any:
         """torch leaves out hooks and what a class of one's own has set."""

@@ -60,14 +60,6 @@ def namespace() -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
-def module_globals(name: str) -> dict[str, Any]:
-    return vars(importlib.import_module(name))
-
-
-def new_cell() -> types.CellType:
-    return types.CellType()
-
-
 def new_function(
     code: types.CodeType, globals_: dict[str, Any], name: str, closure: tuple[Any, ...] | None
 ) -> types.FunctionType:
@@ -180,10 +172,6 @@ def fill_container(
         fill(made, state)
 
 
-def fill_globals(globals_: dict[str, Any], values: Mapping[str, Any]) -> None:
-    globals_.update(values)
-
-
 def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
     """Give a class or a function attributes, past a metaclass's `__setattr__`."""
     for name, value in values.items():
@@ -199,10 +187,6 @@ def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
 
 #: What a class may define for its instances, and setting it on the class means something else.
 _OF_CLASSES = {"__class__", "__dict__", "__name__", "__bases__", "__base__", "__mro__"}
-
-
-def fill_cell(cell: types.CellType, value: object) -> None:
-    cell.cell_contents = value
 
 
 class Switch:
@@ -244,10 +228,7 @@ def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any]
 def unnamed_type(base: type, name: str) -> type:
     """A type of Python's own that no module has a name for, such as that of `{}.keys()`."""
     kinds: list[type] = type.__subclasses__(base)
-    for kind in kinds:
-        if (kind.__module__, kind.__name__) == ("builtins", name):
-            return kind
-    raise LookupError(f"there is no type `{name}` in this process")
+    return next(one for one in kinds if (one.__module__, one.__name__) == ("builtins", name))
 
 
 def dict_view(mapping: dict[Any, Any], name: str) -> Any:

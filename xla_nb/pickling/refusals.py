@@ -64,21 +64,9 @@ _HOME = {
     "a generator": "Return a list of its items",
     "a thread": "Return what it has computed",
 }
-_ANOTHER_DISK = "Set XLA_NB_HOME to a folder on another disk"
+#: What to do where the file of a result cannot be written.
 _LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
-_LEAVE_ALONE = "Leave the folder of a run as it is until the run has ended"
-#: What to do where the file of a result cannot be written, by why (errno(3)).
-_UNWRITTEN = {
-    errno.ENOSPC: _LESS,
-    errno.EDQUOT: _LESS,
-    errno.EFBIG: "Raise the limit on the size of files (`ulimit -f`), or return less",
-    errno.EIO: _ANOTHER_DISK,
-    errno.ESTALE: _ANOTHER_DISK,
-    errno.EROFS: _ANOTHER_DISK,
-    errno.EACCES: _LEAVE_ALONE,
-    errno.EPERM: _LEAVE_ALONE,
-    errno.ENOENT: "Leave the folder of a run where it is until the run has ended",
-}
+_ELSEWHERE = "Set XLA_NB_HOME to another folder, and leave it as it is until the run has ended"
 _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
 #: From a value to a part of it: each part in between, and where it is in the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
@@ -224,9 +212,11 @@ def advice_on_result(fault: BaseException) -> str:
     """What to do instead of returning the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return _HOME.get(fault.thing, fault.advice)
-    number = fault.errno if isinstance(fault, OSError) else None
-    known = _UNWRITTEN.get(number or 0) or shortage(number).removesuffix(".")
-    return known or "Return numbers, arrays or CPU tensors instead"
+    if not isinstance(fault, OSError):
+        return "Return numbers, arrays or CPU tensors instead"
+    if fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return _LESS
+    return shortage(fault.errno).removesuffix(".") or _ELSEWHERE
 
 
 def refuse_instances(kind: type) -> None:

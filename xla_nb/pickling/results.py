@@ -48,7 +48,8 @@ class HomePickler(Pickler):
         self._hooks = hooks
         self.named: set[str] = set()
         self._live = Live(joins=False)  # the notebook's names stay as they are
-        self._as_sent: dict[type, Callable[[Any], Any]] = {}
+        as_sent = functools.cache(self._reduced_as_sent)  # there may be a million
+        self._as_sent: Callable[[type], Callable[[Any], Any]] = as_sent
 
     def write(self, values: dict[str, object]) -> None:
         super().write(values)
@@ -68,9 +69,7 @@ class HomePickler(Pickler):
         if issubclass(kind, enum.Enum):
             named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
-        if kind not in self._as_sent:  # there may be a million
-            self._as_sent[kind] = self._reduced_as_sent(kind)
-        return self._as_sent[kind](obj)
+        return self._as_sent(kind)(obj)
 
     def _as_on_the_way_out(self, obj: Any) -> Any:
         reduced = self._live.reduce(obj)

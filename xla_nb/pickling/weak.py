@@ -18,9 +18,9 @@ def reduced(ref: Any) -> Any:
     """As a reducer's value."""
     kind = type(ref)
     if kind is weakref.ref:
-        return _reference, (ref(), ref.__callback__)
+        return _made, (kind, ref(), ref.__callback__)
     if kind in weakref.ProxyTypes:
-        return _proxy, (_behind(ref),)
+        return _made, (weakref.proxy, _behind(ref))
     if kind is weakref.WeakSet:
         return _container, (kind, list(ref), list(ref))
     pairs = list(ref.items())
@@ -39,13 +39,9 @@ def _behind(proxy: Any) -> object:
 # What a pickle calls
 
 
-def _reference(target: object, callback: Callable[[Any], Any] | None) -> Any:
-    """One that is dead already where there is no target."""
-    return weakref.ref(_Gone()) if target is None else weakref.ref(_noted(target), callback)
-
-
-def _proxy(target: object) -> Any:
-    return weakref.proxy(_Gone() if target is None else _noted(target))
+def _made(make: Callable[..., Any], target: object, *callback: Callable[[Any], Any] | None) -> Any:
+    """A reference or a proxy, which is dead already where there is no target."""
+    return make(_Gone()) if target is None else make(_noted(target), *callback)
 
 
 def _container(kind: Callable[[Any], Any], content: Any, targets: list[object]) -> Any:

@@ -38,18 +38,6 @@ from xla_nb.program.names import Names, newest
 from xla_nb.program.origins import star_names
 from xla_nb.program.split import RANK_NAMES, CellSplit, functions, split_cell
 
-__all__ = [
-    "RANK_NAMES",
-    "Cell",
-    "Program",
-    "Scope",
-    "build",
-    "build_call",
-    "build_entry",
-    "build_group",
-    "build_question",
-]
-
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
     {

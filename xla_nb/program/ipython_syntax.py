@@ -11,7 +11,6 @@ import ast
 from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
-from xla_nb.pickling.code_facts import words_in_command
 from xla_nb.wording import listed
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})
@@ -62,13 +61,6 @@ def steps(statement: ast.stmt) -> list[ast.stmt]:
     call = statement.value if isinstance(statement, ast.Expr) else None
     code = timed(call) if isinstance(call, ast.Call) else None
     return code.body if code else [statement]
-
-
-def expanded(call: ast.Call) -> list[str]:
-    """What may be names that a command or magic takes from variables (`{name}`, `$name`)."""
-    if _escape(call) is None or timed(call) is not None:
-        return []
-    return [name for text in _texts(call) for name in words_in_command(text)]
 
 
 def _texts(call: ast.Call) -> list[str]:

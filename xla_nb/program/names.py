@@ -186,7 +186,6 @@ class _Reader:
         """Take what only the text tells."""
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Call())):  # get_ipython()
-                self._hints.update(ipython_syntax.expanded(node))
                 if timed := ipython_syntax.timed(node):
                     inside = names_in(timed.body)
                     self._hints |= inside.wanted()

@@ -19,7 +19,8 @@ from xla_nb.errors import LaunchError, UsageError, XlaNbError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.messages import events
 from xla_nb.messages.orders import Turn
-from xla_nb.program.build import Cell, Program
+from xla_nb.program.build import Program
+from xla_nb.program.cell_text import Cell
 from xla_nb.program.imports import imported_as
 from xla_nb.record.files import Record
 from xla_nb.run import sentences
