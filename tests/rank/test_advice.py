@@ -41,6 +41,30 @@ def test_an_error_may_refuse_it():
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("call", ["globals()['Net']", "eval('Net')"])
+def test_a_name_that_is_looked_up_by_text(call):
+    with pytest.raises((KeyError, NameError)) as caught:
+        eval(call, {})
+    process._advise(caught.value)
+    (note,) = caught.value.__notes__
+    assert "mention it in the function that looks it up" in note
+
+
+def test_a_key_of_a_dict_is_no_name():
+    with pytest.raises(KeyError) as caught:
+        {}["Net"]
+    process._advise(caught.value)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_ranks_show_it_of_a_name_that_only_data_names(notebook):
+    notebook.ok("class Scaled: pass\ndef made(name): return globals()[name]()")
+    notebook.ok("scaled_by = {'model': 'Scaled'}")
+    shown = notebook.run("%%xla_spawn -n 2\ndef f(rank): return made(scaled_by['model'])")
+    assert "KeyError: 'Scaled'" in shown.error
+    assert "mention it in the function that looks it up" in shown.result
+
+
 def test_ranks_show_it(notebook):
     shown = notebook.run("%%xla_spawn -n 2\ndef f(rank):\n    breakpoint()\n    return rank")
     assert " at Cell In[" in shown.error

@@ -136,18 +136,23 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
         if isinstance(inner, types.CodeType):
             found += in_texts(inner)
     texts = [part for part in code.co_consts if isinstance(part, str)]
-    looks_up = "__main__" in code.co_names or any(
-        step.argval in _LOOKUPS and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-        for step in dis.get_instructions(code)
-    )
+    by_text = looks_up(code)
     for text in texts:
-        found += re.findall(_WORD if looks_up else f"(?<=@){_WORD}", text)
-    if looks_up:
+        found += re.findall(_WORD if by_text else f"(?<=@){_WORD}", text)
+    if by_text:
         found += code.co_names  # `__main__.model`
     if "get_ipython" in code.co_names:
         its = texts if "time" in texts else re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
         found += re.findall(_WORD, " ".join(its))
     return tuple(dict.fromkeys(found))
+
+
+def looks_up(code: types.CodeType) -> bool:
+    """Whether code looks global names up by texts."""
+    return "__main__" in code.co_names or any(
+        step.argval in _LOOKUPS and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        for step in dis.get_instructions(code)
+    )
 
 
 _LOOKUPS = {"globals", "eval", "exec"}

@@ -26,6 +26,7 @@ from xla_nb import untrusted
 from xla_nb.linux import die_with_parent, name_process
 from xla_nb.messages import events
 from xla_nb.messages.orders import HostGroup
+from xla_nb.pickling import code_facts
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.program import tracebacks
 from xla_nb.rank import cells, entries, loading, reporting
@@ -364,6 +365,10 @@ def _failure(
     )
 
 
+_BY_TEXT = (
+    "xla_nb: Ranks get only those names of the notebook that code mentions. If this is another, "
+    "mention it in the function that looks it up, or pass its value as an argument."
+)
 #: (name of the error, what its message has in it): what to do.
 _ADVICE = {
     ("builtins.EOFError", "EOF when reading a line"): (
@@ -386,6 +391,9 @@ def _advise(error: BaseException) -> None:
     with contextlib.suppress(Exception):  # an error may refuse notes
         own = f"{untrusted.module_of(type(error))}.{untrusted.name_of(type(error))}"
         message = untrusted.message_of(error)
+        frames = [frame.f_code for frame, _ in traceback.walk_tb(untrusted.trace_of(error))]
+        if isinstance(error, NameError | KeyError) and any(map(code_facts.looks_up, frames[-2:])):
+            error.add_note(_BY_TEXT)
         for (kind, words), advice in _ADVICE.items():
             if own == kind and words in message:
                 error.add_note(advice)
