@@ -88,6 +88,7 @@ def test_a_stopped_rank_is_told_with_how_to_continue_it_and_so_is_its_going_on(h
         pid = helped.value("pid")
         assert f"Rank 2 is stopped (SIGSTOP; pid {pid})" in verdict
         assert f"`kill -CONT {pid}`" in verdict
+        assert "stopped (SIGSTOP)" in helped.value("halted._repr_mimebundle_()['text/plain']")
         helped.ok("os.kill(pid, signal.SIGCONT)")
         assert "Rank 2 is no longer stopped" in helped.value("over(halted)")
     finally:

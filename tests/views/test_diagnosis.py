@@ -334,9 +334,11 @@ def test_a_line_of_another_cell_is_named_with_it():
     assert told.startswith("Cell In[2], line 4 gives a new shape in each step")
 
 
-def test_without_a_known_line_ranks_are_named_and_no_line_is():
+def test_some_ranks_are_named_and_without_a_known_line_no_line_is():
     found = diagnose(snapshot(card(0), card(1)), {0: pace(), 1: again()})
     assert found == Diagnosis(f"Each step of rank 1 {COST}", "warning", (1,))
+    known = said(card(0), card(1), paces={0: pace(), 1: again("Cell In[3], line 12")})
+    assert known.endswith(f"then (8, 4)), so each of rank 1 {COST}")
     both = said(card(0), card(1), paces={0: again(), 1: again()})
     assert both == f"Each step {COST}"
 

@@ -67,10 +67,11 @@ class _Time:
             return None
         some, cost = self._some(again), statistics.median(one.compiling for one in again.values())
         what = f"compiled a new graph, {self._part(cost)}"
-        told = f"each step{f' of {ranks(some)}' if some else ''} {what}"
+        of = f" of {ranks(some)}" if some else ""
+        told = f"each step{of} {what}"
         cause = next((w.newest for w in again.values() if w.newest.changes_at), None)
         if cause is not None:
-            told = f"{line(cause.changes_at, self.label)} {cause.change}, so each {what}"
+            told = f"{line(cause.changes_at, self.label)} {cause.change}, so each{of} {what}"
         return Concluded(kind="compiling", sentence=told, ranks=some, strength=cost)
 
     def mostly_compiled(self) -> Iterator[Concluded]:

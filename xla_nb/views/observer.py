@@ -399,6 +399,9 @@ def _is_of_before(sample: Sample, began: float) -> bool:
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "died":
         return sentences.death_in_short(state, rank)
+    host = state.hosts.get(rank.host)
+    if host and rank.phase == "running" and rank.pid in host.stopped:
+        return "stopped (SIGSTOP)"
     return waits.detail(rank.rank, sample) if rank.phase == "running" and sample else ""
 
 
