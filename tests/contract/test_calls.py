@@ -63,6 +63,21 @@ def test_seconds_in_such_calls_are_grey_in_what_is_saved(notebook):
     assert "> waiting for data</span>" not in page  # nothing has that colour
 
 
+def test_the_call_that_a_first_batch_waits_in_is_told_too(notebook):
+    cell = """\
+%%xla_spawn -n 2 --view panel
+import time, torch
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 1
+    def __getitem__(self, index): time.sleep(2)
+def loads(rank):
+    for _ in torch.utils.data.DataLoader(Slow(), collate_fn=list): pass
+"""
+    told = lanes(notebook.ok(cell).page)
+    assert len(told) == 2
+    assert all("in a blocking call" in one for one in told)
+
+
 def test_live_ranks_are_said_to_wait_too(notebook):
     notebook.ok("%xla_start -n 2")
     page = notebook.ok("%%xla --view panel\nimport time\ntime.sleep(1.5)").page

@@ -90,11 +90,15 @@ def test_what_a_first_wait_takes_beyond_a_start_is_counted(watch, clock):
             return 1
 
         def __getitem__(self, index):
-            clock.take(13.0)
+            for seconds in (7.0, 6.0):
+                clock.take(seconds)
+                seen.append(watch.since is not None)
             return torch.ones(2)
 
+    seen = []
     list(DataLoader(Late()))
     assert watch.seconds == 5.0
+    assert seen == [False, True]
 
 
 def test_a_loader_in_a_loop_under_progress_is_counted_once(watch, clock, slow):

@@ -50,7 +50,8 @@ class _Waits(Stopwatch):
 
     @property
     def since(self) -> float | None:
-        return super().since or self.first.since
+        """None where it is not counted: what the first wait is in is told as elsewhere."""
+        return super().since or (self.first.since if self.first.seconds > _START else None)
 
     @property
     def seconds(self) -> float:
