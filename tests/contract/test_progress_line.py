@@ -6,27 +6,46 @@ import pathlib, time, xla_nb
 def train(rank, folder):
     for epoch in xla_nb.progress(range(30), label="epoch"):
         if epoch == 6 + rank:
-            pathlib.Path(folder, str(rank)).touch()
             while not pathlib.Path(folder, "go").exists():
                 time.sleep(0.01)
+"""
+BEFORE = """\
+%%xla_spawn -n 3 --bg --view none -o before
+import pathlib, time, xla_nb
+def train(rank, folder):
+    while rank == 2 and not pathlib.Path(folder, "go").exists():
+        time.sleep(0.01)
+    for step in xla_nb.progress(range(40), label="step"):
+        while step == 29 and not pathlib.Path(folder, "go").exists():
+            time.sleep(0.01)
 """
 SHOWN = """\
 import pathlib, time
 deadline = time.monotonic() + 60
 while True:
-    shown = apart._repr_mimebundle_()["text/plain"]
-    there = [pathlib.Path("FOLDER", str(rank)).exists() for rank in range(4)]
-    if (all(there) and " 6 of 30" in shown and " 9 of 30" in shown) or time.monotonic() > deadline:
+    shown = RUN._repr_mimebundle_()["text/plain"]
+    if all(words in shown for words in WORDS) or time.monotonic() > deadline:
         break
     time.sleep(0.05)
 print(shown)
 """
 
 
-def test_the_words_of_a_runs_progress_are_the_same_however_far_ranks_are_apart(notebook, tmp_path):
-    notebook.ok(APART.replace("-o apart", f'--args "({str(tmp_path)!r},)" -o apart'))
-    shown = notebook.ok(SHOWN.replace("FOLDER", str(tmp_path))).stdout
+def shown(notebook, tmp_path, cell, run, *words):
+    """The text of a run in which ranks wait for each other, once it has these words."""
+    notebook.ok(cell.replace(f"-o {run}", f'--args "({str(tmp_path)!r},)" -o {run}'))
+    text = notebook.ok(SHOWN.replace("RUN", run).replace("WORDS", repr(words))).stdout
     (tmp_path / "go").touch()
-    notebook.ok("apart.wait()")
-    assert "\nepoch: 20 % · 6 of 30" in shown
-    assert "slowest" not in shown
+    notebook.ok(f"{run}.wait()")
+    return text
+
+
+def test_the_words_of_a_runs_progress_are_the_same_however_far_ranks_are_apart(notebook, tmp_path):
+    text = shown(notebook, tmp_path, APART, "apart", " 6 of 30", " 9 of 30")
+    assert "\nepoch: 20 % · 6 of 30" in text
+    assert "slowest" not in text
+
+
+def test_ranks_that_have_yet_to_begin_are_left_out_by_name(notebook, tmp_path):
+    text = shown(notebook, tmp_path, BEFORE, "before", " 29 of 40 on ranks 0, 1")
+    assert "\nstep: 72 % · 29 of 40 on ranks 0, 1" in text

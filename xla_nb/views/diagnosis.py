@@ -18,7 +18,7 @@ from xla_nb.run import conclusions, state, waits
 from xla_nb.run.activity import RankStatus, Window, missing
 from xla_nb.run.waits import lasting
 from xla_nb.views import facts
-from xla_nb.views.snapshot import Card, Diagnosis, Snapshot
+from xla_nb.views.snapshot import UNDER_WAY, Card, Diagnosis, Snapshot
 from xla_nb.wording import ranks, several
 
 Paces = Mapping[int, Window | None]
@@ -193,8 +193,4 @@ def _there(snapshot: Snapshot) -> list[Card]:
 
 
 def _running(snapshot: Snapshot) -> list[Card]:
-    return [
-        card
-        for card in snapshot.cards
-        if card.phase in ("starting", "running", "compiling", "waiting")
-    ]
+    return [card for card in snapshot.cards if card.phase in UNDER_WAY]

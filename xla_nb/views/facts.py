@@ -394,9 +394,10 @@ def _from_to(low: str, high: str) -> str:
 
 def progress(bar: Bar) -> list[str]:
     """`62 %`, `620 of 1,000`, `12.3/s`, `31 s to go`."""
-    parts = [f"{figure(bar.done)} done"]
+    on = f" on {bar.on}" if bar.on else ""
+    parts = [f"{figure(bar.done)} done{on}"]
     if bar.total:
-        parts = [f"{100 * portion(bar):.0f} %", f"{figure(bar.done)} of {figure(bar.total)}"]
+        parts = [f"{100 * portion(bar):.0f} %", f"{figure(bar.done)} of {figure(bar.total)}{on}"]
     if bar.rate is not None:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:

@@ -28,6 +28,7 @@ from xla_nb.views.diagnosis import Diagnoser
 from xla_nb.views.snapshot import (
     NO_SAMPLE,
     STREAMS,
+    UNDER_WAY,
     Bar,
     Card,
     Excerpt,
@@ -214,7 +215,10 @@ class Observer:
             own = [self.card(rank) for rank in ranks]
             paces = {rank: track.pace for rank, track in tracks.items()}
             free = self._free()
-        whole = together(card.bars[0] for card in own if card.bars)
+        begun = {card.rank: card.bars[0] for card in own if card.bars}
+        whole = together(begun.values())
+        if whole and any(card.rank not in begun and card.phase in UNDER_WAY for card in own):
+            whole = replace(whole, on=wording.ranks(begun))
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
         cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))

@@ -20,18 +20,20 @@ Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Phase = Literal[state.Phase, "compiling", "idle", "waiting", "early"]
+UNDER_WAY: frozenset[Phase] = frozenset({"starting", "running", "compiling", "waiting"})
 
 
 @dataclass(frozen=True)
 class Bar:
     """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
-    All but `done` are None when unknown."""
+    All but `done` are None when unknown. `on`: of which ranks, where others have yet to begin."""
 
     label: str
     done: float
     total: float | None
     rate: float | None = None
     eta: float | None = None
+    on: str = ""
 
 
 #: Stands for the sample of a rank that has written none yet.
