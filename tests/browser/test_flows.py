@@ -359,7 +359,8 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     brought_back = run.output.locator(".lm-Panel.jp-OutputArea-output > .lm-Widget")
     expect(brought_back).to_be_attached()
     assert not run.panel.count()
-    assert snapshot.get_by_text("2 ranks waiting").first.is_visible()
+    expect(snapshot.get_by_text("2 ranks finished").first).to_be_visible()
+    assert "Saved while" not in run.output.inner_text()
     assert call is not None
     assert "2 ranks finished" in notebook.text(notebook.execute(f"import xla_nb\n{call[0]}"))
     notebook.execute("view._SAVE = saves")

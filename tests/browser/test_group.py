@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.harness import Panel, about, block, card
 from tests.browser.lab import LabNotebook
 from tests.support.stopping import halt
+from xla_nb.views.panel import widget
 
 ANYWIDGET_WAITS = 2.0  # seconds for a model, until it reports that it failed
 AGAIN = "void (unmount(), sent.length = 0, mount(document.getElementById('here')))"
@@ -276,13 +277,18 @@ def test_cells_that_end_before_the_page_has_loaded_their_panel_leave_no_error(
 
 @pytest.mark.slow  # a run's does in test_flows.py, and live ranks' is shown again there
 @pytest.mark.leaves("processes")  # of a kernel that a test before has restarted
-def test_after_a_reload_the_panel_goes_on(restarted: LabNotebook) -> None:
-    headline = restarted.output(restarted.execute("%xla_start -n 1")).locator(".xn-headline")
+def test_after_a_reload_the_panel_goes_on_until_the_ranks_end(restarted: LabNotebook) -> None:
+    output = restarted.output(restarted.execute("%xla_start -n 1"))
+    headline = output.locator(".xn-headline")
     expect(headline).to_have_text("1 live rank, idle")
     restarted.save()
     restarted.reload()
     expect(headline).to_have_text("1 live rank, idle")
     restarted.execute("%xla_shutdown")
+    expect(headline).to_have_count(0)
+    expect(output.get_by_text("1 live rank ended").first).to_be_visible()
+    restarted.page.wait_for_timeout(1000 * (widget._LOADS + 0.5))  # then its model is closed
+    expect(output.get_by_text("1 live rank ended").first).to_be_visible()
 
 
 @pytest.mark.slow  # nearly the same in test_flows.py

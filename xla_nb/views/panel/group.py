@@ -74,7 +74,7 @@ class GroupPanel(PanelView):
             self._leave_note() if self._left else self.finish()
         except Exception:  # a page is no reason to lose what ranks hold
             log.exception("The panel of live ranks failed; %%xla_ranks shows another.")
-            self._close()
+            self._close("")
 
     def _is_needed(self) -> bool:
         """Whether something has come that `draw` has not seen."""
@@ -128,7 +128,7 @@ class GroupPanel(PanelView):
         html = f'<div style="opacity:.75;font-size:12px">{self._moved}</div>'
         self._live.update({"text/html": html, "text/plain": self._moved}, raw=True)
         self._saved.update(NOTHING, raw=True)
-        self._close()
+        self._close(html)
 
     def _forget(self, whole: bool, now: float) -> None:
         """The page asks for what it has missed: no cell keeps the kernel from hearing that."""
@@ -136,7 +136,8 @@ class GroupPanel(PanelView):
             self._news.forget()
 
     def _told_of_saved(self) -> tuple[str, str]:
-        return "Saved while the ranks were alive: %s shows them.", "%xla_ranks"
+        shown = f'xla_nb.open_run("{self.run.name}")'
+        return "Saved while the ranks were alive: %s shows what came of them.", shown
 
     def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle, metadata = super()._widget()

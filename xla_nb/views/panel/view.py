@@ -58,13 +58,14 @@ class PanelView:
         self._page = Page(run=run.name)
         self._page.on_msg(self._receive)
         self._live = _displayed(*self._widget())
-        self._saved = _displayed(self._saved_snapshot() | {"text/html": ""})  # which would flash up
+        empty = {"text/html": self._snapshot("")}  # it would flash up
+        self._saved = _displayed(self._saved_snapshot() | empty)
         self._due["save"] = time.monotonic() + _REPEAT  # soon, when ranks have started
 
     def draw(self) -> float:
         """Send the page what is new. Returns the seconds until the next call."""
         if self._left:
-            self._close()
+            self._close("")
             return _REPEAT
         self._handle_requests()
         self._answer_stacks()
@@ -77,6 +78,7 @@ class PanelView:
 
     def finish(self) -> None:
         """Replace the widget by the run's saved HTML and text."""
+        end: dict[str, Any] = NOTHING
         try:
             if not self._left:
                 self._handle_requests()
@@ -87,7 +89,7 @@ class PanelView:
                 self._live.update(end, raw=True)
                 self._saved.update(NOTHING, raw=True)
         finally:
-            self._close()
+            self._close(end["text/html"])
 
     def withdraw(self) -> None:
         """Have the page wait no longer for an answer: JupyterLab would run no other cell."""
@@ -97,9 +99,9 @@ class PanelView:
         """Show nothing more: another view has taken over. Called in any thread."""
         self._left = True
 
-    def _close(self) -> None:
+    def _close(self, html: str) -> None:
         self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
-        self._page.leave()
+        self._page.leave(html)
 
     def _is_due(self, task: str, now: float, every: float) -> bool:
         if now < self._due[task]:
@@ -153,8 +155,11 @@ class PanelView:
 
     @property
     def _snapshot_class(self) -> str:
-        """The CSS class of the display below the widget (page/view.js)."""
+        """The CSS class of the display below the widget (page/panel.js, page/view.js)."""
         return f"xn-saved-{self.run.name}"
+
+    def _snapshot(self, html: str) -> str:
+        return f'<div class="{self._snapshot_class}">{html}</div>'
 
     def _saved_snapshot(self) -> dict[str, str]:
         """The display below the widget, which hides it (page/view.js) wherever it is alive."""
@@ -163,10 +168,8 @@ class PanelView:
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
         # Above it JupyterLab says that it has no widget, where it has none.
         widget = f".jp-OutputArea-child:has(+ * .{self._snapshot_class}):not(:has(.xn-panel))"
-        bundle["text/html"] = (
-            f"<style>{widget} {{ display: none }}</style>"
-            f'<div class="{self._snapshot_class}">{html}{bundle["text/html"]}</div>'
-        )
+        style = f"<style>{widget} {{ display: none }}</style>"
+        bundle["text/html"] = style + self._snapshot(html + bundle["text/html"])
         bundle["text/plain"] = f"{told % f'`{shown}`'}\n{bundle['text/plain']}"
         return bundle
 

@@ -58,22 +58,22 @@ def _inner(module: str) -> str:
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
-    """The widget. `run` is the run's name, which every message carries; a page that is reloaded at
-    a run's end gets what is `over`, and shows the saved snapshot instead."""
+    """The widget. `run` is the run's name, which every message carries; `end` is the HTML that
+    stays, once it is over: no update of the cell's output reaches a page that was reloaded."""
 
     _esm = joined()
     _css = Path(__file__).with_name("panel.css")
     run = traitlets.Unicode().tag(sync=True)
-    over = traitlets.Bool(False).tag(sync=True)
+    end = traitlets.Unicode(None, allow_none=True).tag(sync=True)
 
     def __init__(self, run: str) -> None:
         super().__init__(run=run)
         _answer_while_the_cell_runs(self)
         _stay_busy(getattr(loop.shell(), "kernel", None))
 
-    def leave(self) -> None:
+    def leave(self, html: str) -> None:
         """Close it, when a page that is loading it has done so."""
-        self.over = True
+        self.end = html
         timer = threading.Timer(_LOADS, self._end)
         timer.daemon = True
         timer.start()

@@ -166,7 +166,7 @@ export class Chart {
 		let at = null;
 		for (const [rank, { y }] of [...lines].sort(([a], [b]) => a - b)) {
 			const xs = own.get(rank).x;
-			if (xs.at(-1) < reached - 1e-9 * Math.abs(reached)) ended.add(rank);
+			if (xs.at(-1) < reached - 1e-6) ended.add(rank);
 			const i = nearest(xs, x ?? Math.min(xs.at(-1), this.end));
 			values.set(rank, y[i]);
 			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];

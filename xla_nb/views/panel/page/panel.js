@@ -5,6 +5,10 @@
 import { Store } from "./store.js";
 import { View } from "./view.js";
 
+/** Shows the end where the saved snapshot is, for pages that were reloaded: only those have it still. */
+const stay = (model) =>
+	document.querySelectorAll(`.xn-saved-${CSS.escape(model.get("run"))}`).forEach((node) => (node.innerHTML = model.get("end")));
+
 // anywidget calls this once per model, so that its views share a store.
 export default () => {
 	let store;
@@ -14,10 +18,12 @@ export default () => {
 			return () => store.close();
 		},
 		render({ model, el }) {
-			if (model.get("over")) return; // a reloaded page has it from the kernel
+			if (typeof model.get("end") === "string") return stay(model);
 			store ??= new Store(model);
 			const view = new View(store, el);
-			return () => view.close();
+			const end = () => (view.close(), stay(model));
+			model.on("change:end", end);
+			return () => (model.off("change:end", end), view.close());
 		},
 	};
 };
