@@ -109,6 +109,13 @@ def test_an_object_of_a_module_is_the_modules_on_ranks(notebook, cell, asked, mo
     assert found in (True, (True, True))
 
 
+def test_the_path_that_the_notebook_has_made_anew_is_the_ranks(notebook, monkeypatch):
+    notebook.launch("def f(rank): return rank")  # which looks through modules
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    notebook.run("import sys\nfrom sys import path")
+    assert notebook.launch("def f(rank): return path is sys.path") is True
+
+
 def test_it_has_what_the_notebook_has_put_into_it(notebook, confmod):
     notebook.run("import confmod\nfrom confmod import CFG, NAMES, get_lr")
     notebook.run("CFG['lr'] = 5\ndel CFG['optim']\nNAMES.append('b')")

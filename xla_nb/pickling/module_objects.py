@@ -81,7 +81,7 @@ def of_this_process() -> Modules:
 class Modules:
     """Finds what modules hold, by identity. It remembers what a module held when it had as many
     names: a package's name that is bound anew later may be missed, and what it holds is then an
-    object like any other. The user's own modules are always looked through.
+    object like any other. The user's own modules, and `sys`, are always looked through.
 
     ids    of what modules hold, and of some objects more
     again  how often each of the user's own was imported again, or changed by %autoreload
@@ -122,7 +122,7 @@ class Modules:
             if not is_known and content.get("__spec__") is not None:
                 self._look_through(name, module)
         self._seen = seen
-        for name in [name for name in self._own if name in there]:
+        for name in ["sys", *(name for name in self._own if name in there)]:
             self._look_through(name, there[name])
         anew, self._anew = self._anew, {}
         self.again.update(anew.keys())
