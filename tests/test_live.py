@@ -52,7 +52,7 @@ def test_the_ranks_own_samples_count_what_their_cells_wait_for(live):
     """Those of which their panel draws lanes, over all cells."""
     live.ok(
         "%%xla\nimport time, xla_nb\n"
-        "def slow():\n    for n in range(4): yield time.sleep(0.5)\n"
+        "def slow(): return map(time.sleep, [0.5] * 4)\n"
         "for _ in xla_nb.progress(slow()): pass"
     )
     live.ok("%%xla\nfor _ in xla_nb.progress(slow()): pass")
@@ -202,13 +202,35 @@ def test_a_push_says_what_was_sent_again_with_it(live):
     assert "the arguments are new on ranks and share something with `sent_with`" in told
 
 
+def test_a_name_for_what_an_own_module_has_is_that_of_the_ranks(live, tmp_path):
+    (tmp_path / "with_state.py").write_text(
+        "import torch\nnet, seen = torch.nn.Linear(1, 1), []\n"
+        "def look():\n    seen.append(1)\n    net.weight.data.fill_(7)\n"
+    )
+    live.ok(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport with_state")
+    live.ok("%%xla\nwith_state.look()")
+    live.ok("from with_state import net as own_net, seen as own_seen")
+    both = "{{0: {0}, 1: {0}}}".format
+    assert results(live, "own_net.weight.item(), len(own_seen)") == both((7.0, 1))
+    live.ok("held = {'net': with_state.net, 'seen': own_seen}")
+    assert results(live, "held['net'] is own_net, own_net.weight.item()") == both((True, 7.0))
+    live.ok("own_seen.append(0)")
+    assert results(live, "held['seen'] is own_seen is with_state.seen, own_seen") == both(
+        (True, [0])
+    )
+
+
 def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(live):
     live.ok("import torch\nnet = torch.nn.Linear(1, 1)\nsettings = {'lr': 0.1}")
-    live.ok("%%xla\nof_net = torch.optim.SGD(net.parameters(), settings['lr'])")
+    live.ok(
+        "%%xla\nof_net = torch.optim.SGD(net.parameters(), settings['lr'])\n"
+        "class OfNet: held = net\ndef by_default(of=net): return of"
+    )
     live.ok("net.eval()")
     told = str(live.ok("%%xla\nnet, of_net").data)
     assert "`net` changed in the notebook: ranks have it as it is there" in told
-    assert "`of_net` shares something with the former `net`" in told
+    for name in ("of_net", "OfNet", "by_default"):
+        assert f"`{name}` shares something with the former `net`" in told
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 

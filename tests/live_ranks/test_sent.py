@@ -170,6 +170,30 @@ def test_what_holds_a_whole_value_that_ranks_have_gets_theirs(notebook):
     assert notebook.sent == {"net", "optimizer", "trainer", "models"}
 
 
+def test_a_sentinel_stays_the_ranks_own(notebook):
+    notebook.run("NONE = object()\ndef is_given(of): return of is not NONE\nheld = {'a': NONE}")
+    assert notebook.cell("is_given(held['a'])") is False
+    notebook.run("held['b'] = NONE; keys = {NONE: 1}")
+    assert notebook.cell("is_given(held['a']), is_given(held['b']), keys[NONE]") == (
+        False,
+        False,
+        1,
+    )
+    assert notebook.sent == {"held", "keys"}
+
+
+def test_a_name_for_a_part_of_a_class_is_told_with_the_class(notebook):
+    notebook.run("class Registry: items = {}\ndef look(): look.seen.append(1)\nlook.seen = []")
+    notebook.cell("Registry.items.update(a=1), look()")
+    notebook.run("items, seen = Registry.items, look.seen")
+    assert notebook.cell("len(items), len(seen), Registry.items is items") == (0, 0, True)
+    assert {*notebook.notes} == {
+        f"`{name}` is new on ranks and shares something with `{whose}`: "
+        f"ranks have `{whose}` as it is in the notebook"
+        for name, whose in (("items", "Registry"), ("seen", "look"))
+    }
+
+
 def test_constants_are_not_shared(notebook):
     notebook.run(
         "import numpy, torch\nk = ('a' * 99, 7)\nx = [k, numpy.ones(2)]\ny = [k, x[1] + 1]"
@@ -439,8 +463,14 @@ def test_a_constant_that_a_closure_reads_is_sent_without_what_holds_the_closure(
 def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(notebook):
     notebook.run(
         """
-        import configparser, functools, numpy, pandas, pathlib, torch
+        import configparser, functools, numpy, pandas, pathlib, sys, torch
+        from torch.optim import swa_utils
         class Options(dict): pass
+        class Own(torch.optim.SGD): pass
+        def made():
+            @functools.singledispatch
+            def made(x: list[int]) -> int: return 1
+            return made
         NONE, norm = object(), functools.partial(torch.nn.LayerNorm, eps=1e-6)
         shared = [pathlib.Path("x"), pandas.Timestamp(0), NONE, norm]
         class Trainer:
@@ -448,8 +478,17 @@ def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(
                 self.options, self.draw = Options(), numpy.random.default_rng(0)
                 self.frame, self.settings = pandas.DataFrame(), configparser.ConfigParser()
                 self.model = torch.nn.Linear(1, 1)
-                self.optimizer = torch.optim.Adam(self.model.parameters())
-                self.rates = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+                optimizers = torch.optim.Adam, torch.optim.AdamW, Own
+                self.optimizers = [each(self.model.parameters()) for each in optimizers]
+                rates = torch.optim.lr_scheduler.ExponentialLR
+                self.rates = [rates(each, 0.9) for each in self.optimizers]
+                self.loader = torch.utils.data.DataLoader(
+                    [1], num_workers=1, multiprocessing_context="fork"
+                )
+                self.mean = swa_utils.AveragedModel(
+                    self.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9)
+                )
+                self.stream, self.calls = sys.stdout, [numpy.random.rand, made()]
                 self.held, self.n = [*shared], 0
         one, two = Trainer(), Trainer()
         """

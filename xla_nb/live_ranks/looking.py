@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from xla_nb.live_ranks import sharing
 from xla_nb.live_ranks.array_memory import Memory
 from xla_nb.live_ranks.glances import glance, same
-from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, UnitPickler
+from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, Name, UnitPickler
 from xla_nb.pickling import code_facts, own_modules
 from xla_nb.pickling.functions_and_classes import Met
 from xla_nb.pickling.parcel import Packed, merged
@@ -144,12 +144,12 @@ class Look:
             itself=_itself(None if is_constant else obj),
         )
 
-    def shares_but_for(self, keys: Iterable[Key], values: Mapping[int, str]) -> sharing.Parts:
+    def shares_but_for(self, keys: Iterable[Key], values: Mapping[int, Name]) -> sharing.Parts:
         """What these hold together that can change, without what these values are, and hold."""
         return self._packed({key: self.objects[key] for key in keys}, values)[3]
 
     def _packed(
-        self, held: Mapping[Key, Any], whole: Mapping[int, str] = {}
+        self, held: Mapping[Key, Any], whole: Mapping[int, Name] = {}
     ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
         """A pickle of these alone, for ranks that have all definitions and what is `whole`: what it
         has collected, itself, its memory, and what it has that can change."""

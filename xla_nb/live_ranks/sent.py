@@ -15,7 +15,7 @@ from typing import Any
 from xla_nb.live_ranks import sharing
 from xla_nb.live_ranks.array_memory import SentMemory
 from xla_nb.live_ranks.looking import Key, Look, Unit
-from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Tokens, UnitPickler
+from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Name, Tokens, UnitPickler
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import code_facts, module_objects, own_modules, refusals
 from xla_nb.pickling.parcel import Packed
@@ -35,7 +35,7 @@ class _Staged:
     gone: set[str]
     put: set[own_modules.Key]
     imports: set[str]
-    theirs: Collection[str]  # the names whose values it refers to
+    theirs: Collection[Key]  # the names whose values it refers to
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ class Sent:
         final.on_ranks = self._on_ranks
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
+        final.there = units.keys() - sent
         final.whole = whole
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
@@ -184,7 +185,7 @@ class Sent:
                 why = refusals.fault_in_words(problem)
                 self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
-    def _to_send(self, units: dict[Key, Unit], look: Look) -> tuple[set[Key], Mapping[int, str]]:
+    def _to_send(self, units: dict[Key, Unit], look: Look) -> tuple[set[Key], Mapping[int, Name]]:
         """The units that have changed, with those that share something with them; the others stay
         as they were when they were sent. Where all that is shared are whole values of names, by
         their ids, ranks have these, and they stay too."""
@@ -208,12 +209,12 @@ class Sent:
 
     def _whole(
         self, changed: Set[Key], others: Set[Key], units: Mapping[Key, Unit], look: Look
-    ) -> Mapping[int, str]:
+    ) -> Mapping[int, Name]:
         """The values of `others`, by id with their names, if what has changed shares nothing else
         with them. Arguments are the notebook's own."""
         if not others or ARGUMENTS in changed:
             return {}
-        values = {id(look.objects[key]): key for key in others if isinstance(key, str)}
+        values = {id(look.objects[key]): key for key in others if not isinstance(key, int)}
         shares = {key: units[key].shares for key in others}
         links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(changed, values)})
         return {} if ARGUMENTS in links else values
@@ -238,9 +239,11 @@ class Sent:
     ) -> None:
         """Say which values that ranks had are the notebook's again: what ranks did to theirs is
         over. Of one that was bound anew the user knows."""
-        todo = {key for key in sent if isinstance(key, str) and self._is_back(key, units[key])}
+        others = {key for key in sent - changed if not isinstance(key, str)}
+        todo = {key for key in sent if isinstance(key, str)} | others
+        todo = {key for key in todo if self._is_back(key, units[key])}
         while todo:
-            group = sharing.together({min(todo)}, shared)
+            group = sharing.together({min(todo, key=repr)}, shared)
             again, causes = group & todo, group & changed
             with_it, todo = again - causes, todo - group
             its = "it is" if len(again) == 1 else "they are"
@@ -260,11 +263,11 @@ class Sent:
                 f"ranks have {_listed(again, look)} as {its} in the notebook"
             )
 
-    def _is_back(self, name: str, unit: Unit) -> bool:
+    def _is_back(self, key: Key, unit: Unit) -> bool:
         """Whether ranks had this very value, which can change."""
-        before, can_change = self._units.get(name), unit.shares.objects or unit.shares.memory
+        before, can_change = self._units.get(key), unit.shares.objects or unit.shares.memory
         had = before is not None and before.itself() is unit.itself()
-        return bool(had and can_change) and not name.startswith(OURS)
+        return bool(had and can_change) and not (isinstance(key, str) and key.startswith(OURS))
 
 
 def _with(unit: Unit, links: sharing.Links) -> Unit:

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from xla_nb.pickling import code_facts
+from xla_nb.pickling import code_facts, module_objects, rebuild
 from xla_nb.pickling.code_facts import is_made_here
 from xla_nb.pickling.rebuild import Call
 
@@ -30,7 +30,7 @@ _FIXED: set[type] = {
     *(*code_facts.PLAIN, types.FunctionType, types.ModuleType, types.BuiltinFunctionType),
     *(types.GenericAlias, types.MappingProxyType, Call, range, slice),
     *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time),
-    *(object, functools.partial),
+    *(object, functools.partial, types.MethodType, tuple, type(rebuild.NOT_YET)),
 }
 #: Python's own that cannot be changed.
 _VALUES = (
@@ -47,6 +47,8 @@ _CONSTANTS = {
     "numpy": ("dtype", "ufunc", "generic"),
     "torch": ("dtype", "device", "Size", "layout", "memory_format"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
+    "multiprocessing.context": ("BaseContext",),
+    "multiprocessing.heap": ("Arena",),  # mapped by each who has it
 }
 
 
@@ -73,17 +75,21 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
         if hasattr(sys.modules[module], name)  # its import may be unfinished
     )
     found: dict[int, int] = {}
-    library: set[int] = set()
+    library = {id(sys.stdin), id(sys.stdout), id(sys.stderr)}  # each rank has its own
     for key, (number, obj) in memo.items():
         kind = type(obj)
         if kind not in kinds:
             is_value = issubclass(kind, (*_VALUES, *constants)) and not is_made_here(kind)
             is_value |= issubclass(kind, (type, enum.Enum, logging.Logger))
-            kinds[kind] = is_value or kind.__name__ in _BY_NAME
-        if issubclass(kind, type | types.FunctionType) and code_facts.importable(obj):
+            kinds[kind] = is_value or kind.__name__ in _BY_NAME or kind.__module__ == "typing"
+        if isinstance(obj, types.FunctionType):
+            library.update(map(id, _around(obj)))
+        elif issubclass(kind, type) and code_facts.importable(obj):
             library.update(map(id, _content(obj)))
         elif kind is functools.partial:
             library.add(id(obj.keywords))  # type: ignore[attr-defined]
+        elif isinstance(obj, constants):
+            library.add(id(getattr(obj, "__dict__", None)))
         if not kinds[kind] and not code_facts.is_ready(obj):
             found[key] = number
     return {key: number for key, number in found.items() if key not in library}
@@ -100,18 +106,29 @@ def held(values: Iterable[object]) -> Set[int]:
         found[id(part)] = 0, part
         found[id(type(part))] = 0, type(part)
         if isinstance(part, types.FunctionType):
-            todo += part.__closure__ or ()
+            todo += [*(part.__closure__ or ()), part.__defaults__, part.__kwdefaults__]
+        elif isinstance(part, type) and is_made_here(part):
+            todo += vars(part).values()
         elif not isinstance(part, type | types.ModuleType | types.FrameType | types.CodeType):
             todo += (one for one in gc.get_referents(part) if type(one) not in code_facts.PLAIN)
     return frozenset() if todo else changeable(found).keys()
 
 
+def _around(function: types.FunctionType) -> list[object]:
+    """What is no state: a function's annotations, which what wraps it has too, and of a library's,
+    or one that this has made, all that holds its state."""
+    module = sys.modules.get(function.__globals__.get("__name__", ""))
+    if module is sys.modules["__main__"] or module is None or module_objects.is_own(module):
+        return [function.__annotations__]
+    closure = function.__closure__ or ()
+    around = [function.__annotations__, function.__kwdefaults__, vars(function)]
+    return [*around, closure, *closure]
+
+
 @functools.lru_cache(maxsize=4096)
-def _content(definition: Any) -> list[object]:
-    """What a library's class or function holds; what wraps it, or is made of it, has that too."""
-    if isinstance(definition, types.FunctionType):
-        return [definition.__annotations__, definition.__kwdefaults__]
-    parts = [part for base in definition.__mro__ for part in vars(base).values()]
+def _content(cls: type) -> list[object]:
+    """What a library's class holds; what is made of it has that too."""
+    parts = [part for base in cls.__mro__ for part in vars(base).values()]
     parts = [part for part in parts if type(part) not in _FIXED]
     return parts + [vars(part) for part in parts if hasattr(part, "__dict__")]
 

@@ -10,7 +10,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts, definition_table, module_objects, own_modules, rebuild
 from xla_nb.pickling.functions_and_classes import Live, Notebook
@@ -18,6 +18,8 @@ from xla_nb.pickling.own_modules import Key, Uses
 from xla_nb.pickling.pickler import LivePickler
 from xla_nb.pickling.rebuild import Call
 
+#: Of a value that ranks have: the notebook's name, or where a module of one's own has it.
+Name: TypeAlias = str | Key
 #: How a name begins that is ours, in the ranks' namespace.
 OURS = "_xla_nb_"
 
@@ -29,6 +31,7 @@ class Tokens:
     def __init__(self) -> None:
         self._imported = dict(module_objects.of_this_process().again)
         self._given: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._sentinels: dict[int, tuple[int, object]] = {}
         self._next = 1
 
     def of(self, definition: type | types.FunctionType) -> int:
@@ -40,6 +43,12 @@ class Tokens:
             else:
                 token, self._next = self._next, self._next + 1
             self._given[id(definition)] = token, weakref.ref(definition)
+        return token
+
+    def of_sentinel(self, sentinel: object) -> int:
+        """That of an `object()`, which is kept: nothing tells when it goes."""
+        token, _ = self._sentinels.setdefault(id(sentinel), (self._next, sentinel))
+        self._next += token == self._next
         return token
 
     def is_behind(self, module: str) -> bool:
@@ -70,8 +79,8 @@ class LiveUnits(Live):
 
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as are
     `sends`, by their tokens, whether or not anything refers to them. `gone` are names and tokens to
-    be forgotten; `sets` is what modules are given; `whole` are values that ranks have, by id, with
-    their names there. A pickle collects also
+    be forgotten; `sets` is what modules are given, `there` what ranks have of that; `whole` are
+    values that they have, by id, with their names there. A pickle collects also
 
     refers   the classes and functions that it names or has, by token
     written  the tokens of those that it has whole
@@ -88,7 +97,8 @@ class LiveUnits(Live):
         self.sends: Mapping[int, Any] = {}
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.sets: Mapping[Key, object] = {}
-        self.whole: Mapping[int, str] = {}
+        self.there: Container[Any] = ()
+        self.whole: Mapping[int, Name] = {}
         super().__init__(notebook, source=source)
 
     def begin(self) -> None:
@@ -124,6 +134,9 @@ class LiveUnits(Live):
 
     def is_behind(self, module: str) -> bool:
         return self.tokens.is_behind(module)
+
+    def is_there(self, key: Key) -> bool:
+        return key in self.there
 
     def reduce(self, obj: Any) -> Any:
         kind = type(obj)
@@ -186,9 +199,14 @@ class UnitPickler(LivePickler):
 
     def persistent_id(self, obj: Any) -> Any:
         name = self._live.whole.get(id(obj))
+        if isinstance(name, tuple):
+            return [Call(rebuild.held_by_module, (*name, type(obj).__name__))]
         if name is not None:
             return [Call(operator.getitem, (Call(rebuild.namespace, ()), name))]
-        return super().persistent_id(obj)
+        found = super().persistent_id(obj)
+        if found is None and type(obj) is object:  # of which all that counts is which one it is
+            found = [Call(definition_table.made, (self._live.tokens.of_sentinel(obj), object))]
+        return found
 
     def in_modules(self) -> Mapping[Key, object]:
         """What was found by looking at each unit."""

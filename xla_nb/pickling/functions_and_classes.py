@@ -220,6 +220,10 @@ class Live:
         """Whether ranks import one of the user's own modules as the notebook does not have it."""
         return False
 
+    def is_there(self, key: own_modules.Key) -> bool:
+        """Whether ranks have what a module of the user's own holds, whatever they did to it."""
+        return False
+
     def reduce(self, obj: Any) -> Any:
         """The object as a reducer's value, or NotImplemented."""
         kind = type(obj)

@@ -318,12 +318,14 @@ class LivePickler(Pickler):
         if place is None:
             return None
         made, fill = module_objects.reduced(obj, place)
+        as_imported = Call(rebuild.held_by_module, (*place.key, type(obj).__name__))
+        if fill is not None and self._live.is_there(place.key):
+            return [as_imported]
         if made and fill and self._reduce_by_type(obj) is not NotImplemented:
             made, fill = None, Call(rebuild.put_back, (*place.key, obj))
         if fill is not None:
             name = ".".join(place.key)
             self._live.optional.append((name, fill, own_modules.note_of(place.key, obj)))
-            as_imported = Call(rebuild.held_by_module, (*place.key, type(obj).__name__))
             self._instead[name] = [(name, obj, as_imported)]
         return [made] if made is not None else None
 
