@@ -460,17 +460,33 @@ def lazy_figures(rank):
 COMPUTED = """
 %%xla_spawn -n 1 -o computed --view none
 def reports_what_is_computed(rank):
-    import json, pathlib, time, torch, torch_xla, torch_xla.debug.metrics as metrics, xla_nb
+    import json, pathlib, time, torch, torch_xla, xla_nb
     from xla_nb.rank import reporting
     weight = torch.ones(3, device=torch_xla.device())
-    loss = weight.sum()
-    torch_xla.sync()
-    before = metrics.metric_data("CompileTime")[0]
-    xla_nb.report(loss=loss)
+    for step in xla_nb.progress(range(2)):
+        loss = step * weight.sum()
+        torch_xla.sync()
+        xla_nb.report(loss=loss)
     path, deadline = pathlib.Path(reporting._books.here().path), time.monotonic() + 60
-    while not path.exists() and time.monotonic() < deadline: time.sleep(0.01)
-    [(*_, figures)] = map(json.loads, path.read_text().splitlines())
-    return figures["loss"], metrics.metric_data("CompileTime")[0] - before
+    while time.monotonic() < deadline:
+        rows = path.read_text().splitlines() if path.exists() else []
+        if len(rows) == 2: return [json.loads(row)[-1]["loss"] for row in rows]
+        time.sleep(0.01)
+""".strip()
+
+
+PENDING = """
+%%xla_spawn -n 1 -o pending --view none
+def accumulates(rank):
+    import torch, torch_xla, torch_xla.debug.metrics as metrics, xla_nb
+    weight = torch.ones(3, device=torch_xla.device())
+    torch_xla.sync()
+    before = (metrics.metric_data("ExecuteTime") or (0,))[0]
+    for part in xla_nb.progress(range(2)):
+        weight = weight + 1
+        xla_nb.report(total=weight.sum())
+    torch_xla.sync(wait=True)
+    return metrics.metric_data("ExecuteTime")[0] - before
 """.strip()
 
 
@@ -491,9 +507,14 @@ def test_a_tensor_changed_later_is_reported_as_it_was(lazy):
     assert lazy.value("lazy.history['total']") == "{0: [1.0], 1: [2.0]}"
 
 
-def test_a_tensor_that_a_sync_has_computed_is_read_at_once_and_costs_no_graph(kernel):
+def test_a_tensor_reported_after_the_last_sync_of_a_loop_is_read_when_that_ends(kernel):
     kernel.ok(COMPUTED)
-    assert kernel.value("computed.results[0]") == "(3.0, 0)"
+    assert kernel.value("computed.results[0]") == "[0.0, 3.0]"
+
+
+def test_a_loop_that_ends_before_the_sync_leaves_its_figures_to_the_next_step(kernel):
+    kernel.ok(PENDING)
+    assert kernel.value("pending.results[0]") == "1"
 
 
 def test_tensors_are_read_without_any_sync(lazy):

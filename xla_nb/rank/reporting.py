@@ -35,11 +35,12 @@ _KEPT = 1 << 20
 def report(*, step: float | None = None, **figures: Any) -> None:
     """Record figures of this rank, such as ``xla_nb.report(loss=loss, accuracy=0.9)``.
 
-    Each figure is a number, or a tensor or array of one element. A tensor on an XLA device is read
-    in a thread of xla_nb's own, so reporting at every step does not wait for the device: once it
-    has been launched, or after the next `torch_xla.sync()`. `step` is the position on the charts'
-    axis, by default the number of this rank's earlier reports of these figures: a loss of training
-    and one of evaluation are counted apart, a loss and an accuracy reported together share a step.
+    Each figure is a number, or a tensor or array of one element. A tensor on an XLA device is
+    read after the next `torch_xla.sync()`, in a thread of xla_nb's own, so reporting at every
+    step does not wait for the device: report before the sync. `step` is the position on the
+    charts' axis, by default the number of this rank's earlier reports of these figures: a loss of
+    training and one of evaluation are counted apart, a loss and an accuracy reported together
+    share a step.
 
     The panel draws a chart of each figure, and `run.history` has the values. Outside a rank, in
     a process that a rank started, and after the rank's function has returned, it does nothing.
@@ -91,6 +92,8 @@ class Progress(Generic[T]):
                         book.count(self.at)
         finally:
             self.finished = True
+            for book in books:
+                book.end_loop()
 
 
 def _total(given: float) -> int | None:
@@ -185,7 +188,7 @@ class Book:
     _streaks: dict[str, _Streak] = field(default_factory=dict)
     _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
-    _synced: deque[_Row] = field(default_factory=deque)  # with what computes them launched
+    _synced: deque[_Row] = field(default_factory=deque)  # with their step launched
 
     def __post_init__(self) -> None:
         self._pid = os.getpid()
@@ -215,11 +218,8 @@ class Book:
         values = {name: _snapshot(name, value) for name, value in figures.items()}
         row = _Row(self._count, time.time(), self._position(_axis(step), values), values)
         self._count += 1
-        if not (lazy := list(filter(_is_lazy, values.values()))):
+        if not any(_is_lazy(value) for value in values.values()):
             self._write(row)
-            return
-        if not self._unsynced and not _wait(lazy):
-            self._synced.append(row)
             return
         if not self._unsynced:
             sys.modules["torch_xla.core.xla_model"].add_step_closure(self._step)
@@ -230,9 +230,20 @@ class Book:
 
     def compute(self) -> None:
         """Have what waits for a step marker computed, in one graph: none may come."""
-        values = (value for row in self._unsynced for value in row.figures.values())
-        if lazy := list(filter(_is_lazy, values)):
+        if lazy := self._lazy:
             sys.modules["torch_xla.core.xla_model"].unlazy(lazy)
+
+    @property
+    def _lazy(self) -> list[Any]:
+        """The tensors that wait for a step marker."""
+        return [v for row in self._unsynced for v in row.figures.values() if _is_lazy(v)]
+
+    def end_loop(self) -> None:
+        """Read what waits for a step marker, if the last one has computed that: what follows a
+        loop may take long, and mark none. Else it stays a part of the next step's graph."""
+        if (lazy := self._lazy) and not any(_needs(lazy)):
+            self.compute()
+            self._step()
 
     def _position(self, step: float | None, names: Iterable[str]) -> float:
         """Where a row stands by default: after the last of its figures, so that those of another
@@ -335,9 +346,10 @@ def _is_lazy(value: Any) -> bool:
     return getattr(device, "type", None) == "xla"
 
 
-def _wait(tensors: list[Any]) -> bool:
-    """Whether any tensor on a device waits for a step marker, or whatever else has it computed."""
-    return any(sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(tensors))
+def _needs(tensors: list[Any]) -> list[bool]:
+    """Of tensors on a device, which ones are yet to be computed."""
+    needs: list[bool] = sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(tensors)
+    return needs
 
 
 def _number(name: str, value: Any) -> float:
