@@ -46,6 +46,22 @@ def test_the_words_of_a_runs_progress_are_the_same_however_far_ranks_are_apart(n
     assert "slowest" not in text
 
 
+RETURNED = """\
+%%xla_spawn -n 3 --bg --view none -o returned
+import pathlib, time, xla_nb
+def train(rank, folder):
+    for step in xla_nb.progress(range(40), label="step"):
+        if step == 10 and rank == 1: return
+        while step == 29 and not pathlib.Path(folder, "go").exists():
+            time.sleep(0.01)
+"""
+
+
+def test_ranks_that_have_returned_are_left_out(notebook, tmp_path):
+    text = shown(notebook, tmp_path, RETURNED, "returned", "29 of 40", "finished")
+    assert "\nstep: 72 % · 29 of 40" in text
+
+
 def test_ranks_that_have_yet_to_begin_are_left_out_by_name(notebook, tmp_path):
     text = shown(notebook, tmp_path, BEFORE, "before", " 29 of 40 on ranks 0, 1")
     assert "\nstep: 72 % · 29 of 40 on ranks 0, 1" in text

@@ -215,10 +215,7 @@ class Observer:
             own = [self.card(rank) for rank in ranks]
             paces = {rank: track.pace for rank, track in tracks.items()}
             free = self._free()
-        begun = {card.rank: card.bars[0] for card in own if card.bars}
-        whole = together(begun.values())
-        if whole and any(card.rank not in begun and card.phase in UNDER_WAY for card in own):
-            whole = replace(whole, on=wording.ranks(begun))
+        whole = _of_run(own)
         shared = any(rank.devices for rank in ranks)
         pairs = zip(ranks, own, strict=True)
         cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))
@@ -588,6 +585,16 @@ def bar(loop: Loop) -> Bar:
     if left and loop.rate and not loop.finished:
         eta = left / loop.rate - min(loop.since, 1 / loop.rate)
     return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
+
+
+def _of_run(cards: Sequence[Card]) -> Bar | None:
+    """The bar of those that are under way, or were when the run ended; named, if others of them
+    have yet to begin a loop."""
+    late = [one for one in cards if one.phase in UNDER_WAY]
+    late = late or [one for one in cards if one.phase != "finished"] or list(cards)
+    begun = {one.rank: one.bars[0] for one in late if one.bars}
+    whole = together(begun.values())
+    return replace(whole, on=wording.ranks(begun)) if whole and len(begun) < len(late) else whole
 
 
 def together(bars: Iterable[Bar]) -> Bar | None:
