@@ -480,7 +480,7 @@ PENDING = """
 def accumulates(rank):
     import torch, torch_xla, torch_xla.debug.metrics as metrics, xla_nb
     weight = torch.ones(3, device=torch_xla.device())
-    torch_xla.sync()
+    torch_xla.sync(wait=True)
     before = (metrics.metric_data("ExecuteTime") or (0,))[0]
     for part in xla_nb.progress(range(2)):
         weight = weight + 1
