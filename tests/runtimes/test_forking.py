@@ -317,6 +317,21 @@ def test_terminate_does_nothing():
     )
 
 
+def test_what_ends_a_pools_process_is_an_item_like_any_other():
+    in_a_process(
+        """
+        def end(calls):
+            arrive()
+            assert calls.get() is None
+        process = context.Process(target=end, args=(context.Queue(1),))
+        process.start()
+        process.terminate()
+        assert deaths(1) == {process.pid: 0}
+        """,
+        count=1,
+    )
+
+
 def test_the_processes_of_a_broken_pool_finish_their_work():
     in_a_process(
         """

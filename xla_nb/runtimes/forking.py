@@ -149,6 +149,7 @@ class _RankProcess(context.ForkProcess):
         3.13 on. It would end healthy ranks before they can report where they are."""
         calls, self._calls = self._calls, None
         if calls is not None:
+            calls._sem.acquire(block=False)  # which the process gives back, as for any item
             calls._writer.send(None)
 
 
