@@ -3,11 +3,13 @@
 import keyword
 import sys
 import textwrap
+import types
 
 import pytest
 import torch  # noqa: F401  # or the folder of a test would forget it with its modules
 
 from tests.support.fresh import launched
+from xla_nb.pickling.rebuild import take_notices
 
 pytestmark = pytest.mark.usefixtures("fresh_processes")
 
@@ -228,3 +230,15 @@ def test_what_libraries_have_under_other_names_or_replace_themselves_is_not_told
     notebook.run("import numpy, torch.distributed, torch.nn.functional")
     cell = "\n".join(["def f(rank):", "    if rank:", *read])
     assert launched(notebook, cell) == (None, ())
+
+
+def test_nothing_is_told_of_what_a_library_that_ranks_alone_import_puts_there(
+    notebook, modules, monkeypatch
+):
+    notebook.run("import shapes")
+    program = notebook.build("def f(rank): return shapes.around(1)")
+    its = types.FunctionType((lambda side: 5).__code__, {"__name__": "patches"}, "around")
+    monkeypatch.setattr(sys.modules["shapes"], "around", its)
+    take_notices()  # of another test
+    assert notebook.rank(program) == 5
+    assert take_notices() == []

@@ -364,8 +364,13 @@ def compare(module: str, name: str, told: tuple[str, int]) -> None:
 
 def _difference(module: str, name: str, told: tuple[str, int]) -> str:
     try:
-        here, wrapped = called(functools.reduce(part, name.split("."), sys.modules[module]))
+        found = functools.reduce(part, name.split("."), sys.modules[module])
+        here, wrapped = called(found)
+        made_in = str(getattr([found, *unwrapped(found)][-1], "__module__", None)).partition(".")[0]
     except Exception:  # it is not imported, or has not made that yet
+        return ""
+    is_its = made_in in (module.partition(".")[0], "builtins", "None")
+    if told[0] == name.rpartition(".")[2] and not is_its:  # put there by what ranks alone import
         return ""
     if here != told[0]:
         return _OTHER.format(f"{module}.{name}", told[0], here)
