@@ -4,7 +4,8 @@ import bdb
 
 import pytest
 
-from xla_nb.rank import process
+from xla_nb.program.module_file import ModuleMap
+from xla_nb.rank import loader, process
 
 CUDA = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must"
 
@@ -69,3 +70,11 @@ def test_ranks_show_it(notebook):
     shown = notebook.run("%%xla_spawn -n 2\ndef f(rank):\n    breakpoint()\n    return rank")
     assert " at Cell In[" in shown.error
     assert "breakpoint() and pdb end at once" in shown.result
+
+
+def test_it_is_not_noted_of_a_name_that_the_cell_itself_has():
+    table = ModuleMap({}, "Cell In[1]", 0, body="lenght")
+    with pytest.raises(NameError) as caught:
+        loader.run_body(table, {})
+    process._advise(caught.value)
+    assert not hasattr(caught.value, "__notes__")

@@ -29,7 +29,7 @@ from xla_nb.messages.orders import HostGroup
 from xla_nb.pickling import code_facts
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.program import tracebacks
-from xla_nb.rank import cells, entries, loading, reporting
+from xla_nb.rank import cells, entries, loader, loading, reporting
 from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
@@ -391,8 +391,9 @@ def _advise(error: BaseException) -> None:
     with contextlib.suppress(Exception):  # an error may refuse notes
         own = f"{untrusted.module_of(type(error))}.{untrusted.name_of(type(error))}"
         message = untrusted.message_of(error)
-        frames = [frame.f_code for frame, _ in traceback.walk_tb(untrusted.trace_of(error))]
-        if isinstance(error, NameError | KeyError) and any(map(code_facts.looks_up, frames[-2:])):
+        frames = [frame for frame, _ in traceback.walk_tb(untrusted.trace_of(error))]
+        codes = [one.f_code for one in frames if one.f_globals is not vars(loader)]  # runs cells
+        if isinstance(error, NameError | KeyError) and any(map(code_facts.looks_up, codes[-2:])):
             error.add_note(_BY_TEXT)
         for (kind, words), advice in _ADVICE.items():
             if own == kind and words in message:
