@@ -113,6 +113,7 @@ class Notebook:
             cells=self.executed.cells(self.launched),
             executed=list(self.executed.by_magics()),
             lost=told_of_lost(),
+            history=hidden.keys(),
         )
 
     def program(self, make: Callable[[Scope], Program]) -> Program:

@@ -1,8 +1,12 @@
 """Names that the notebook does not have: bound by what runs on ranks, or told with their line."""
 
 import re
+from dataclasses import replace
 
 import pytest
+
+from xla_nb.program.build import build
+from xla_nb.program.cell_text import Cell
 
 INIT = "def init():\n    global model\n    model = [1]\n"
 READS = "def f(i):\n    {}\n    return model"
@@ -166,6 +170,17 @@ def test_a_note_names_the_cell_that_deleted_a_name_and_one_that_is_alike(noteboo
     assert "notebook. Cell In[2] deleted it. A rank" in note
     _, note = told(notebook, "def f(i): return loses", r"Cell In\[4\], line 1")
     assert "Did you mean losses?" in note
+
+
+def test_a_note_says_that_ranks_do_not_get_ipythons_history(notebook):
+    notebook.run("def g(): return _ + 1")
+    cell = Cell("Cell In[2]", "Out, g()")
+    scope = replace(notebook.scope, history={"_", "Out"})
+    its = "is IPython's history, which ranks do not get: name the value. A rank that gets to that"
+    assert build(cell, scope, name="xla_nb_cell").notes == (
+        f"Cell In[2], line 1: `Out` {its} line raises NameError",
+        f"Cell In[1], line 1 of `g`: `_` {its} line raises NameError",
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ class Scope:
 
     `values` are its live globals; `cells` ran before, oldest first. `executed` are the cells that a
     magic has executed. For live ranks, `sent` is what they have been sent, `remote` are the names
-    that are theirs, and `lost` those of ranks that have ended, each with a clause on that.
+    that are theirs, and `lost` those of ranks that have ended, each with a clause on that. The
+    names in `history` are IPython's: `Out` and `_`.
     """
 
     values: Mapping[str, object]
@@ -70,6 +71,7 @@ class Scope:
     sent: Sent | None = None
     remote: Set[str] = frozenset()
     lost: Mapping[str, str] = field(default_factory=dict)
+    history: Set[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ class _Needs:
         except BaseException as fault:  # `__reduce__` may even exit
             raise ShippingError(self._refusal(fault, live)) from None
         held = self._known, self._names.binds, self._values
-        missing = MissingNames(self._cells, held, self._scope.lost)
+        missing = MissingNames(self._cells, held, self._scope.lost, self._scope.history)
         notes = [
             *self._of_text(),
             *missing.told(self._names, label, live),

@@ -45,14 +45,16 @@ def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str,
 class MissingNames:
     """What is missing, of what runs on ranks.
 
-    cells   those that ran
-    held    all names that there are to take, and those that every module has
-    lost    the names of ranks that have ended, each with a clause on that
+    cells    those that ran
+    held     all names that there are to take, and those that every module has
+    lost     the names of ranks that have ended, each with a clause on that
+    history  the names of IPython's history
     """
 
     cells: Cells
     held: Sequence[Collection[str]]
     lost: Mapping[str, str]
+    history: Collection[str]
 
     def told(self, names: Names, label: str, live: Live) -> Iterator[str]:
         """What to tell of `names` that the cell `label` reads, and of those that functions of the
@@ -79,8 +81,10 @@ class MissingNames:
         for name, place in missing.items():
             if name in self.lost:
                 raise ProgramError(f"{place}: {self.lost[name]}. Nothing was run on ranks.")
-            why = f"name '{name}' is not defined in this cell or in the notebook."
-            yield f"{place}: {why}{self._hint(name)} A rank that gets to that line raises NameError"
+            why = f"name '{name}' is not defined in this cell or in the notebook.{self._hint(name)}"
+            if name in self.history:
+                why = f"`{name}` is IPython's history, which ranks do not get: name the value."
+            yield f"{place}: {why} A rank that gets to that line raises NameError"
 
     def shadowed(self, live: Live, names: Iterable[str]) -> Iterator[str]:
         """What to tell of functions of the notebook that read its globals of these names."""
