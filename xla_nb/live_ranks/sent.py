@@ -17,7 +17,7 @@ from xla_nb.live_ranks.array_memory import SentMemory
 from xla_nb.live_ranks.looking import Key, Look, Unit
 from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Name, Tokens, UnitPickler
 from xla_nb.messages.orders import ARGUMENTS
-from xla_nb.pickling import code_facts, module_objects, own_modules, refusals
+from xla_nb.pickling import code_facts, loggers, module_objects, own_modules, refusals
 from xla_nb.pickling.parcel import Packed
 from xla_nb.pickling.pickler import pack, packed
 from xla_nb.wording import listed
@@ -61,17 +61,19 @@ class SentParcel(Packed):
 
 class Sent:
     """What one group of live ranks has been sent: `pack` gives what it lacks, and once ranks have
-    that, `confirm`. After the ranks were started anew, `forget`.
+    that, `confirm`. After the ranks were started anew, `forget`. `noted` are sentences for the user
+    that there were at their start.
 
     notes  sentences for the user about what `pack` has packed
     names  those whose values it has packed
     reads  the names that the functions which the cell needs read
     """
 
-    def __init__(self) -> None:
+    def __init__(self, noted: Iterable[str] = ()) -> None:
         self.tokens = Tokens()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
+        self._noted = {*noted}  # of filters that are not sent: each is told once
         # What was set in modules, on ranks that may have lost all else.
         self._set: set[own_modules.Key] = set()
         self._set_last: set[own_modules.Key] = set()
@@ -135,7 +137,8 @@ class Sent:
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
-        live.notes |= final.notes
+        live.notes |= final.notes - self._noted
+        self._noted |= final.notes & loggers.losses_of_all()
         parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
         self.names = {key for key in sent if type(key) is str}
         self._staged = _Staged(

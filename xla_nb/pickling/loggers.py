@@ -93,6 +93,8 @@ def losses(logger: logging.Logger) -> Iterator[str]:
     """What to say of what ranks' logger of this name does without."""
     if logger.handlers and not logger.propagate and not handlers(logger):
         yield _UNHEARD.format(logger.name)
+    if any(map(_is_made_here, logger.filters)):
+        yield _FILTERS.format(logger.name)
 
 
 def losses_of_all() -> set[str]:

@@ -377,7 +377,6 @@ def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = Liv
     made = packed(values, live, kind)
     if made.overlaps(made.writer.gaps):
         live.notes.add(_COPY)
-    live.notes |= loggers.losses_of_all()
     return made
 
 

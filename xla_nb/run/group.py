@@ -107,7 +107,7 @@ class Group:
         self._yielding: set[Run] = set()  # questions that give way to anything else
         run.take(events.GroupBegan(name=name, idle=idle))
         self.remote: dict[str, str] = {}
-        self.sent = Sent()
+        self.sent = Sent({notice.text for notice in run.state.notices})
         self.history: list[Played] = []
         self.watch = Watch(())
         self._engine = engine
