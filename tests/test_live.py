@@ -234,6 +234,22 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 
+def test_values_that_share_nothing_with_a_former_one_but_the_process_are_not_told(live):
+    live.ok("class Loads:\n    def __init__(self): self.data = []\nloads = Loads()")
+    live.ok(
+        "%%xla 0\nimport multiprocessing, threading, warnings\nwarnings.warn('here')\n"
+        "beside, of_loads, apart = Loads(), loads.data, {'a': 1}\n"
+        "for one in loads, beside:  # as a DataLoader with persistent workers\n"
+        "    one.thread = threading.Thread(target=print)\n"
+        "    one.key = multiprocessing.current_process().authkey\n"
+        "del one"
+    )
+    live.ok("loads.data.append(3)")
+    told = live.ok("%%xla 0\nloads, of_loads").data["text/plain"]
+    assert "`of_loads` shares something with the former `loads`" in told
+    assert told.count("shares something") == 1
+
+
 def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
     live.ok(
         "import logging, sys\nset_up = logging.getLogger('set_up')\nset_up.setLevel('INFO')\n"

@@ -510,3 +510,12 @@ def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(n
     notebook.cell("marked")
     notebook.run("held = marked.mark()")
     assert notebook.cell("held is marked._mark is marked.mark() is not None")
+
+
+def test_a_definition_that_shares_something_is_told_by_its_one_name(notebook):
+    notebook.run("import functools\nbox = [[]]\n@functools.cache\ndef other(): pass")
+    notebook.run("other.kept = box[0]")
+    notebook.cell("box")
+    notebook.cell("other")
+    told = "`other` is new on ranks and shares something with `box`: ranks have `box` as it is in"
+    assert notebook.notes == (f"{told} the notebook",)

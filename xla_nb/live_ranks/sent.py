@@ -257,7 +257,7 @@ class Sent:
                 continue
             fresh = causes - self._units.keys()
             causes, what = (fresh, "new on ranks") if fresh else (causes, "changed in the notebook")
-            is_one = len(causes) == 1 and ARGUMENTS not in causes
+            is_one = len(_names(causes, look)) == 1 and ARGUMENTS not in causes
             start = "the arguments" if ARGUMENTS in causes else _listed(causes, look)
             verbs = ("is", "shares") if is_one else ("are", "share")
             what = f"{verbs[0]} {what}" if fresh else what
@@ -281,10 +281,14 @@ def _among(links: sharing.Links, units: Set[Key]) -> sharing.Links:
     return frozenset(link for link in links if link[1] in units)
 
 
-def _listed(keys: Iterable[Any], look: Look) -> str:
+def _names(keys: Iterable[Any], look: Look) -> list[str]:
+    """What units are called: a name and the definition that it has are called the same."""
     named = (look.objects[key].__qualname__ if isinstance(key, int) else key for key in keys)
-    names = (one if isinstance(one, str) else ".".join(one) for one in named)
-    return listed([f"`{name}`" for name in sorted(names)])
+    return sorted({one if isinstance(one, str) else ".".join(one) for one in named})
+
+
+def _listed(keys: Iterable[Any], look: Look) -> str:
+    return listed([f"`{name}`" for name in _names(keys, look)])
 
 
 def _in_order(sent: Set[Key], look: Look) -> list[str]:

@@ -9,6 +9,7 @@ import enum
 import fractions
 import functools
 import gc
+import io
 import logging
 import pathlib
 import re
@@ -35,7 +36,7 @@ _FIXED: set[type] = {
 #: Python's own that cannot be changed.
 _VALUES = (
     *(pathlib.PurePath, re.Pattern, decimal.Decimal, fractions.Fraction, uuid.UUID),
-    datetime.tzinfo,
+    *(datetime.tzinfo, bytes),
 )
 #: Types, also Cython's, of what goes by its name: functions, methods (`dict.__setitem__`), NaT.
 _BY_NAME = {
@@ -53,6 +54,7 @@ _CONSTANTS = {
 
 
 _MOST = 1_000_000  # objects
+_FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.FileIO
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,13 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
 
 
 def held(values: Iterable[object]) -> Set[int]:
-    """What these values hold that can change, by id; nothing if there is very much of it."""
+    """What these values hold that can change, by id; nothing if there is very much of it. Files are
+    no part of them: a rank's streams lead to all that it has."""
     found: dict[int, tuple[int, object]] = {}
     todo: list[Any] = list(values)
     while todo and len(found) < _MOST:
         part = todo.pop()
-        if id(part) in found:
+        if id(part) in found or isinstance(part, _FILES):
             continue
         found[id(part)] = 0, part
         found[id(type(part))] = 0, type(part)

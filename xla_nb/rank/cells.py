@@ -127,10 +127,10 @@ def _of_former(
 ) -> list[str]:
     """Sentences on which of the rank's `own` values share something with what the notebook has
     `sent` another of."""
-    former = {name for name in sent & before.keys() if before[name] is not now[name]}
+    former = {n for n in filter(_is_the_cells, sent & before.keys()) if before[n] is not now[n]}
     gone = sharing.held([before[name] for name in former]) if former and own else set[int]()
     found: list[str] = []
-    for name in sorted(own & now.keys()) if gone else ():
+    for name in sorted(filter(_is_the_cells, own & now.keys())) if gone else ():
         if not gone.isdisjoint(sharing.held([now[name]])):
             text = listed([f"`{one}`" for one in sorted(former)])
             found.append(_FORMER.format(name, text))
