@@ -260,6 +260,23 @@ def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
         assert results(live, "len(set_up.handlers)", "0") == "{0: 1}"
 
 
+def test_handlers_that_a_logger_has_in_the_notebook_later_are_the_ranks_too(live, tmp_path):
+    live.ok(
+        "import logging, sys\nlater = logging.getLogger('later')\nlater.propagate = False\n"
+        "to_out = logging.StreamHandler(sys.stdout)\nlater.addHandler(to_out)"
+    )
+    said = "%%xla 0\nlater.warning('{}')"
+    assert "\none\n" in live.ok(said.format("one")).stdout.replace("[0] ", "\n")
+    live.ok("to_out.setFormatter(logging.Formatter('as %(message)s'))")
+    assert "as two" in str(live.ok(said.format("two")).data)
+    live.ok("to_out.setLevel('ERROR')")
+    assert "three" not in live.ok(said.format("three")).stdout
+    live.ok(f"later.handlers[:] = [logging.FileHandler('{tmp_path}/later.log')]")
+    live.ok(said.format("four"))
+    assert (tmp_path / "later.log").read_text() == "four\n"
+    assert results(live, "len(later.handlers)", "0") == "{0: 1}"
+
+
 def test_a_progress_bar_of_the_notebook_is_sent_and_one_of_widgets_refused_by_its_name(live):
     pytest.importorskip("ipywidgets")
     live.ok("import tqdm, tqdm.notebook\nbar_here = tqdm.tqdm(total=3)")

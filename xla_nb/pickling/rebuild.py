@@ -297,12 +297,16 @@ def module_object(module: str, name: str, base: type, kind: type, *args: object)
     return found if type(found) is kind else new_of_base(base, kind, *args)
 
 
+#: Handlers that loggers of this process were given.
+_handlers: weakref.WeakSet[logging.Handler] = weakref.WeakSet()
+
+
 def fill_logger(made: logging.Logger, state: tuple[Mapping[str, object], tuple[Any, ...]]) -> None:
-    """Give a logger its level and such, and handlers if it has none."""
+    """Give a logger its level and such, and handlers if it has none, or was given some before."""
     vars(made).update(state[0])
-    for handler in () if made.handlers else state[1]:
-        if (one := handler.made()) is not None:
-            made.addHandler(one)
+    if not made.handlers or not _handlers.isdisjoint(made.handlers):
+        made.handlers[:] = [one for each in state[1] if (one := each.made()) is not None]
+        _handlers.update(made.handlers)
     logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels
 
 
