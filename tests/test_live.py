@@ -738,6 +738,26 @@ class Net(Base):
 """
 
 
+def test_members_of_an_enum_are_after_autoreload_those_that_the_notebook_has(live, module):
+    text = "import enum\nclass Mode(enum.Enum):\n    TRAIN = 1\n"
+    module("with_mode", text, 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import with_mode\nfrom with_mode import Mode as Former")
+        live.ok("mode = Former.TRAIN\nby_mode = {mode: 10}")
+        live.ok("%%xla\nby_mode[mode] += 1\nof_ranks = {Former.TRAIN: 1}")
+        module("with_mode", f"{text}    EVAL = 2\n", 2e9)
+        asked = (
+            "Former.TRAIN is mode, with_mode.Mode.TRAIN is mode, len(with_mode.Mode), "
+            "isinstance(mode, with_mode.Mode), with_mode.Mode.TRAIN in by_mode"
+        )
+        there = live.value(asked)
+        asked += ", by_mode.get(Former.TRAIN), of_ranks.get(mode)"
+        assert results(live, asked, "0") == f"{{0: {there[:-1]}, 11, 1)}}"
+    finally:
+        live.ok("%autoreload 0")
+
+
 def test_what_ranks_trained_stays_where_autoreload_changes_the_class_of_it(live, module):
     module("trained", TRAINED.format(1), 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")

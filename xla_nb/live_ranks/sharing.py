@@ -54,6 +54,7 @@ _CONSTANTS = {
 
 
 _MOST = 1_000_000  # objects
+_NOT_FOLLOWED = type | types.ModuleType | types.FrameType | types.CodeType | enum.Enum
 _FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.FileIO
 
 
@@ -112,7 +113,7 @@ def held(values: Iterable[object]) -> Set[int]:
             todo += [*(part.__closure__ or ()), part.__defaults__, part.__kwdefaults__]
         elif isinstance(part, type) and is_made_here(part):
             todo += vars(part).values()
-        elif not isinstance(part, type | types.ModuleType | types.FrameType | types.CodeType):
+        elif not isinstance(part, _NOT_FOLLOWED):
             todo += (one for one in gc.get_referents(part) if type(one) not in code_facts.PLAIN)
     return frozenset() if todo else changeable(found).keys()
 

@@ -140,14 +140,15 @@ class LiveUnits(Live):
 
     def reduce(self, obj: Any) -> Any:
         kind = type(obj)
-        if issubclass(kind, enum.Enum) and self.is_behind(kind.__module__):
+        is_same = self.on_ranks is EVERYTHING  # whether or not the module is imported again
+        if issubclass(kind, enum.Enum) and (is_same or self.is_behind(kind.__module__)):
             return self._member(obj)
         if not issubclass(kind, type | types.FunctionType) or not _is_own(obj):
             return super().reduce(obj)
         self.met.uses.add(obj)
         if self.is_behind(obj.__module__):
             return self._function(obj) if isinstance(obj, types.FunctionType) else self._class(obj)
-        if self.on_ranks is EVERYTHING:  # the same whether or not the module is imported again
+        if is_same:
             return definition_table.found, (self.tokens.of(obj),)
         return super().reduce(obj)
 
@@ -167,11 +168,14 @@ class LiveUnits(Live):
         return {}  # each is a unit of its own
 
     def _member(self, member: enum.Enum) -> Any:
-        cls, token = type(member), self.tokens.of(type(member))
+        # %autoreload has given members of a former class, which keeps them, the class of now.
+        cls: Any = vars(member).get("__objclass__", type(member))
+        token = self.tokens.of(cls)
         if self._is_whole(token):  # ranks have it once, also where its class is filled anew
-            make, arguments, *rest = super()._member(member)
-            return definition_table.made, ((token, member.name), make, *arguments), *rest
-        if cls.__members__.get(member.name or "") is member:
+            make, (kind, _, args), state, *rest = super()._member(member)
+            made = (token, member.name), make, kind, cls, args
+            return definition_table.made, made, (state, {"__class__": type(member)}), *rest
+        if getattr(cls, member.name or "", None) is member:
             return getattr, (cls, member.name)
         return cls, (member.value,)
 

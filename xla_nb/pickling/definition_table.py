@@ -45,12 +45,14 @@ class Definitions:
             _renew_function(self._made[token], *arguments)
         return self._made[token]
 
-    def _keep(self, token: Token, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
+    def _keep(self, token: int, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
         there = rebuild.own(*place)
         if token not in self._made and not getattr(there, "__closure__", None):
             kinds = {rebuild.new_class: type, rebuild.new_function: types.FunctionType}
             if isinstance(there, kinds[make]):
                 self._made[token] = there
+                for name, member in vars(there).get("_member_map_", {}).items():  # of an enum
+                    self._made[token, name] = member
         return self._make(token, make, *arguments)
 
     def _drop(self, tokens: Collection[int]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import dis
+import enum
 import functools
 import hashlib
 import importlib.abc
@@ -168,13 +169,14 @@ class Modules:
 
     def former(self, definition: Any) -> Any:
         """What %autoreload has put a function or a class in the place of, after which it has given
-        objects that one; None if it has not, or the very same got the new code."""
+        objects that one; None if it has not, or the very same got the new code. An enum it does
+        not: each class keeps its members."""
         name, path = definition.__module__, definition.__qualname__
         number = self.again[name]
         if (name, number) not in self._in_place or not self.is_of(definition, name, number):
             return None
         found = self._defined.get((name, number - 1), {}).get(path)
-        return None if found is definition else found
+        return None if found is definition or isinstance(definition, enum.EnumMeta) else found
 
     def is_edited(self, name: str) -> bool:
         """Whether the file of one of the user's own modules has changed since its import."""
