@@ -102,6 +102,14 @@ def test_a_cell_that_runs_is_told_with_its_own_time(panel: Panel) -> None:
     assert table(panel, "ran")[0][3:] == ["running", ""]
 
 
+def test_a_restarted_kernel_runs_no_cell_any_more(panel: Panel) -> None:
+    about_live = about(cell="3 cells, 1 running", live={"since": None, "idle": False})
+    panel.tell(about=about_live, ran=[ran(3, "running")])
+    panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.freeze()")
+    assert table(panel, "ran")[0][3:] == ["stopped", ""]
+    expect(panel.page.locator(".xn-sub")).not_to_contain_text("running")
+
+
 def test_output_is_shown_only_where_there_is_some_between_cells(panel: Panel) -> None:
     output = panel.page.locator(".xn-output")
     expect(output).to_be_hidden()

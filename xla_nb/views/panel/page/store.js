@@ -108,7 +108,9 @@ export class Store {
 		if (this.over) return;
 		this.frozen = this.now;
 		const headline = `${what}; last update ${timeOfDay(this.updated)}`;
-		this.describe({ ...this.about, ended: this.now, headline, diagnosis: null });
+		this.describe({ ...this.about, ...(this.about.live && { cell: "" }), ended: this.now, headline, diagnosis: null });
+		for (const cell of this.ran.values()) if (cell.outcome === "running") Object.assign(cell, { outcome: "stopped", told: "stopped" });
+		this.changed("cells");
 		for (const card of this.cards.values()) if (!OVER.has(card.phase)) this.update([{ ...card, phase: "stopped" }]);
 		this.speak(`Its ranks end with it. xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
