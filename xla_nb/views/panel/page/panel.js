@@ -21,7 +21,8 @@ export default () => {
 			if (typeof model.get("end") === "string") return stay(model);
 			store ??= new Store(model);
 			const view = new View(store, el);
-			const end = () => (view.close(), stay(model));
+			// Elsewhere the cell's output is replaced by then, and this view with it.
+			const end = () => setTimeout(() => view.root.isConnected && (view.close(), stay(model)), 1000);
 			model.on("change:end", end);
 			return () => (model.off("change:end", end), view.close());
 		},
