@@ -342,6 +342,9 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     notebook: LabNotebook,
 ) -> None:
     notebook.execute("from xla_nb.views.panel import view\nsaves, view._SAVE = view._SAVE, 0.5")
+    notebook.execute(
+        "from xla_nb.views.panel import widget\nloads, widget._LOADS = widget._LOADS, 60"
+    )
     run = flow(notebook, "-n 2", TRAIN)
     expect(run.rows("hello from 1")).to_be_visible()
     snapshot = run.output.locator("[class^=xn-saved-]")
@@ -363,7 +366,7 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     assert "Saved while" not in run.output.inner_text()
     assert call is not None
     assert "2 ranks finished" in notebook.text(notebook.execute(f"import xla_nb\n{call[0]}"))
-    notebook.execute("view._SAVE = saves")
+    notebook.execute("view._SAVE, widget._LOADS = saves, loads")
 
 
 @pytest.mark.leaves("processes")  # of a kernel that a test before has restarted

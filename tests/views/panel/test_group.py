@@ -208,6 +208,8 @@ def test_a_cell_does_not_wait_for_variables_that_are_asked_for(panel, kernel):
     quiet(kernel, "for number in range(20): del globals()[f'slow_{number}']")
     panel.ask("variables")  # unbidden only where the last answer did not take long
     told = panel.answer("variables", state="shown", old=False)
+    if told["after"] == f"Cell In[{cell.number}]":  # the first question's, which took long
+        told = panel.answer("variables", state="shown", old=False)
     assert told["after"] != f"Cell In[{cell.number}]"
     assert "slow_1" not in {row["cells"][0] for row in told["rows"]}
 
