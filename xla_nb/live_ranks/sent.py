@@ -138,7 +138,8 @@ class Sent:
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
         live.notes |= final.notes - self._noted
-        self._noted |= final.notes & loggers.losses_of_all()
+        if final.notes:  # few cells have any, and all loggers are looked at
+            self._noted |= final.notes & loggers.losses_of_all()
         parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
         self.names = {key for key in sent if type(key) is str}
         self._staged = _Staged(
