@@ -121,7 +121,7 @@ def held(values: Iterable[object]) -> Set[int]:
 def _around(function: types.FunctionType) -> list[object]:
     """What is no state: a function's annotations, which what wraps it has too, and of a library's,
     or one that this has made, all that holds its state."""
-    module = sys.modules.get(function.__globals__.get("__name__", ""))
+    module = module_objects.module_of(function)
     if module is sys.modules["__main__"] or module is None or module_objects.is_own(module):
         return [function.__annotations__]
     closure = function.__closure__ or ()

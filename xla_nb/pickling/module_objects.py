@@ -309,8 +309,13 @@ def holders(definition: Any) -> Iterator[tuple[str, Any]]:
             todo += ((f"{path}.{name}", part) for name, part in functions if part.__closure__)
 
 
+def module_of(function: types.FunctionType) -> types.ModuleType | None:
+    """The module whose globals a function has by their name; what wraps it may say another."""
+    return sys.modules.get(function.__globals__.get("__name__", ""))
+
+
 def _is_of_own_code(function: types.FunctionType) -> bool:
-    module = sys.modules.get(function.__globals__.get("__name__", ""))
+    module = module_of(function)
     return module is not None and is_own(module)
 
 
