@@ -263,14 +263,12 @@ def test_the_time_of_items_is_from_one_to_the_next_and_not_from_sample_to_sample
     assert made.step == pytest.approx(2.0)
 
 
-def test_time_between_cells_is_no_part_of_a_step():
-    made = track(
-        (100.0, {"steps": 1}),
-        (101.0, {"steps": 2}),
-        (104.0, {"steps": 6}),
-        (124.0, {"steps": 6, "idle": 20.0, "activity": "idle"}),
-        (125.0, {"steps": 7, "idle": 20.0}),
-        (127.0, {"steps": 9, "idle": 20.0}),
-    )
-    assert made.pace.seconds == 6.0
-    assert made.step == pytest.approx(6 / 7)  # of all: there are few
+def test_steps_of_live_ranks_are_those_of_their_newest_cell():
+    cell = [(100.0, {"steps": 1}), (101.0, {"steps": 2}), (104.0, {"steps": 6})]
+    rests = (104.1, {"steps": 7, "idle": 0.05, "activity": "idle"})
+    begins = (110.0, {"steps": 7, "idle": 5.0})
+    goes_on = [(111.0, {"steps": 8, "idle": 5.0}), (114.0, {"steps": 11, "idle": 5.0})]
+    assert track(*cell, rests).pace.steps == 5
+    assert track(*cell, rests, begins).pace is None
+    made = track(*cell, rests, begins, *goes_on)
+    assert (made.pace.steps, made.pace.seconds, made.step) == (3, 3.0, 1.0)

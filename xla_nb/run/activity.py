@@ -252,8 +252,8 @@ class Track:
     @property
     def pace(self) -> Window | None:
         """The steps of the last minute; None until two were seen, and where the last was long
-        ago."""
-        if len(self._marks) < 2 or self.sample is None:
+        ago. Of live ranks those of their newest program."""
+        if len(self._marks) < 2 or self.sample is None or self._has_begun_anew(self.sample):
             return None
         late = self.sample.at - self._marks[-1].at > _GAP
         return None if late else Window.between(self._marks[0], self._marks[-1])
@@ -357,11 +357,15 @@ class Track:
         marks = self._marks
         if len(marks) > 1 and mark.at - marks[-2].at < _APART:
             marks.pop()
-        if marks and mark.at <= marks[-1].at:  # the clock was set back
-            marks.clear()
+        if marks and (mark.at <= marks[-1].at or self._has_begun_anew(mark)):
+            marks.clear()  # the clock was set back, or these steps are of another program
         marks.append(mark)
         while len(marks) > 2 and marks[0].at < mark.at - _LANE:
             marks.popleft()
+
+    def _has_begun_anew(self, sample: Sample) -> bool:
+        """Whether a live rank has been given another program since its last step."""
+        return sample.activity != "idle" and sample.idle > self._marks[-1].idle
 
 
 def _kind(sample: Sample) -> str:

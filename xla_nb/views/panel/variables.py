@@ -110,7 +110,8 @@ class AskedVariables:
             }
             self._of, self._after, self._took = count, after, time.monotonic() - began
         except (UsageError, Withdrawn):  # a cell has come, or another question
-            self._rests = time.monotonic()
+            # Asked again after a rest, a question of the page's too, however long the last took.
+            self._rests, self._took = time.monotonic(), 0.0
         except XlaNbError as problem:
             self._answer, self._of = {"problem": str(problem)}, count
         finally:

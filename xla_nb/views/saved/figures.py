@@ -102,8 +102,10 @@ def _chart(figure: Figure) -> str:
     drawing = "" if shape is None else _drawing(figure, shape)
     note = bit(f"font-size:12px;{FAINT}", escaped(figure.note)) if figure.note else ""
     return (
-        f'<figure style="flex:1 1 320px;min-width:0;max-width:440px;margin:0;{WHOLE}">'
-        f'<figcaption style="text-align:left;margin:0;font-style:normal">'
+        # Drawings beside each other begin at one height, though a caption is longer than another.
+        f'<figure style="display:flex;flex-direction:column;flex:1 1 320px;min-width:0;'
+        f'max-width:440px;margin:0;{WHOLE}">'
+        f'<figcaption style="flex:1;text-align:left;margin:0;font-style:normal">'
         f"<b>{escaped(figure.name, 80)}</b> {note}</figcaption>"
         + drawing
         + _legend(figure)
