@@ -61,6 +61,23 @@ class _Imported(NamedTuple):
     content: bytes
 
 
+class _Held(NamedTuple):
+    """What a module held when it was looked through: the id of its dict, the number of its names,
+    the ids of all in it. parts: of the user's own, it and its definitions that hold something, each
+    with the ids of what it held."""
+
+    content: int
+    names: int
+    ids: frozenset[int]
+    parts: list[tuple[Any, list[int]]]
+
+    def is_of(self, content: Mapping[str, object]) -> bool:
+        return (self.content, self.names) == (id(content), len(content))
+
+    def is_unchanged(self) -> bool:
+        return bool(self.parts) and all(_ids(part) == ids for part, ids in self.parts)
+
+
 class _Noted(importlib.abc.MetaPathFinder):
     """Notes when modules are imported, also again; finds none of them."""
 
@@ -97,7 +114,7 @@ class Modules:
         self._in_place: set[tuple[str, int]] = set()
         # Of each import of one of the user's own what it has defined, by the names there.
         self._defined: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
-        self._held: dict[str, tuple[int, int, frozenset[int]]] = {}
+        self._held: dict[str, _Held] = {}
         self._own: dict[str, _Imported] = {}
         self._seen: tuple[list[types.ModuleType], list[int]] = [], []
 
@@ -119,7 +136,7 @@ class Modules:
         seen = list(there.values()), list(map(len, map(vars, there.values())))
         for name, module in there.items() if seen != self._seen else ():
             content = vars(module)
-            is_known = self._held.get(name, ())[:2] == (id(content), len(content))
+            is_known = name in self._held and self._held[name].is_of(content)
             if not is_known and content.get("__spec__") is not None:
                 self._look_through(name, module)
         self._seen = seen
@@ -147,8 +164,8 @@ class Modules:
             self._anew[name] = True
 
     def _look_through(self, name: str, module: types.ModuleType) -> None:
-        own = self._own.get(name)
-        if is_own(module) and (own is None or own.spec is not module.__spec__):
+        own, held = self._own.get(name), self._held.get(name)
+        if (own is None or own.spec is not module.__spec__) and is_own(module):
             written, digest = _written(module)
             imported = self._noted.times.get(name, written)
             if imported < written <= time.time_ns():
@@ -156,9 +173,13 @@ class Modules:
             self._own[name] = _Imported(module.__spec__, written, digest)
             if own is not None:
                 self._anew[name] = False
+        elif held is not None and held.is_unchanged():
+            return
         content = vars(module)
-        ids = frozenset(id(value) for _, value in _attributes(name, module))
-        self._held[name] = id(content), len(content), ids
+        parts = [(part, _ids(part)) for _, part in _parts(name, module)]
+        ids = frozenset(itertools.chain.from_iterable(found for _, found in parts))
+        kept = parts if name in self._own else []
+        self._held[name] = _Held(id(content), len(content), ids, kept)
         self.ids |= {*ids, id(content)}
 
     def is_of(self, definition: Any, name: str, import_: int) -> bool:
@@ -197,9 +218,9 @@ class Modules:
 
     def _places(self, obj: object) -> Iterator[Place]:
         by_value = cloudpickle.list_registry_pickle_by_value()
-        for name, (_, _, ids) in self._held.items():
+        for name, held in self._held.items():
             module = sys.modules.get(name)
-            if module is None or id(obj) not in ids or name in by_value:
+            if module is None or id(obj) not in held.ids or name in by_value:
                 continue
             for attribute, value in _attributes(name, module):
                 if value is obj and _makes(module, name, attribute):
@@ -282,16 +303,25 @@ def _written(module: types.ModuleType) -> tuple[int, bytes]:
 def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, object]]:
     """What a module holds but for what Python notes of it; of the user's, also what its classes
     and functions do."""
-    own = is_own(module)
-    for attribute, value in list(vars(module).items()):
-        if is_special(attribute):
-            continue
-        yield attribute, value
-        is_its = own and issubclass(type(value), (type, types.FunctionType))
-        for path, holder in holders(value) if is_its and value.__module__ == name else ():
-            for inner, part in list(rebuild.contents(holder).items()):
-                if not is_special(inner):
-                    yield f"{path}.{inner}", part
+    for path, part in _parts(name, module):
+        for inner, value in list(rebuild.contents(part).items()):
+            if not is_special(inner):
+                yield f"{path}.{inner}" if path else inner, value
+
+
+def _parts(name: str, module: types.ModuleType) -> Iterator[tuple[str, Any]]:
+    """A module; of the user's, also its classes, and its functions that have more than their code:
+    few do, and all are looked at again and again."""
+    yield "", module
+    for value in list(vars(module).values()) if is_own(module) else ():
+        kind: Any = type(value)
+        holds = kind is types.FunctionType and bool(value.__closure__ or value.__dict__)
+        if (holds or issubclass(kind, type)) and value.__module__ == name:
+            yield from holders(value)
+
+
+def _ids(part: Any) -> list[int]:
+    return list(map(id, rebuild.contents(part).values()))
 
 
 def holders(definition: Any) -> Iterator[tuple[str, Any]]:
