@@ -329,8 +329,10 @@ def _view() -> str:
 def _panel(group: Group, before: object) -> GroupPanel:
     from xla_nb.views.panel.group import GroupPanel  # slow to import
 
+    ask = functools.partial(live_questions.variables, group, yields=True)
     shut_down = functools.partial(_end, group, _BUTTON)
-    panel = GroupPanel(group.run, lambda: live_questions.variables(group, yields=True), shut_down)
+    former = before if isinstance(before, GroupPanel) else None
+    panel = GroupPanel(group.run, ask, shut_down, former)
     panel.follow()
     return panel
 

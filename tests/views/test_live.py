@@ -1,6 +1,7 @@
 """What a picture of live ranks has beside that of any run: idle ranks, and their cells."""
 
 import json
+import shutil
 import time
 
 import pytest
@@ -233,3 +234,31 @@ def test_ranks_that_have_ended_are_told_with_what_ended_them(group, observer):
     group.tell(events.JobEnded(status=0))
     first = saved.render_text(observer.snapshot()).splitlines()[0]
     assert first.startswith("✓ 2 live ranks ended by %xla_shutdown · alive for 1.2 s · 1 cell · ")
+
+
+def test_charts_say_that_they_lack_what_cells_reported_whose_files_are_gone(group):
+    for number in (1, 2):
+        group.begins(number)
+        group.reports(number, 0, 1, 2)
+        group.ends(number)
+    shutil.rmtree(group.runs / "run-1")
+    late = Observer(group)
+    (series,) = late.look().series
+    assert [value for _, value in series.lines[0]] == [2.0, 2.0]
+    (told,) = late.look().notices
+    assert told.startswith("Charts lack what 1 earlier cell reported")
+
+
+def test_a_view_that_goes_on_from_a_former_one_has_the_figures_of_all_cells(group, observer):
+    group.begins(1)
+    group.reports(1, 0, 1, 2)
+    group.ends(1)
+    observer.look()
+    shutil.rmtree(group.runs / "run-1")
+    group.begins(2)
+    group.reports(2, 0, 1)
+    late = Observer(group)
+    late.go_on(observer)
+    snapshot = late.look()
+    assert [value for _, value in snapshot.series[0].lines[0]] == [1.0, 1.0, 2.0]
+    assert not snapshot.notices

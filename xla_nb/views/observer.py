@@ -45,6 +45,7 @@ _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
 _LAST_LINE = 200  # characters of a card's last line
+_GONE = "Charts lack what {} reported, of which no files are kept (`%xla_config keep_runs`)."
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
 
@@ -113,6 +114,11 @@ class Observer:
         self._damage: dict[int, str] = {}  # of what a rank reported
         self._newest: int | None = None  # the last second of all lanes
         self._diagnoser = Diagnoser()
+
+    def go_on(self, former: Observer) -> None:
+        """Have the figures that a former view's has read, which nobody reads with any more: the
+        files of live ranks' earlier cells may be gone."""
+        self.figures, self._over_cells = former.figures, former._over_cells
 
     def look(self) -> Snapshot:
         """The run as it is now, with its output, from what was read before and what is new."""
@@ -217,6 +223,8 @@ class Observer:
             free = self._free()
         whole = _of_run(own)
         shared = any(rank.devices for rank in ranks)
+        gone = self._over_cells.gone
+        lacks = (_GONE.format(wording.several(gone, "earlier cell")),) if gone else ()
         pairs = zip(ranks, own, strict=True)
         cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))
         snapshot = Snapshot(
@@ -235,7 +243,7 @@ class Observer:
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
             hang=_hang(state),
-            notices=(*_notices(self.run), *map(ansi.plain, self._damage.values())),
+            notices=(*_notices(self.run), *map(ansi.plain, self._damage.values()), *lacks),
             bar=whole,
             free=free,
             unit="device" if shared else "rank",
@@ -476,11 +484,13 @@ class RowsOverCells:
     anew, they go on, for all its ranks, from the figure's last of any rank before.
 
     damage  what cannot be read, by rank
+    gone    how many cells had no files any more when they were looked for
     """
 
     def __init__(self, state: RunState, records: Path) -> None:
         """records: the folder of the runs' records."""
         self.damage: dict[int, str] = {}
+        self.gone = 0
         self._programs, self._records = state.programs, records
         self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; none of those that are read
         self._shift: dict[tuple[int, str], float] = {}  # of a cell's steps, by figure
@@ -493,6 +503,7 @@ class RowsOverCells:
             began, is_over = program.began, program.ended is not None and program is not programs[0]
             if began.number not in self._rows:
                 record = Record(self._records / began.run)
+                self.gone += not record.path.exists()
                 self._rows[began.number] = {n: Rows(record.history(n)) for n in began.ranks}
             for rank, rows in self._rows[began.number].items():
                 try:

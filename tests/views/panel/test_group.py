@@ -261,6 +261,17 @@ def test_ranks_shown_again_are_shown_there_alone_with_their_last_minute(panel, k
     assert len(moved.displays) == 2
 
 
+def test_ranks_shown_again_have_the_figures_of_cells_whose_files_are_gone(panel, kernel):
+    quiet(kernel, "import xla_nb\nxla_nb.report(kept_=1.0)")
+    kernel.ok("while 'kept_' not in panel._observer.figures:\n    time.sleep(0.01)")
+    newest = "panel.run.state.programs.newest[0].began.run"
+    kernel.ok(f"import shutil; shutil.rmtree(panel.run.record.path.parent / {newest})\n%xla_ranks")
+    quiet(kernel, "xla_nb.report(kept_=2.0)")
+    kernel.ok(f"{PANEL}\npanel._observer.sample()")
+    lines = "panel._observer.figures['kept_']"
+    assert kernel.value(f"[value for _, value in {lines}[1].whole()]") == "[1.0, 2.0]"
+
+
 def test_displaying_the_ranks_in_code_shows_their_panel(panel, kernel):
     moved = Panel(kernel, kernel.ok("xla_nb.ranks()"))
     assert moved.whole()["about"]["live"]["idle"]

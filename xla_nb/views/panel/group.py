@@ -29,12 +29,17 @@ log = logging.getLogger(__name__)
 class GroupPanel(PanelView):
     """Shows live ranks on the page.
 
-    ask       gives their variables, or raises XlaNbError
+    ask        gives their variables, or raises XlaNbError
     shut_down  ends them
+    former     their panel until now, which was moved here
     """
 
     def __init__(
-        self, run: Run, ask: Callable[[], Variables], shut_down: Callable[[], None]
+        self,
+        run: Run,
+        ask: Callable[[], Variables],
+        shut_down: Callable[[], None],
+        former: GroupPanel | None = None,
     ) -> None:
         self._variables = AskedVariables(run.state.programs, ask, self._wake)
         self._shut_down = shut_down
@@ -43,6 +48,9 @@ class GroupPanel(PanelView):
         self._next = self._settled = self._next_save = 0.0
         self._moved = ""
         super().__init__(run)
+        if former is not None:
+            former.join(_REST)
+            self._observer.go_on(former._observer)
 
     def follow(self) -> None:
         """Draw it in a thread of its own, until the ranks have ended or are shown elsewhere."""
