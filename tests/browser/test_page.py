@@ -1808,6 +1808,8 @@ def test_devices_of_one_process_share_its_output(panel: Panel) -> None:
     option.click()
     panel.settle()
     assert panel.rows() == ["hello"]
+    choices = panel.page.get_by_label("Ranks shown").locator("option")
+    assert choices.all_inner_texts() == ["All ranks"]
 
 
 #: The text of the page that is nearer to its background than it may be (WCAG: 4.5 to 1), and what

@@ -86,11 +86,12 @@ def test_a_lane_is_a_minute_and_never_more(part):
     assert made.lane[-1].second == 998 + bool(part)
 
 
-def test_the_steps_of_a_minute_are_never_of_more():
+def test_the_last_steps_are_those_of_twenty_seconds_or_ten_and_of_a_minute_at_most():
     made = track(*((100.7 * n, {"steps": n}) for n in range(3)))
     assert made.pace is None or made.pace.steps == 1
-    made = track(*((1.7 * n, {"steps": n}) for n in range(200)))
-    assert 58 < made.pace.seconds <= 60
+    for each, seconds in [(1.7, 20.4), (3.0, 30.0), (10.0, 60.0)]:
+        made = track(*((each * n, {"steps": n}) for n in range(200)))
+        assert made.pace.seconds == pytest.approx(seconds)
 
 
 def test_a_compilation_in_progress_is_counted_and_not_counted_again():

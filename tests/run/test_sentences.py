@@ -84,6 +84,15 @@ def test_other_errors_are_counted_apart_from_the_first():
     assert sentences.headline(state) == headline
 
 
+def test_where_all_failed_with_different_errors_none_is_said_to_have_finished():
+    state = run_of(*(failed(rank, line=7) for rank in (1, 0, 2)), failed(3, "other"))
+    headline = (
+        "3 ranks failed (rank 1 first) at Cell In[3], line 7: ValueError: boom; "
+        "rank 3 failed at Cell In[3], line 4: ValueError: other"
+    )
+    assert sentences.headline(state) == headline
+
+
 def test_ranks_that_failed_only_since_another_had_are_told_as_such():
     mismatch = {"kind": "CollectiveMismatch", "message": "rank 1 ended", "follows": True}
     state = run_of(failed(1), *(replace(failed(rank, line=6), **mismatch) for rank in (0, 2, 3)))

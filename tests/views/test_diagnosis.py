@@ -281,6 +281,7 @@ def test_several_slow_ranks_are_told_together():
     [
         pytest.param([2.5, 2.5, 0.0], {}, id="hardly waited for"),
         pytest.param([15.0, 15.0, 10.0], {}, id="the slow one waits too"),
+        pytest.param([20.0, 8.0, 20.0, 12.0], {}, id="another has become the slow one"),
         pytest.param([None, None, None], {}, id="waiting is not seen"),
         pytest.param([15.0, 15.0, 0.0], {"steps": 5}, id="few steps"),
         pytest.param([1.5, 1.5, 0.0], {"seconds": 2.0}, id="just begun"),

@@ -33,6 +33,7 @@ _GAP = 20.0  # seconds between two samples, from which on what was between them 
 #: What may be counted when it is over, or by looks: it is taken from earlier running.
 _LATE = ("compiling", "data", "blocked")
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
+_LAST, _STEPS = 20.0, 10  # seconds and steps that the last ones are, where there were so many
 _PACE = 10.0  # seconds of steps, or one step, of which their time is told
 _LEAST_SPANS = 4  # between marks, however long: one slow step says little of the others
 _ALIKE = 0.75  # of the steps, at least, are about as long as half of them are: their time is told
@@ -251,12 +252,15 @@ class Track:
 
     @property
     def pace(self) -> Window | None:
-        """The steps of the last minute; None until two were seen, and where the last was long
-        ago. Of live ranks those of their newest program."""
+        """The last steps, of live ranks those of their newest program; None until two were seen,
+        and where the last was long ago."""
         if len(self._marks) < 2 or self.sample is None or self._has_begun_anew(self.sample):
             return None
-        late = self.sample.at - self._marks[-1].at > _GAP
-        return None if late else Window.between(self._marks[0], self._marks[-1])
+        *earlier, last = self._marks
+        long = (mark for mark in reversed(earlier) if last.at - mark.at >= _LAST)
+        enough = (one for mark in long if (one := Window.between(mark, last)).steps >= _STEPS)
+        late = self.sample.at - last.at > _GAP
+        return None if late else next(enough, Window.between(earlier[0], last))
 
     @property
     def step(self) -> float | None:

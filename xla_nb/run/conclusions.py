@@ -1,4 +1,4 @@
-"""What a run suffers from, in its last minute or as a whole, as its ranks' samples tell it.
+"""What a run suffers from, lately or as a whole, as its ranks' samples tell it.
 
 Pure, but for `conclude`. It is said only of what takes much of the time.
 """
@@ -112,13 +112,15 @@ class _Time:
 
     def _slowest(self) -> Concluded | None:
         """Ranks that wait little while all others do: in the same steps, again and again; now and
-        then, as while one validates; or without steps for most of the time."""
+        then, as while one validates; or without steps for most of the time. Nothing where some
+        wait in between, as when another rank than before has become the slowest."""
         waited = {rank: one.waited for rank, one in self.windows.items() if one.waited is not None}
         if len(waited) < max(2, self.everybody):
             return None
-        slow = [rank for rank, wait in waited.items() if wait <= max(waited.values()) / 2]
-        others = [wait for rank, wait in waited.items() if rank not in slow]
-        if not slow or 3 * len(slow) > max(3, len(waited)):
+        most = max(waited.values())
+        slow = [rank for rank, wait in waited.items() if wait <= most / 4]
+        others = [wait for rank, wait in waited.items() if wait > most / 2]
+        if not slow or len(slow) + len(others) < len(waited) or 3 * len(slow) > max(3, len(waited)):
             return None
         cost = min(others) - max(waited[rank] for rank in slow)
         steps = [one.steps for one in self.windows.values()]
@@ -147,7 +149,7 @@ class _Time:
 
 
 def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
-    """The worst of the last minute, of the cell `label`."""
+    """The worst of these windows, of the cell `label`."""
     longest = max((one.seconds for one in windows.values()), default=0.0)
     found = _Time(label, windows, everybody, f"the last {exactly(math.ceil(longest))}").found()
     return max(found, key=lambda one: one.strength, default=None)

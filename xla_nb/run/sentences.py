@@ -244,7 +244,9 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     if first.kind == MISMATCH and not state.ranks[first.rank].follows:
         what = first.message.partition("\n")[0].rstrip(":")
     else:
-        what = _failed_alike([first, *alike], len(state.ranks)) + _absent(state, first.rank)
+        same = [first, *alike]
+        who = several(len(same), "rank") if unlike else _of_all(len(same), len(state.ranks))
+        what = _failed_alike(same, who) + _absent(state, first.rank)
     if followed:
         what += f"; {several(len(followed), 'other')} failed because of it"
     if len(apart) == 1:
@@ -254,13 +256,14 @@ def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     return what
 
 
-def _failed_alike(same: list[RankError], ranks: int) -> str:
+def _of_all(count: int, ranks: int) -> str:
+    return everybody(ranks).capitalize() if count == ranks else f"{count:,} of {ranks:,} ranks"
+
+
+def _failed_alike(same: list[RankError], who: str) -> str:
     first = same[0]
     if len(same) == 1:
         return f"Rank {first.rank} {first.in_short}"
-    who = f"{len(same):,} of {ranks:,} ranks"
-    if len(same) == ranks:
-        who = everybody(ranks).capitalize()
     place = f"at {first.place}" if first.place and first.kind != DIED else ""
     if not place:
         how = f"(rank {first.rank} first)"

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved.style import AMBER, FAINT, MONO, PHASES, Look
-from xla_nb.views.saved.tags import bit, div, escaped, faint, in_parts, mark, table, unseen
+from xla_nb.views.saved.tags import (
+    bit,
+    div,
+    escaped,
+    faint,
+    in_parts,
+    mark,
+    table,
+    unbroken,
+    unseen,
+)
 from xla_nb.views.snapshot import Live, RanCell
 from xla_nb.wording import several
 
@@ -61,7 +71,7 @@ def _row(cell: RanCell) -> tuple[str, ...]:
     sign = _sign(cell)
     return (
         faint(f"{cell.number:,}"),
-        escaped(cell.label, 80),
+        unbroken(cell.label),
         bit(MONO, escaped(wording.spans(cell.ranks), 80)),
         f"{mark(sign.glyph, '', sign.colour)}{escaped(cell.told, _LONGEST)}",
         bit(f"{MONO};white-space:nowrap", facts.took_of(cell)),

@@ -126,10 +126,11 @@ export class Output {
 	}
 
 	options() {
-		const { cards } = this.view.store;
+		const { cards, about } = this.view.store;
 		const job = this.lines.byRank.has(null);
-		fill(this.whose, `${job} ${cards.size}`, () => {
-			const all = [...cards.keys()].sort((a, b) => a - b).map((rank) => [rank, `Rank ${rank}`]);
+		fill(this.whose, `${job} ${cards.size} ${about.unit}`, () => {
+			const ranks = about.unit === "device" ? [] : [...cards.keys()].sort((a, b) => a - b); // one process has all devices
+			const all = ranks.map((rank) => [rank, `Rank ${rank}`]);
 			return [["all", "All ranks"], ...(job ? [["job", "The cell itself"]] : []), ...all].map(option);
 		});
 		const value = this.rank === undefined ? "all" : String(this.rank ?? "job");
