@@ -951,7 +951,7 @@ def test_the_numbers_of_many_ranks_leave_out_those_that_ended_before(opened: Ope
     lines = [figure(rank, *([5, 1] if rank == 2 else [5, 5, 5, 9])) for rank in range(4)]
     panel.begin(*map(card, range(4)), figures=lines)
     panel.tell(cards=[card(2, "died")], figures=[figure(0, 5, 5, 5, 9)])
-    expect(panel.page.locator("[data-legend]")).to_have_text(["mean9"])
+    expect(panel.page.locator("[data-legend]")).to_have_text(["mean of 3 ranks9"])
 
 
 def test_the_mean_of_one_step_is_a_dot(opened: Opener) -> None:

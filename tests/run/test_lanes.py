@@ -264,6 +264,13 @@ def test_the_time_of_items_is_from_one_to_the_next_and_not_from_sample_to_sample
     assert made.step == pytest.approx(2.0)
 
 
+def test_what_a_rank_rests_after_its_last_item_is_no_part_of_a_step():
+    seen = [(100.2, 1, 100.0), (102.1, 2, 102.0), (104.24, 3, 104.0)]
+    items = [(at, {"items": n, "items_at": done}) for at, n, done in seen]
+    rests = {"items": 4, "items_at": 106.0, "idle": 0.2, "activity": "idle"}
+    assert track(*items, (106.2, rests)).step == pytest.approx(2.0)
+
+
 def test_steps_of_live_ranks_are_those_of_their_newest_cell():
     cell = [(100.0, {"steps": 1}), (101.0, {"steps": 2}), (104.0, {"steps": 6})]
     rests = (104.1, {"steps": 7, "idle": 0.05, "activity": "idle"})

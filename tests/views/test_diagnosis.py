@@ -274,6 +274,7 @@ def test_of_two_ranks_the_other_waits():
 def test_several_slow_ranks_are_told_together():
     found = crowd(*[15.0] * 5, 0.0, 0.5)
     assert found.sentence.startswith("Ranks 5, 6 were the slowest, by 145 ms a sync: ")
+    assert crowd(15.0, 15.0, 0.0, 0.0).ranks == (2, 3)
 
 
 @pytest.mark.parametrize(

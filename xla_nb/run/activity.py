@@ -92,7 +92,8 @@ class Window:
         exact = now.loops_step and before.items_at
         return cls(
             seconds=now.at - before.at - idle,
-            stepping=(now.items_at - before.items_at if exact else now.at - before.at) - idle,
+            # No rank is idle between two items of a loop.
+            stepping=now.items_at - before.items_at if exact else now.at - before.at - idle,
             steps=steps,
             executed=max(0, min(now.executed - before.executed, steps)),
             compiles=now.compiles - before.compiles,

@@ -120,7 +120,7 @@ class _Time:
         most = max(waited.values())
         slow = [rank for rank, wait in waited.items() if wait <= most / 4]
         others = [wait for rank, wait in waited.items() if wait > most / 2]
-        if not slow or len(slow) + len(others) < len(waited) or 3 * len(slow) > max(3, len(waited)):
+        if not 0 < len(slow) <= len(others) or len(slow) + len(others) < len(waited):
             return None
         cost = min(others) - max(waited[rank] for rank in slow)
         steps = [one.steps for one in self.windows.values()]

@@ -1,7 +1,7 @@
 // One chart: a figure's line of each rank, with axes, legend and the values under the pointer.
 
 import { held, plain } from "./values.js";
-import { duration, figure, joined, OVER, ranksOf } from "./words.js";
+import { duration, figure, joined, OVER, plural, ranksOf } from "./words.js";
 import { div, fill, h, mark, put, span, svg } from "./nodes.js";
 import { tint } from "./gauges.js";
 import { labels, logLabels, nearest, reach } from "./axes.js";
@@ -192,6 +192,7 @@ export class Chart {
 		const ends = [["min", low], ["max", high]].filter(() => figure(low[1]) !== figure(high[1])).map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
 		const { rank } = this.view;
 		const own = values.has(rank) ? [[rank, `rank ${rank}`, figure(values.get(rank))]] : [];
-		return [...own, ["mean", "mean", figure(mean)], ...ends, ...bad];
+		const of = sorted.length + odd.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean"; // without those that ended
+		return [...own, ["mean", of, figure(mean)], ...ends, ...bad];
 	}
 }
