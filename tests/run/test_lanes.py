@@ -264,6 +264,13 @@ def test_the_time_of_items_is_from_one_to_the_next_and_not_from_sample_to_sample
     assert made.step == pytest.approx(2.0)
 
 
+def test_an_item_that_began_before_it_was_known_that_items_are_steps_is_none():
+    seen = [(46.45, 2, 46.36), (47.15, 3, 46.86), (47.88, 5, 47.87), (49.4, 8, 49.37)]
+    items = [(at, {"steps": n + 1, "items": n, "items_at": done}) for at, n, done in seen]
+    made = track((45.4, {}), (45.6, {"steps": 1}), *items)
+    assert made.step == pytest.approx(0.5, rel=0.01)
+
+
 def test_what_a_rank_rests_after_its_last_item_is_no_part_of_a_step():
     seen = [(100.2, 1, 100.0), (102.1, 2, 102.0), (104.24, 3, 104.0)]
     items = [(at, {"items": n, "items_at": done}) for at, n, done in seen]

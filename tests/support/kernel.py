@@ -135,9 +135,10 @@ class Notebook:
         while not idle:
             try:
                 got = self._next(message, began + timeout)
-            except TimeoutError:
+            except TimeoutError as late:
                 self._end(message)
-                raise
+                so_far = f"{shown.stdout}\n{shown.stderr}\n{shown.error}"
+                raise TimeoutError(f"{late}; it had shown:\n{so_far}") from None
             idle = got["content"].get("execution_state") == "idle"
             _take(shown, got, time.monotonic() - began)
             if during is not None:

@@ -389,6 +389,12 @@ def test_a_rank_that_waits_for_data_nearly_as_long_is_told_as_well():
     assert found == Diagnosis("Waiting for data took 10 s of the last 50 s", "warning", ())
 
 
+def test_of_ranks_that_wait_for_data_those_that_do_so_longest_are_told_however_few_steps_they_got():
+    own = {0: loading(12.0), 1: loading(45.0, steps=9), 2: loading(11.0)}
+    found = diagnose(snapshot(*map(card, own)), own)
+    assert found.sentence == "Waiting for data took 45 s of the last 50 s on rank 1"
+
+
 def test_ranks_that_wait_for_the_lock_are_told():
     paces = {0: pace(locked=0.5), 1: pace(locked=30.0), 2: pace(locked=40.0)}
     found = diagnose(snapshot(card(0), card(1), card(2)), paces)

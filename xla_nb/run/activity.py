@@ -362,8 +362,12 @@ class Track:
         marks = self._marks
         if len(marks) > 1 and mark.at - marks[-2].at < _APART:
             marks.pop()
-        if marks and (mark.at <= marks[-1].at or self._has_begun_anew(mark)):
-            marks.clear()  # the clock was set back, or these steps are of another program
+        if marks and (
+            mark.at <= marks[-1].at  # the clock was set back
+            or mark.loops_step != marks[-1].loops_step  # now it is known what a step is
+            or self._has_begun_anew(mark)
+        ):
+            marks.clear()
         marks.append(mark)
         while len(marks) > 2 and marks[0].at < mark.at - _LANE:
             marks.popleft()

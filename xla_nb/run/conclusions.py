@@ -46,12 +46,10 @@ class _Time:
 
     def found(self) -> Iterator[Concluded]:
         yield from filter(None, [self._compiled(), self._fallen_back(), self._slowest()])
-        begun = {
-            rank: one
-            for rank, one in self.windows.items()
-            if max(one.newest.done, one.newest.graphs) >= _TENS
-        }
-        yield from self._waited("loading", "data", {rank: one.data for rank, one in begun.items()})
+        done = [max(one.newest.done, one.newest.graphs) for one in self.windows.values()]
+        if max(done, default=0) >= _TENS:
+            loaded = {rank: one.data for rank, one in self.windows.items()}
+            yield from self._waited("loading", "data", loaded)
         locked = {rank: one.locked for rank, one in self.windows.items()}
         yield from self._waited("locked", "the `lock`", locked)
 
@@ -100,11 +98,11 @@ class _Time:
         return Concluded(kind="fallback", sentence=told, ranks=self._some(who))
 
     def _waited(self, kind: str, what: str, waited: Mapping[int, float]) -> Iterator[Concluded]:
-        """That ranks waited for something for much of the time; all that did so for about as long
-        are named."""
+        """That ranks waited for something for much of the time: those that did so longest, or half
+        as long."""
         much = [cost for r, cost in waited.items() if _matters(cost, self.windows[r], _WAITING)]
         if much:
-            who = [rank for rank, cost in waited.items() if cost >= min(much) / 2]
+            who = [rank for rank, cost in waited.items() if cost >= max(much) / 2]
             some, cost = self._some(who), statistics.median(waited[rank] for rank in who)
             on = f" on {ranks(some)}" if some else ""
             told = f"waiting for {what} took {self._part(cost)}{on}"

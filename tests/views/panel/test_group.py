@@ -200,12 +200,13 @@ for number in range(20):
 
 
 def test_a_cell_does_not_wait_for_variables_that_are_asked_for(panel, kernel):
-    quiet(kernel, SLOW)
+    assert quiet(kernel, SLOW).status == "ok"
     panel.ask("variables")
     panel.answer("variables", state="asking")
     cell = kernel.ok("%%xla -o last_ --view none\nrank")
     assert kernel.value("dict(last_.results)") == "{0: 0, 1: 1}"
-    quiet(kernel, "for number in range(20): del globals()[f'slow_{number}']")
+    gone = quiet(kernel, "for number in range(20): del globals()[f'slow_{number}']")
+    assert gone.status == "ok", gone.error
     panel.ask("variables")  # unbidden only where the last answer did not take long
     told = panel.answer("variables", state="shown", old=False)
     if told["after"] == f"Cell In[{cell.number}]":  # the first question's, which took long

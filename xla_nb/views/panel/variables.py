@@ -113,7 +113,7 @@ class AskedVariables:
             # Asked again after a rest, a question of the page's too, however long the last took.
             self._rests, self._took = time.monotonic(), 0.0
         except XlaNbError as problem:
-            self._answer, self._of = {"problem": str(problem)}, count
+            self._answer, self._of, self._after = {"problem": str(problem)}, count, after
         finally:
             self._is_asking = False
             self._heard()
