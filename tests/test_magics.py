@@ -573,7 +573,7 @@ def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
     interrupted = []
 
     def when_all_run(shown):
-        if shown.printed.count("running") == 2 and not interrupted:
+        if {"[0] running", "[1] running"} <= {*shown.lines} and not interrupted:
             interrupted.append(True)
             notebook.interrupt()
 
@@ -594,7 +594,7 @@ def test_an_interrupt_stops_every_rank_and_says_where_they_were(notebook):
 
 def test_a_rank_that_ignores_every_request_is_ended_all_the_same(notebook):
     def when_running(shown):
-        if shown.printed.count("running") == 2 and not done:
+        if {"[0] running", "[1] running"} <= {*shown.lines} and not done:
             done.append(True)
             notebook.interrupt()
 
@@ -681,7 +681,8 @@ def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
     sent = []
 
     def interrupt(shown):
-        if shown.printed.count(["running", "tidying"][min(len(sent), 1)]) == 2 and len(sent) < 2:
+        did = ("running", "tidying")[min(len(sent), 1)]
+        if len(sent) < 2 and {f"[0] {did}", f"[1] {did}"} <= {*shown.lines}:
             sent.append(True)
             notebook.interrupt()
 
