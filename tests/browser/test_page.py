@@ -502,11 +502,16 @@ def test_columns_without_anything_to_say_are_left_out(panel: Panel) -> None:
     expect(title).to_have_text("step")  # of a rank that has some
 
 
-def lane(panel: Panel, rank: int) -> list[tuple[str, float, float]]:
-    """The stretches of a rank's lane: what, from and to in per cent of its width."""
-    image = option(panel, rank).locator(".xn-lane").evaluate("n => n.style.backgroundImage")
-    stops = re.findall(r"var\(--xn-lane-(\w+)\) ([\d.]+)% ([\d.]+)%", image)
-    return [(kind, float(start), float(end)) for kind, start, end in stops]
+def lane(panel: Panel, rank: int) -> dict[str, list[tuple[float, ...]]]:
+    """The bars of a lane by kind: left, top, width and height, of seconds that are 1 by 1."""
+    found = {}
+    for path in option(panel, rank).locator(".xn-lane path").all():
+        bar = r"M([\d.-]+) ([\d.]+)h([\d.]+)v([\d.]+)h"
+        bars = re.findall(bar, path.get_attribute("d") or "")
+        if bars:
+            kind = path.get_attribute("data-kind") or ""
+            found[kind] = [tuple(map(float, one)) for one in bars]
+    return found
 
 
 def test_what_is_known_of_a_lanes_first_second_ends_with_it_and_little_has_no_name(
@@ -517,23 +522,24 @@ def test_what_is_known_of_a_lanes_first_second_ends_with_it_and_little_has_no_na
     slots = [[began, 0, 0.5, 0, 0], [began + 1, 0, 0.97, 0, 0.03], [began + 2, 0, 0.4, 0, 0]]
     panel.tell(lanes=[{"rank": 2, "slots": slots}])
     expect(panel.page.locator(".xn-columns")).to_contain_text(re.compile("last [23] s"))
-    assert lane(panel, 2)[0] == ("running", 75, 89.7)  # of ten seconds
+    known = [(7.5, 0, 0.5, 1), (8, 0.03, 1, 0.97), (9, 0, 0.4, 1)]  # of ten seconds
+    assert lane(panel, 2)["running"] == known
     expect(panel.page.locator(".xn-kind")).to_have_text(["running"])
 
 
-def test_a_lane_shows_what_the_last_seconds_went_into(panel: Panel) -> None:
+def test_a_lane_shows_what_each_of_the_last_seconds_went_into(panel: Panel) -> None:
     began = int(time.time()) - 20
     panel.tell(about=about(started=began, ended=began + 20, elapsed=20.0, ok=True))
     slots = [[began, 1, 0, 0, 0], [began + 1, 0.5, 0.25, 0.25, 0], [began + 19, 0, 0, 0, 1]]
     panel.tell(lanes=[{"rank": 2, "slots": slots}])
     expect(panel.page.locator(".xn-columns")).to_contain_text("last 20 s")
-    assert lane(panel, 2) == [
-        ("compiling", 0, 7.5),  # 1.5 of 20 s, in one stretch
-        ("running", 7.5, 8.75),
-        ("others", 8.75, 10),
-        ("data", 95, 100),
-    ]
-    assert lane(panel, 1) == []
+    assert lane(panel, 2) == {
+        "compiling": [(0, 0, 1, 1), (1, 0.5, 1, 0.5)],
+        "running": [(1, 0.25, 1, 0.25)],
+        "others": [(1, 0, 1, 0.25)],
+        "data": [(19, 0, 1, 1)],
+    }
+    assert lane(panel, 1) == {}
     kinds = panel.page.locator(".xn-kind")
     expect(kinds).to_have_text(["compiling", "running", "waiting for others", "waiting for data"])
 

@@ -317,6 +317,19 @@ def test_a_loop_under_progress_is_a_bar_with_time_to_go(run, observer):
     assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, 15.0),)
 
 
+def test_the_bar_of_a_run_that_was_stopped_is_not_that_of_the_rank_that_died(run, observer):
+    started(run, 0, 1)
+    for rank, done in [(0, 56), (1, 35)]:
+        samples(run, rank, loops=(Loop(label="long", done=done, total=200, rate=4.0),))
+    observer.sample()
+    assert observer.snapshot().bar.done == 35
+    run.state.apply(events.ProcessDied(pid=101, status=-9))
+    assert observer.snapshot().bar.done == 56
+    run.state.apply(events.StopRequested(why="Stopped"))
+    run.state.apply(events.RankStopped(rank=0))
+    assert observer.snapshot().bar.done == 56
+
+
 def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):
     started(run, 0)
     left = Loop(label="batches", done=37, total=100, rate=5.0, finished=True)

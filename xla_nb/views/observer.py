@@ -599,10 +599,14 @@ def bar(loop: Loop) -> Bar:
 
 
 def _of_run(cards: Sequence[Card]) -> Bar | None:
-    """The bar of those that are under way, or were when the run ended; named, if others of them
-    have yet to begin a loop."""
-    late = [one for one in cards if one.phase in UNDER_WAY]
-    late = late or [one for one in cards if one.phase != "finished"] or list(cards)
+    """The bar of those that are under way, or were when the run was stopped, or when they failed;
+    named, if others of them have yet to begin a loop."""
+    by_state = (
+        [one for one in cards if one.phase in UNDER_WAY],
+        [one for one in cards if one.phase == "stopped"],
+        [one for one in cards if one.phase != "finished"],
+    )
+    late = next(filter(None, by_state), list(cards))
     begun = {one.rank: one.bars[0] for one in late if one.bars}
     whole = together(begun.values())
     return replace(whole, on=wording.ranks(begun)) if whole and len(begun) < len(late) else whole

@@ -529,7 +529,7 @@ def test_a_column_of_progress_alone_is_called_so() -> None:
 
 def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
     first, whole = Slot(100, running=0.4), Slot(101, running=1.0)
-    blue = "width='2.00' height='12' fill='#1f6feb'"
+    blue = "y='0.00' width='2.00' height='12.00' fill='#1f6feb'"
     assert f"x='3.00' {blue}" in ranks._slot(0, 100, {100: first, 101: whole})
     assert f"x='0.00' {blue}" in ranks._slot(0, 100, {100: first})  # the newest
 

@@ -234,18 +234,21 @@ def _strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
 
 
 def _slot(number: int, second: int, slots: Mapping[int, Slot]) -> str:
-    """What is known of it, from left to right; of the first second what ends with it."""
+    """What it went into, stacked, since nobody knows its order. What is known of the first second
+    ends with it, of the last one begins with it."""
     slot = slots.get(second)
     parts = slot.parts if slot else ()
-    starts = second - 1 not in slots and second + 1 in slots
-    left = number + max(0.0, 1 - sum(parts)) * starts
-    drawn = ""
+    starts, goes_on = second - 1 not in slots, second + 1 in slots
+    known = min(1.0, sum(parts))
+    wide = known if starts or not goes_on else 1.0
+    left = number + (1 - known) * (starts and goes_on)
+    drawn, top = "", float(_HEIGHT)
     for colour, part in zip(COLOURS.values(), parts, strict=False):
-        wide = min(part, number + 1 - left)
-        if wide > 0:
-            place = f"x='{_EACH * left:.2f}' width='{_EACH * wide:.2f}' height='{_HEIGHT}'"
-            drawn += f"<rect {place} fill='{colour}'/>"
-        left += wide
+        if part > 0:
+            high = min(top, _HEIGHT * part / wide)
+            top -= high
+            place = f"x='{_EACH * left:.2f}' y='{top:.2f}' width='{_EACH * wide:.2f}'"
+            drawn += f"<rect {place} height='{high:.2f}' fill='{colour}'/>"
     return drawn
 
 

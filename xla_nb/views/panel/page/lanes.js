@@ -2,31 +2,22 @@
 
 import { kinds } from "./words.js";
 
-/** A rank's last seconds as a gradient, which fits any width and theme. */
-export function stripes(slots, [from, to]) {
-	const stops = [];
-	const at = (t) => `${(100 * Math.min(1, Math.max(0, (t - from) / (to - from)))).toFixed(2)}%`;
-	let [kind, begun, ended] = [null, from, from];
-	const close = () => kind && stops.push(`var(--xn-lane-${kind}) ${at(begun)} ${at(ended)}`);
+/** The bars of a rank's last seconds, a path for each kind: what a second went into is stacked, since
+ * nobody knows its order. What is known of the first one ends with it, of the newest one begins with it. */
+export function stacks(slots, [from]) {
+	const paths = kinds.map(() => "");
 	for (const [n, [second, parts]] of slots.entries()) {
-		let t = second;
-		// What is known of the first second ends with it.
-		if (slots[n - 1]?.[0] !== t - 1 && slots[n + 1]?.[0] === t + 1) t += 1 - parts.reduce((a, b) => a + b);
-		if (t - ended > 0.05) {
-			close();
-			stops.push(`transparent ${at(ended)} ${at(t)}`);
-			[kind, begun, ended] = [null, t, t];
-		}
-		for (const [i, name] of kinds.entries()) {
-			if (!(parts[i] > 0)) continue;
-			if (name !== kind) {
-				close();
-				[kind, begun] = [name, t];
-			}
-			t += parts[i];
-			ended = t;
+		const known = Math.min(1, parts.reduce((a, b) => a + b));
+		const [starts, goesOn] = [slots[n - 1]?.[0] !== second - 1, slots[n + 1]?.[0] === second + 1];
+		const wide = starts || !goesOn ? known : 1;
+		const left = second - from + (starts && goesOn ? 1 - known : 0);
+		let top = 1;
+		for (const [i, part] of parts.entries()) {
+			if (!(part > 0)) continue;
+			const high = Math.min(top, part / wide);
+			top -= high;
+			paths[i] += `M${left.toFixed(2)} ${top.toFixed(3)}h${wide.toFixed(2)}v${high.toFixed(3)}h${-wide.toFixed(2)}z`;
 		}
 	}
-	close();
-	return stops.length ? `linear-gradient(90deg, ${stops.join(", ")}, transparent ${at(ended)})` : "none";
+	return paths;
 }

@@ -136,7 +136,7 @@ export class Ranks {
 		const parts = cards.map(({ bars }) => bars[0]?.part ?? 0);
 		mark(this.node, "data-uneven", Math.max(...parts) - Math.min(...parts) > 0.02 || null);
 		const lanes = this.size === "rows" ? [...store.lanes.values()].flatMap((lane) => [...lane.values()]) : [];
-		const seen = kinds.filter((_, i) => lanes.some((parts) => parts[i] >= 0.1));
+		const seen = kinds.filter((_, i) => lanes.some((parts) => parts[i] >= 0.05));
 		const same = [shared && cards[0].from];
 		for (const { id, label, value } of cards[0].facts) {
 			const differs = cards.some(({ facts }) => !facts.some((fact) => fact.id === id && fact.value === value));

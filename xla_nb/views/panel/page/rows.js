@@ -1,11 +1,11 @@
 // A rank among the others: a row with its numbers, or of many ranks a tile.
 
 import { factOf } from "./messages.js";
-import { duration, figure, joined, OVER } from "./words.js";
-import { fill, glyph, mark, put, putPath, span } from "./nodes.js";
+import { duration, figure, joined, kinds, OVER } from "./words.js";
+import { fill, glyph, mark, put, putPath, span, svg } from "./nodes.js";
 import { tint } from "./gauges.js";
 import { placed } from "./places.js";
-import { stripes } from "./lanes.js";
+import { stacks } from "./lanes.js";
 
 /** What a rank does now: the collective and for whom it waits, or its phase. */
 function doing({ phase, detail }) {
@@ -18,6 +18,8 @@ function doing({ phase, detail }) {
 export class Row {
 	constructor() {
 		for (const name of ["number", "what", "at", "lane", "step", "waits", "metric", "memory"]) this[name] = span(name);
+		this.bars = kinds.map((kind) => svg("path", { "data-kind": kind }));
+		this.lane.append((this.strip = svg("svg", { preserveAspectRatio: "none" }, ...this.bars)));
 		this.children = [this.number, span("now", glyph(), this.what, this.at), this.lane, this.step, this.waits, this.metric, this.memory];
 	}
 
@@ -46,7 +48,9 @@ export class Row {
 		const key = `${store.window.map(Math.floor)}${slots.at(-1)}`;
 		if (key === this.laid) return;
 		this.laid = key;
-		this.lane.style.backgroundImage = stripes(slots, store.window);
+		const [from, to] = store.window;
+		mark(this.strip, "viewBox", `0 0 ${to - from} 1`);
+		for (const [i, path] of stacks(slots, store.window).entries()) mark(this.bars[i], "d", path);
 	}
 }
 
