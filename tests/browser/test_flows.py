@@ -353,10 +353,11 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     notebook.save()
     notebook.reload()
     expect(snapshot.get_by_text("2 ranks waiting").first).to_be_visible()
-    told = re.compile(r'Saved while the run went on: xla_nb\.open_run\("\S+"\) shows what came of')
+    asked = r'import xla_nb; xla_nb\.open_run\("\S+"\)'
+    told = re.compile(f"Saved while the run went on: {asked} shows what came of")
     expect(snapshot).to_contain_text(told)
     expect(run.output.get_by_text(re.compile("widget", re.IGNORECASE))).to_be_hidden()
-    call = re.search(r'xla_nb\.open_run\("\S+"\)', snapshot.text_content() or "")
+    call = re.search(asked, snapshot.text_content() or "")
     run.let_go()
     notebook.idle()
     brought_back = run.output.locator(".lm-Panel.jp-OutputArea-output > .lm-Widget")
@@ -365,7 +366,7 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     expect(snapshot.get_by_text("2 ranks finished").first).to_be_visible()
     assert "Saved while" not in run.output.inner_text()
     assert call is not None
-    assert "2 ranks finished" in notebook.text(notebook.execute(f"import xla_nb\n{call[0]}"))
+    assert "2 ranks finished" in notebook.text(notebook.execute(call[0]))
     notebook.execute("view._SAVE, widget._LOADS = saves, loads")
 
 

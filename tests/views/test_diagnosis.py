@@ -294,6 +294,15 @@ def test_no_rank_is_called_the_slowest_without_proof(waits, more):
     assert crowd(*waits, **more).level == "calm"
 
 
+def test_waiting_is_not_compared_where_some_ranks_have_gone_on_from_it():
+    def lately(at):
+        return Sample(at=at, since=at, steps=1000, usual_wait=3.0)
+
+    waits = [(0.0, 199.0), (3.0, 199.0), (3.0, 199.0), (0.1, 196.0)]
+    own = {rank: pace(9.0, 16, lately(at), waited=w) for rank, (w, at) in enumerate(waits)}
+    assert diagnose(snapshot(*map(card, own)), own).level == "calm"
+
+
 def test_a_rank_for_which_all_wait_long_now_and_then_is_no_slow_step():
     newest = Sample(at=200.0, since=200.0, steps=1000, usual_wait=3.0)  # three validations, say
     told = "The others waited 9.0 s of the last 10 s for rank 0"

@@ -9,7 +9,7 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xla_nb.messages.events import Concluded
 from xla_nb.record.sample import Sample
@@ -29,6 +29,7 @@ _SOME = 0.3  # where it is known what changes: other graphs follow a collective,
 _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
 _WAITING, _MOST = 0.2, 0.5  # and of waiting for data or a lock, of compiling what is needed
+_TOGETHER = 1.0  # seconds, and a step, between the last steps of ranks whose waiting is compared
 _USUAL = 4  # times a step's part of the waiting, which most waits take at most where all have some
 
 
@@ -148,6 +149,11 @@ class _Time:
 
 def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
     """The worst of these windows, of the cell `label`."""
+    ends = [one.newest.at for one in windows.values()]
+    each = [one.seconds / one.steps for one in windows.values() if one.steps]
+    if ends and max(ends) - min(ends) > _TOGETHER + max(each, default=0.0):
+        # Some have gone on from a wait that others are not known to have ended.
+        windows = {rank: replace(one, waited=None) for rank, one in windows.items()}
     longest = max((one.seconds for one in windows.values()), default=0.0)
     found = _Time(label, windows, everybody, f"the last {exactly(math.ceil(longest))}").found()
     return max(found, key=lambda one: one.strength, default=None)

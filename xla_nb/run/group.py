@@ -339,8 +339,8 @@ class Group:
         if self.alive:
             gone = sorted(set(self.world) - set(self.alive))
             return (
-                f"{self.why_lost}. What {ranks(gone)} held is lost with that; `ranks.pull`, and "
-                f"cells for {ranks(self.alive)}, get what is there."
+                f"{self.why_lost}. What {ranks(gone)} held is lost with that; cells for "
+                f"{ranks(self.alive)}, and `{self.in_code}.pull`, get what is there."
             )
         return f"The live ranks have ended: {self.why_lost}."
 

@@ -28,7 +28,7 @@ KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
 #: Seconds for each rank, and at most, from one drawing to the next: it takes time that ranks lack.
 _EACH, _REST = 0.0002, 0.02
-_TOO_LATE = "All ranks have returned; `xla_nb.open_run({!r})` has their results."
+_TOO_LATE = "All ranks have returned; `import xla_nb; xla_nb.open_run({!r})` has their results."
 
 
 class View(Protocol):

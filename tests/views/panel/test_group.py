@@ -148,7 +148,7 @@ def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
     quiet(kernel, "x = 1")
     kernel.ok("while panel._saved_of != panel._mark():\n    time.sleep(0.01)")
     text = kernel.value("panel._saved_snapshot()['text/plain']")
-    assert "Saved while the ranks were alive: `xla_nb.open_run(" in text
+    assert "Saved while the ranks were alive: `import xla_nb; xla_nb.open_run(" in text
     assert "finished" in text
 
 

@@ -144,7 +144,7 @@ class GroupPanel(PanelView):
             self._news.forget()
 
     def _told_of_saved(self) -> tuple[str, str]:
-        shown = f'xla_nb.open_run("{self.run.name}")'
+        shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
         return "Saved while the ranks were alive: %s shows what came of them.", shown
 
     def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -175,7 +175,7 @@ class PanelView:
 
     def _told_of_saved(self) -> tuple[str, str]:
         """What stands above a saved snapshot, and the code that it names."""
-        shown = f'xla_nb.open_run("{self.run.name}")'
+        shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
         return "Saved while the run went on: %s shows what came of it.", shown
 
     def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:

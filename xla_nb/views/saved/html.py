@@ -93,7 +93,7 @@ def _fold(title: str, inner: str) -> str:
 
 
 def _files(snapshot: Snapshot) -> str:
-    run = f'xla_nb.open_run("{snapshot.run}")'
+    run = f'import xla_nb; xla_nb.open_run("{snapshot.run}")'
     return div(
         "font-size:12px",
         code(facts.short_path(snapshot.record), 400),

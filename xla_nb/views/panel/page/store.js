@@ -112,7 +112,7 @@ export class Store {
 		for (const cell of this.ran.values()) if (cell.outcome === "running") Object.assign(cell, { outcome: "stopped", told: "stopped" });
 		this.changed("cells");
 		for (const card of this.cards.values()) if (!OVER.has(card.phase)) this.update([{ ...card, phase: "stopped" }]);
-		this.speak(`Its ranks end with it. xla_nb.open_run("${this.run}") shows what they had done.`);
+		this.speak(`Its ranks end with it. import xla_nb; xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
 
 	// messages from the kernel
