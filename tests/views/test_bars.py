@@ -77,3 +77,9 @@ def test_no_time_to_go_is_told_of_a_rank_that_is_done_where_that_of_others_is_no
     done, begun = Bar("epoch 1", 40, 40, 9.8, 0.0), Bar("epoch 1", 2, 40)
     assert together([done, begun]) == begun
     assert together([done, replace(begun, rate=8.0, eta=4.8)]).eta == 4.8
+
+
+def test_the_bar_of_ranks_in_other_loops_is_of_one_that_goes_on():
+    done = [Bar("a", 30, 30, 3.3, None)] * 7
+    going = [Bar("b", 31, 45, 3.3, 4.2)] * 6
+    assert together([*done, *going]).label == "b"

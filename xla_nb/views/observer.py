@@ -614,14 +614,15 @@ def _of_run(cards: Sequence[Card]) -> Bar | None:
 
 def together(bars: Iterable[Bar]) -> Bar | None:
     """One bar for the bars of all ranks: that of the rank that is furthest behind, of loops with
-    other labels among those of the most ranks. It is done when the last of them is; when that is
-    is known where it is known of all that are under way.
+    other labels among those of the most ranks that are not through. It is done when the last of
+    them is; when that is is known where it is known of all that are under way.
 
     Its words do not tell how far ranks are apart, which changes at every moment."""
     every = list(bars)
     if not every:
         return None
-    label = Counter(one.label for one in every).most_common(1)[0][0]
+    going = [one for one in every if one.done < (one.total or math.inf)] or every
+    label = Counter(one.label for one in going).most_common(1)[0][0]
     each = [one for one in every if one.label == label]
     total = all(one.total for one in each)
     last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)

@@ -78,7 +78,7 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
     return div(
         f"display:flex;flex-wrap:wrap;align-items:baseline;gap:0 16px;padding:5px 12px;{WHOLE}",
         div(
-            "flex:1 1 340px;min-width:0",
+            "flex:1 1 280px;min-width:0",
             heading(4, "font-size:13px", *words),
         ),
         *(_fold(title, inner) for title, inner in folds if inner),
