@@ -546,7 +546,7 @@ def taken(run, event):
     if run is late and isinstance(event, events.StopRequested):
         go.touch()
         with run.changed:
-            run.changed.wait_for(lambda: run.state.settled, 60)
+            run.changed.wait_for(lambda: run.state.settled, 3)  # its thread may wait for this one
     take(run, event)
 Run.take = taken
 late.stop()

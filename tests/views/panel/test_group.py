@@ -200,7 +200,8 @@ for number in range(20):
 
 
 def test_a_cell_does_not_wait_for_variables_that_are_asked_for(panel, kernel):
-    assert quiet(kernel, SLOW).status == "ok"
+    made = quiet(kernel, SLOW)
+    assert made.status == "ok", made.error
     panel.ask("variables")
     panel.answer("variables", state="asking")
     cell = kernel.ok("%%xla -o last_ --view none\nrank")
