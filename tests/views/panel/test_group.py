@@ -195,7 +195,7 @@ class Slow:
         time.sleep(0.15)
         return "slow"
 for number in range(20):
-    globals()[f"slow_{number}"] = Slow()
+    globals()[f"kept_back_{number}"] = Slow()
 """
 
 
@@ -206,14 +206,14 @@ def test_a_cell_does_not_wait_for_variables_that_are_asked_for(panel, kernel):
     panel.answer("variables", state="asking")
     cell = kernel.ok("%%xla -o last_ --view none\nrank")
     assert kernel.value("dict(last_.results)") == "{0: 0, 1: 1}"
-    gone = quiet(kernel, "for number in range(20): del globals()[f'slow_{number}']")
+    gone = quiet(kernel, "for number in range(20): del globals()[f'kept_back_{number}']")
     assert gone.status == "ok", gone.error
     panel.ask("variables")  # unbidden only where the last answer did not take long
     told = panel.answer("variables", state="shown", old=False)
     if told["after"] == f"Cell In[{cell.number}]":  # the first question's, which took long
         told = panel.answer("variables", state="shown", old=False)
     assert told["after"] != f"Cell In[{cell.number}]"
-    assert "slow_1" not in {row["cells"][0] for row in told["rows"]}
+    assert "kept_back_1" not in {row["cells"][0] for row in told["rows"]}
 
 
 def test_variables_of_ranks_that_are_gone_say_so(panel, kernel):
