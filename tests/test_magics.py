@@ -651,6 +651,21 @@ def test_finally_has_the_grace_period_wherever_a_rank_waits_for_the_system(noteb
     assert "may take up to 60 s to clean up" in notebook.value("waiters.state.notices[-1].text")
 
 
+def test_an_interrupt_that_python_loses_is_repeated_and_no_other_is(notebook):
+    notebook.ok(
+        "%%xla_spawn -n 2 --bg -o unheard --grace 60\nimport os, signal, time\ndef f(rank):\n"
+        "    heard = signal.getsignal(signal.SIGINT)\n"
+        "    def loses(*about): signal.signal(signal.SIGINT, heard)\n"
+        "    if rank: signal.signal(signal.SIGINT, loses)\n"
+        "    try:\n        print('up', flush=True); time.sleep(600)\n"
+        "    finally:\n        os.kill(os.getpid(), signal.SIGINT); time.sleep(0.5)\n"
+        "        print('tidied', flush=True)"
+    )
+    notebook.ok("while not all(map(unheard.output, (0, 1))): __import__('time').sleep(0.02)")
+    notebook.ok("unheard.stop()\ntry: unheard.wait(50)\nexcept xla_nb.RunFailed: pass")
+    assert notebook.value("[unheard.output(rank) for rank in (0, 1)]") == repr(["up\ntidied\n"] * 2)
+
+
 def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook):
     crashing = "os.kill(os.getpid(), signal.SIGSEGV) if rank else os._exit(7)"
     notebook.ok(
@@ -731,14 +746,14 @@ def test_threads_that_are_cut_off_at_the_end_are_told(notebook):
 def test_whoever_stops_a_run_again_and_again_ends_no_other(notebook):
     notebook.ok(
         spawn("import time\ndef f(rank):\n    try: time.sleep(600)\n"
-              "    finally: time.sleep(600)", "--bg --grace 600 -o one")
+              "    finally: time.sleep(600)", "--bg --grace 600 -o stayer")
     )  # fmt: skip
-    notebook.ok(spawn("import time\ndef f(rank):\n    time.sleep(1); return rank", "--bg -o two"))
+    notebook.ok(spawn("import time\ndef f(rank):\n    time.sleep(1); return rank", "--bg -o goer"))
     notebook.ok(
-        "while not all(r.pid for run in (one, two) for r in run.state.ranks.values()): pass\n"
-        "for _ in range(9): one.stop()\ntwo.wait(60)"
+        "while not all(r.pid for run in (stayer, goer) for r in run.state.ranks.values()): pass\n"
+        "for _ in range(9): stayer.stop()\ngoer.wait(60)"
     )
-    assert notebook.value("two.results") == "{0: 0, 1: 1}"
+    assert notebook.value("goer.results") == "{0: 0, 1: 1}"
 
 
 def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebook):

@@ -90,3 +90,14 @@ def test_one_that_was_told_before_it_had_begun_is_told_again(ladder, engine, fee
     ladder.meet("", 100)
     ladder.meet("", 101)
     assert engine.interrupted == [[100, 101], [101]]
+
+
+def test_only_an_interrupt_is_repeated(ladder, engine, feed):
+    ladder.repeat(HERE)
+    ladder.climb(0, feed, HERE)
+    ladder.repeat({"": [101]})
+    ladder.repeat({})
+    assert engine.interrupted == [[100, 101], [101]]
+    ladder.climb(4, feed, HERE)
+    ladder.repeat(HERE)
+    assert (engine.interrupted, engine.terminated) == ([[100, 101], [101]], [[100, 101]])

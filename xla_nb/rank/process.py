@@ -149,14 +149,16 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     In the main thread it ends what waits for the system too (`time.sleep`, `queue.get`). A process
     with several devices has its entries in other threads, where it is raised at the next line of
     Python: there is no way to end such a wait from outside. A live rank that runs nothing is not
-    disturbed: what it ran has ended meanwhile.
+    disturbed: what it ran has ended meanwhile. What was interrupted is so once, though the notebook
+    may repeat it (`Ladder.repeat`).
     """
     if os.getpid() != pid:  # a process that the user's code forked
         raise KeyboardInterrupt
-    job.program.stopping = True
     here = threading.get_ident()  # handlers run in the main thread
     is_mine = False
-    for rank, (program, thread) in list(job.running.items()):
+    new = [(n, one) for n, one in list(job.running.items()) if not one[0].stopping]
+    job.program.stopping = True
+    for rank, (program, thread) in new:
         program.stopping = True
         if thread == here and frame is not None:
             place, stack = tracebacks.locate_frame(frame, program.table.sources)

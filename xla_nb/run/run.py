@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
@@ -28,7 +28,7 @@ from xla_nb.run.hang import HangWatch
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.sentences import changes, shortage
-from xla_nb.run.state import ENDED
+from xla_nb.run.state import ENDED, RankState
 from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
 
@@ -210,13 +210,11 @@ class Run(RecordedRun):
     def _climb(self, now: float, settled: bool) -> signal.Signals:
         """Take the next rung of the ladder; its signal. `settled`: as the state was when that was
         decided. The caller holds the lock of stopping."""
-        pids: dict[str, set[int]] = {}
         running = [self.state.ranks[number] for number in self._running()]
-        for rank in running:
-            pids.setdefault(rank.host, set()).add(rank.pid or 0)
+        pids = _by_host(running)
         of_group = bool(self._group)
         some_run = not settled and bool(pids or of_group)  # one may be about to
-        by_host = {host: sorted(pids[host]) for host in pids} if some_run else None
+        by_host = pids if some_run else None
         sent = self._ladder.next_signal(some_run)
         if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested has told it
             if self._staying is not None:
@@ -372,8 +370,11 @@ class Run(RecordedRun):
             with self._stop_lock:
                 self._climb(now, self.state.settled)
             return
-        if staying and not self._ladder.is_killing:
-            self._staying.ask_if_due(now, self._ladder.due)
+        lasts = bool(staying) and not self._ladder.is_killing
+        if lasts and self._staying.ask_if_due(now, self._ladder.due):
+            there = [self.state.ranks[number] for number in staying]
+            begun = [rank for rank in there if rank.phase != "starting"]
+            self._ladder.repeat(_by_host(rank for rank in begun if not rank.interrupted))
         if now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
             self._told_who_stays = True
             if staying and self._options.grace > STOP_PATIENCE:
@@ -393,3 +394,11 @@ class Run(RecordedRun):
         here, lives = self._engine.here, bool(self._group)
         for text in left_running(self.state, self._patience, here=here, lives=lives):
             self.take(events.Notice(text=text))
+
+
+def _by_host(running: Iterable[RankState]) -> dict[str, list[int]]:
+    """The processes of ranks, by host."""
+    found: dict[str, set[int]] = {}
+    for rank in running:
+        found.setdefault(rank.host, set()).add(rank.pid or 0)
+    return {host: sorted(pids) for host, pids in found.items()}

@@ -75,6 +75,12 @@ class Ladder:
                 feed.kill()
             self.due = now + KILL_PATIENCE
 
+    def repeat(self, pids: Mapping[str, Sequence[int]]) -> None:
+        """Interrupt once more who has not taken the first one: Python loses a signal that comes
+        just as it begins to wait for the system (its handler runs after that)."""
+        if self._rung == 1 and pids:
+            self._engine.signal(self._run, pids, signal.SIGINT)
+
     def meet(self, host: str, pid: int) -> None:
         """A rank that has begun only now is told what the others were."""
         if self._rung in (1, 2) and (host, pid) not in self._told:
@@ -102,8 +108,9 @@ class Staying:
         self._asked: float | None = None
         self._asked_at = at  # on the clock of events
 
-    def ask_if_due(self, now: float, due: float | None) -> None:
-        """Ask them where they are. They get the next signal at `due`, if there is to be one."""
+    def ask_if_due(self, now: float, due: float | None) -> bool:
+        """Ask them where they are, if it is time. They get the next signal at `due`, if there is to
+        be one."""
         if self._asked is None:
             is_due = now >= self._stopped + _ASK
         else:
@@ -111,6 +118,7 @@ class Staying:
         if is_due:
             self._asked, self._asked_at = now, time.time()
             self._run.ask_stacks()
+        return is_due
 
     def note(self, numbers: Iterable[int]) -> None:
         """Note where these are, by samples that are newer than what they have said."""
