@@ -666,6 +666,18 @@ def test_an_interrupt_that_python_loses_is_repeated_and_no_other_is(notebook):
     assert notebook.value("[unheard.output(rank) for rank in (0, 1)]") == repr(["up\ntidied\n"] * 2)
 
 
+def test_a_handler_of_the_programs_own_gets_one_interrupt(notebook):
+    notebook.ok(
+        "%%xla_spawn -n 1 --bg -o minds --grace 60\nimport signal, time\ndef f(rank):\n"
+        "    got = []\n    signal.signal(signal.SIGINT, lambda *about: got.append(1))\n"
+        "    print('up', flush=True)\n    while not got: time.sleep(0.01)\n"
+        "    time.sleep(1.5)\n    print(len(got), flush=True)"
+    )
+    notebook.ok("while not minds.output(0): __import__('time').sleep(0.02)")
+    notebook.ok("minds.stop()\ntry: minds.wait(50)\nexcept xla_nb.RunFailed: pass")
+    assert notebook.value("minds.output(0)") == repr("up\n1\n")
+
+
 def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook):
     crashing = "os.kill(os.getpid(), signal.SIGSEGV) if rank else os._exit(7)"
     notebook.ok(

@@ -71,6 +71,18 @@ def test_those_that_get_no_further_signal_are_not_asked_again(run, stay):
     assert run.asked == 1
 
 
+def test_who_has_told_of_no_interrupt_gets_another_unless_the_program_heeds_it_itself(run, stay):
+    for event in ranks(3):
+        run.take(event)
+    for rank, heeds in [(0, True), (1, True), (2, False)]:
+        seen = Sample(at=NOW + 0.5, since=NOW, heeds=heeds)
+        run.record.sample(rank).write_bytes(sample.encode(seen))
+    run.was_interrupted(1, 7, NOW)
+    found = [stay.unheard(tick / 10, [0, 1, 2]) for tick in range(20)]
+    assert [one for one in found if one] == [[0]]
+    assert found.index([0]) > 5  # so that they were sampled since
+
+
 # ---------------------------------------------------------------- noting
 
 

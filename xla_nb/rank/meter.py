@@ -151,6 +151,7 @@ class Meter:
 
     changes    finds out why each step compiles, if it does
     returned   whether the function has, and its result is on its way
+    heeds      whether an interrupt still is ours
     is_left    whether the thread is in none of the function's code, as soon as that is so"""
 
     def __init__(
@@ -175,6 +176,7 @@ class Meter:
         self._every, self._sampler, self._losses, self._lock = every, sampler, losses, lock
         self.changes: StepChanges | None = None
         self.returned: Callable[[], bool] = lambda: False
+        self.heeds: Callable[[], bool] = lambda: False
         self.is_left: Callable[[], bool] = lambda: False
         #: What was counted before: of torch_xla, seconds in collectives, the lock's, data's.
         self._before: tuple[Counts, float, tuple[float, int], float] = Counts(), 0.0, (0.0, 0), 0.0
@@ -332,6 +334,7 @@ class Meter:
             change=changes.change if changes is not None else "",
             fallbacks_at=dict(changes.fallbacks) if changes is not None else {},
             returned=returned,
+            heeds=self.heeds(),
             locks=taken - taken_before,
             fallbacks=counts.fallbacks,
             loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting, now),

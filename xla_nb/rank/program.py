@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -115,6 +116,8 @@ class OnRank:
         meter.count_from_now()
         meter.changes = StepChanges(program.table.sources)
         meter.returned = lambda: rank in program.returned
+        heard = signal.getsignal(signal.SIGINT)
+        meter.heeds = lambda: signal.getsignal(signal.SIGINT) is heard
         meter.is_left = functools.partial(tracebacks.is_in_ours, threading.get_ident())
         try:
             with meter:

@@ -66,6 +66,7 @@ class Sample:
                     step to step, where each step compiles; `change` says what changes
     fallbacks_at    the lines at which operators fell back to the CPU, by operator
     returned        its function has returned, and the result is on its way
+    heeds           an interrupt ends what it does: its program has set no handler of its own
     locks           times that the process has got the `lock`
     fallbacks       calls of each `aten::` operator that fell back to the CPU
     """
@@ -98,6 +99,7 @@ class Sample:
     change: str = ""
     fallbacks_at: dict[str, str] = field(default_factory=dict)
     returned: bool = False
+    heeds: bool = False
     locks: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
     loops: tuple[Loop, ...] = ()

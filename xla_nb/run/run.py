@@ -370,11 +370,10 @@ class Run(RecordedRun):
             with self._stop_lock:
                 self._climb(now, self.state.settled)
             return
-        lasts = bool(staying) and not self._ladder.is_killing
-        if lasts and self._staying.ask_if_due(now, self._ladder.due):
-            there = [self.state.ranks[number] for number in staying]
-            begun = [rank for rank in there if rank.phase != "starting"]
-            self._ladder.repeat(_by_host(rank for rank in begun if not rank.interrupted))
+        if staying and not self._ladder.is_killing:
+            self._staying.ask_if_due(now, self._ladder.due)
+            unheard = [self.state.ranks[n] for n in self._staying.unheard(now, staying)]
+            self._ladder.repeat(_by_host(unheard))
         if now >= self._stopped + STOP_PATIENCE and not self._told_who_stays:
             self._told_who_stays = True
             if staying and self._options.grace > STOP_PATIENCE:

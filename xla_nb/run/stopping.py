@@ -92,6 +92,9 @@ class Ladder:
 # ---------------------------------------------------------------- ranks that stay
 
 _ASK = 0.3  # seconds from the interrupt until they are asked for the first time
+_LISTENS = (
+    0.8  # seconds until who has not told of it is interrupted again; they are sampled by then
+)
 _LEAD = stacks.PATIENCE + 0.1  # seconds before they are ended, when they are asked again
 _STACK = 8  # lines of a stack
 _LATELY = 2.0  # seconds for which a rank is said to be where it was seen
@@ -107,10 +110,19 @@ class Staying:
         self._run, self._stopped = run, stopped
         self._asked: float | None = None
         self._asked_at = at  # on the clock of events
+        self._has_listened = False
 
-    def ask_if_due(self, now: float, due: float | None) -> bool:
-        """Ask them where they are, if it is time. They get the next signal at `due`, if there is to
-        be one."""
+    def unheard(self, now: float, numbers: Iterable[int]) -> list[int]:
+        """Once, when there was time enough: those of these that have told of no interrupt, though
+        their programs have left it to us."""
+        if self._has_listened or now < self._stopped + _LISTENS:
+            return []
+        self._has_listened = True
+        quiet = [n for n in numbers if self._run.state.ranks[n].interrupted is None]
+        return [n for n in quiet if (seen := self._sample(n)) is not None and seen.heeds]
+
+    def ask_if_due(self, now: float, due: float | None) -> None:
+        """Ask them where they are. They get the next signal at `due`, if there is to be one."""
         if self._asked is None:
             is_due = now >= self._stopped + _ASK
         else:
@@ -118,7 +130,6 @@ class Staying:
         if is_due:
             self._asked, self._asked_at = now, time.time()
             self._run.ask_stacks()
-        return is_due
 
     def note(self, numbers: Iterable[int]) -> None:
         """Note where these are, by samples that are newer than what they have said."""

@@ -22,6 +22,7 @@ _BEAT = 0.5  # seconds between two looks while a cell runs,
 _SETTLING = 1.5  # for so long after something has happened,
 _REST = 60.0  # and later
 _SAVE = 10.0  # seconds between two saved snapshots, at least
+_MOVE = 5.0  # seconds that the panel of ranks has to end where another one shows them
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,7 @@ class GroupPanel(PanelView):
         self._next = self._settled = self._next_save = 0.0
         self._moved = ""
         super().__init__(run)
-        if former is not None:
-            former.join(_REST)
+        if former is not None and former.join(_MOVE):
             self._observer.go_on(former._observer)
 
     def follow(self) -> None:
@@ -59,9 +59,10 @@ class GroupPanel(PanelView):
         )
         self._thread.start()
 
-    def join(self, seconds: float) -> None:
-        """Wait until it shows the end."""
+    def join(self, seconds: float) -> bool:
+        """Wait until it shows the end. Returns whether it does."""
         self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def move(self, where: str) -> None:
         """Show nothing more here: the ranks are shown in another cell."""
