@@ -92,9 +92,7 @@ class Ladder:
 # ---------------------------------------------------------------- ranks that stay
 
 _ASK = 0.3  # seconds from the interrupt until they are asked for the first time
-_LISTENS = (
-    0.8  # seconds until who has not told of it is interrupted again; they are sampled by then
-)
+_LISTENS = 0.8  # seconds until who has not told of it gets another; ranks are sampled by then
 _LEAD = stacks.PATIENCE + 0.1  # seconds before they are ended, when they are asked again
 _STACK = 8  # lines of a stack
 _LATELY = 2.0  # seconds for which a rank is said to be where it was seen

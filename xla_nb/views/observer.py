@@ -621,14 +621,18 @@ def together(bars: Iterable[Bar]) -> Bar | None:
     every = list(bars)
     if not every:
         return None
-    going = [one for one in every if one.done < (one.total or math.inf)] or every
-    label = Counter(one.label for one in going).most_common(1)[0][0]
+    label = Counter(one.label for one in _not_through(every)).most_common(1)[0][0]
     each = [one for one in every if one.label == label]
     total = all(one.total for one in each)
     last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
-    going = [one for one in each if one.done < (one.total or math.inf)] or each
+    going = _not_through(each)
     rate = _of_all([one.rate for one in going], min)
     return replace(last, rate=rate, eta=_of_all([one.eta for one in going], max))
+
+
+def _not_through(bars: list[Bar]) -> list[Bar]:
+    """Those that go on; all, if none does."""
+    return [one for one in bars if one.done < (one.total or math.inf)] or bars
 
 
 def _of_all(
