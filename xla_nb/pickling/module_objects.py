@@ -16,6 +16,7 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import itertools
+import operator
 import sys
 import time
 import types
@@ -116,7 +117,9 @@ class Modules:
         self._defined: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
         self._held: dict[str, _Held] = {}
         self._own: dict[str, _Imported] = {}
-        self._seen: tuple[list[types.ModuleType], list[int]] = [], []
+        self._seen: list[object] = []  # all that `sys.modules` had at the last look
+        self._there: dict[str, types.ModuleType] = {}  # those of them that are looked through
+        self._sizes: list[int] = []  # how many names each of these had
 
     def own(self) -> list[types.ModuleType]:
         """The user's own modules that are imported."""
@@ -130,16 +133,19 @@ class Modules:
 
     def look(self) -> None:
         """Look through what has come since, and through the user's own modules."""
-        main = sys.modules["__main__"]  # which gets names with every cell
-        found = {n: m for n, m in list(sys.modules.items()) if isinstance(m, types.ModuleType)}
-        there = {name: module for name, module in found.items() if module is not main}
-        seen = list(there.values()), list(map(len, map(vars, there.values())))
-        for name, module in there.items() if seen != self._seen else ():
+        seen, before = list(sys.modules.values()), self._sizes
+        if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
+            main = sys.modules["__main__"]  # which gets names with every cell
+            found = [(n, m) for n, m in list(sys.modules.items()) if m is not main]
+            self._there = {n: m for n, m in found if isinstance(m, types.ModuleType)}
+            self._seen, before = seen, []
+        there = self._there
+        self._sizes = list(map(len, map(vars, there.values())))
+        for name, module in there.items() if self._sizes != before else ():
             content = vars(module)
             is_known = name in self._held and self._held[name].is_of(content)
             if not is_known and content.get("__spec__") is not None:
                 self._look_through(name, module)
-        self._seen = seen
         for name in ["sys", *(name for name in self._own if name in there)]:
             self._look_through(name, there[name])
         anew, self._anew = self._anew, {}

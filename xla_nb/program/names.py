@@ -36,6 +36,7 @@ _READS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _STORES = {"STORE_NAME", "STORE_GLOBAL"}
 _DELETES = {"DELETE_NAME", "DELETE_GLOBAL"}
 _BINDS = _STORES | _DELETES
+_BINDING = frozenset(dis.opmap[name] for name in _BINDS)
 _RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 _GOES = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 _LEAVES = {"RAISE_VARARGS", "RERAISE"} | _GOES | _RETURNS
@@ -88,13 +89,10 @@ def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Na
 def bindings(code: CodeType) -> set[str]:
     """The names that the code of statements binds or deletes, conditionally or not, and that of
     classes there which say `global`."""
-    found = set()
-    for step in dis.get_instructions(code):
-        if _binds(step, code):
-            found.add(step.argval)
-        elif isinstance(step.argval, CodeType) and _runs_at_once(step.argval):
-            found |= bindings(step.argval)
-    return found
+    steps = () if _BINDING.isdisjoint(code.co_code) else dis.get_instructions(code)  # it is slow
+    found = {step.argval for step in steps if _binds(step, code)}
+    inner = (one for one in code.co_consts if isinstance(one, CodeType) and _runs_at_once(one))
+    return found.union(*map(bindings, inner))
 
 
 def newest(cells: Cells, name: str) -> Statement | None:

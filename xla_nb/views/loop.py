@@ -26,8 +26,8 @@ INTERRUPTED = "Stopped by an interrupt"
 #: The same where the kernel was interrupted since it is to end, which is known a moment later.
 KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
-#: Seconds for each rank, and at most, from one drawing to the next: it takes time that ranks lack.
-_EACH, _REST = 0.0002, 0.02
+#: Seconds at most in which only what is urgent is drawn: drawing takes time that ranks lack.
+_REST = 0.02
 _TOO_LATE = "All ranks have returned; `import xla_nb; xla_nb.open_run({!r})` has their results."
 
 
@@ -90,7 +90,7 @@ def follow(run: Run, view: View) -> None:
 
 def _wait(run: Run, pause: float) -> None:
     """Wait for news, or so long."""
-    rest = min(pause, _REST, _EACH * len(run.state.ranks))
+    rest = min(pause, _REST)
     if run.urgent.wait(rest):
         return
     with run.changed:

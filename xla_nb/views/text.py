@@ -32,6 +32,7 @@ HEAD, TAIL = 1000, 20
 GROUPS, FRAMES = 4, 8
 _FIRST = 1 << 16  # bytes read at once while all lines are shown
 _REDRAW = 0.5  # seconds between two updates of the changing line
+_OFTEN, _SELDOM = 0.004, 0.05  # seconds between two looks, while there is news and where not
 _HOLDING = 0.02  # seconds between two looks meanwhile
 _LASTING = 0.3  # seconds for which a figure is NaN before that is shown: other ranks follow
 
@@ -98,7 +99,7 @@ class TextView:
         self._wrong = ""
         self._bar = ""
         self._drawn = 0.0
-        self._pause = 0.0
+        self._pause = _OFTEN
         self._settled = False
 
     def draw(self) -> float:
@@ -112,7 +113,7 @@ class TextView:
         news = list(self._news(self._run.state))
         self._write(out, [*news, *err])
         self._show_open_lines()
-        self._pause = 0.004 if out or err else min(0.05, self._pause * 1.2 + 0.001)
+        self._pause = _OFTEN if out or err else min(_SELDOM, self._pause * 1.2)
         holds = not all(lines.is_empty for lines in self._lines.values())
         return min(self._pause, _HOLDING) if holds else self._pause
 
