@@ -19,6 +19,7 @@ from xla_nb.program.build import future_flags
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader
 from xla_nb.rank.shell import RankShell
+from xla_nb.record.files import lines
 
 FIRST, SECOND = "Cell In[2]", "Cell In[7]"
 HEAD = '"""A program."""\nfrom xla_nb.rank.loader import restore\n\n'
@@ -45,7 +46,8 @@ def load(tmp_path):
         path = tmp_path / "a_program.py"
         path.write_text(HEAD + text)
         start = HEAD.count("\n") + 1 if piece else 0
-        ModuleMap({label: text, **(sources or {})}, label, flags, start).save(path)
+        table = ModuleMap({label: text, **(sources or {})}, label, flags, start)
+        lines(path).write_text(table.text())
         return loader.load(path, check)
 
     return load
@@ -127,7 +129,7 @@ def test_the_source_of_a_class_is_found(load):
 def test_lines_outside_cells_belong_to_the_file(load, tmp_path):
     path = tmp_path / "a_program.py"
     path.write_text(DEFINES)
-    ModuleMap({}).save(path)
+    lines(path).write_text(ModuleMap({}).text())
     assert f'"{path}", line 2, in f' in stack(loader.load(path).f)
 
 

@@ -117,10 +117,10 @@ def test_a_record_can_be_used_as_a_path():
     assert repr(record) == "Record('/r')"
 
 
-def test_a_new_record_has_a_program_folder(at_home):
+def test_a_new_record_is_in_the_home(at_home):
     record = Record.create("now")
     assert record.path == at_home / "runs" / "now"
-    assert record.program("m").parent.is_dir()
+    assert record.path.is_dir()
 
 
 def test_only_the_owner_can_read_a_record(at_home):
@@ -130,7 +130,6 @@ def test_only_the_owner_can_read_a_record(at_home):
     finally:
         os.umask(before)
     assert record.path.stat().st_mode & 0o777 == 0o700
-    assert record.program("m").parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_record_that_cannot_be_written_leaves_no_folder(at_home, monkeypatch):
@@ -187,7 +186,7 @@ def test_closing_writes_the_summary_and_leaves_no_partial_file(at_home):
     summary = json.loads((record.path / "run.json").read_text())
     assert summary == {"ok": True, "bytes": 1000 + record.path.joinpath("owner").stat().st_size}
     names = sorted(path.name for path in record.path.iterdir())
-    assert names == ["owner", "program", "rank-0.out", "run.json", "stacks"]
+    assert names == ["owner", "rank-0.out", "run.json"]
 
 
 def test_a_summary_that_does_not_fit_is_cut_short(at_home, monkeypatch):

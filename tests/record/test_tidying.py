@@ -93,6 +93,7 @@ def test_the_newest_runs_stay_that_fit_the_bytes():
 def test_a_run_is_removed_with_all_its_files():
     set_limits(runs=1)
     record = ended("1")
+    record.program_folder.mkdir()
     record.program("m").write_text("x = 1")
     ended("2")
     tidy()

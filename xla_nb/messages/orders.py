@@ -54,14 +54,13 @@ class Turn:
 class Request:
     """What a launch asks for, as the notebook's machine has it.
 
-    `n` and `user_env` are the options -n and --env; `program` is the module's file, `record` the
-    run's folder; `entry` is None for a cell of plain statements, else what binds `binds`, if
-    anything. `label` is the launched cell's, `magic` the one that launches it. `drops`: None takes
-    the place of a result that cannot be sent. `why_mute` says why its ranks cannot ask in the
-    notebook (`input()`), where that is so. `lives`: the ranks run no entry, but programs until they
-    are told to end; each of those has a `turn`, and neither `inheritance` nor `state`, which its
-    processes have had since they began; its `table` is what the map beside the module's file has,
-    which each rank would have to read.
+    `n` and `user_env` are the options -n and --env; `program` is the module's file, if there is
+    one, `record` the run's folder; `entry` is None for a cell of plain statements, else what binds
+    `binds`, if anything. `label` is the launched cell's, `magic` the one that launches it. `drops`:
+    None takes the place of a result that cannot be sent. `why_mute` says why its ranks cannot ask
+    in the notebook (`input()`), where that is so. `lives`: the ranks run no entry, but programs
+    until they are told to end; each of those has a `turn`, the map of its lines (`table`) instead
+    of a file, and neither `inheritance` nor `state`, which its processes have had since they began.
     """
 
     run: str

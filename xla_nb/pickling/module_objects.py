@@ -133,7 +133,8 @@ class Modules:
 
     def look(self) -> None:
         """Look through what has come since, and through the user's own modules."""
-        seen, before = list(sys.modules.values()), self._sizes
+        seen: list[object] = list(sys.modules.values())
+        before = self._sizes
         if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
             main = sys.modules["__main__"]  # which gets names with every cell
             found = [(n, m) for n, m in list(sys.modules.items()) if m is not main]

@@ -36,12 +36,16 @@ class ModuleMap:
     details: dict[str, str] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
 
-    def save(self, module: Path) -> str:
-        """Write it beside the module's file; gives what it has written, for `parse`. Raises
-        OSError."""
-        text = json.dumps(vars(self))
-        private.write(lines(module), text.encode())
-        return text
+    @classmethod
+    def of(cls, program: Program, start: int = 0) -> ModuleMap:
+        """That of a program; live ranks need no file."""
+        sources, details = dict(program.sources), dict(program.details)
+        own = program.label, program.flags, start, program.body
+        return cls(sources, *own, details, program.imports)
+
+    def text(self) -> str:
+        """What `parse` reads."""
+        return json.dumps(vars(self))
 
     @classmethod
     def open(cls, module: Path) -> ModuleMap:
@@ -70,17 +74,9 @@ def source(program: Program) -> tuple[str, int]:
     return text + program.module, text.count("\n") + 1 if program.module else 0
 
 
-def write(program: Program, path: Path) -> str:
-    """Write the module's file, and its map beside it; gives what the map's file has. Raises
-    OSError."""
+def write(program: Program, path: Path) -> None:
+    """Write the module's file, and its map beside it. Raises OSError."""
     text, start = source(program)
+    path.parent.mkdir(0o700, exist_ok=True)
     private.write(path, text.encode())
-    return ModuleMap(
-        dict(program.sources),
-        program.label,
-        program.flags,
-        start,
-        program.body,
-        dict(program.details),
-        program.imports,
-    ).save(path)
+    private.write(lines(path), ModuleMap.of(program, start).text().encode())

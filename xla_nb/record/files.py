@@ -45,7 +45,7 @@ def home() -> Path:
 class Record:
     """The record of one run, at `path`.
 
-    program/NAME.py   the module that ranks ran     program/NAME.json        whose its lines are
+    program/NAME.py   the module that ranks loaded  program/NAME.json        whose its lines are
     rank-R.result     what rank R returned          rank-R.out, rank-R.err   their output
     rank-R.now        its newest sample             rank-R.history           what it reported
     rank-R.raised     what it raised                rank-R.displays          what it displayed
@@ -86,10 +86,7 @@ class Record:
         record = cls(_own(folder) / run)
         record.path.mkdir(0o700)
         try:
-            record.program_folder.mkdir(0o700)
             private.write(record._owner, _own_process(os.getpid()).encode())
-            private.touch(record.stacks_request)  # now, for a full disk takes no new file later
-            os.utime(record.stacks_request, (0, 0))
         except OSError:
             record.discard()
             raise
@@ -134,7 +131,7 @@ class Record:
 
     @property
     def stacks_request(self) -> str:
-        """Touched to ask the ranks for their stacks; of 1970 until then."""
+        """Touched to ask the ranks for their stacks."""
         return f"{self.folder}/stacks"
 
     @property

@@ -27,6 +27,7 @@ from xla_nb.process_state.random_state import Inheritance
 from xla_nb.process_state.settings import ProcessState
 from xla_nb.program import module_file
 from xla_nb.program.build import Program
+from xla_nb.program.module_file import ModuleMap
 from xla_nb.record.files import Record
 from xla_nb.run.options import Options, environment
 from xla_nb.run.run import Run
@@ -69,7 +70,8 @@ def launch(
     fit = _fit(options, engine, user_env) if turn is None else Fit("", options.n, {}, ())
     name = name_at(time.time())
     try:
-        record, path, table = _recorded(create(name), program)
+        record = create(name)
+        path = None if turn is not None else _written(record, program)
     except OSError as problem:
         free = "Set XLA_NB_HOME to a folder of yours that has free space."
         raise LaunchError(
@@ -78,8 +80,8 @@ def launch(
     request = Request(
         run=name,
         runtime=options.runtime,
-        program=str(path),
-        table=table if turn is not None else "",
+        program="" if path is None else str(path),
+        table="" if path is not None else ModuleMap.of(program).text(),
         record=str(record.path),
         entry=program.entry,
         takes_lock=program.takes_lock,
@@ -142,15 +144,15 @@ def name_at(now: float) -> str:
     return f"{second}-{int(now % 1 * 4096):03x}{secrets.token_hex(2)[:3]}"
 
 
-def _recorded(record: Record, program: Program) -> tuple[Record, Path, str]:
-    """A record, the program's file in it, and its map. Raises OSError, and leaves nothing then."""
+def _written(record: Record, program: Program) -> Path:
+    """The program's file in its record. Raises OSError, and leaves nothing then."""
     path = record.program(program.name)
     try:
-        table = module_file.write(program, path)
+        module_file.write(program, path)
     except OSError:
         record.discard()
         raise
-    return record, path, table
+    return path
 
 
 def _follow(run: Run) -> None:

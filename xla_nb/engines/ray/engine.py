@@ -154,8 +154,8 @@ class RayEngine:
 
     def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> Feed:
         """Start a run on all hosts; returns its events. Raises LaunchError."""
-        folder = Path(request.program).parent
-        program = {file.name: file.read_bytes() for file in folder.iterdir()}
+        modules = Path(request.program).parent.iterdir() if request.program else ()
+        program = {file.name: file.read_bytes() for file in modules}
         ours, theirs = channel.pair()
         with theirs, in_memory(pickle.dumps((request, fit.env, program))) as file:
             files = (theirs.fileno(), parcel, file)

@@ -149,6 +149,8 @@ class HostActor:
         # Unique because hosts may share a home, and a launch may be repeated on others of them.
         name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
         files = Record.create(name, "parts")
+        if part.program:
+            files.program_folder.mkdir(0o700)
         for name, content in part.program.items():
             private.write(files.program_folder / name, content)
         here = replace(
