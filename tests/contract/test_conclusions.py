@@ -118,7 +118,7 @@ def test_the_slowest_rank_stays(ended):
         y = xm.all_reduce("sum", x)
 """
     title, _ = ended("slowest", body, "sample.waited > 0.6 and sample.steps > 12")
-    told = r"; rank 1 was the slowest, by [\d.]+ ms a sync: the other waited [\d.]+ m?s of it · "
+    told = r"; rank 1 was the slowest: the other waited [\d.]+ m?s of it · "
     assert re.search(told, title), title
 
 
@@ -154,7 +154,7 @@ def main(rank):
     notebook.ok(f"sampled(halted, {flag!r}, lambda sample: (sample.waited or 0) > 1.1)")
     notebook.ok("halted.stop(); halted.join_end(60)")
     title, _ = ast.literal_eval(notebook.value("title(halted)"))
-    told = "! Stopped by run.stop(); 2 ranks had waited 1 s for rank 1, at line 6 · after "
+    told = "! Stopped by run.stop(); 2 ranks had waited 1 s for rank 1, at line 6 · ended after "
     assert title.startswith(told), title
 
 
@@ -204,7 +204,7 @@ def main(rank):
     notebook.ok(cell.strip())
     title, _ = ast.literal_eval(notebook.value("title(met)"))
     told = (
-        r"; rank 2 was the slowest, by ([89]\d(?:\.\d)?|1\d\d) ms a step: "
+        r"; rank 2 was the slowest: "
         r"the others waited [\d.]+ m?s of it · "
     )
     assert re.search(told, title), title

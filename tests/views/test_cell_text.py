@@ -113,7 +113,7 @@ def test_an_error_is_told_by_the_picture_and_the_exception_names_it_in_a_line(ex
     *_, shown, error = executed["fails"]
     _, text = picture(shown)
     told = "Rank 1 failed at Cell In[4], line 5: ValueError: boom"
-    assert text.startswith(f"✗ {told} · after ")
+    assert text.startswith(f"✗ {told} · ended after ")
     assert 'raise ValueError("boom")' in text
     assert (error.output_type, error.evalue) == ("error", told)
     assert "boom" not in printed(executed["fails"], "stderr")

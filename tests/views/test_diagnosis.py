@@ -239,7 +239,7 @@ def test_a_full_stop_at_the_end_of_an_error_is_not_repeated():
 def test_a_run_that_was_stopped_says_that_it_mostly_compiled():
     graphs = Concluded(kind="graphs", sentence="90 s of it compiling 9 graphs", calm=True)
     told = ended("Stopped by an interrupt", graphs, ok=False, elapsed=100.0)
-    assert told == "Stopped by an interrupt after 1 min 40 s, 90 s of it compiling 9 graphs"
+    assert told == "Stopped by an interrupt; ended after 1 min 40 s, 90 s of it compiling 9 graphs"
 
 
 # ---------------------------------------------------------------- the slowest rank
@@ -262,18 +262,18 @@ def crowd(*waits, **more):
 
 def test_the_slowest_rank_is_told_with_what_it_costs():
     found = crowd(14.0, 13.5, 0.5, 14.5)
-    told = "Rank 2 was the slowest, by 130 ms a sync: the others waited 13 s of the last 50 s"
+    told = "Rank 2 was the slowest: the others waited 13 s of the last 50 s"
     assert found == Diagnosis(told, "warning", (2,))
 
 
 def test_of_two_ranks_the_other_waits():
-    told = "Rank 1 was the slowest, by 250 ms a sync: the other waited 25 s of the last 50 s"
+    told = "Rank 1 was the slowest: the other waited 25 s of the last 50 s"
     assert crowd(25.0, 0.0).sentence == told
 
 
 def test_several_slow_ranks_are_told_together():
     found = crowd(*[15.0] * 5, 0.0, 0.5)
-    assert found.sentence.startswith("Ranks 5, 6 were the slowest, by 145 ms a sync: ")
+    assert found.sentence.startswith("Ranks 5, 6 were the slowest: ")
     assert crowd(15.0, 15.0, 0.0, 0.0).ranks == (2, 3)
 
 
@@ -567,7 +567,7 @@ def line_of(cell, words):
 
 def test_a_rank_that_sleeps_more_in_each_step_is_the_slowest(diagnosed):
     sentence, ranks = diagnosed(SLOW, "slowest")
-    assert sentence.startswith("Rank 1 was the slowest, by ")
+    assert sentence.startswith("Rank 1 was the slowest: ")
     assert ranks == (1,)
 
 

@@ -28,7 +28,7 @@ def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
 
 
 def test_urgent_news_is_drawn_at_once_however_long_a_view_would_rest(tmp_path):
-    run, pauses = Run(tmp_path, looks=2), iter([600.0, 0.0])
+    run, pauses = Run(tmp_path, looks=3), iter([600.0, 0.0])
 
     def draw():
         run.urgent.set()

@@ -131,9 +131,7 @@ class _Time:
         in_step = stepping and min(steps) >= _ALIKE * max(steps)
         again = in_step and at_once <= _USUAL * cost / min(steps)
         if again:
-            slowest = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest"
-            unit = "step" if self.windows[slow[0]].newest.loops_step else "sync"
-            told = f"{slowest}, by {1000 * cost / min(steps):.3g} ms a {unit}: {told}"
+            told = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest: {told}"
         else:
             told = f"{told} for {ranks(slow)}"
         kind = "slowest" if again else WAITED

@@ -69,7 +69,8 @@ def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: flo
     told = f"{',' if conclusion.calm else ';'} {ansi.plain(conclusion.sentence)}"
     if ok:
         return f"{headline} in {facts.took(elapsed)}{told}"
-    return f"{headline} after {facts.took(elapsed)}{told}" if conclusion.calm else headline + told
+    over = f"; ended after {facts.took(elapsed)}" if conclusion.calm else ""
+    return headline + over + told
 
 
 def _ended(snapshot: Snapshot) -> Diagnosis | None:

@@ -80,7 +80,7 @@ def gap(snapshot: Snapshot) -> str:
 
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
-    how = {True: "in {}", False: "after {}", None: "{} so far"}[snapshot.ok]
+    how = {True: "in {}", False: "ended after {}", None: "{} so far"}[snapshot.ok]
     told = tells_time(snapshot.conclusion, snapshot.ok)
     parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
     if snapshot.live is not None:
@@ -290,11 +290,17 @@ def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
 
 
 def of_steps(card: Card) -> list[Fact]:
-    """How long a step takes, and how much of its time the rank waits, as far as known."""
-    pace = "step" if card.sample.loops_step else "per sync"
-    step = [] if card.step is None else [Fact("step", pace, in_short(card.step))]
+    """How long a step takes, and how much of its time the rank waits, as far as known. Of step
+    markers samples tell how many there were, not when: two digits are sure."""
+    pace, seconds = ("step", card.step) if card.sample.loops_step else ("per sync", _two(card.step))
+    step = [] if seconds is None else [Fact("step", pace, in_short(seconds))]
     waits = [] if card.waits is None else [Fact("waits", "waits", f"{100 * card.waits:.0f} %")]
     return step + waits
+
+
+def _two(number: float | None) -> float | None:
+    """With two digits."""
+    return None if number is None else float(f"{number:.2g}")
 
 
 def in_short(seconds: float) -> str:

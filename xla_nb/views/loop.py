@@ -67,7 +67,9 @@ def follow(run: Run, view: View) -> None:
         try:
             answered = 0
             asking = _Asking(run, view, interrupts)
+            pause = _REST
             while not run.done:
+                _wait(run, pause)
                 if len(interrupts) > answered:
                     answered += 1
                     run.stop(INTERRUPTED)  # a second time: less time to stop
@@ -76,7 +78,6 @@ def follow(run: Run, view: View) -> None:
                 run.urgent.clear()
                 pause = view.draw()
                 asking.serve(answered)
-                _wait(run, pause)
         except BaseException:
             run.stop("Stopped because its view failed")
             raise
