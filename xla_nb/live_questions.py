@@ -70,17 +70,23 @@ def ask(
 def variables(
     group: Group, names: Sequence[str] = (), *, compute: bool = False, yields: bool = False
 ) -> Variables:
-    """The variables of a group, by default all that its cells have. Raises as a cell does, and, if
-    it `yields`, where the ranks are given anything else."""
-    found = compared(group, names, compute=compute, yields=yields)
-    return Variables(found, len(group.world))
+    """The variables of a group's ranks that live, by default all that its cells have. Raises as a
+    cell does, and, if it `yields`, where the ranks are given anything else."""
+    members = group.alive or group.world  # of which it is told why they have gone
+    found = compared(group, names, members, compute=compute, yields=yields)
+    return Variables(found, len(members), len(group.world))
 
 
 def compared(
-    group: Group, names: Sequence[str], *, compute: bool = False, yields: bool = False
+    group: Group,
+    names: Sequence[str],
+    members: tuple[int, ...] | None = None,
+    *,
+    compute: bool = False,
+    yields: bool = False,
 ) -> list[Compared]:
-    """Variables over the ranks; of those that differ, by how much."""
-    told = ask(group, of_rank.asked, (tuple(names), compute), yields=yields)
+    """Variables over these ranks, by default all; of those that differ, by how much."""
+    told = ask(group, of_rank.asked, (tuple(names), compute), members, yields=yields)
     first = comparing.compare(told)
     wanted = comparing.questions(first)
     answers = {

@@ -37,11 +37,13 @@ _SHORT = 20  # characters of a cell that a narrow page does not break, unless it
 class Variables(Mapping[str, Compared]):
     """The variables of live ranks, by name, and whether the ranks agree on them.
 
-    ranks: how many ranks were asked."""
+    who: those that were asked, in words: `4 ranks`, `3 of 4 ranks`."""
 
-    def __init__(self, compared: Sequence[Compared], ranks: int) -> None:
+    def __init__(self, compared: Sequence[Compared], ranks: int, world: int | None = None) -> None:
+        """Of so many ranks that were asked; `world` is of how many, by default the same."""
         self._compared = {one.name: one for one in compared}
-        self.ranks = ranks
+        some = "" if world in (None, ranks) else f"{ranks} of "
+        self.who = some + several(world or ranks, "rank")
 
     def __getitem__(self, name: str) -> Compared:
         return self._compared[name]
@@ -53,7 +55,7 @@ class Variables(Mapping[str, Compared]):
         return len(self._compared)
 
     def __repr__(self) -> str:
-        return as_text(list(self.values()), self.ranks)
+        return as_text(list(self.values()), self.who)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": repr(self)}
@@ -64,7 +66,7 @@ class Variables(Mapping[str, Compared]):
         below = (div("font-size:12px", faint(note)) for note in notes(compared))
         return frame(
             f"{style};border:1px solid {EDGE};border-radius:6px",
-            div("", escaped(summary(compared, self.ranks))),
+            div("", escaped(summary(compared, self.who))),
             _table(rows(compared)),
             *below,
         )
@@ -130,7 +132,7 @@ def _row(one: Compared, most: int) -> Row:
     return Row(one.verdict, tuple(facts.cut(cell, _LONGEST) for cell in cells), tuple(lines))
 
 
-def summary(compared: Sequence[Compared], ranks: int) -> str:
+def summary(compared: Sequence[Compared], who: str) -> str:
     """`12 names on 4 ranks: 2 differ, 1 pending`."""
     counts = Counter(map(_told_as, compared))
     words: dict[str, str] = {
@@ -142,7 +144,7 @@ def summary(compared: Sequence[Compared], ranks: int) -> str:
         "not compared": "not compared, or not in full",
     }
     told = [f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]]
-    start = f"{several(len(compared), 'name')} on {several(ranks, 'rank')}"
+    start = f"{several(len(compared), 'name')} on {who}"
     return f"{start}: {', '.join(told)}" if told else start
 
 
@@ -165,11 +167,11 @@ def notes(compared: Sequence[Compared]) -> list[str]:
     return told
 
 
-def as_text(compared: Sequence[Compared], ranks: int) -> str:
+def as_text(compared: Sequence[Compared], who: str) -> str:
     """The table in lines of at most 100 characters."""
     drawn = rows(compared)
     if not drawn:
-        return summary(compared, ranks)
+        return summary(compared, who)
     shown = [n for n in range(len(TITLES)) if any(row.cells[n] for row in drawn)]
     table = [[TITLES[n] for n in shown], *([row.cells[n] for n in shown] for row in drawn)]
     widths = _widths(table, [_NARROW[n] for n in shown])
@@ -177,7 +179,7 @@ def as_text(compared: Sequence[Compared], ranks: int) -> str:
     lines = [head]
     for line, row in zip(body, drawn, strict=True):
         lines += [line, *_below(row.lines)]
-    return "\n".join([*lines, summary(compared, ranks), *notes(compared)])
+    return "\n".join([*lines, summary(compared, who), *notes(compared)])
 
 
 def _widths(table: Sequence[Sequence[str]], narrow: Sequence[int]) -> list[int]:

@@ -103,7 +103,7 @@ class AskedVariables:
             found = self._ask()
             compared = list(found.values())
             self._answer = {
-                "summary": table.summary(compared, found.ranks),
+                "summary": table.summary(compared, found.who),
                 "titles": list(table.TITLES),
                 "rows": [vars(row) for row in table.rows(compared)],
                 "notes": table.notes(compared),
