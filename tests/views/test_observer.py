@@ -540,6 +540,14 @@ def test_a_rank_that_waits_for_the_lock_names_who_holds_it(run, observer):
     assert card(observer, 1).detail == "for `lock`"
 
 
+def test_a_rank_that_has_ended_since_is_waited_for_no_longer(run, observer):
+    started(run, 0, 1)
+    samples(run, 0, activity="waiting", operation=sample.LOCK, missing=(1,))
+    at = run.sample(0).at
+    run.state.apply(events.RankFinished(rank=1, preview="", nbytes=1, at=at + 0.1))
+    assert card(observer, 0).detail == "for `lock`"
+
+
 def test_a_rank_that_asks_says_so(run, observer):
     started(run, 0)
     samples(run, 0, activity="waiting", operation=sample.INPUT)

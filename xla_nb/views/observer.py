@@ -21,6 +21,7 @@ from xla_nb.record.files import Record
 from xla_nb.record.sample import INPUT, Loop, Sample
 from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends
 from xla_nb.run import sentences, waits
+from xla_nb.run.activity import missing
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, ProgramState, RankState, RunState
 from xla_nb.views import facts
@@ -411,7 +412,11 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     host = state.hosts.get(rank.host)
     if host and rank.phase == "running" and rank.pid in host.stopped:
         return "stopped (SIGSTOP)"
-    return waits.detail(rank.rank, sample) if rank.phase == "running" and sample else ""
+    if rank.phase != "running" or sample is None:
+        return ""
+    others = {number: state.ranks.get(number) for number in sample.missing}
+    ended = {n: one.ended for n, one in others.items() if one and one.ended is not None}
+    return waits.detail(rank.rank, replace(sample, missing=missing(sample, ended)))
 
 
 def _hang(state: RunState) -> events.HangReported | None:
