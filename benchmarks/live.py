@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -294,16 +293,13 @@ def report():
 
 def many(cells: int) -> Iterator[Row]:
     """What the kernel and its ranks hold after many cells, against after the first fifth."""
-    with tempfile.TemporaryDirectory() as folder:
-        way = ours(RANKS)
-        home = replace(way, environment={"XLA_NB_HOME": folder})
-        with opened([home]) as (notebook,):
-            notebook.run(f"import xla_nb.live\n{LOOK}")
-            early = late = {}
-            for number in range(cells + 1):
-                notebook.run(f"%%xla\nlast = {number}\nprint(last)\nlast * rank")
-                if number in (cells // 5, cells):
-                    early, late = late, summed(notebook)
+    with opened([ours(RANKS)]) as (notebook,):
+        notebook.run(f"import xla_nb.live\n{LOOK}")
+        early = late = {}
+        for number in range(cells + 1):
+            notebook.run(f"%%xla\nlast = {number}\nprint(last)\nlast * rank")
+            if number in (cells // 5, cells):
+                early, late = late, summed(notebook)
     for name, unit in UNITS.items():
         what = f"{name} of the kernel and {RANKS} ranks after {cells} cells / after {cells // 5}"
         yield Row(what, late[name], early[name], unit, aim=1.02)
