@@ -159,7 +159,7 @@ def span(seconds: float) -> str:
     if not 0 <= seconds < 1e9:
         return "0 s" if seconds < 0 else "?"
     if seconds < 0.01:
-        return "under 10 ms"
+        return "less than 10 ms"
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -185,7 +185,7 @@ def crowded(whole: Snapshot) -> Snapshot:
     ("changes", "mark"),
     [
         ({"ok": True}, "✓ 2 ranks finished in 12.5 s"),
-        ({"ok": True, "elapsed": 0.002}, "✓ 2 ranks finished in under 10 ms"),
+        ({"ok": True, "elapsed": 0.002}, "✓ 2 ranks finished in less than 10 ms"),
         ({"ok": False}, "✗ 2 ranks finished · ended after 12.5 s"),
         ({"ok": False, "stopping": "by the user"}, "■ 2 ranks finished · ended after"),
         ({"ok": None}, "● 2 ranks finished · 12.5 s so far · "),
