@@ -82,7 +82,7 @@ def test_numbers_stay_with_their_units_and_replies_in_whole_words(notebook: LabN
     ran, settings = notebook.execute(RETURNS), notebook.execute("%xla_config")
     output = notebook.output(ran)
     output.evaluate("output => output.querySelectorAll('details').forEach(d => d.open = true)")
-    assert "4 ranks finished" in notebook.text(ran)
+    notebook.wait_for("4 ranks finished", ran)
     for width in wide(notebook, 1000, 760, 620):
         assert output.evaluate(PARTED) == [], width
         if width == 1000:
