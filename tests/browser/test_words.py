@@ -81,8 +81,8 @@ def train(rank):
 def test_numbers_stay_with_their_units_and_replies_in_whole_words(notebook: LabNotebook) -> None:
     ran, settings = notebook.execute(RETURNS), notebook.execute("%xla_config")
     output = notebook.output(ran)
-    output.evaluate("output => output.querySelectorAll('details').forEach(d => d.open = true)")
     notebook.wait_for("4 ranks finished", ran)
+    output.evaluate("output => output.querySelectorAll('details').forEach(d => d.open = true)")
     for width in wide(notebook, 1000, 760, 620):
         assert output.evaluate(PARTED) == [], width
         if width == 1000:

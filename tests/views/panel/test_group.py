@@ -221,7 +221,8 @@ def test_variables_are_those_of_the_ranks_that_live(panel, kernel):
     panel.ask("variables")
     told = panel.answer("variables", state="shown")
     assert "problem" not in told
-    assert told["summary"].startswith("1 name on 1 of 2 ranks")
+    assert " on 1 of 2 ranks" in told["summary"]
+    assert "mine" in {row["cells"][0] for row in told["rows"]}
 
 
 # ---------------------------------------------------------------- the end
