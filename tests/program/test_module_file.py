@@ -1,5 +1,7 @@
 """A module file's map from its lines to cells."""
 
+import os
+
 import pytest
 
 from xla_nb.program.build import Program
@@ -17,6 +19,15 @@ def test_the_map_of_a_module_is_written_beside_it(tmp_path):
     program = Program("m", None, LABEL, module="x = 1\n", restored=("a",))
     write(program, tmp_path / "m.py")
     assert ModuleMap.open(tmp_path / "m.py") == ModuleMap.of(program, source(program)[1])
+
+
+def test_only_the_owner_can_read_the_folder_of_a_module(tmp_path):
+    before = os.umask(0)
+    try:
+        write(Program("m", None, LABEL), tmp_path / "program" / "m.py")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "program").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(
