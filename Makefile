@@ -8,8 +8,9 @@ STAMP  := $(VENV)/.installed
 PINS   := requirements/dev.txt
 UV     := uv==0.13.8
 WORKERS ?= 3
-# A file's tests, or a folder's, go to one worker, longest first (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
+# A file's tests, or a folder's, go to one worker, longest first (tests/conftest.py). A worker in
+# which a test hangs ends (pyproject.toml), and would be given the same test again.
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --max-worker-restart=0
 COLAB  := .venv-colab
 COLAB_PINS := requirements/colab.txt
 LIBRARIES := .venv-libraries
