@@ -723,6 +723,58 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
         live.ok("%autoreload 0")
 
 
+def test_what_ranks_had_set_in_a_class_is_told_each_time_the_notebook_has_sent_it_anew(live):
+    live.ok(
+        "class Best:\n    best, seen, kept, last = None, [], {'a': [object()]}, 0\n"
+        "def best_of(x, all=[]): Best.best = max(all := [*all, x]); Best.seen.append(x)\n"
+        "def step(): Best.last += 1"
+    )
+    told = "`Best` was sent anew: ranks have `Best.best` and `Best.seen` as in the notebook"
+    for unrelated in (1, 2):
+        live.ok("%%xla\nbest_of(3)")
+        live.ok(f"Best.unrelated = {unrelated}")
+        assert told in str(live.ok("%%xla\nBest.best, Best.seen").data)
+        assert results(live, "Best.best, Best.seen") == "{0: (None, []), 1: (None, [])}"
+    live.ok("Best.unrelated = 0")
+    assert "sent anew" not in str(live.ok("%%xla\nBest.best").data)  # ranks had set nothing
+
+
+def test_what_ranks_had_set_in_a_class_of_a_module_is_told_when_autoreload_has_changed_it(
+    live, module
+):
+    text = "class Counts:\n    total, rate = 0, {0}\n    def go(self): Counts.total += 1\n"
+    module("counting", text.format("0.1"), 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import counting\ncounts = counting.Counts()")
+        live.ok("%%xla\ncounts.go()")
+        module("counting", text.format("0.1") + "def other(): return 1\n", 2e9)
+        told = str(live.ok("%%xla\ncounts.go(), counting.other()").data)
+        assert "`Counts` was sent anew: ranks have `Counts.total` as in the notebook" in told
+    finally:
+        live.ok("%autoreload 0")
+
+
+def test_what_ranks_have_trained_stays_when_its_module_is_imported_again(live, module):
+    text = "class Net:\n    def __init__(self): self.w = [0]\ndef rate(): return {0}\n"
+    module("reloaded", text.format(1), 1e9)
+    live.ok("import importlib, reloaded\nnet = reloaded.Net()\nheld_by = {'net': [net]}")
+    live.ok("%%xla\nnet.w[0] += 5; held_by")
+    module("reloaded", text.format(2), 2e9)
+    live.ok("importlib.reload(reloaded)")
+    live.ok("%%xla -o got_\nnet.w, held_by['net'][0] is net, reloaded.rate()")
+    assert live.value("dict(got_.results)") == "{0: ([5], True, 2), 1: ([5], True, 2)}"
+
+
+def test_a_class_of_a_module_keeps_what_it_has_when_the_notebook_puts_another_there(live, module):
+    module("holder", "class Trainer:\n    every = 10\n    def fit(self): return self.every\n", 1e9)
+    live.ok("import holder\nformer = holder.Trainer")
+    assert results(live, "holder.Trainer().fit()") == "{0: 10, 1: 10}"
+    live.ok("class Trainer(holder.Trainer):\n    def hook(self): return 'mine'")
+    live.ok("holder.Trainer = Trainer")
+    assert results(live, "holder.Trainer().fit(), former.every") == "{0: (10, 10), 1: (10, 10)}"
+
+
 TRAINED = """
 import functools
 @functools.lru_cache

@@ -11,6 +11,7 @@ import torch
 
 from tests.support.live_ranks import opened_live
 from tests.support.notebook_double import importable_folder
+from xla_nb.pickling.parcel import Unopened
 
 notebook = pytest.fixture(opened_live)
 local = pytest.fixture(importable_folder)
@@ -136,15 +137,63 @@ def test_a_method_of_a_builtin_shares_what_it_is_of(notebook):
     assert notebook.cell("add(6), held") == (None, [1, 0, 6])
 
 
-def test_a_new_value_that_shares_with_an_old_one_is_told(notebook):
-    notebook.run("x = [[1]]")
+def test_a_new_value_that_shares_memory_with_an_old_one_is_told(notebook):
+    notebook.run("import numpy\nx = numpy.zeros(4)")
     notebook.cell("x")
-    notebook.run("y = [x[0]]")
-    assert notebook.cell("y[0] is x[0]")
+    notebook.run("y = x[2:]")
+    assert notebook.cell("y.fill(1), float(x.sum())")[1] == 2
     assert notebook.notes == (
         "`y` is new on ranks and shares something with `x`: "
         "ranks have `x` as it is in the notebook",
     )
+
+
+def test_a_new_value_gets_the_parts_that_ranks_have(notebook):
+    notebook.run(
+        """
+        import torch
+        body, head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        model = torch.nn.Sequential(body, head)
+        optimizer = torch.optim.Adam(model.parameters())
+        """
+    )
+    notebook.cell("[one.data.fill_(7) for one in model.parameters()]; optimizer.step()")
+    assert notebook.cell("body is model[0], body.weight.item()") == (True, 7)
+    assert (notebook.sent, notebook.notes) == ({"body"}, ())
+    notebook.run("optimizer = torch.optim.SGD(model.parameters(), 0.5); kept = [head.bias]")
+    is_theirs = "all(a is b for a, b in zip(optimizer.param_groups[0]['params'], params))"
+    params = "params = [*model.parameters()]; kept[0] is model[1].bias"
+    assert notebook.cell(f"{params} and {is_theirs} and params[3].item()") == 7
+    assert (notebook.sent, notebook.notes) == ({"optimizer", "kept"}, ())
+    assert notebook.cell("optimizer, kept, body, model") is not None
+    assert notebook.sent == set()
+
+
+def test_a_new_value_gets_no_part_that_is_no_longer_one_on_ranks(notebook):
+    notebook.run("part = [1]; a, b = {'it': part}, [[part]]")
+    notebook.cell("a['it'] = [1]; b")
+    notebook.run("c = [part]")
+    with pytest.raises(Unopened, match=r"`a\['it'\]` and `b\[0\]\[0\]` are no longer one on ranks"):
+        notebook.cell("c")
+    notebook.rank0.start_again()
+    assert notebook.cell("c[0] is a['it'] is b[0][0]")
+
+
+def test_a_new_value_gets_no_part_that_ranks_have_taken_out(notebook):
+    notebook.run("part = [1]; a = {'it': part}")
+    notebook.cell("del a['it']")
+    notebook.run("c = [part]")
+    with pytest.raises(Unopened, match=r"ranks no longer have `a\['it'\]`"):
+        notebook.cell("c")
+
+
+def test_a_value_that_ranks_had_is_not_mixed_of_their_parts_and_its_own(notebook):
+    notebook.run("import torch\nnet = torch.nn.BatchNorm1d(1)")
+    notebook.run("optimizer = torch.optim.SGD(net.parameters(), 0.5)")
+    notebook.cell("net.weight.data.fill_(7); net.running_mean.fill_(7); optimizer")
+    notebook.run("net.eval()")
+    assert notebook.cell("net.weight.item(), net.running_mean.item()") == (1, 0)
+    assert notebook.sent == {"net", "optimizer"}
 
 
 def test_what_holds_a_whole_value_that_ranks_have_gets_theirs(notebook):
@@ -168,6 +217,14 @@ def test_what_holds_a_whole_value_that_ranks_have_gets_theirs(notebook):
     notebook.run("net.weight.data.fill_(9)")
     assert notebook.cell(f"models['a'] is trainer.net is net and ({state})") == (9, 0.1, [1])
     assert notebook.sent == {"net", "optimizer", "trainer", "models"}
+
+
+def test_a_frame_is_not_changed_by_what_is_made_of_it(notebook):
+    notebook.run("import pandas\nframe = pandas.DataFrame({'a': [3, 1], 'b': ['x', 'y']})")
+    assert notebook.cell("frame['c'] = 1; frame.shape") == (2, 3)
+    notebook.run("a, rest, by_b = frame['a'], frame[['a', 'b']], frame.set_index('b')")
+    assert notebook.cell("frame.shape") == (2, 3)
+    assert (notebook.sent, notebook.notes) == (set(), ())
 
 
 def test_a_sentinel_stays_the_ranks_own(notebook):
@@ -513,8 +570,8 @@ def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(n
 
 
 def test_a_definition_that_shares_something_is_told_by_its_one_name(notebook):
-    notebook.run("import functools\nbox = [[]]\n@functools.cache\ndef other(): pass")
-    notebook.run("other.kept = box[0]")
+    made = "import functools, numpy\nbox = numpy.zeros(2)\n@functools.cache\ndef other(): pass"
+    notebook.run(f"{made}\nother.kept = box[1:]")
     notebook.cell("box")
     notebook.cell("other")
     told = "`other` is new on ranks and shares something with `box`: ranks have `box` as it is in"

@@ -61,7 +61,7 @@ class LiveRank:
             here = sys.modules["__main__"]
             sys.modules["__main__"] = self.main
             values = Parcel(fd).open(self.values, table=self.table, but=self.remote)
-            if packed.writer is not None and packed.writer._live.whole:
+            if packed.writer is not None and packed.writer._live.held:
                 held = None  # what ranks hold by then, the notebook may not
             names = values.keys() - self.remote if held is not None else ()
             there = echo.of({n: self.values[n] for n in sorted(names)}, follow=False)

@@ -17,11 +17,12 @@ from typing import Any, TypeAlias
 from xla_nb.live_ranks import sharing
 from xla_nb.live_ranks.array_memory import Memory
 from xla_nb.live_ranks.glances import glance, same
-from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, Name, UnitPickler
+from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, UnitPickler
 from xla_nb.pickling import code_facts, own_modules
 from xla_nb.pickling.functions_and_classes import Met
 from xla_nb.pickling.parcel import Packed, merged
 from xla_nb.pickling.pickler import packed
+from xla_nb.pickling.rebuild import Call
 
 #: A name, the token of a definition, or what is set in a module.
 Key: TypeAlias = str | int | own_modules.Key
@@ -144,18 +145,19 @@ class Look:
             itself=_itself(None if is_constant else obj),
         )
 
-    def shares_but_for(self, keys: Iterable[Key], values: Mapping[int, Name]) -> sharing.Parts:
-        """What these hold together that can change, without what these values are, and hold."""
-        return self._packed({key: self.objects[key] for key in keys}, values)[3]
+    def shares_but_for(self, keys: Iterable[Key], there: Mapping[int, Call]) -> sharing.Parts:
+        """What these hold together that can change, without what ranks find `there`, and what that
+        holds."""
+        return self._packed({key: self.objects[key] for key in keys}, there)[3]
 
     def _packed(
-        self, held: Mapping[Key, Any], whole: Mapping[int, Name] = {}
+        self, held: Mapping[Key, Any], there: Mapping[int, Call] = {}
     ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
-        """A pickle of these alone, for ranks that have all definitions and what is `whole`: what it
+        """A pickle of these alone, for ranks that have all definitions and what is `there`: what it
         has collected, itself, its memory, and what it has that can change."""
         live = self._live.part_of({k: one for k, one in held.items() if type(k) is int}, EVERYTHING)
         live.sets = {key: one for key, one in held.items() if isinstance(key, tuple)}
-        live.whole = whole
+        live.held = there
         named = {key: one for key, one in held.items() if isinstance(key, str)}
         made = packed(named, live, UnitPickler)
         self._alive.append(made)

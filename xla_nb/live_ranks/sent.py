@@ -7,6 +7,7 @@ that they share it on the ranks as well.
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,19 @@ from typing import Any
 from xla_nb.live_ranks import sharing
 from xla_nb.live_ranks.array_memory import SentMemory
 from xla_nb.live_ranks.looking import Key, Look, Unit
-from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Name, Tokens, UnitPickler
+from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Tokens, UnitPickler
 from xla_nb.messages.orders import ARGUMENTS
-from xla_nb.pickling import code_facts, loggers, module_objects, own_modules, refusals
+from xla_nb.pickling import (
+    code_facts,
+    loggers,
+    module_objects,
+    own_modules,
+    rebuild,
+    refusals,
+)
 from xla_nb.pickling.parcel import Packed
 from xla_nb.pickling.pickler import pack, packed
+from xla_nb.pickling.rebuild import Call
 from xla_nb.wording import listed
 
 
@@ -35,7 +44,7 @@ class _Staged:
     gone: set[str]
     put: set[own_modules.Key]
     imports: set[str]
-    theirs: Collection[Key]  # the names whose values it refers to
+    theirs: Set[Key]  # those of whose values it may have some as ranks have them
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ class Sent:
         units = look.at(roots, self._known(live, remote))
         self.reads = look.reads
         self._tell_of_lost(look)
-        sent, whole = self._to_send(units, look)
+        sent, held = self._to_send(units, look)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
         final = live.part_of({}, ())
@@ -133,7 +142,7 @@ class Sent:
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.there = units.keys() - sent
-        final.whole = whole
+        final.held = held
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
@@ -151,7 +160,7 @@ class Sent:
             gone,
             {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
             live.imports,
-            whole.values(),
+            {key for key in units.keys() - sent if type(key) is not int} if held else set(),
         )
         return parcel
 
@@ -189,10 +198,10 @@ class Sent:
                 why = refusals.fault_in_words(problem)
                 self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
-    def _to_send(self, units: dict[Key, Unit], look: Look) -> tuple[set[Key], Mapping[int, Name]]:
+    def _to_send(self, units: dict[Key, Unit], look: Look) -> tuple[set[Key], Mapping[int, Call]]:
         """The units that have changed, with those that share something with them; the others stay
-        as they were when they were sent. Where all that is shared are whole values of names, by
-        their ids, ranks have these, and they stay too."""
+        as they were when they were sent. Where ranks can find all that is shared in what they have,
+        as the calls say, that stays too."""
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
         for key, unit in units.items():
             units[key] = _with(unit, shared.get(key, frozenset()))
@@ -204,30 +213,51 @@ class Sent:
             if _among(self._units[key].links, steady) != _among(units[key].links, steady)
         }
         sent = sharing.together(changed, shared)
-        if whole := self._whole(changed, sent - changed, units, look):
+        if held := self._held(changed, sent - changed, units, look):
             sent = set(changed)
         self._tell(changed, sent, shared, units, look)
         for key in units.keys() - sent:
             units[key] = _with(self._units[key], units[key].links)
-        return sent, whole
+        return sent, held
 
-    def _whole(
+    def _held(
         self, changed: Set[Key], others: Set[Key], units: Mapping[Key, Unit], look: Look
-    ) -> Mapping[int, Name]:
-        """The values of `others`, by id with their names, if what has changed shares nothing else
-        with them. Arguments are the notebook's own."""
+    ) -> Mapping[int, Call]:
+        """How ranks find the values of `others`, and parts of them that new values have, by id, if
+        what has changed shares nothing else with them. What ranks had before is sent with all that
+        it has: parts that they have trained do not go with parts as they are here. Arguments are
+        the notebook's own."""
         if not others or ARGUMENTS in changed:
             return {}
-        values = {id(look.objects[key]): key for key in others if not isinstance(key, int)}
+        new = {key for key in changed if self._is_new(key, units[key])}
+        parts = _objects(new, units) - _objects(changed - new, units) & _objects(others, units)
+        found = dict[int, Call]()
+        places: dict[int, list[rebuild.Place]] = collections.defaultdict(list)
+        names = [key for key in others if isinstance(key, str)]
+        for name in names if parts else ():
+            for part, way in sharing.ways(look.objects[name], parts):
+                places[id(part)].append((name, way))
+                found[id(part)] = _in_place(part, *places[id(part)])
+        for name in names:
+            found[id(look.objects[name])] = _in_place(look.objects[name], (name, ()))
+        for key in others:
+            if isinstance(key, tuple):
+                one = look.objects[key]
+                found[id(one)] = Call(rebuild.held_by_module, (*key, type(one).__name__))
         shares = {key: units[key].shares for key in others}
-        links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(changed, values)})
-        return {} if ARGUMENTS in links else values
+        links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(changed, found)})
+        return {} if ARGUMENTS in links else found
+
+    def _is_new(self, key: Key, unit: Unit) -> bool:
+        """Whether it is not what ranks have there: a name is new, or it was bound anew."""
+        before = self._units.get(key)
+        return before is None or before.itself() is not unit.itself()
 
     def _is_changed(self, key: Key, unit: Unit) -> bool:
         before = self._units.get(key)
         if before is None or before.digest != unit.digest:
             return True
-        if before.itself() is not unit.itself():  # made anew, and what ranks did to theirs is over
+        if self._is_new(key, unit):  # what ranks did to theirs is over
             return True
         if unit.memory is before.memory:  # it was not even pickled
             return False
@@ -276,6 +306,14 @@ class Sent:
 
 def _with(unit: Unit, links: sharing.Links) -> Unit:
     return unit if unit.links == links else replace(unit, links=links)
+
+
+def _in_place(one: object, *places: rebuild.Place) -> Call:
+    return Call(rebuild.part_held, (Call(rebuild.namespace, ()), places, type(one).__name__))
+
+
+def _objects(keys: Iterable[Key], units: Mapping[Key, Unit]) -> set[int]:
+    return set[int]().union(*(units[key].shares.objects for key in keys))
 
 
 def _among(links: sharing.Links, units: Set[Key]) -> sharing.Links:

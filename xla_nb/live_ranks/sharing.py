@@ -16,7 +16,7 @@ import re
 import sys
 import types
 import uuid
-from collections.abc import Hashable, Iterable, Mapping, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -116,6 +116,29 @@ def held(values: Iterable[object]) -> Set[int]:
         elif not isinstance(part, _NOT_FOLLOWED):
             todo += (one for one in gc.get_referents(part) if type(one) not in code_facts.PLAIN)
     return frozenset() if todo else changeable(found).keys()
+
+
+def ways(value: object, wanted: Set[int]) -> Iterator[tuple[Any, rebuild.Way]]:
+    """The objects in a value that are `wanted`, by their ids, each with the shortest way to it by
+    attributes, keys and indices. There may be none."""
+    seen, todo = {id(value)}, collections.deque[tuple[Any, rebuild.Way]]([(value, ())])
+    while todo and len(seen) < _MOST:
+        holder, way = todo.popleft()
+        if id(holder) in wanted and way:
+            yield holder, way
+        for step, part in _steps(holder):
+            if id(part) not in seen and type(part) not in code_facts.PLAIN:
+                seen.add(id(part))
+                todo.append((part, (*way, step)))
+
+
+def _steps(holder: Any) -> Iterator[tuple[tuple[bool, str | int], Any]]:
+    if isinstance(holder, dict):
+        yield from (((False, key), one) for key, one in holder.items() if type(key) in (str, int))
+    elif isinstance(holder, list | tuple):
+        yield from (((False, place), one) for place, one in enumerate(holder))
+    if not isinstance(holder, _NOT_FOLLOWED):
+        yield from (((True, name), one) for name, one in getattr(holder, "__dict__", {}).items())
 
 
 def _around(function: types.FunctionType) -> list[object]:

@@ -5,12 +5,12 @@ are told by their tokens. A function with a closure is part of what refers to it
 from __future__ import annotations
 
 import enum
-import operator
+import functools
 import sys
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from xla_nb.pickling import code_facts, definition_table, module_objects, own_modules, rebuild
 from xla_nb.pickling.functions_and_classes import Live, Notebook
@@ -18,8 +18,6 @@ from xla_nb.pickling.own_modules import Key, Uses
 from xla_nb.pickling.pickler import LivePickler
 from xla_nb.pickling.rebuild import Call
 
-#: Of a value that ranks have: the notebook's name, or where a module of one's own has it.
-Name: TypeAlias = str | Key
 #: How a name begins that is ours, in the ranks' namespace.
 OURS = "_xla_nb_"
 
@@ -79,8 +77,8 @@ class LiveUnits(Live):
 
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as are
     `sends`, by their tokens, whether or not anything refers to them. `gone` are names and tokens to
-    be forgotten; `sets` is what modules are given, `there` what ranks have of that; `whole` are
-    values that they have, by id, with their names there. A pickle collects also
+    be forgotten; `sets` is what modules are given, `there` what ranks have of that; `held` has
+    calls by which they find what they have, by the id of what it is here. A pickle collects also
 
     refers   the classes and functions that it names or has, by token
     written  the tokens of those that it has whole
@@ -98,7 +96,7 @@ class LiveUnits(Live):
         self.gone: tuple[Iterable[str], Iterable[int]] = (), ()
         self.sets: Mapping[Key, object] = {}
         self.there: Container[Any] = ()
-        self.whole: Mapping[int, Name] = {}
+        self.held: Mapping[int, Call] = {}
         super().__init__(notebook, source=source)
 
     def begin(self) -> None:
@@ -114,6 +112,8 @@ class LiveUnits(Live):
         """For another pickle of the same notebook's, of these definitions."""
         made = LiveUnits(self.notebook, self.tokens)
         made.sends, made.on_ranks = sends, on_ranks
+        if on_ranks is EVERYTHING:  # an instance is the same whether or not its class is found
+            made._made_here = functools.cache(_is_made_here)
         return made
 
     def _is_whole(self, token: int) -> bool:
@@ -202,11 +202,8 @@ class UnitPickler(LivePickler):
             self.part(one.__qualname__, Call(rebuild.known, (one,)), late=True)
 
     def persistent_id(self, obj: Any) -> Any:
-        name = self._live.whole.get(id(obj))
-        if isinstance(name, tuple):
-            return [Call(rebuild.held_by_module, (*name, type(obj).__name__))]
-        if name is not None:
-            return [Call(operator.getitem, (Call(rebuild.namespace, ()), name))]
+        if held := self._live.held.get(id(obj)):
+            return [held]
         found = super().persistent_id(obj)
         if found is None and type(obj) is object:  # of which all that counts is which one it is
             found = [Call(definition_table.made, (self._live.tokens.of_sentinel(obj), object))]
@@ -226,6 +223,12 @@ def _is_own(definition: Any) -> bool:
     if not code_facts.importable(definition):
         return False
     return module_objects.is_own(sys.modules[definition.__module__])
+
+
+def _is_made_here(cls: type) -> bool:
+    """Whether the notebook or a module of the user's own has made a class."""
+    module = sys.modules.get(cls.__module__)
+    return code_facts.is_made_here(cls) or (module is not None and module_objects.is_own(module))
 
 
 class _Everything:

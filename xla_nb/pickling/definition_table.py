@@ -7,14 +7,23 @@ an Unpickler has those of its ranks' table for them.
 
 from __future__ import annotations
 
+import functools
+import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts, rebuild
+from xla_nb.wording import listed
 
 #: Of an enum's member the token of its class and its name.
 Token: TypeAlias = int | tuple[int, str]
+
+
+#: What a class or a function holds of its own, of which one can tell whether it has changed.
+_STATE = {*code_facts.PLAIN, *code_facts.CONTAINERS, tuple, frozenset} - {types.CodeType}
+_OWN = re.compile(r"__|_\w+_$")  # Python's and enum's
+_LOST = "`{}` was sent anew: ranks have {} as in the notebook"
 
 
 class Definitions:
@@ -22,6 +31,16 @@ class Definitions:
 
     def __init__(self) -> None:
         self._made: dict[Token, Any] = {}
+        self._before: list[tuple[Any, dict[str, Any]]] = []
+
+    def take_lost(self) -> Iterator[str]:
+        """Sentences on what ranks had set in definitions and the notebook has sent anew since the
+        last time."""
+        while self._before:
+            definition, before = self._before.pop(0)
+            now, name = _state(definition), definition.__qualname__
+            if lost := [f"`{name}.{key}`" for key in before if _differ(before[key], now.get(key))]:
+                yield _LOST.format(name, listed(lost, most=5))
 
     def __len__(self) -> int:
         return len(self._made)
@@ -33,6 +52,8 @@ class Definitions:
             kept.__name__: self._keep,
             found.__name__: self._made.__getitem__,
             dropped.__name__: self._drop,
+            refill_class.__name__: functools.partial(self._refill, refill_class),
+            refill_function.__name__: functools.partial(self._refill, refill_function),
         }
         return own[name] if name in own else globals()[name]
 
@@ -54,6 +75,10 @@ class Definitions:
                 for name, member in vars(there).get("_member_map_", {}).items():  # of an enum
                     self._made[token, name] = member
         return self._make(token, make, *arguments)
+
+    def _refill(self, refill: Callable[..., None], definition: Any, state: Any) -> None:
+        self._before.append((definition, _state(definition)))
+        refill(definition, state)
 
     def _drop(self, tokens: Collection[int]) -> None:
         for token in tokens:
@@ -87,6 +112,21 @@ def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:
     """Take away names that the notebook has no more."""
     for name in names:
         globals_.pop(name, None)
+
+
+def _state(definition: Any) -> dict[str, Any]:
+    """What ranks may have set in a class or a function."""
+    defaults = getattr(definition, "__defaults__", None) or ()
+    held = {name: one for name, one in vars(definition).items() if not _OWN.match(name)}
+    held |= {f"defaults[{place}]": one for place, one in enumerate(defaults)}
+    return {name: one for name, one in held.items() if type(one) in _STATE}
+
+
+def _differ(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is not type(other) or one != other
+    except Exception:  # by what is in a container
+        return True
 
 
 def _renew_function(function: Any, code: types.CodeType, _: object, name: str, *__: object) -> None:

@@ -229,9 +229,16 @@ def _is_short(value: object) -> bool:
 
 def known(keys: Iterable[Key], on_ranks: Container[str]) -> dict[Any, object]:
     """What the notebook has now where it had set something before: also what was there first, or
-    nothing any more."""
+    nothing any more. What a class had that is no longer there stays as it is."""
     same = {name for name, _ in keys if not _is_edited(name, on_ranks)}
-    return {key: code_facts.value_of(*key) for key in sorted(keys) if key[0] in same}
+    there = sorted(key for key in keys if key[0] in same and _is_in_its_own(*key))
+    return {key: code_facts.value_of(*key) for key in there}
+
+
+def _is_in_its_own(module: str, name: str) -> bool:
+    """Whether what is under a name is in the module itself, or in what the module has made."""
+    outer = name.rpartition(".")[0]
+    return not outer or rebuild.is_in_place(module, outer, code_facts.value_of(module, outer))
 
 
 def sent(key: Key, value: object, is_behind: bool) -> object:

@@ -17,12 +17,16 @@ import logging
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 #: Stands for the value of a closure's variable that has none yet.
 EMPTY = inspect.Parameter.empty
+#: From a value to a part of it: attributes (True) of instances, and keys or indices (False).
+Way: TypeAlias = tuple[tuple[bool, str | int], ...]
+#: What a name holds, or a part of that.
+Place: TypeAlias = tuple[str, Way]
 
 
 class _NotYet:
@@ -289,6 +293,28 @@ def held_by_module(module: str, name: str, kind: str) -> object:
         here = type(found).__name__
         raise TypeError(f"`{module}.{name}` is a {here} on ranks, and a {kind} in the notebook")
     return found
+
+
+def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> object:
+    """What ranks hold at these places, if that is one object still."""
+    found: dict[str, Any] = {}
+    for name, way in places:
+        path, part = name, held[name]
+        for is_attribute, key in way:
+            path += f".{key}" if is_attribute else f"[{key!r}]"
+            try:
+                part = vars(part)[key] if is_attribute else part[key]
+            except (LookupError, TypeError) as problem:
+                raise LookupError(f"ranks no longer have `{path}`") from problem
+        found[path] = part
+    (path, part), *others = found.items()
+    for other, its in others:
+        if its is not part:
+            raise ValueError(f"`{path}` and `{other}` are no longer one on ranks")
+    if type(part).__name__ != kind:
+        here = type(part).__name__
+        raise TypeError(f"`{path}` is a {here} on ranks, and a {kind} in the notebook")
+    return part
 
 
 def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:

@@ -83,7 +83,7 @@ class Cell:
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
-        notices = list[str]()
+        lost = list[str]()
         try:
             for name in table.imports:
                 importlib.import_module(name)
@@ -92,10 +92,12 @@ class Cell:
                 own = self.turn.remote | program.own
                 before = dict(namespace)
                 sent = Parcel(self._parcel).open(namespace, table=made, but=own)
-                notices += _of_former(before, namespace, sent.keys() - own, program.own)
+                lost = _of_former(before, namespace, sent.keys() - own, program.own)
         finally:
             self._close_parcel()
-        for text in notices + take_notices():
+        for text in [*lost, *made.take_lost()]:
+            self._sender.send(events.Notice(text=text))
+        for text in take_notices():
             self._sender.send(events.Notice(text=text, once=True))
         for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
             namespace.pop(name, None)

@@ -1,7 +1,8 @@
 """What pandas objects share: memory that none of them may change for the others (copy-on-write).
 
 pandas counts who has a block of memory in `BlockValuesRefs`, which it does not pickle. A parcel
-keeps the memory shared, so without the count writing to `df` would change `y = df["label"]`.
+keeps the memory shared, so without the count writing to `df` would change `y = df["label"]`. Counts
+of one are kept as well: that others are made of a frame is no change to it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ def reduced(obj: Any) -> Any:
     if not is_counted(type(obj)):
         return NotImplemented
     if hasattr(obj, "blocks"):
-        counts = [_shared(getattr(block, "refs", None)) for block in obj.blocks]
-        if any(counts):
+        counts = [getattr(block, "refs", None) for block in obj.blocks]
+        if any(count is not None for count in counts):
             make, arguments, *state = obj.__reduce_ex__(2)[:3]
             return make, arguments, (state, counts), None, None, fill_manager
-    elif (count := _shared(getattr(obj, "__dict__", {}).get("_references"))) is not None:
+    elif (count := getattr(obj, "__dict__", {}).get("_references")) is not None:
         make, arguments = obj.__reduce__()[:2]
         return make, arguments, count, None, None, fill_index
     return NotImplemented
@@ -38,11 +39,6 @@ def is_counted(kind: type) -> bool:
     managers, pandas = sys.modules.get(_MANAGERS), sys.modules.get("pandas")
     names = (internals, "BlockManager"), (managers, "SingleBlockManager"), (pandas, "Index")
     return issubclass(kind, tuple(filter(None, (getattr(m, n, None) for m, n in names))))
-
-
-def _shared(count: Any) -> Any:
-    """A count, if it counts several."""
-    return count if count is not None and count.has_reference() else None
 
 
 def new_count() -> Any:
