@@ -729,14 +729,14 @@ def test_what_ranks_had_set_in_a_class_is_told_each_time_the_notebook_has_sent_i
         "def best_of(x, all=[]): Best.best = max(all := [*all, x]); Best.seen.append(x)\n"
         "def step(): Best.last += 1"
     )
-    told = "`Best` was sent anew: ranks have `Best.best` and `Best.seen` as in the notebook"
+    told = "ranks have `Best.best` and `Best.seen` as in the notebook, and no longer as they were"
     for unrelated in (1, 2):
         live.ok("%%xla\nbest_of(3)")
-        live.ok(f"Best.unrelated = {unrelated}")
+        live.ok(f"Best.unrelated{unrelated} = 0")
         assert told in str(live.ok("%%xla\nBest.best, Best.seen").data)
         assert results(live, "Best.best, Best.seen") == "{0: (None, []), 1: (None, [])}"
-    live.ok("Best.unrelated = 0")
-    assert "sent anew" not in str(live.ok("%%xla\nBest.best").data)  # ranks had set nothing
+    live.ok("Best.unrelated3 = 0")
+    assert "no longer" not in str(live.ok("%%xla\nBest.best").data)  # ranks had set nothing
 
 
 def test_what_ranks_had_set_in_a_class_of_a_module_is_told_when_autoreload_has_changed_it(
@@ -750,20 +750,39 @@ def test_what_ranks_had_set_in_a_class_of_a_module_is_told_when_autoreload_has_c
         live.ok("%%xla\ncounts.go()")
         module("counting", text.format("0.1") + "def other(): return 1\n", 2e9)
         told = str(live.ok("%%xla\ncounts.go(), counting.other()").data)
-        assert "`Counts` was sent anew: ranks have `Counts.total` as in the notebook" in told
+        assert "ranks have `Counts.total` as in the notebook, and no longer as it was" in told
     finally:
         live.ok("%autoreload 0")
 
 
+def test_what_ranks_had_set_in_a_module_is_told_once_the_notebook_imports_it_too(live, module):
+    module("ranks_first", "steps, log, other = 0, [], 1\n", 1e9)
+    live.ok("%%xla\nimport ranks_first\nranks_first.steps += 1\nranks_first.log.append(rank)")
+    live.ok("import ranks_first")
+    told = str(live.ok("%%xla\nranks_first.log, ranks_first.steps").data)
+    assert "ranks have `ranks_first.steps` and `ranks_first.log` as in the notebook" in told
+    assert "no longer" not in str(live.ok("%%xla\nranks_first.log").data)
+
+
 def test_what_ranks_have_trained_stays_when_its_module_is_imported_again(live, module):
     text = "class Net:\n    def __init__(self): self.w = [0]\ndef rate(): return {0}\n"
-    module("reloaded", text.format(1), 1e9)
-    live.ok("import importlib, reloaded\nnet = reloaded.Net()\nheld_by = {'net': [net]}")
-    live.ok("%%xla\nnet.w[0] += 5; held_by")
-    module("reloaded", text.format(2), 2e9)
-    live.ok("importlib.reload(reloaded)")
-    live.ok("%%xla -o got_\nnet.w, held_by['net'][0] is net, reloaded.rate()")
+    module("trained_by", text.format(1), 1e9)
+    live.ok("import importlib, trained_by\nby_net = trained_by.Net()\nheld_by = {'net': [by_net]}")
+    live.ok("%%xla\nby_net.w[0] += 5; held_by")
+    module("trained_by", text.format(2), 2e9)
+    live.ok("importlib.reload(trained_by)")
+    live.ok("%%xla -o got_\nby_net.w, held_by['net'][0] is by_net, trained_by.rate()")
     assert live.value("dict(got_.results)") == "{0: ([5], True, 2), 1: ([5], True, 2)}"
+
+
+def test_numbers_of_a_module_begin_again_when_the_notebook_imports_it_again(live, module):
+    module("counted", "steps = 0\ndef step():\n    global steps\n    steps += 1\n", 1e9)
+    live.ok("import counted, importlib")
+    live.ok("%%xla\ncounted.step()")
+    assert results(live, "counted.steps") == "{0: 1, 1: 1}"
+    live.ok("importlib.reload(counted)")
+    assert results(live, "counted.steps; counted.step(); counted.steps") == "{0: 1, 1: 1}"
+    assert results(live, "counted.step(); counted.steps") == "{0: 2, 1: 2}"
 
 
 def test_a_class_of_a_module_keeps_what_it_has_when_the_notebook_puts_another_there(live, module):

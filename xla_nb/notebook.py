@@ -127,10 +127,11 @@ class Notebook:
         magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
         reloader = getattr(magics, "_reloader", None)
         times: dict[str, float] = dict(getattr(reloader, "modules_mtimes", {}))
-        failed = set(getattr(reloader, "failed", {}).values())
+        failed: dict[str, float] = dict(getattr(reloader, "failed", {}))  # by files
         before, self._read = self._read, times
         for name, time in times.items():
-            if before.get(name, time) != time and time not in failed:
+            file = getattr(sys.modules.get(name), "__file__", "")
+            if before.get(name, time) != time and failed.get(file) != time:
                 module_objects.of_this_process().changed_in_place(name)
 
     def begun(self, cell: Cell) -> None:

@@ -219,6 +219,76 @@ def test_what_holds_a_whole_value_that_ranks_have_gets_theirs(notebook):
     assert notebook.sent == {"net", "optimizer", "trainer", "models"}
 
 
+FORMER = """
+from types import SimpleNamespace
+def made(): return SimpleNamespace(n=0)
+model, wrapped, one, other, log, kept = made(), made(), made(), made(), [], [made()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("done", "asked", "wanted"),
+    [
+        ("renamed = model; del model", "renamed.n", 1),
+        ("wrapped = SimpleNamespace(of=wrapped)", "wrapped.of.n", 1),
+        ("wrapped = [[wrapped]]; wrapped = [wrapped]", "wrapped[0][0][0].n", 1),
+        ("one, other = other, one", "(one.n, other.n)", (2, 1)),
+        ("before, log = log, []", "(before, log)", ([1], [])),
+        ("kept = [*kept, made()]", "[each.n for each in kept]", [1, 0]),
+        ("of_kept = kept.pop(); del kept; of_kept.n = 7", "of_kept.n", 7),
+        ("model.n = 7; renamed = model; del model", "renamed.n", 7),
+    ],
+)
+def test_what_ranks_have_stays_under_another_name(notebook, done, asked, wanted):
+    notebook.run(FORMER)
+    notebook.cell("model.n = wrapped.n = one.n = kept[0].n = 1; other.n = 2; log.append(1)")
+    notebook.run(done)
+    assert (notebook.cell(asked), notebook.notes) == (wanted, ())
+    notebook.cell(asked)
+    assert notebook.sent == set()
+
+
+def test_instances_of_one_class_of_the_notebooks_share_nothing_by_its_super(notebook):
+    notebook.run(
+        """
+        import torch
+        class Own(torch.optim.SGD):
+            def step(self, closure=None): return super().step(closure)
+        def made():
+            net = torch.nn.Linear(1, 1)
+            optimizer = Own(net.parameters(), 0.1)
+            return net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        net, optimizer, rates = made()
+        """
+    )
+    notebook.cell("net.weight.data.fill_(7); rates")
+    notebook.run("_, later, later_rates = made()")
+    assert notebook.cell("later_rates, net.weight.item()")[1] == 7
+
+
+def test_a_name_that_ranks_have_bound_is_no_place_of_the_notebooks_value(notebook):
+    notebook.run(FORMER)
+    notebook.cell("model.n = 1")
+    notebook.cell("model = SimpleNamespace(n=9)")
+    notebook.run("held = [model]")
+    assert notebook.cell("held[0].n, model.n") == (0, 9)
+
+
+def test_only_what_shares_something_else_is_sent_again(notebook):
+    notebook.run("import numpy\nfrom types import SimpleNamespace as Box")
+    notebook.run("apart, net, x = Box(n=0), Box(n=0), numpy.zeros(4)")
+    notebook.cell("apart.n = net.n = 5; x.fill(5)")
+    notebook.run("trainer, part = Box(of=net, log=[]), x[2:]")
+    assert notebook.cell("trainer.of is net, net.n, apart.n, float(x[0]), part is not x") == (
+        *(True, 5, 5, 0),
+        True,
+    )
+    assert notebook.notes == (
+        "`part` is new on ranks and shares something with `x`: ranks have `x` as it is in the "
+        "notebook",
+    )
+
+
 def test_a_frame_is_not_changed_by_what_is_made_of_it(notebook):
     notebook.run("import pandas\nframe = pandas.DataFrame({'a': [3, 1], 'b': ['x', 'y']})")
     assert notebook.cell("frame['c'] = 1; frame.shape") == (2, 3)

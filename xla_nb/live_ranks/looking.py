@@ -145,6 +145,13 @@ class Look:
             itself=_itself(None if is_constant else obj),
         )
 
+    def of_former(self, name: str, value: object) -> Unit | None:
+        """A value that the notebook has no more under this name; None if it cannot be sent."""
+        try:
+            return self._unit(name, value)
+        except Exception:
+            return None
+
     def shares_but_for(self, keys: Iterable[Key], there: Mapping[int, Call]) -> sharing.Parts:
         """What these hold together that can change, without what ranks find `there`, and what that
         holds."""

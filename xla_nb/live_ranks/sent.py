@@ -44,7 +44,7 @@ class _Staged:
     gone: set[str]
     put: set[own_modules.Key]
     imports: set[str]
-    theirs: Set[Key]  # those of whose values it may have some as ranks have them
+    theirs: Collection[Unit]  # those of whose values it may have some as ranks have them
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ class Sent:
         """The ranks have nothing, or nobody knows what of it; least of all what was sent last."""
         self._set_last = set()
         self._units: dict[Key, Unit] = {}
+        self._imports = dict(module_objects.of_this_process().again)
+        self._anew: Set[str] = frozenset()  # modules that were imported again since
         self._imported: set[str] = set()
         self._on_ranks: set[int] = set()
         self._dropped: set[int] = set()
@@ -119,12 +121,14 @@ class Sent:
         `live` collects as it does where all is sent. Raises what pickling raises.
         """
         module_objects.of_this_process().look()
+        self._anew = module_objects.of_this_process().imported_since(self._imports)
         self._staged, self.notes = None, []
         ended = self.tokens.ended()
         self._dropped |= ended & self._on_ranks
         self._on_ranks -= ended
         deleted, self._deleted = self._deleted, set()
-        for name in (ARGUMENTS, *deleted):  # of each call anew: what ranks did to the last is over
+        # Arguments are of each call anew: what ranks did to the last is over.
+        for name in (ARGUMENTS, *deleted, *remote):
             self._units.pop(name, None)
         self._set |= self._set_last
         live.imported, self._set_last = self._imported, set()
@@ -133,7 +137,7 @@ class Sent:
         units = look.at(roots, self._known(live, remote))
         self.reads = look.reads
         self._tell_of_lost(look)
-        sent, held = self._to_send(units, look)
+        sent, held, theirs = self._to_send(units, look)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
         final = live.part_of({}, ())
@@ -142,7 +146,7 @@ class Sent:
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.there = units.keys() - sent
-        final.held = held
+        final.held, final.first = held, live.imports - self._imported
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
@@ -160,7 +164,7 @@ class Sent:
             gone,
             {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
             live.imports,
-            {key for key in units.keys() - sent if type(key) is not int} if held else set(),
+            theirs,
         )
         return parcel
 
@@ -170,8 +174,8 @@ class Sent:
         if staged is None:
             return
         memory = _memory(staged.parcel)
-        for name in staged.theirs:
-            memory.add(staged.units[name].memory)
+        for unit in staged.theirs:
+            memory.add(unit.memory)
         for key in staged.sent:
             staged.units[key].memory.keep(memory)
         self._units = staged.units
@@ -181,6 +185,7 @@ class Sent:
         self._dropped -= staged.dropped
         self._set_last = staged.put
         self._imported |= staged.imports
+        self._imports = dict(module_objects.of_this_process().again)
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
         """What the notebook has by now under the names of which ranks have values, or want some,
@@ -198,10 +203,12 @@ class Sent:
                 why = refusals.fault_in_words(problem)
                 self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
-    def _to_send(self, units: dict[Key, Unit], look: Look) -> tuple[set[Key], Mapping[int, Call]]:
+    def _to_send(
+        self, units: dict[Key, Unit], look: Look
+    ) -> tuple[set[Key], Mapping[int, Call], list[Unit]]:
         """The units that have changed, with those that share something with them; the others stay
-        as they were when they were sent. Where ranks can find all that is shared in what they have,
-        as the calls say, that stays too."""
+        as they were when they were sent. Where ranks can find what is shared in what they have, by
+        these calls and in these units, that stays too."""
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
         for key, unit in units.items():
             units[key] = _with(unit, shared.get(key, frozenset()))
@@ -212,46 +219,68 @@ class Sent:
             for key in steady
             if _among(self._units[key].links, steady) != _among(units[key].links, steady)
         }
-        sent = sharing.together(changed, shared)
-        if held := self._held(changed, sent - changed, units, look):
-            sent = set(changed)
+        sent, held, theirs = self._held(changed, shared, units, look)
         self._tell(changed, sent, shared, units, look)
         for key in units.keys() - sent:
             units[key] = _with(self._units[key], units[key].links)
-        return sent, held
+        return sent, held, theirs
 
     def _held(
-        self, changed: Set[Key], others: Set[Key], units: Mapping[Key, Unit], look: Look
-    ) -> Mapping[int, Call]:
-        """How ranks find the values of `others`, and parts of them that new values have, by id, if
-        what has changed shares nothing else with them. What ranks had before is sent with all that
-        it has: parts that they have trained do not go with parts as they are here. Arguments are
-        the notebook's own."""
-        if not others or ARGUMENTS in changed:
-            return {}
-        new = {key for key in changed if self._is_new(key, units[key])}
-        parts = _objects(new, units) - _objects(changed - new, units) & _objects(others, units)
-        found = dict[int, Call]()
-        places: dict[int, list[rebuild.Place]] = collections.defaultdict(list)
-        names = [key for key in others if isinstance(key, str)]
-        for name in names if parts else ():
-            for part, way in sharing.ways(look.objects[name], parts):
-                places[id(part)].append((name, way))
-                found[id(part)] = _in_place(part, *places[id(part)])
-        for name in names:
-            found[id(look.objects[name])] = _in_place(look.objects[name], (name, ()))
-        for key in others:
-            if isinstance(key, tuple):
-                one = look.objects[key]
-                found[id(one)] = Call(rebuild.held_by_module, (*key, type(one).__name__))
-        shares = {key: units[key].shares for key in others}
-        links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(changed, found)})
-        return {} if ARGUMENTS in links else found
+        self,
+        changed: set[Key],
+        shared: Mapping[Key, sharing.Links],
+        units: Mapping[Key, Unit],
+        look: Look,
+    ) -> tuple[set[Key], Mapping[int, Call], list[Unit]]:
+        """What is sent: what has changed, and what shares something else with that than values that
+        ranks have, and parts of them that new values have; and how ranks find those, by id. What
+        ranks had before is sent with all that it has: parts that they have trained do not go with
+        parts as they are here. Arguments are the notebook's own."""
+        sent = sharing.together(changed, shared)
+        if not changed or ARGUMENTS in changed:
+            return sent, {}, []
+        former = self._former(changed, units, look)
+        others, sent = sent - changed, set(changed)
+        while others or former:
+            there = {key: (look.objects[key], units[key]) for key in others} | former
+            new = {key for key in sent if self._is_new(key, units[key])}
+            old = _objects(units[key] for key in sent - new)
+            parts = _objects(units[key] for key in new) - old
+            found = _places(there, parts & _objects(unit for _, unit in there.values()))
+            shares = {key: unit.shares for key, (_, unit) in there.items()}
+            links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(sent, found)})
+            linked = {key for _, key, _ in links.get(ARGUMENTS, ())}
+            if not linked:
+                return sent, found, [self._units[key] for key in there]
+            sent |= linked & others
+            others -= linked
+            former = {key: one for key, one in former.items() if key not in linked}
+        return sent, {}, []
+
+    def _former(
+        self, changed: Set[Key], units: Mapping[Key, Unit], look: Look
+    ) -> dict[Key, tuple[Any, Unit]]:
+        """What ranks have under names that the notebook has no more, or for something else, if what
+        has changed has some of it and it is as it was sent."""
+        objects = _objects(units[key] for key in changed)
+        found: dict[Key, tuple[Any, Unit]] = {}
+        for key, before in self._units.items():
+            value = before.itself()
+            if value is None or not isinstance(key, str) or value is look.objects.get(key):
+                continue
+            if not objects.isdisjoint(before.shares.objects):
+                unit = look.of_former(key, value)
+                if unit is not None and not self._is_changed(key, unit):
+                    found[key] = value, unit
+        return found
 
     def _is_new(self, key: Key, unit: Unit) -> bool:
-        """Whether it is not what ranks have there: a name is new, or it was bound anew."""
+        """Whether it is not what ranks have there: a name is new, or it was bound anew, as by
+        importing its module again."""
         before = self._units.get(key)
-        return before is None or before.itself() is not unit.itself()
+        if before is None or before.itself() is not unit.itself():
+            return True
+        return isinstance(key, tuple) and key[0] in self._anew
 
     def _is_changed(self, key: Key, unit: Unit) -> bool:
         before = self._units.get(key)
@@ -308,12 +337,28 @@ def _with(unit: Unit, links: sharing.Links) -> Unit:
     return unit if unit.links == links else replace(unit, links=links)
 
 
-def _in_place(one: object, *places: rebuild.Place) -> Call:
-    return Call(rebuild.part_held, (Call(rebuild.namespace, ()), places, type(one).__name__))
+def _places(there: Mapping[Key, tuple[Any, Unit]], parts: Set[int]) -> dict[int, Call]:
+    """How ranks find these values, and these parts of those that have names, by id."""
+    found = dict[int, Call]()
+    places: dict[int, list[rebuild.Place]] = collections.defaultdict(list)
+    names = {name: there[name][0] for name in sorted(n for n in there if isinstance(n, str))}
+    for name, value in names.items() if parts else ():
+        for part, way in sharing.ways(value, parts):
+            places[id(part)].append((name, way))
+            found[id(part)] = _at(part, *places[id(part)])
+    found |= {id(value): _at(value, (name, ())) for name, value in names.items()}
+    for key, (value, _) in there.items():
+        if isinstance(key, tuple):
+            found[id(value)] = Call(rebuild.held_by_module, (*key, type(value).__name__))
+    return found
 
 
-def _objects(keys: Iterable[Key], units: Mapping[Key, Unit]) -> set[int]:
-    return set[int]().union(*(units[key].shares.objects for key in keys))
+def _at(value: object, *places: rebuild.Place) -> Call:
+    return Call(rebuild.part_held, (Call(rebuild.before, ()), places, type(value).__name__))
+
+
+def _objects(units: Iterable[Unit]) -> set[int]:
+    return set[int]().union(*(unit.shares.objects for unit in units))
 
 
 def _among(links: sharing.Links, units: Set[Key]) -> sharing.Links:

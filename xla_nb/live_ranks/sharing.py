@@ -93,9 +93,19 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
             library.add(id(obj.keywords))  # type: ignore[attr-defined]
         elif isinstance(obj, constants):
             library.add(id(getattr(obj, "__dict__", None)))
+        if kind is types.CellType and _is_of_class(obj):
+            continue
         if not kinds[kind] and not code_facts.is_ready(obj):
             found[key] = number
     return {key: number for key, number in found.items() if key not in library}
+
+
+def _is_of_class(cell: Any) -> bool:
+    """Whether it is by what methods of a class have the class: their `super` and `__class__`."""
+    cls = rebuild.content(cell)
+    methods = vars(cls).values() if isinstance(cls, type) else ()
+    functions = (one for method in methods for one in rebuild.unwrapped(method))
+    return any(rebuild.cells(one).get("__class__") is cell for one in functions)
 
 
 def held(values: Iterable[object]) -> Set[int]:

@@ -78,7 +78,8 @@ class LiveUnits(Live):
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as are
     `sends`, by their tokens, whether or not anything refers to them. `gone` are names and tokens to
     be forgotten; `sets` is what modules are given, `there` what ranks have of that; `held` has
-    calls by which they find what they have, by the id of what it is here. A pickle collects also
+    calls by which they find what they have, by the id of what it is here; `first` are modules that
+    the notebook had not imported before. A pickle collects also
 
     refers   the classes and functions that it names or has, by token
     written  the tokens of those that it has whole
@@ -97,6 +98,7 @@ class LiveUnits(Live):
         self.sets: Mapping[Key, object] = {}
         self.there: Container[Any] = ()
         self.held: Mapping[int, Call] = {}
+        self.first: Iterable[str] = ()
         super().__init__(notebook, source=source)
 
     def begin(self) -> None:
@@ -188,6 +190,8 @@ class UnitPickler(LivePickler):
     def write_definitions(self) -> None:
         live = self._live
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
+        if live.first:
+            self.part("", Call(definition_table.imported, (sorted(live.first),)), late=True)
         for key, value in live.sets.items():  # before others refer to what is back there
             if rebuild.is_in_place(*key, value):
                 self._set.add(key)

@@ -7,8 +7,10 @@ an Unpickler has those of its ranks' table for them.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
+import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -23,7 +25,7 @@ Token: TypeAlias = int | tuple[int, str]
 #: What a class or a function holds of its own, of which one can tell whether it has changed.
 _STATE = {*code_facts.PLAIN, *code_facts.CONTAINERS, tuple, frozenset} - {types.CodeType}
 _OWN = re.compile(r"__|_\w+_$")  # Python's and enum's
-_LOST = "`{}` was sent anew: ranks have {} as in the notebook"
+_LOST = "ranks have {} as in the notebook, and no longer as {} there"
 
 
 class Definitions:
@@ -38,9 +40,10 @@ class Definitions:
         last time."""
         while self._before:
             definition, before = self._before.pop(0)
-            now, name = _state(definition), definition.__qualname__
+            now, name = _state(definition), _name(definition)
             if lost := [f"`{name}.{key}`" for key in before if _differ(before[key], now.get(key))]:
-                yield _LOST.format(name, listed(lost, most=5))
+                was = "it was" if len(lost) == 1 else "they were"
+                yield _LOST.format(listed(lost, most=5), was)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -52,6 +55,7 @@ class Definitions:
             kept.__name__: self._keep,
             found.__name__: self._made.__getitem__,
             dropped.__name__: self._drop,
+            imported.__name__: self._import,
             refill_class.__name__: functools.partial(self._refill, refill_class),
             refill_function.__name__: functools.partial(self._refill, refill_function),
         }
@@ -79,6 +83,10 @@ class Definitions:
     def _refill(self, refill: Callable[..., None], definition: Any, state: Any) -> None:
         self._before.append((definition, _state(definition)))
         refill(definition, state)
+
+    def _import(self, names: Iterable[str]) -> None:
+        held = (sys.modules[name] for name in names if name in sys.modules)
+        self._before += [(module, _state(module)) for module in held]
 
     def _drop(self, tokens: Collection[int]) -> None:
         for token in tokens:
@@ -108,18 +116,27 @@ def dropped(tokens: Collection[int]) -> None:
     raise LookupError("this pickle is for live ranks")
 
 
+def imported(names: Iterable[str]) -> None:
+    """The notebook has imported these modules by now, which ranks may have done before."""
+    raise LookupError("this pickle is for live ranks")
+
+
 def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:
     """Take away names that the notebook has no more."""
     for name in names:
         globals_.pop(name, None)
 
 
+def _name(definition: Any) -> str:
+    return str(getattr(definition, "__qualname__", definition.__name__))
+
+
 def _state(definition: Any) -> dict[str, Any]:
-    """What ranks may have set in a class or a function."""
+    """What ranks may have set in a class, a function or a module; copies, as it may be refilled."""
     defaults = getattr(definition, "__defaults__", None) or ()
     held = {name: one for name, one in vars(definition).items() if not _OWN.match(name)}
     held |= {f"defaults[{place}]": one for place, one in enumerate(defaults)}
-    return {name: one for name, one in held.items() if type(one) in _STATE}
+    return {name: copy.copy(one) for name, one in held.items() if type(one) in _STATE}
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -195,6 +195,17 @@ class Modules:
         made: Mapping[str, Any] = self._defined.get((name, import_), {})
         return made.get(definition.__qualname__) is definition
 
+    def imported_since(self, before: Mapping[str, int]) -> set[str]:
+        """Those of the user's own modules that were imported again since `again` was this: their
+        names were all bound anew, other than by %autoreload."""
+        return {
+            name
+            for name, number in self.again.items()
+            if any(
+                (name, n) not in self._in_place for n in range(before.get(name, 0) + 1, number + 1)
+            )
+        }
+
     def former(self, definition: Any) -> Any:
         """What %autoreload has put a function or a class in the place of, after which it has given
         objects that one; None if it has not, or the very same got the new code. An enum it does

@@ -199,6 +199,10 @@ _INSIDE = (
     "Create it inside the function, or correct how its class is pickled (`__reduce__`, "
     "`__setstate__`)."
 )
+_PARTED = (
+    "Make it in a %%xla cell, of what ranks have; or run this one again, and ranks have all of it "
+    "as it is in the notebook."
+)
 #: What a key that says itself how it is hashed does not have then.
 _EARLY = (
     "A key of a dict or set is hashed before it has its attributes where it leads to what it is "
@@ -223,6 +227,8 @@ class Unopened(Exception):
             self.advice = f"Ranks look where `sys.path` of the notebook says, from {Path.cwd()}."
         elif isinstance(problem, FileNotFoundError):
             self.advice = "Keep it open until the ranks have it."
+        elif isinstance(problem, rebuild.Parted):
+            self.advice = _PARTED
         elif _hashes(problem):
             self.advice = _EARLY
         super().__init__(f"Cannot open `{name}` on ranks: {told}. {self.advice}")
@@ -279,6 +285,7 @@ class Parcel:
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
         reader.namespace, reader.resolve = namespace, resolve
+        reader.before = dict(namespace or {})
         reader.table = table
         own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
@@ -344,6 +351,7 @@ _WITH_NAN = "math", "numpy"
 
 class _Unpickler(pickle.Unpickler):
     namespace: dict[str, Any] | None = None
+    before: Mapping[str, Any] = {}
     resolve: Callable[[str], object] | None = None
     table: Definitions | None = None
 
@@ -354,6 +362,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if self.namespace is not None and (module, name) == _NAMESPACE:
             return lambda: self.namespace
+        if (module, name) == _BEFORE:
+            return lambda: self.before
         if module == definition_table.__name__ and self.table is not None:
             return self.table.function(name)
         if module != "__main__" or self.resolve is None:
@@ -366,3 +376,4 @@ class _Unpickler(pickle.Unpickler):
 
 
 _NAMESPACE = rebuild.namespace.__module__, rebuild.namespace.__name__
+_BEFORE = rebuild.before.__module__, rebuild.before.__name__

@@ -64,6 +64,11 @@ def namespace() -> dict[str, Any]:
     return vars(sys.modules["__main__"])
 
 
+def before() -> Mapping[str, Any]:
+    """These as they were before the pickle was opened; its Unpickler has its own for this."""
+    return namespace()
+
+
 def new_function(
     code: types.CodeType, globals_: dict[str, Any], name: str, closure: tuple[Any, ...] | None
 ) -> types.FunctionType:
@@ -295,6 +300,10 @@ def held_by_module(module: str, name: str, kind: str) -> object:
     return found
 
 
+class Parted(LookupError):
+    """Ranks have taken apart what the notebook's values share."""
+
+
 def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> object:
     """What ranks hold at these places, if that is one object still."""
     found: dict[str, Any] = {}
@@ -305,15 +314,15 @@ def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> ob
             try:
                 part = vars(part)[key] if is_attribute else part[key]
             except (LookupError, TypeError) as problem:
-                raise LookupError(f"ranks no longer have `{path}`") from problem
+                raise Parted(f"ranks no longer have `{path}`") from problem
         found[path] = part
     (path, part), *others = found.items()
     for other, its in others:
         if its is not part:
-            raise ValueError(f"`{path}` and `{other}` are no longer one on ranks")
+            raise Parted(f"`{path}` and `{other}` are no longer one on ranks")
     if type(part).__name__ != kind:
         here = type(part).__name__
-        raise TypeError(f"`{path}` is a {here} on ranks, and a {kind} in the notebook")
+        raise Parted(f"`{path}` is a {here} on ranks, and a {kind} in the notebook")
     return part
 
 

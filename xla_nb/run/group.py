@@ -42,7 +42,7 @@ _ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody w
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "{ranks}.push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
-    "leaves the name to the notebook"
+    "leaves the name to the notebook in those after it"
 )
 #: Why a question has stopped that was not to be answered any more.
 WITHDRAWN = "Withdrawn"
