@@ -1014,6 +1014,22 @@ def test_many_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
     expect(shown.locator("path[data-rank]")).to_have_count(40)
 
 
+def test_figures_of_ranks_that_reported_at_other_moments_are_of_all_of_them(
+    opened: Opener,
+) -> None:
+    panel = opened()
+    points = {rank: [[k, rank, k + rank / 100] for k in range(9)] for rank in range(12)}
+    panel.begin(
+        *map(card, range(12)),
+        figures=[{"name": "loss", "rank": n, "points": points[n]} for n in points],
+    )
+    button(panel, "each rank").click()
+    button(panel, "time").click()
+    legend = panel.page.locator("[data-figure=loss] .xn-legend")
+    expect(legend).to_have_text("mean5.5min0 (rank 0)max11 (rank 11)")
+    expect(panel.page.locator("[data-figure=loss] .xn-ends text")).to_have_count(0)
+
+
 def ends(panel: Panel, path: str) -> list[tuple[float, float]]:
     """The points of a path of the chart of the loss."""
     d = panel.page.locator(f"[data-figure=loss] {path}").get_attribute("d") or ""
@@ -1190,9 +1206,15 @@ def tags(panel: Panel) -> list[str]:
 
 def test_equal_lines_of_ranks_are_one_line(panel: Panel) -> None:
     panel.tell(lines=[block(rank, "warning", stream="err") for rank in (0, 1, 3)])
-    panel.tell(lines=[block(2, "own"), block(2, "warning", stream="err", start=0)])
-    assert panel.rows() == ["warning", "own"]  # streams have no order between them
+    panel.tell(lines=[block(2, "warning", stream="err"), block(2, "own")])
+    assert panel.rows() == ["warning", "own"]
     assert tags(panel) == ["0–3", "2"]
+
+
+def test_a_line_of_stderr_stays_behind_what_its_rank_has_printed(panel: Panel) -> None:
+    panel.tell(lines=[block(0, "a 0"), block(0, "warning", stream="err")])
+    panel.tell(lines=[block(1, "a 1"), block(1, "warning", stream="err")])
+    assert panel.rows() == ["a 0", "warning", "a 1", "warning"]
 
 
 def test_a_line_joins_an_equal_one_only_behind_all_others_of_its_rank(panel: Panel) -> None:

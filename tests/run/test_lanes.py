@@ -222,7 +222,7 @@ def test_a_step_that_compiles_is_left_out_with_the_quick_ones_seen_with_it():
 
 
 def test_one_long_last_step_is_not_said_of_the_others():
-    made = [*stepping(5, 0.3), (118.5, {"steps": 17})]
+    made = [*stepping(5, 0.3), (113.5, {"steps": 17})]
     assert track(*made).step == pytest.approx(0.3, rel=0.15)
 
 
@@ -244,6 +244,13 @@ def test_under_jax_whose_executions_nobody_counts_items_are_steps():
 def test_the_time_of_a_step_is_told_once_samples_are_close_enough_to_know_it():
     assert track(*stepping(2, 0.3)).step is None
     assert track(*stepping(9, 0.3)).step == pytest.approx(0.3, rel=0.1)
+
+
+def test_the_time_of_a_step_is_told_as_long_as_another_may_be_about_to_end():
+    steps = {"steps": 31, "waited": 0.0}
+    assert track(*stepping(9, 0.3), (118.0, steps)).step is not None
+    assert track(*stepping(9, 0.3), (121.0, steps)).step is None
+    assert track(*stepping(28, 7.0), (141.0, {"steps": 5, "waited": 0.0})).step == 7.0
 
 
 @pytest.mark.parametrize("markers", [1, 2])

@@ -265,9 +265,10 @@ class Track:
 
     @property
     def step(self) -> float | None:
-        """Seconds from one of its last steps to the next; None until some of them were seen, and
-        where they differ much. A few that compile are left out, and what takes more than twice as
-        long as half of them do, as what lies between epochs."""
+        """Seconds from one of its last steps to the next; None until some of them were seen, where
+        they differ much, and where the last was longer ago than two. A few that compile are left
+        out, and what takes more than twice as long as half of them do, as what lies between
+        epochs."""
         if self.pace is None:
             return None
         late = self._marks[-1].at - _PACE
@@ -282,8 +283,10 @@ class Track:
         most = 2 * statistics.median_low(each) if each else 0.0
         like = [span for span in spans if span.stepping <= most * span.steps]
         steps, seconds = sum(span.steps for span in like), sum(span.stepping for span in like)
-        known = seconds >= _SURE and steps >= _ALIKE * len(each)
-        return seconds / steps if known else None
+        if seconds < _SURE or steps < _ALIKE * len(each) or self.sample is None:
+            return None
+        step = seconds / steps
+        return step if self.sample.at - self._marks[-1].at <= max(_PACE, 2 * step) else None
 
     # ---------------------------------------------------------- progress
 

@@ -5,10 +5,11 @@ import { duration, figure, joined, OVER, plural, ranksOf } from "./words.js";
 import { div, fill, h, mark, put, span, svg } from "./nodes.js";
 import { tint } from "./gauges.js";
 import { labels, logLabels, nearest, reach } from "./axes.js";
-import { bundle, smoothed, trace } from "./curves.js";
+import { bundle, reached, smoothed, trace } from "./curves.js";
 
 const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [80, 22, 6, 18, 96]; // of a chart, in pixels
 export const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
+const LABELS = 8; // ends of lines that have room for a number
 
 export class Chart {
 	axes = svg("g.axes");
@@ -110,10 +111,10 @@ export class Chart {
 		const many = this.isMany(lines);
 		const named = new Map([...lines].filter(([rank]) => !many || rank === focused));
 		const wanted = new Map();
-		this.end = ends[1];
+		const runs = (rank) => !OVER.has(this.view.store.cards.get(rank)?.phase);
+		this.end = this.isSummed(lines) ? reached(lines, ends, runs) : ends[1];
 		if (many) {
-			const { mean, low, high } = bundle(lines, ends, Math.max(60, Math.min(300, this.wide >> 1)), (rank) => !OVER.has(this.view.store.cards.get(rank)?.phase));
-			this.end = mean.x.at(-1);
+			const { mean, low, high } = bundle(lines, [ends[0], this.end], Math.max(60, Math.min(300, this.wide >> 1)));
 			const back = { x: low.x.toReversed(), y: low.y.toReversed() };
 			wanted.set("band", `${trace(high, sx, sy)}${trace(back, sx, sy).replace("M", "L")}Z`);
 			wanted.set("mean", trace(mean, sx, sy));
@@ -141,6 +142,11 @@ export class Chart {
 		return lines.size > (this.view.charting.each ? EACH : PAIR);
 	}
 
+	/** Whether the legend says what they have together. */
+	isSummed(lines) {
+		return this.isMany(lines) || lines.size > LABELS;
+	}
+
 	/** The rank's number at the end of its line: color alone does not tell lines apart. */
 	drawEnds(lines, sx, sy) {
 		const ends = [];
@@ -148,6 +154,7 @@ export class Chart {
 			const i = y.findLastIndex((v) => !isNaN(v));
 			if (i >= 0) ends.push({ rank, x: sx(x[i]), y: sy(y[i]) });
 		}
+		if (ends.length > LABELS) ends.length = 0;
 		ends.sort((a, b) => a.y - b.y);
 		let below = TOP - 6;
 		const texts = ends.map(({ rank, x, y }, i) => {
@@ -174,7 +181,7 @@ export class Chart {
 		put(this.at, joined(hides, smooth, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
 		mark(this.cross, "visibility", at === null ? "hidden" : null);
 		if (at !== null) for (const name of ["x1", "x2"]) mark(this.cross, name, sx(at));
-		const rows = this.isMany(lines) || values.size > 8 ? this.summary(values, ended) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
+		const rows = this.isSummed(lines) ? this.summary(values, ended) : [...values].map(([rank, value]) => [rank, `rank ${rank}`, figure(value)]);
 		mark(this.svg, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
 		fill(this.legend, String(rows), () => rows.map(([key, name, value]) => {
 			const label = typeof key === "number" ? tint(span("key.one", name), key) : span("key", name);

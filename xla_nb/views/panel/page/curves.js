@@ -11,11 +11,16 @@ export function smoothed(values, weight) {
 	});
 }
 
-/** Mean, with gaps where other ranks have a number, lowest and highest, up to where those in progress have reported. */
-export function bundle(lines, [x0, x1], places, runs) {
-	const all = [...lines].filter(([, { x }]) => x.length).map(([rank, line]) => ({ ...line, i: 0, end: runs(rank) ? line.x.at(-1) : x1 }));
-	const far = x0 + (all.some(({ x }) => x.length > 50) && 0.8 * (x1 - x0));
-	const last = Math.min(x1, ...all.map(({ end }) => (end < far ? x1 : end)));
+/** Up to where those in progress have reported. */
+export function reached(lines, [x0, x1], runs) {
+	const all = [...lines].filter(([, { x }]) => x.length);
+	const far = x0 + (all.some(([, { x }]) => x.length > 50) && 0.8 * (x1 - x0));
+	return Math.min(x1, ...all.filter(([rank, { x }]) => runs(rank) && x.at(-1) >= far).map(([, { x }]) => x.at(-1)));
+}
+
+/** Mean, with gaps where other ranks have a number, lowest and highest. */
+export function bundle(lines, [x0, last], places) {
+	const all = [...lines].filter(([, { x }]) => x.length).map(([, line]) => ({ ...line, i: 0 }));
 	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
 	for (let k = 0, ranks; k <= places; k++) {
 		const x = x0 + (k / places) * (last - x0);
