@@ -350,6 +350,8 @@ def test_some_ranks_are_named_and_without_a_known_line_no_line_is():
     assert found == Diagnosis(f"Each step of rank 1 {COST}", "warning", (1,))
     known = said(card(0), card(1), paces={0: pace(), 1: again("Cell In[3], line 12")})
     assert known.endswith(f"then (8, 4)), so each of rank 1 {COST}")
+    alone = said(card(0, "finished"), card(1), paces={1: again()})
+    assert alone == f"Each step of rank 1 {COST}"
     both = said(card(0), card(1), paces={0: again(), 1: again()})
     assert both == f"Each step {COST}"
 
@@ -391,6 +393,17 @@ def test_one_rank_that_waits_for_data_is_marked():
     assert found == Diagnosis(
         "Waiting for data took 20 s of the last 50 s on rank 0", "warning", (0,)
     )
+
+
+def test_a_rank_that_is_slow_because_it_waits_for_data_is_told_with_that():
+    newest = Sample(at=200.0, since=200.0, steps=100)
+    slow = pace(data=16.0, waited=0.0, newest=newest)
+    other = pace(waited=17.0, newest=newest)
+    told = "Waiting for data took 16 s of the last 50 s on rank 1"
+    assert said(card(0), card(1), paces={0: other, 1: slow}) == told
+    busy = replace(slow, data=6.0)  # which explains little of it
+    told = "Rank 1 was the slowest: the other waited 17 s of the last 50 s"
+    assert said(card(0), card(1), paces={0: other, 1: busy}) == told
 
 
 def test_a_rank_that_waits_for_data_nearly_as_long_is_told_as_well():

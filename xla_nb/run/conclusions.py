@@ -38,21 +38,32 @@ Windows = Mapping[int, Window]
 
 @dataclass(frozen=True)
 class _Time:
-    """The windows of ranks, of `everybody` of that many; `of` says in words what costs are of."""
+    """The windows of ranks, of `everybody` of that many who are there, of the run's `total`; `of`
+    says in words what costs are of."""
 
     label: str
     windows: Windows
     everybody: int
+    total: int
     of: str
 
     def found(self) -> Iterator[Concluded]:
-        yield from filter(None, [self._compiled(), self._fallen_back(), self._slowest()])
-        done = [max(one.newest.done, one.newest.graphs) for one in self.windows.values()]
-        if max(done, default=0) >= _TENS:
-            loaded = {rank: one.data for rank, one in self.windows.items()}
-            yield from self._waited("loading", "data", loaded)
+        yield from filter(None, [self._compiled(), self._fallen_back()])
+        loading, slowest = self._loading(), self._slowest()
+        if loading is not None:
+            yield loading
+        if slowest is not None and not _explains(loading, slowest):
+            yield slowest
         locked = {rank: one.locked for rank, one in self.windows.items()}
-        yield from self._waited("locked", "the `lock`", locked)
+        if (found := self._waited("locked", "the `lock`", locked)) is not None:
+            yield found
+
+    def _loading(self) -> Concluded | None:
+        done = [max(one.newest.done, one.newest.graphs) for one in self.windows.values()]
+        if max(done, default=0) < _TENS:
+            return None
+        loaded = {rank: one.data for rank, one in self.windows.items()}
+        return self._waited("loading", "data", loaded)
 
     def _compiled(self) -> Concluded | None:
         again = {
@@ -98,16 +109,17 @@ class _Time:
         told = f"every step ran {listed(found, most=2)} on the CPU{at}"
         return Concluded(kind="fallback", sentence=told, ranks=self._some(who))
 
-    def _waited(self, kind: str, what: str, waited: Mapping[int, float]) -> Iterator[Concluded]:
+    def _waited(self, kind: str, what: str, waited: Mapping[int, float]) -> Concluded | None:
         """That ranks waited for something for much of the time: those that did so longest, or half
         as long."""
         much = [cost for r, cost in waited.items() if _matters(cost, self.windows[r], _WAITING)]
-        if much:
-            who = [rank for rank, cost in waited.items() if cost >= max(much) / 2]
-            some, cost = self._some(who), statistics.median(waited[rank] for rank in who)
-            on = f" on {ranks(some)}" if some else ""
-            told = f"waiting for {what} took {self._part(cost)}{on}"
-            yield Concluded(kind=kind, sentence=told, ranks=some, strength=cost)
+        if not much:
+            return None
+        who = [rank for rank, cost in waited.items() if cost >= max(much) / 2]
+        some, cost = self._some(who), statistics.median(waited[rank] for rank in who)
+        on = f" on {ranks(some)}" if some else ""
+        told = f"waiting for {what} took {self._part(cost)}{on}"
+        return Concluded(kind=kind, sentence=told, ranks=some, strength=cost)
 
     def _slowest(self) -> Concluded | None:
         """Ranks that wait little while all others do: in the same steps, again and again; now and
@@ -142,10 +154,10 @@ class _Time:
 
     def _some(self, numbers: Collection[int]) -> tuple[int, ...]:
         """The ranks to be named: none if it is true of all."""
-        return () if len(numbers) >= self.everybody else tuple(sorted(numbers))
+        return () if len(numbers) >= self.total else tuple(sorted(numbers))
 
 
-def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
+def lately(label: str, windows: Windows, everybody: int, total: int) -> Concluded | None:
     """The worst of these windows, of the cell `label`."""
     ends = [one.newest.at for one in windows.values()]
     each = [one.seconds / one.steps for one in windows.values() if one.steps]
@@ -153,7 +165,8 @@ def lately(label: str, windows: Windows, everybody: int) -> Concluded | None:
         # Some have gone on from a wait that others are not known to have ended.
         windows = {rank: replace(one, waited=None) for rank, one in windows.items()}
     longest = max((one.seconds for one in windows.values()), default=0.0)
-    found = _Time(label, windows, everybody, f"the last {exactly(math.ceil(longest))}").found()
+    of = f"the last {exactly(math.ceil(longest))}"
+    found = _Time(label, windows, everybody, total, of).found()
     return max(found, key=lambda one: one.strength, default=None)
 
 
@@ -164,7 +177,7 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
         for rank, sample in samples.items()
         if (started := state.ranks[rank].started) is not None and sample.at > started
     }
-    whole = _Time(label, windows, len(windows), "it")
+    whole = _Time(label, windows, len(windows), len(windows), "it")
     found = [*whole.found(), *whole.mostly_compiled()]
     return [one for one in found if one.kind != WAITED or not state.stopping]
 
@@ -190,6 +203,13 @@ def conclude(
                 samples[number] = sample
     for found in look(state, label, samples):
         run.take(found)
+
+
+def _explains(loading: Concluded | None, slowest: Concluded) -> bool:
+    """Whether ranks are slow by what they wait for."""
+    if loading is None or loading.ranks != slowest.ranks:
+        return False
+    return loading.strength >= slowest.strength / 2
 
 
 def _matters(cost: float, one: Window, share: float) -> bool:

@@ -95,8 +95,10 @@ def _lately(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
     """What was wrong in its last steps."""
     running = {card.rank for card in _running(snapshot)}
     own = {rank: pace for rank, pace in paces.items() if pace and rank in running}
-    everybody = len(own) if snapshot.unit == "device" else len(_there(snapshot))
-    if (found := conclusions.lately(snapshot.cell, own, everybody)) is None:
+    everybody, total = len(_there(snapshot)), len(snapshot.cards)
+    if snapshot.unit == "device":
+        everybody = total = len(own)
+    if (found := conclusions.lately(snapshot.cell, own, everybody, total)) is None:
         return None
     return Diagnosis(waits.capital(found.sentence), "warning", found.ranks)
 
