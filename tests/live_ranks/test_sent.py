@@ -248,6 +248,81 @@ def test_what_ranks_have_stays_under_another_name(notebook, done, asked, wanted)
     assert notebook.sent == set()
 
 
+def test_an_optimizer_that_the_notebook_changes_keeps_the_model_that_ranks_have_trained(notebook):
+    notebook.run(
+        """
+        import torch
+        net = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        """
+    )
+    notebook.cell("net.weight.data.fill_(7); optimizer")
+    notebook.run("rates = torch.optim.lr_scheduler.StepLR(optimizer, 1)")
+    is_its = "optimizer.param_groups[0]['params'][0] is net.weight, rates.optimizer is optimizer"
+    assert notebook.cell(f"{is_its}, net.weight.item()") == (True, True, 7)
+    notebook.run("optimizer.param_groups[0]['lr'] = 0.2")
+    assert notebook.cell(f"{is_its}, net.weight.item()") == (True, True, 7)
+    told = "`optimizer` and `rates` changed in the notebook: ranks have them as they are there"
+    assert notebook.notes == (told,)
+    assert notebook.cell("optimizer.param_groups[0]['lr']") == 0.2
+
+
+def test_what_a_partial_or_a_method_holds_is_a_part_of_it(notebook):
+    notebook.run(
+        """
+        import functools
+        class Counter:
+            n = 0
+            def add(self): self.n += 1
+        counter = Counter()
+        def look(box): box.append(1)
+        box = []
+        add, looks = counter.add, functools.partial(look, box)
+        """
+    )
+    notebook.cell("add(); looks()")
+    assert notebook.cell("counter.n, counter is add.__self__, box is looks.args[0], box") == (
+        *(1, True, True),
+        [1],
+    )
+    notebook.run("held = [looks, add]")
+    notebook.cell("held")
+    notebook.run("also = [looks]")
+    notebook.cell("also, held")
+    assert notebook.sent == {"also"}
+
+
+def test_a_function_with_a_closure_is_the_same_under_another_name(notebook):
+    notebook.run(
+        "def counts():\n    n = [0]\n    def add(): n[0] += 1; return n[0]\n    return add"
+    )
+    notebook.run("add = counts()")
+    notebook.cell("add()")
+    notebook.run("held = {'add': add}; del add")
+    assert notebook.cell("held['add']()") == 2
+    notebook.run("held = None; add = counts()")
+    notebook.cell("add()")
+    notebook.run("add = counts()")  # as in a notebook: another one
+    assert notebook.cell("add()") == 1
+
+
+def test_what_ranks_lose_under_another_name_is_told(notebook):
+    notebook.run(
+        """
+        def counts():
+            n = [0]
+            def add(): n[0] += 1; return n[0]
+            return add, lambda: n[0]
+        add, read = counts()
+        """
+    )
+    notebook.cell("add()")
+    notebook.run("held = add, read; del add, read")
+    assert notebook.cell("held[1]()") == 0
+    (told,) = notebook.notes
+    assert told.startswith("what ranks had as `add` before it got another name")
+
+
 def test_instances_of_one_class_of_the_notebooks_share_nothing_by_its_super(notebook):
     notebook.run(
         """
@@ -264,6 +339,19 @@ def test_instances_of_one_class_of_the_notebooks_share_nothing_by_its_super(note
     notebook.cell("net.weight.data.fill_(7); rates")
     notebook.run("_, later, later_rates = made()")
     assert notebook.cell("later_rates, net.weight.item()")[1] == 7
+
+
+def test_what_the_notebook_keeps_is_kept_on_ranks_also_while_no_cell_names_it(notebook):
+    notebook.run(FORMER)
+    notebook.cell("model.n = 1; log.append(1)")
+    notebook.run("best, runs = model, {'first': log}; model, log = made(), []")
+    assert notebook.cell("model.n, log") == (0, [])
+    assert notebook.cell("best.n, runs") == (1, {"first": [1]})
+    assert notebook.notes == ()
+    notebook.run("del best, runs")
+    for _ in range(3):
+        notebook.cell("model")
+    assert not [name for name in notebook.rank0.values if "former" in name]
 
 
 def test_a_name_that_ranks_have_bound_is_no_place_of_the_notebooks_value(notebook):
@@ -295,6 +383,11 @@ def test_a_frame_is_not_changed_by_what_is_made_of_it(notebook):
     notebook.run("a, rest, by_b = frame['a'], frame[['a', 'b']], frame.set_index('b')")
     assert notebook.cell("frame.shape") == (2, 3)
     assert (notebook.sent, notebook.notes) == (set(), ())
+    notebook.run("more, index, held = frame[frame['a'] > 1], frame.index, {'frame': frame}")
+    assert notebook.cell("a, rest, by_b, more, len(index), frame.shape")[-1] == (2, 3)
+    assert notebook.notes == ()
+    assert notebook.cell("held['frame'] is frame and held['frame'].shape") == (2, 3)
+    assert notebook.cell("a.iloc[0] = 9; int(frame['a'][0]), int(rest['a'][0])") == (3, 3)
 
 
 def test_a_sentinel_stays_the_ranks_own(notebook):
@@ -338,7 +431,7 @@ def test_a_model_and_its_optimizer_stay_one(notebook):
     notebook.cell("model, opt")
     notebook.run("opt.param_groups[0]['lr'] = 0.5")
     assert notebook.cell("opt.param_groups[0]['params'][0] is model.weight")
-    assert notebook.sent == {"model", "opt"}
+    assert notebook.sent == {"opt"}
 
 
 @pytest.mark.parametrize(

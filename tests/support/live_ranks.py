@@ -17,7 +17,7 @@ import pytest
 from tests.support import echo
 from tests.support.notebook_double import Notebook
 from xla_nb.live_ranks.sent import Sent
-from xla_nb.live_ranks.unit_pickler import LiveUnits
+from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.functions_and_classes import Notebook as Names
 from xla_nb.pickling.parcel import Packed, Parcel
@@ -25,6 +25,12 @@ from xla_nb.program.build import Cell, Program, build
 from xla_nb.program.cell_text import Cells
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import loader
+
+
+def own_names(values: Mapping[str, object]) -> set[str]:
+    """Those that are not ours."""
+    return {name for name in values if not name.startswith(OURS)}
+
 
 _ALWAYS = {"__builtins__", "__name__"}
 
@@ -63,7 +69,7 @@ class LiveRank:
             values = Parcel(fd).open(self.values, table=self.table, but=self.remote)
             if packed.writer is not None and packed.writer._live.held:
                 held = None  # what ranks hold by then, the notebook may not
-            names = values.keys() - self.remote if held is not None else ()
+            names = own_names(values) - self.remote if held is not None else ()
             there = echo.of({n: self.values[n] for n in sorted(names)}, follow=False)
         finally:
             sys.modules["__main__"] = here
@@ -71,7 +77,7 @@ class LiveRank:
         if held is not None:
             sent = echo.of({n: held[n] for n in sorted(names)}, self.labelled, follow=False)
             echo.compare(sent, there)
-        return set(values)
+        return own_names(values)
 
     def cell(self, held: Mapping[str, object], *names: str) -> set[str]:
         """Send what a cell needs; returns the names whose values were sent."""

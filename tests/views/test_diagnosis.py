@@ -110,6 +110,13 @@ def test_a_hang_is_told_before_all_else():
     assert found == Diagnosis("Rank 1 is in `queue.get` at line 4", "bad", (1,))
 
 
+def test_the_rank_that_a_report_of_a_hang_names_is_marked_whoever_else_is_in_it():
+    groups = [StackGroup((rank,), "", "", "") for rank in (2, 11, 1)]
+    told = "Rank 0 holds `lock` and has returned; rank 1 waits for it at line 4"
+    hang = hang_report(told, *groups)
+    assert diagnose(snapshot(card(1), card(2), hang=hang), {}).ranks == (1,)
+
+
 def test_a_run_that_is_being_stopped_says_so_and_who_still_runs():
     why = "Stopped by the Stop button"
     found = diagnose(snapshot(card(0), card(1, "stopped"), stopping=why, headline=why), {})

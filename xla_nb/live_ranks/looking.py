@@ -20,6 +20,7 @@ from xla_nb.live_ranks.glances import glance, same
 from xla_nb.live_ranks.unit_pickler import EVERYTHING, LiveUnits, UnitPickler
 from xla_nb.pickling import code_facts, own_modules
 from xla_nb.pickling.functions_and_classes import Met
+from xla_nb.pickling.libraries import pandas_values
 from xla_nb.pickling.parcel import Packed, merged
 from xla_nb.pickling.pickler import packed
 from xla_nb.pickling.rebuild import Call
@@ -131,9 +132,14 @@ class Look:
             held = set(map(id, glanced))
             objects = {one: number for one, number in shares.objects.items() if one in held}
             shares = replace(shares, objects=objects)
+        if pandas_values.is_apart(obj):
+            shares = sharing.Parts({id(obj): shares.objects.get(id(obj), 0)})
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())
-        is_constant = isinstance(key, int) or code_facts.is_ready(obj)
+        is_told = isinstance(obj, own_modules.Told)  # made for this look
+        is_constant = isinstance(key, int) or is_told or code_facts.is_ready(obj)
+        if getattr(obj, "__closure__", None):  # which holds what calls of it change
+            is_constant = False
         return Unit(
             digest=digest.digest(),
             memory=memory,
@@ -145,7 +151,7 @@ class Look:
             itself=_itself(None if is_constant else obj),
         )
 
-    def of_former(self, name: str, value: object) -> Unit | None:
+    def of_former(self, name: Key, value: object) -> Unit | None:
         """A value that the notebook has no more under this name; None if it cannot be sent."""
         try:
             return self._unit(name, value)

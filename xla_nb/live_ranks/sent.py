@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import collections
 import os
+import sys
+import weakref
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +32,10 @@ from xla_nb.pickling.parcel import Packed
 from xla_nb.pickling.pickler import pack, packed
 from xla_nb.pickling.rebuild import Call
 from xla_nb.wording import listed
+
+#: How ranks' names begin for what the notebook has no name for any more, or another.
+_FORMER = f"{OURS}former_"
+_NOT_KEPT = "what ranks had as `{}` before it got another name, they have as it is in the notebook"
 
 
 @dataclass
@@ -100,6 +106,8 @@ class Sent:
         self.names: Set[str] = frozenset()
         self.reads: Set[str] = frozenset()
         self._staged: _Staged | None = None
+        self._is_sure = True
+        self._former_names: list[str] = []  # what these were called, by their numbers
         self._deleted: set[str] = set()
 
     def awaits(self, names: Iterable[str]) -> None:
@@ -122,7 +130,10 @@ class Sent:
         """
         module_objects.of_this_process().look()
         self._anew = module_objects.of_this_process().imported_since(self._imports)
-        self._staged, self.notes = None, []
+        # Of a launch that failed nobody knows whether ranks have opened what it brought.
+        self._is_sure, self._staged, self.notes = self._staged is None, None, []
+        if not self._is_sure:
+            self._units = {key: one for key, one in self._units.items() if not _is_former(key)}
         ended = self.tokens.ended()
         self._dropped |= ended & self._on_ranks
         self._on_ranks -= ended
@@ -135,6 +146,7 @@ class Sent:
         look = Look(self._units, live)
         roots = {name: value for name, value in roots.items() if name not in remote}
         units = look.at(roots, self._known(live, remote))
+        kept = self._keep(units, look, live.notebook.values)
         self.reads = look.reads
         self._tell_of_lost(look)
         sent, held, theirs = self._to_send(units, look)
@@ -146,7 +158,7 @@ class Sent:
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.there = units.keys() - sent
-        final.held, final.first = held, live.imports - self._imported
+        final.held, final.first, final.keeps = held, live.imports - self._imported, kept
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
@@ -195,11 +207,42 @@ class Sent:
         found: dict[Key, object] = {
             n: held[n] for n in sorted(known.difference(remote)) if n in held and n not in newer
         }
+        for key, unit in self._units.items():
+            if _is_former(key) and _is_held(unit):
+                found[key] = unit.itself()
         return found | own_modules.known(self._set, self._imported)
+
+    def _keep(
+        self, units: dict[Key, Unit], look: Look, values: Mapping[str, object]
+    ) -> dict[str, Call]:
+        """How ranks find what they are to keep under a name of ours: what the notebook still holds,
+        or has parts of, as it was sent, and had under a name that it has no more, or has for
+        something else."""
+        kept: dict[str, Call] = {}
+        known = self._units.items() if self._is_sure else ()
+        for key, before in [(k, one) for k, one in known if not isinstance(k, int)]:
+            now = values.get(key) if isinstance(key, str) else code_facts.value_of(*key)
+            if any(before.itself() is one for one in (None, now, look.objects.get(key))):
+                continue
+            is_held, value = _is_held(before), before.itself()
+            if any(one.itself() is value for n, one in self._units.items() if _is_former(n)):
+                continue
+            if not is_held and _objects(units.values()).isdisjoint(before.shares.objects):
+                continue
+            unit = look.of_former(key, value)
+            if unit is None or self._is_changed(key, unit):
+                continue
+            self._former_names.append(key if isinstance(key, str) else ".".join(key))
+            name = f"{_FORMER}{len(self._former_names)}"
+            if (unit := look.of_former(name, value)) is not None:
+                self._units[name] = replace(before, digest=unit.digest)
+                units[name], look.objects[name] = unit, value
+                kept[name] = _found(key, value)
+        return kept
 
     def _tell_of_lost(self, look: Look) -> None:
         for name, problem in look.lost.items():
-            if name in self._units:
+            if name in self._units and not _is_former(name):
                 why = refusals.fault_in_words(problem)
                 self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
 
@@ -213,7 +256,8 @@ class Sent:
         for key, unit in units.items():
             units[key] = _with(unit, shared.get(key, frozenset()))
         changed = {key for key, unit in units.items() if self._is_changed(key, unit)}
-        steady = units.keys() - changed  # what one shared with what has changed, it keeps
+        # What one shared with what has changed, it keeps, and under whichever name.
+        steady = {key for key in units.keys() - changed if not _is_former(key)}
         changed |= {
             key
             for key in steady
@@ -235,44 +279,28 @@ class Sent:
         """What is sent: what has changed, and what shares something else with that than values that
         ranks have, and parts of them that new values have; and how ranks find those, by id. What
         ranks had before is sent with all that it has: parts that they have trained do not go with
-        parts as they are here. Arguments are the notebook's own."""
+        parts as they are here, but for an optimizer's, which are a model's. Arguments are the
+        notebook's own."""
         sent = sharing.together(changed, shared)
-        if not changed or ARGUMENTS in changed:
+        if not changed or ARGUMENTS in changed or not self._is_sure:
             return sent, {}, []
-        former = self._former(changed, units, look)
         others, sent = sent - changed, set(changed)
-        while others or former:
-            there = {key: (look.objects[key], units[key]) for key in others} | former
-            new = {key for key in sent if self._is_new(key, units[key])}
+        while others:
+            new = {k for k in sent if self._is_new(k, units[k]) or _is_optimizer(look.objects[k])}
             old = _objects(units[key] for key in sent - new)
             parts = _objects(units[key] for key in new) - old
-            found = _places(there, parts & _objects(unit for _, unit in there.values()))
-            shares = {key: unit.shares for key, (_, unit) in there.items()}
+            found = _places(others, look.objects, parts & _objects(units[key] for key in others))
+            shares = {key: units[key].shares for key in others}
             links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(sent, found)})
             linked = {key for _, key, _ in links.get(ARGUMENTS, ())}
             if not linked:
-                return sent, found, [self._units[key] for key in there]
+                return sent, found, [self._units[key] for key in others]
+            for key in filter(_is_former, linked):
+                of = self._former_names[int(str(key).removeprefix(_FORMER)) - 1]
+                self.notes.append(_NOT_KEPT.format(of))
             sent |= linked & others
             others -= linked
-            former = {key: one for key, one in former.items() if key not in linked}
         return sent, {}, []
-
-    def _former(
-        self, changed: Set[Key], units: Mapping[Key, Unit], look: Look
-    ) -> dict[Key, tuple[Any, Unit]]:
-        """What ranks have under names that the notebook has no more, or for something else, if what
-        has changed has some of it and it is as it was sent."""
-        objects = _objects(units[key] for key in changed)
-        found: dict[Key, tuple[Any, Unit]] = {}
-        for key, before in self._units.items():
-            value = before.itself()
-            if value is None or not isinstance(key, str) or value is look.objects.get(key):
-                continue
-            if not objects.isdisjoint(before.shares.objects):
-                unit = look.of_former(key, value)
-                if unit is not None and not self._is_changed(key, unit):
-                    found[key] = value, unit
-        return found
 
     def _is_new(self, key: Key, unit: Unit) -> bool:
         """Whether it is not what ranks have there: a name is new, or it was bound anew, as by
@@ -337,20 +365,43 @@ def _with(unit: Unit, links: sharing.Links) -> Unit:
     return unit if unit.links == links else replace(unit, links=links)
 
 
-def _places(there: Mapping[Key, tuple[Any, Unit]], parts: Set[int]) -> dict[int, Call]:
-    """How ranks find these values, and these parts of those that have names, by id."""
+def _places(there: Set[Key], objects: Mapping[Key, Any], parts: Set[int]) -> dict[int, Call]:
+    """How ranks find the values of these units, and these parts of those with names, by id."""
     found = dict[int, Call]()
     places: dict[int, list[rebuild.Place]] = collections.defaultdict(list)
-    names = {name: there[name][0] for name in sorted(n for n in there if isinstance(n, str))}
-    for name, value in names.items() if parts else ():
-        for part, way in sharing.ways(value, parts):
+    names = sorted(key for key in there if isinstance(key, str))
+    for name in names if parts else ():
+        for part, way in sharing.ways(objects[name], parts):
             places[id(part)].append((name, way))
             found[id(part)] = _at(part, *places[id(part)])
-    found |= {id(value): _at(value, (name, ())) for name, value in names.items()}
-    for key, (value, _) in there.items():
-        if isinstance(key, tuple):
-            found[id(value)] = Call(rebuild.held_by_module, (*key, type(value).__name__))
-    return found
+    named = (key for key in there if not isinstance(key, int))
+    return found | {id(objects[key]): _found(key, objects[key]) for key in named}
+
+
+def _found(key: str | own_modules.Key, value: object) -> Call:
+    """How ranks find what a name, or a module, has for them."""
+    if isinstance(key, tuple):
+        return Call(rebuild.held_by_module, (*key, type(value).__name__))
+    return _at(value, (key, ()))
+
+
+def _is_former(key: Key) -> bool:
+    return isinstance(key, str) and key.startswith(_FORMER)
+
+
+def _is_held(unit: Unit) -> bool:
+    """Whether the notebook still has a value somewhere: it is known by more than its unit."""
+    value = unit.itself()
+    own = sum(one is value for one in unit.glanced or ())
+    own += not isinstance(unit.itself, weakref.ref)
+    return value is not None and sys.getrefcount(value) - 2 > own
+
+
+def _is_optimizer(value: object) -> bool:
+    """Whether it is one, or a schedule of one's rate."""
+    optim, rates = map(sys.modules.get, ("torch.optim", "torch.optim.lr_scheduler"))
+    kinds = getattr(optim, "Optimizer", ()), getattr(rates, "LRScheduler", ())
+    return isinstance(value, kinds)
 
 
 def _at(value: object, *places: rebuild.Place) -> Call:

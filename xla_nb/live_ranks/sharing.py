@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts, module_objects, rebuild
 from xla_nb.pickling.code_facts import is_made_here
+from xla_nb.pickling.libraries import pandas_values
 from xla_nb.pickling.rebuild import Call
 
 #: Of one unit: its part, the other unit, and that one's part of the same object or memory.
@@ -53,6 +54,11 @@ _CONSTANTS = {
 }
 
 
+#: What these hold, which is not in their `__dict__`: that of a partial is there once it is read.
+_HOLDERS: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    types.MethodType: ("__self__",),
+}
 _MOST = 1_000_000  # objects
 _NOT_FOLLOWED = type | types.ModuleType | types.FrameType | types.CodeType | enum.Enum
 _FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.FileIO
@@ -143,11 +149,16 @@ def ways(value: object, wanted: Set[int]) -> Iterator[tuple[Any, rebuild.Way]]:
 
 
 def _steps(holder: Any) -> Iterator[tuple[tuple[bool, str | int], Any]]:
+    kind = type(holder)
+    if pandas_values.is_pandas(kind):  # they hold caches, which come and go
+        return
     if isinstance(holder, dict):
         yield from (((False, key), one) for key, one in holder.items() if type(key) in (str, int))
     elif isinstance(holder, list | tuple):
         yield from (((False, place), one) for place, one in enumerate(holder))
-    if not isinstance(holder, _NOT_FOLLOWED):
+    if kind in _HOLDERS:
+        yield from (((True, name), getattr(holder, name)) for name in _HOLDERS[kind])
+    elif kind not in _FIXED and not isinstance(holder, _NOT_FOLLOWED):
         yield from (((True, name), one) for name, one in getattr(holder, "__dict__", {}).items())
 
 

@@ -79,7 +79,8 @@ class LiveUnits(Live):
     `sends`, by their tokens, whether or not anything refers to them. `gone` are names and tokens to
     be forgotten; `sets` is what modules are given, `there` what ranks have of that; `held` has
     calls by which they find what they have, by the id of what it is here; `first` are modules that
-    the notebook had not imported before. A pickle collects also
+    the notebook had not imported before; `keeps` gives new names to what they have. A pickle
+    collects also
 
     refers   the classes and functions that it names or has, by token
     written  the tokens of those that it has whole
@@ -99,6 +100,7 @@ class LiveUnits(Live):
         self.there: Container[Any] = ()
         self.held: Mapping[int, Call] = {}
         self.first: Iterable[str] = ()
+        self.keeps: Mapping[str, Call] = {}
         super().__init__(notebook, source=source)
 
     def begin(self) -> None:
@@ -190,6 +192,8 @@ class UnitPickler(LivePickler):
     def write_definitions(self) -> None:
         live = self._live
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
+        for name, held in live.keeps.items():  # before others are bound
+            self.part(name, held)
         if live.first:
             self.part("", Call(definition_table.imported, (sorted(live.first),)), late=True)
         for key, value in live.sets.items():  # before others refer to what is back there

@@ -8,6 +8,7 @@ unpickling share one copy.
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import hashlib
@@ -285,7 +286,7 @@ class Parcel:
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
         reader.namespace, reader.resolve = namespace, resolve
-        reader.before = dict(namespace or {})
+        reader.before = collections.ChainMap(dict(namespace or {}), namespace or {})
         reader.table = table
         own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
@@ -351,7 +352,7 @@ _WITH_NAN = "math", "numpy"
 
 class _Unpickler(pickle.Unpickler):
     namespace: dict[str, Any] | None = None
-    before: Mapping[str, Any] = {}
+    before: Mapping[str, Any] | None = None
     resolve: Callable[[str], object] | None = None
     table: Definitions | None = None
 

@@ -65,7 +65,8 @@ def namespace() -> dict[str, Any]:
 
 
 def before() -> Mapping[str, Any]:
-    """These as they were before the pickle was opened; its Unpickler has its own for this."""
+    """These as they were before the pickle was opened, and what it has bound anew; its Unpickler
+    has its own for this."""
     return namespace()
 
 
@@ -312,8 +313,8 @@ def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> ob
         for is_attribute, key in way:
             path += f".{key}" if is_attribute else f"[{key!r}]"
             try:
-                part = vars(part)[key] if is_attribute else part[key]
-            except (LookupError, TypeError) as problem:
+                part = object.__getattribute__(part, str(key)) if is_attribute else part[key]
+            except (LookupError, TypeError, AttributeError) as problem:
                 raise Parted(f"ranks no longer have `{path}`") from problem
         found[path] = part
     (path, part), *others = found.items()

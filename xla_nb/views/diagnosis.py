@@ -109,10 +109,15 @@ def _lately(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
 def _hang(snapshot: Snapshot) -> Diagnosis | None:
     if snapshot.hang is None:
         return None
-    own = (group.ranks for group in snapshot.hang.groups)
+    told = snapshot.hang.verdict
+    own = (
+        group.ranks
+        for group in snapshot.hang.groups
+        if re.search(rf"\b{ranks(group.ranks)}\b", told, re.IGNORECASE)
+    )
     since = snapshot.now - snapshot.hang.at  # its own times are those of the report
     when = f" (reported {lasting(since)} ago)" if since >= _LONG else ""
-    return Diagnosis(f"{snapshot.hang.verdict}{when}", "bad", tuple(next(own, ())))
+    return Diagnosis(f"{told}{when}", "bad", tuple(next(own, snapshot.hang.ranks)))
 
 
 def _ending(snapshot: Snapshot) -> Diagnosis | None:

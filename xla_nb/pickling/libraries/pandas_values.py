@@ -41,6 +41,21 @@ def is_counted(kind: type) -> bool:
     return issubclass(kind, tuple(filter(None, (getattr(m, n, None) for m, n in names))))
 
 
+def is_apart(obj: Any) -> bool:
+    """Whether nobody can tell what it shares with others: from pandas 3 on, which always copies on
+    write, unless it has objects that may be changed by themselves."""
+    pandas: Any = sys.modules.get("pandas")
+    if not is_pandas(type(obj)) or int(pandas.__version__.partition(".")[0]) < 3:
+        return False
+    if isinstance(obj, pandas.DataFrame | pandas.Series):
+        return all(block.dtype != object for block in obj._mgr.blocks)
+    return isinstance(obj, pandas.Index) and bool(obj.dtype != object)
+
+
+def is_pandas(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "pandas" and "pandas" in sys.modules
+
+
 def new_count() -> Any:
     return importlib.import_module(_INTERNALS).BlockValuesRefs()
 
