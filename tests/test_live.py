@@ -234,6 +234,17 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 
+def test_what_the_notebook_has_wrapped_or_kept_is_no_former_value(live):
+    live.ok("import torch\nwrapped, first = torch.nn.Linear(1, 1), [1]")
+    live.ok("%%xla\nof_wrapped = [wrapped.weight, first]")
+    live.ok("wrapped = torch.nn.Sequential(wrapped); kept_first, first = first, [2]")
+    shown = live.ok(
+        "%%xla -o got_\nof_wrapped[0] is wrapped[0].weight, of_wrapped[1] is kept_first"
+    )
+    assert live.value("dict(got_.results)") == "{0: (True, True), 1: (True, True)}"
+    assert "shares something" not in str(shown.data)
+
+
 def test_values_that_share_nothing_with_a_former_one_but_the_process_are_not_told(live):
     live.ok("class Loads:\n    def __init__(self): self.data = []\nloads = Loads()")
     live.ok(

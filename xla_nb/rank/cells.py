@@ -128,9 +128,12 @@ def _of_former(
     before: Mapping[str, object], now: Mapping[str, object], sent: Set[str], own: Set[str]
 ) -> list[str]:
     """Sentences on which of the rank's `own` values share something with what the notebook has
-    `sent` another of."""
+    `sent` another of, and does not have any more."""
     former = {n for n in filter(_is_the_cells, sent & before.keys()) if before[n] is not now[n]}
-    gone = sharing.held([before[name] for name in former]) if former and own else set[int]()
+    gone = set[int]()
+    if former and own:
+        gone |= sharing.held([before[name] for name in former])
+        gone -= sharing.held([now[name] for name in sent])
     found: list[str] = []
     for name in sorted(filter(_is_the_cells, own & now.keys())) if gone else ():
         if not gone.isdisjoint(sharing.held([now[name]])):
