@@ -138,7 +138,7 @@ class Look:
         digest.update(json.dumps(_layout(made)).encode())
         is_told = isinstance(obj, own_modules.Told)  # made for this look
         is_constant = isinstance(key, int) or is_told or code_facts.is_ready(obj)
-        if getattr(obj, "__closure__", None):  # which holds what calls of it change
+        if type(obj) is types.FunctionType and obj.__closure__:  # which calls of it change
             is_constant = False
         return Unit(
             digest=digest.digest(),
