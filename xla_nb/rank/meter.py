@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import queue
 import random
 import sys
 import threading
@@ -370,17 +371,19 @@ class Sampler:
 
     A program of live ranks joins the meter of the ranks themselves: to start a thread for it, or
     to wake one, takes a rank as long as a short cell itself, where there are more ranks than cores.
+
+    What begins and ends them may be interrupted at any line of Python: an Event would stay locked
+    then, for it takes its lock in Python.
     """
 
     def __init__(self) -> None:
         self._meters: list[Meter] = []
         self._lock = threading.Lock()
-        self._none = threading.Event()
+        self._none = queue.SimpleQueue[None]()  # has an item when there are none any more
         self._runs = False
 
     def begin(self, meter: Meter) -> None:
         with self._lock:
-            self._none.clear()
             if not self._runs:
                 threading.Thread(target=self._run, name="xla_nb-meter").start()
                 self._runs = True
@@ -392,13 +395,14 @@ class Sampler:
         with self._lock:
             self._meters.remove(meter)
             if not self._meters:
-                self._none.set()
+                self._none.put(None)
 
     def _run(self) -> None:
         pause = _SOON
         chance = random.Random()  # not the user's; steps as long as a tick differ
         while True:
-            self._none.wait(pause)
+            with contextlib.suppress(queue.Empty):
+                self._none.get(timeout=pause)
             with self._lock:
                 meters = list(self._meters)
                 if not meters:
