@@ -382,14 +382,14 @@ def test_a_hang_is_a_banner_with_its_stacks_folded_until_it_is_over(panel: Panel
     verdict = "Rank 0 has waited 5 min in all_reduce for rank 1, which is in <b>`queue.get`</b>"
     stack = '  File "Cell In[3]", line 9, in train\n    q.get()'
     group = {"ranks": [1], "who": "rank 1", "place": "Cell In[3], line 9", "stack": stack}
-    hang = {"verdict": verdict, "groups": [{**group, "note": "no progress for 5 min"}]}
+    hang = {"verdict": verdict, "groups": [{**group, "note": "no progress for over 5 min"}]}
     panel.tell(hang=hang)
     banner = panel.page.locator(".xn-hang")
     expect(banner).to_contain_text(verdict)
     place = banner.locator("[data-ranks='1']")
     expect(place).to_be_hidden()
     banner.get_by_text("Where each rank was").click()
-    expect(place).to_contain_text("no progress for 5 min")
+    expect(place).to_contain_text("no progress for over 5 min")
     expect(place.locator("pre .xn-own")).to_contain_text("Cell In[3]")
     panel.tell(hang=hang)  # sent again: what is open stays open
     expect(place).to_be_visible()

@@ -89,8 +89,8 @@ def test_a_report_comes_when_the_time_is_over_and_not_before(watched):
     assert watched.at(*range(5, 300, 5)) == []
     (report,) = watched.at(300)
     assert report.verdict == (
-        "No progress for 5 min: rank 0 is in `g()` at Cell In[3], line 0; rank 1 is in `g()` at "
-        "line 1"
+        "No progress for over 5 min: rank 0 is in `g()` at Cell In[3], line 0; rank 1 is in `g()` "
+        "at line 1"
     )
     assert report.ranks == (0, 1)
     assert [group.ranks for group in report.groups] == [(0,), (1,)]

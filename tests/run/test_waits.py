@@ -94,7 +94,7 @@ CASES = {
     "the one gets on": (
         [reduces(0, 1), computing(1, quiet=3.0)],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which "
-        "is computing at line 9 (98 % of a CPU) and last made progress 3 s ago",
+        "is computing at line 9 (98 % of a CPU) and last made progress over 3 s ago",
     ),
     "the one is blocked in native code": (
         [reduces(0, 1), at(1, call="", unheard=True)],
@@ -127,38 +127,38 @@ CASES = {
     # On a TPU nobody tells for whom he waits.
     "a TPU": (
         [at(0, 6, "torch_xla.sync"), at(1, 6, "torch_xla.sync"), at(2)],
-        "No progress for 5 min: rank 2 is in `queue.get` at Cell In[3], line 9; ranks 0, 1 are in "
-        "`torch_xla.sync` at line 6",
+        "No progress for over 5 min: rank 2 is in `queue.get` at Cell In[3], line 9; ranks 0, 1 "
+        "are in `torch_xla.sync` at line 6",
     ),
     "a TPU, all at one place": (
         [at(rank, 6, "torch_xla.sync") for rank in range(4)],
-        "No progress for 5 min: ranks 0–3 are in `torch_xla.sync` at Cell In[3], line 6",
+        "No progress for over 5 min: ranks 0–3 are in `torch_xla.sync` at Cell In[3], line 6",
     ),
     "a TPU, one compiles": (
         [at(0, 6, "torch_xla.sync"), at(1, 6, "torch_xla.sync"), compiling(2)],
-        "No progress for 5 min: rank 2 has been compiling for 5 min at Cell In[3], line 4; ranks "
-        "0, 1 are in `torch_xla.sync` at line 6",
+        "No progress for over 5 min: rank 2 has been compiling for 5 min at Cell In[3], line 4; "
+        "ranks 0, 1 are in `torch_xla.sync` at line 6",
     ),
     "all compute": (
         [computing(rank, cpu=0.9 + rank / 100) for rank in range(4)],
-        "No progress for 5 min: ranks 0–3 are computing at Cell In[3], line 9 (90 % of a CPU)",
+        "No progress for over 5 min: ranks 0–3 are computing at Cell In[3], line 9 (90 % of a CPU)",
     ),
     "one of many is quiet": (
         [at(0, 6, "f.g", quiet=1.0), at(1)],
-        "No progress for 5 min: rank 1 is in `queue.get` at Cell In[3], line 9",
+        "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9",
     ),
     "a hundred minutes": (
         [at(0, quiet=6000.0), at(1, 6, quiet=7500.0)],
-        "No progress for 1 h 40 min: rank 0 is in `queue.get` at Cell In[3], line 9; rank 1 is in "
-        "`queue.get` at line 6",
+        "No progress for over 1 h 40 min: rank 0 is in `queue.get` at Cell In[3], line 9; rank 1 "
+        "is in `queue.get` at line 6",
     ),
     "outside of cells": (
         [RankStatus(0, quiet=FIVE)],
-        "No progress for 5 min: rank 0 is at an unknown line",
+        "No progress for over 5 min: rank 0 is at an unknown line",
     ),
     "joining": (
         [RankStatus(0, "starting", FIVE, FIVE), RankStatus(1, "starting", FIVE, FIVE)],
-        "No progress for 5 min: ranks 0, 1 have been joining the runtime for 5 min",
+        "No progress for over 5 min: ranks 0, 1 have been joining the runtime for 5 min",
     ),
     "stopped": (
         [at(0, quiet=1.0), stopped(1)],
@@ -224,8 +224,8 @@ CASES = {
     "a collective, and others": (
         [reduces(0, 1), at(1), compiling(2)],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which is in "
-        "`queue.get` at line 9; also no progress for 5 min: rank 2 has been compiling for 5 min at "
-        "line 4",
+        "`queue.get` at line 9; also no progress for over 5 min: rank 2 has been compiling for 5 "
+        "min at line 4",
     ),
 }
 
@@ -253,7 +253,7 @@ def test_a_stopped_job_is_told():
 def test_a_short_wait_is_not_in_the_verdict():
     statuses = [reduces(0, 1, lasting=3.0, quiet=3.0), at(1, quiet=3.0), at(2)]
     assert verdict(statuses, AFTER) == (
-        "No progress for 5 min: rank 2 is in `queue.get` at Cell In[3], line 9"
+        "No progress for over 5 min: rank 2 is in `queue.get` at Cell In[3], line 9"
     )
 
 
@@ -338,7 +338,7 @@ def test_the_one_that_waits_for_nobody_comes_first():
     found = groups(statuses, answers(statuses))
     assert placed(found) == [((1,), line(9)), ((0,), line(6))]
     assert [group.note for group in found] == [
-        "no progress for 5 min",
+        "no progress for over 5 min",
         "waiting 5 min in all_reduce sum f32[2] for rank 1",
     ]
 

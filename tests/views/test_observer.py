@@ -12,6 +12,7 @@ from tests.support.run_double import Run
 from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Loop, Sample
+from xla_nb.views import facts
 from xla_nb.views.observer import Line, Observer, observe
 from xla_nb.views.snapshot import Bar, Diagnosis
 
@@ -328,6 +329,16 @@ def test_the_bar_of_a_run_that_was_stopped_is_not_that_of_the_rank_that_died(run
     run.state.apply(events.StopRequested(why="Stopped"))
     run.state.apply(events.RankStopped(rank=0))
     assert observer.snapshot().bar.done == 56
+
+
+def test_a_rank_that_died_has_done_what_it_told_last_at_the_least(run, observer):
+    started(run, 0)
+    samples(run, 0, items=34, loops=(Loop(label="long", done=34, total=200, rate=4.0),))
+    card(observer, 0)
+    run.state.apply(events.ProcessDied(pid=100, status=-9))
+    seen = card(observer, 0)
+    assert facts.bar_in_short(seen.bars[0]) == "long: 17 % · at least 34 of 200 · 4/s"
+    assert [fact.value for fact in facts.of_card(seen) if fact.id == "steps"] == ["≥ 34"]
 
 
 def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):

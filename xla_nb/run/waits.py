@@ -197,7 +197,7 @@ class _Verdict:
     def _does(self, group: Sequence[RankStatus]) -> str:
         """What they do; of some that are not hung, also when they last got on."""
         quiet = min(one.quiet for one in group)
-        lately = f" and last made progress {lasting(quiet)} ago" if quiet < self._after else ""
+        lately = f" and last made progress {_since(quiet)} ago" if quiet < self._after else ""
         over = group[0].phase in ENDED or group[0].pid is not None
         return f"{_phrase(group)}{'' if over else lately}"
 
@@ -208,7 +208,7 @@ class _Verdict:
         groups = sorted(_grouped(found), key=lambda group: (len(group), group[0].rank))
         clauses = list(map(_clause, groups))
         if clauses:
-            clauses[0] = f"{lasting(min(one.quiet for one in found))}: {clauses[0]}"
+            clauses[0] = f"{_since(min(one.quiet for one in found))}: {clauses[0]}"
         return clauses
 
     def _is_due(self, waiting: RankStatus) -> bool:
@@ -301,6 +301,11 @@ def lasting(seconds: float) -> str:
         return f"{int(seconds)} s"
     minutes = int(seconds) // 60
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _since(seconds: float) -> str:
+    """A time since progress was seen: it may have been made up to a look earlier."""
+    return f"over {lasting(seconds)}" if seconds >= 1 else "a moment"
 
 
 def _operation(one: RankStatus) -> str:
@@ -416,7 +421,7 @@ def _note(group: Sequence[RankStatus]) -> str:
         return f"waiting {_long(group)} in {one.operation}{whom}"
     if one.pid is not None or one.phase == "starting" or one.activity != "running" or one.computes:
         return _phrase([replace(each, place="", call="") for each in group])
-    return f"no progress for {lasting(min(each.quiet for each in group))}"
+    return f"no progress for {_since(min(each.quiet for each in group))}"
 
 
 def why_over(before: Iterable[int], statuses: Iterable[RankStatus], stopped: Iterable[int]) -> str:

@@ -358,8 +358,18 @@ def _compiles(card: Card) -> str:
     return f"{sample.compiles:,} in {span(sample.compile_seconds)}" if sample.compiles else ""
 
 
-def _done(card: Card, *, of_loops: bool) -> int | None:
-    return card.sample.done or None if card.sample.loops_step is of_loops else None
+def _done(*, of_loops: bool) -> Callable[[Sequence[Card]], str]:
+    """Items of loops, or step markers. What a rank did after its last sample it can tell only if it
+    lives on."""
+
+    def number(card: Card) -> int | None:
+        return card.sample.done or None if card.sample.loops_step is of_loops else None
+
+    def alone(card: Card) -> str:
+        done = number(card)
+        return "" if done is None else f"{'≥ ' if card.phase == 'died' else ''}{figure(done)}"
+
+    return _number(number, figure, alone)
 
 
 #: All facts, in the order in which they are shown.
@@ -379,8 +389,8 @@ _FACTS = (
         "compile time",
         _number(lambda card: card.sample.compile_seconds or None, span, lambda card: ""),
     ),
-    _Kind("steps", "steps", _number(lambda card: _done(card, of_loops=True), figure)),
-    _Kind("steps", "syncs", _number(lambda card: _done(card, of_loops=False), figure)),
+    _Kind("steps", "steps", _done(of_loops=True)),
+    _Kind("steps", "syncs", _done(of_loops=False)),
     _Kind("fallbacks", "ran on the CPU", lambda cards: _most(c.sample.fallbacks for c in cards)),
 )
 
@@ -401,9 +411,10 @@ def _from_to(low: str, high: str) -> str:
 def progress(bar: Bar) -> list[str]:
     """`62 %`, `620 of 1,000`, `12.3/s`, `31 s to go`."""
     on = f" on {bar.on}" if bar.on else ""
-    parts = [f"{figure(bar.done)} done{on}"]
+    done = f"at least {figure(bar.done)}" if bar.least else figure(bar.done)
+    parts = [f"{done} done{on}"]
     if bar.total:
-        parts = [f"{100 * portion(bar):.0f} %", f"{figure(bar.done)} of {figure(bar.total)}{on}"]
+        parts = [f"{100 * portion(bar):.0f} %", f"{done} of {figure(bar.total)}{on}"]
     if bar.rate is not None:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:

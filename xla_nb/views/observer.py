@@ -296,6 +296,7 @@ class Observer:
         ended = rank.phase in ENDED
         steady = sample and track.steady(sample)
         phase, since = _phase(self.run.state, rank, sample, steady)
+        rests = phase == "idle" or (ended and sample is not None and sample.activity == "idle")
         if phase == "idle":
             steady = sample = sample and replace(sample, place="", operation="", missing=())
         detail = ansi.plain(_detail(self.run.state, rank, steady))
@@ -318,11 +319,13 @@ class Observer:
             detail=detail,
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended or phase == "idle" else track.cpu,
-            step=None if phase == "idle" else track.step,
+            step=None if rests else track.step,
             waits=track.waits(self._newest),
             lane=track.lane,
             bars=tuple(
-                replace(one, eta=None) if ended or self.run.state.stopping else one
+                replace(one, eta=None, least=rank.phase == "died")
+                if ended or self.run.state.stopping
+                else one
                 for one in _bars(
                     sample.loops if sample else (),
                     [drawn for _, drawn in open_lines if drawn is not None and not ended],

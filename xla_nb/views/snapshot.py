@@ -26,7 +26,8 @@ UNDER_WAY: frozenset[Phase] = frozenset({"starting", "running", "compiling", "wa
 @dataclass(frozen=True)
 class Bar:
     """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
-    All but `done` are None when unknown. `on`: of which ranks, where others have yet to begin."""
+    All but `done` are None when unknown. `on`: of which ranks, where others have yet to begin.
+    least: its rank died, and may have done more than it could tell."""
 
     label: str
     done: float
@@ -34,6 +35,7 @@ class Bar:
     rate: float | None = None
     eta: float | None = None
     on: str = ""
+    least: bool = False
 
 
 #: Stands for the sample of a rank that has written none yet.

@@ -125,7 +125,7 @@ export class Ranks {
 		const [metric] = store.figures.keys();
 		const first = (name) => (shared ? null : cards.map((card) => factOf(card, name)).find(Boolean));
 		const words = {
-			lane: store.lanes.size ? `last ${Math.round(store.window[2]) || 1} s` : "",
+			lane: store.lanes.size ? `last ${Math.floor(store.window[2]) || 1} s` : "",
 			step: first("step")?.label ?? "",
 			waits: first("waits") && cards.some(({ waits }) => waits >= 0.005) ? "waits" : "",
 			metric: metric === undefined || shared ? "" : plain(metric),
