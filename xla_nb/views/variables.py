@@ -11,7 +11,7 @@ from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared, Verdict
 from xla_nb.views import facts
 from xla_nb.views.saved.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
-from xla_nb.views.saved.tags import bit, chip, div, escaped, faint, frame, table
+from xla_nb.views.saved.tags import at_least, bit, chip, div, escaped, faint, frame, table
 from xla_nb.wording import several, shortened, size, spans
 
 #: Names that are shown, lines below one and below all; names that differ come first.
@@ -75,7 +75,12 @@ class Variables(Mapping[str, Compared]):
 def _table(rows: Sequence[Row]) -> str:
     shown = [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
     titles = [faint(TITLES[n]) for n in shown]
-    return table(titles, [line for row in rows for line in _lines(row, shown)]) if shown else ""
+    longest = max((len(row.cells[_VALUE]) for row in rows), default=0)
+    styles = ["text-align:left"] * len(shown)
+    if _VALUE in shown:
+        styles[shown.index(_VALUE)] += at_least(longest)
+    lines = [line for row in rows for line in _lines(row, shown)]
+    return table(titles, lines, styles) if shown else ""
 
 
 def _lines(row: Row, shown: Sequence[int]) -> Iterator[Sequence[str]]:

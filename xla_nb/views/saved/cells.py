@@ -8,6 +8,7 @@ from xla_nb import wording
 from xla_nb.views import facts
 from xla_nb.views.saved.style import AMBER, FAINT, MONO, PHASES, Look
 from xla_nb.views.saved.tags import (
+    at_least,
     bit,
     div,
     escaped,
@@ -22,7 +23,8 @@ from xla_nb.views.snapshot import Live, RanCell
 from xla_nb.wording import several
 
 _NEWEST = 6  # rows that are to be seen at once
-_TITLES = ("", "cell", "ranks", "how it went", "took", "began")
+_TOLD = "how it went"
+_TITLES = ("", "cell", "ranks", _TOLD, "took", "began")
 _LONGEST = 300  # characters of how one ended
 
 
@@ -64,7 +66,9 @@ def _sign(cell: RanCell) -> Look:
 def _table(cells: Sequence[RanCell]) -> str:
     if not cells:
         return ""
-    return table([faint(title) for title in _TITLES], map(_row, cells))
+    told = at_least(max(len(cell.told) for cell in cells))
+    styles = [f"text-align:left{told if title == _TOLD else ''}" for title in _TITLES]
+    return table([faint(title) for title in _TITLES], map(_row, cells), styles)
 
 
 def _row(cell: RanCell) -> tuple[str, ...]:

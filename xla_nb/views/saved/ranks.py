@@ -110,7 +110,7 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     def strip(card: Card) -> str:
         return _strip(card.lane, newest, snapshot.elapsed) if card.lane else ""
 
-    title = f"last {int(min(_SECONDS, snapshot.elapsed)) or 1} s"
+    title = f"last {round(min(_SECONDS, snapshot.elapsed)) or 1} s"
     return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left")]
 
 

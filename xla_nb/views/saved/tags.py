@@ -15,6 +15,7 @@ WHOLE = "page-break-inside:avoid"
 _HEAD, _TAIL = 5, 12
 #: Characters of a text that a narrow page does not break.
 _SHORT = 40
+_LEAST = 18  # characters of a line of one that is broken
 #: So many more are not worth a click.
 _FEW = 5
 _Item = TypeVar("_Item")
@@ -124,6 +125,11 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence
     style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
     whole = f'<table style="{style}"><thead>{head}</thead><tbody>{body}</tbody></table>'
     return div("overflow-x:auto", whole)
+
+
+def at_least(longest: int) -> str:
+    """The style of a column whose texts may be broken, but not after every few letters."""
+    return f";min-width:{min(longest, _LEAST)}ch"
 
 
 def in_parts(
