@@ -916,6 +916,19 @@ def test_where_a_rank_has_no_finite_value_the_mean_has_a_gap(panel: Panel, other
     panel.tell(figures=own)
     mean = panel.page.locator("[data-figure=loss] path.xn-mean")
     assert (mean.get_attribute("d") or "").count("M") == (2 if others == "NaN" else 3)
+    band = panel.page.locator("[data-figure=loss] path.xn-band").get_attribute("d") or ""
+    assert band.count("Z") == (2 if others == "NaN" else 3)
+
+
+def test_the_mean_of_fewer_ranks_begins_where_one_has_no_finite_value(panel: Panel) -> None:
+    own = [figure(rank, *[1] * 4, *["NaN" if rank == 3 else 1] * 4) for rank in range(4)]
+    panel.tell(figures=own)
+    mark = panel.page.locator("[data-figure=loss] .xn-odd").get_attribute("d") or ""
+    mean = panel.page.locator("[data-figure=loss] path.xn-mean").get_attribute("d") or ""
+    assert float(mean.split("M")[2].split()[0]) == pytest.approx(float(mark[1:].split()[0]), abs=1)
+    expect(panel.page.locator("[data-legend]")).to_have_text(
+        ["mean of 3 ranks1", "not finiterank 3"]
+    )
 
 
 def test_ranks_with_the_same_value_have_it_told_once(opened: Opener) -> None:

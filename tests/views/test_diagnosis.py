@@ -39,7 +39,7 @@ def said(*cards, paces=None, **fields):
     return diagnose(snapshot(*cards, **fields), paces or {}).sentence
 
 
-def hang_report(verdict, *groups, at=199.0):
+def hang_report(verdict, *groups, at=199.5):
     return HangReported(verdict=verdict, ranks=(), groups=groups, at=at)
 
 
@@ -98,7 +98,9 @@ def test_the_rank_that_left_the_others_in_a_collective_is_marked():
 # ---------------------------------------------------------------- hangs, stops, failures
 
 
-@pytest.mark.parametrize(("at", "told"), [(199.0, ""), (185.0, " (reported 15 s ago)")])
+@pytest.mark.parametrize(
+    ("at", "told"), [(199.5, ""), (198.0, " (reported 2 s ago)"), (185.0, " (reported 15 s ago)")]
+)
 def test_how_long_ago_a_hang_was_reported_is_told(at, told):
     hang = hang_report("Rank 0 has waited 4 s for rank 1", at=at)
     assert said(card(0), hang=hang) == f"Rank 0 has waited 4 s for rank 1{told}"

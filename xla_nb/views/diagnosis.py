@@ -23,7 +23,7 @@ from xla_nb.wording import ranks, several
 
 Paces = Mapping[int, Window | None]
 
-_LONG = 3.0  # seconds since the report of a hang, from which they are told
+_LONG = 1.0  # seconds since the report of a hang, from which they are told
 _OVER = ("early", *state.ENDED)
 _KEPT = 3.0  # seconds for which a sentence about steps stays when it is no longer true: no flicker
 _STEADY = 2.0  # seconds for which its numbers stay

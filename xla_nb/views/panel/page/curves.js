@@ -18,33 +18,44 @@ export function reached(lines, [x0, x1], runs) {
 	return Math.min(x1, ...all.filter(([rank, { x }]) => runs(rank) && x.at(-1) >= far).map(([, { x }]) => x.at(-1)));
 }
 
-/** Mean, with gaps where other ranks have a number, lowest and highest. */
-export function bundle(lines, [x0, last], places) {
+/** The steps of lines up to the last one; where there are more than so many places, evenly spaced ones. */
+function steps(lines, [x0, last], places) {
+	const found = new Set();
+	for (const { x } of lines) {
+		for (const at of x) if (at <= last) found.add(at);
+		if (found.size > places) return Array.from({ length: places + 1 }, (_, k) => x0 + (k / places) * (last - x0));
+	}
+	return [...found].sort((a, b) => a - b);
+}
+
+/** Mean, lowest and highest, in pieces: one ends where others have a number than before. */
+export function bundle(lines, ends, places) {
 	const all = [...lines].filter(([, { x }]) => x.length).map(([, line]) => ({ ...line, i: 0 }));
-	const [mean, low, high] = [[], [], []].map((y) => ({ x: [], y }));
-	for (let k = 0, ranks; k <= places; k++) {
-		const x = x0 + (k / places) * (last - x0);
-		const found = [];
-		for (const line of all) {
+	const pieces = [];
+	let before = "";
+	for (const x of steps(all, ends, places)) {
+		const [found, who] = [[], []];
+		for (const [n, line] of all.entries()) {
 			const { x: xs, y: ys } = line;
 			while (line.i < xs.length - 1 && xs[line.i + 1] <= x) line.i++;
 			const { i } = line;
-			if (x < xs[0] - 1e-9 || x > xs.at(-1) + (last - x0) / places) continue;
+			if (x < xs[0] - 1e-9 || x > xs.at(-1) + (ends[1] - ends[0]) / places) continue;
 			const part = i < xs.length - 1 && (x - xs[i]) / (xs[i + 1] - xs[i]);
 			const y = ys[i] + (part && part * (ys[i + 1] - ys[i]));
-			if (!isNaN(y)) found.push(y);
+			if (isNaN(y)) continue;
+			found.push(y);
+			who.push(n);
 		}
-		const n = found.length;
-		const ys = [found.reduce((sum, y) => sum + y, 0) / n, Math.min(...found), Math.max(...found)];
-		if (ranks && n !== ranks) ys[0] = NaN; // of more or fewer ranks: a gap
-		ranks = n;
-		[mean, low, high].forEach((line, j) => {
-			if (j && !n) return;
-			line.x.push(x);
-			line.y.push(ys[j]);
-		});
+		if (found.length && String(who) !== before) pieces.push({ x: [], mean: [], low: [], high: [] });
+		before = String(who);
+		if (!found.length) continue;
+		const { x: xs, mean, low, high } = pieces.at(-1);
+		xs.push(x);
+		mean.push(found.reduce((sum, y) => sum + y, 0) / found.length);
+		low.push(Math.min(...found));
+		high.push(Math.max(...found));
 	}
-	return { mean, low, high };
+	return pieces;
 }
 
 /** A path through the points, with only the extremes of each pixel column. */
