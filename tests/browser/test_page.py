@@ -385,7 +385,8 @@ def test_a_hang_is_a_banner_with_its_stacks_folded_until_it_is_over(panel: Panel
     hang = {"verdict": verdict, "groups": [{**group, "note": "no progress for over 5 min"}]}
     panel.tell(hang=hang)
     banner = panel.page.locator(".xn-hang")
-    expect(banner).to_contain_text(verdict)
+    expect(banner).to_contain_text("Where each rank was")
+    expect(banner).not_to_contain_text(verdict)  # which is the headline, meanwhile
     place = banner.locator("[data-ranks='1']")
     expect(place).to_be_hidden()
     banner.get_by_text("Where each rank was").click()
@@ -393,6 +394,8 @@ def test_a_hang_is_a_banner_with_its_stacks_folded_until_it_is_over(panel: Panel
     expect(place.locator("pre .xn-own")).to_contain_text("Cell In[3]")
     panel.tell(hang=hang)  # sent again: what is open stays open
     expect(place).to_be_visible()
+    panel.tell(about=about(ok=False, ended=time.time()))
+    expect(banner).to_contain_text(verdict)
     panel.tell(hang=None)
     expect(banner).to_be_hidden()
 

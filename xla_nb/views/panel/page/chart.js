@@ -115,12 +115,10 @@ export class Chart {
 		this.end = this.isSummed(lines) ? reached(lines, ends, runs) : ends[1];
 		if (many) {
 			const pieces = bundle(lines, [ends[0], this.end], Math.max(60, Math.min(300, this.wide >> 1)));
-			const around = ({ x, low, high }) => {
-				const back = { x: x.toReversed(), y: low.toReversed() };
-				return `${trace({ x, y: high }, sx, sy)}${trace(back, sx, sy).replace("M", "L")}Z`;
-			};
+			const path = (x, y) => trace({ x, y }, sx, sy);
+			const around = ({ x, low, high }) => `${path(x, high)}${path(x.toReversed(), low.toReversed()).replace("M", "L")}Z`;
 			wanted.set("band", pieces.map(around).join(""));
-			wanted.set("mean", pieces.map(({ x, mean }) => trace({ x, y: mean }, sx, sy)).join(""));
+			wanted.set("mean", pieces.map(({ x, mean }) => path(x, mean)).join(""));
 		}
 		for (const [rank, line] of named) wanted.set(rank, trace(line, sx, sy));
 		const one = (rank) => tint(svg("path.trace", { "data-rank": rank }), rank);
@@ -202,7 +200,7 @@ export class Chart {
 		const ends = [["min", low], ["max", high]].filter(() => figure(low[1]) !== figure(high[1])).map(([key, [rank, value]]) => [key, key, `${figure(value)} (rank ${rank})`]);
 		const { rank } = this.view;
 		const own = values.has(rank) ? [[rank, `rank ${rank}`, figure(values.get(rank))]] : [];
-		const of = sorted.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean"; // without those that ended
+		const of = sorted.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean";
 		return [...own, ["mean", of, figure(mean)], ...ends, ...bad];
 	}
 }

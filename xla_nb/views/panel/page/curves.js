@@ -18,42 +18,41 @@ export function reached(lines, [x0, x1], runs) {
 	return Math.min(x1, ...all.filter(([rank, { x }]) => runs(rank) && x.at(-1) >= far).map(([, { x }]) => x.at(-1)));
 }
 
-/** The steps of lines up to the last one; where there are more than so many places, evenly spaced ones. */
-function steps(lines, [x0, last], places) {
+/** The steps of lines up to the last one; of more than so many places evenly spaced ones. */
+function steps(lines, x0, last, places) {
 	const found = new Set();
-	for (const { x } of lines) {
-		for (const at of x) if (at <= last) found.add(at);
-		if (found.size > places) return Array.from({ length: places + 1 }, (_, k) => x0 + (k / places) * (last - x0));
-	}
-	return [...found].sort((a, b) => a - b);
+	for (const { x } of lines) if (found.size <= places) x.forEach((at) => found.add(at));
+	const even = (_, k) => x0 + (k / places) * (last - x0);
+	return found.size > places ? Array.from({ length: places + 1 }, even) : [...found].filter((x) => x <= last).sort((a, b) => a - b);
 }
 
 /** Mean, lowest and highest, in pieces: one ends where others have a number than before. */
-export function bundle(lines, ends, places) {
-	const all = [...lines].filter(([, { x }]) => x.length).map(([, line]) => ({ ...line, i: 0 }));
+export function bundle(lines, [x0, last], places) {
+	const all = [...lines.values()].filter(({ x }) => x.length).map((line) => ({ ...line, i: 0 }));
 	const pieces = [];
 	let before = "";
-	for (const x of steps(all, ends, places)) {
-		const [found, who] = [[], []];
+	for (const x of steps(all, x0, last, places)) {
+		const found = [];
+		let who = "";
 		for (const [n, line] of all.entries()) {
 			const { x: xs, y: ys } = line;
 			while (line.i < xs.length - 1 && xs[line.i + 1] <= x) line.i++;
 			const { i } = line;
-			if (x < xs[0] - 1e-9 || x > xs.at(-1) + (ends[1] - ends[0]) / places) continue;
+			if (x < xs[0] - 1e-9 || x > xs.at(-1) + 1e-9) continue;
 			const part = i < xs.length - 1 && (x - xs[i]) / (xs[i + 1] - xs[i]);
 			const y = ys[i] + (part && part * (ys[i + 1] - ys[i]));
 			if (isNaN(y)) continue;
 			found.push(y);
-			who.push(n);
+			who += `${n} `;
 		}
-		if (found.length && String(who) !== before) pieces.push({ x: [], mean: [], low: [], high: [] });
-		before = String(who);
-		if (!found.length) continue;
-		const { x: xs, mean, low, high } = pieces.at(-1);
-		xs.push(x);
-		mean.push(found.reduce((sum, y) => sum + y, 0) / found.length);
-		low.push(Math.min(...found));
-		high.push(Math.max(...found));
+		if (who && who !== before) pieces.push({ x: [], mean: [], low: [], high: [] });
+		before = who;
+		if (!who) continue;
+		const piece = pieces.at(-1);
+		piece.x.push(x);
+		piece.mean.push(found.reduce((a, b) => a + b) / found.length);
+		piece.low.push(Math.min(...found));
+		piece.high.push(Math.max(...found));
 	}
 	return pieces;
 }

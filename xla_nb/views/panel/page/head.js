@@ -64,8 +64,8 @@ export class Head {
 		put(this.say, store.say || (sentence.includes(about.stopping) ? "" : about.stopping));
 		show(this.hang, hang);
 		const where = () => h("details", {}, h("summary", {}, "Where each rank was"), ...hang.groups.map((one) => group(one, this.view)));
-		const verdict = hang && !sentence.startsWith(hang.verdict) ? hang.verdict : "";
-		fill(this.hang, verdict + JSON.stringify(hang), () => (hang ? [verdict, where()] : []));
+		// Until the run is over its diagnosis is the verdict.
+		fill(this.hang, over + JSON.stringify(hang), () => (hang ? [over ? hang.verdict : "", where()] : []));
 		fill(this.notices, about.notices.join("\n"), () => about.notices.map((text) => h("li.notice", {}, text)));
 		this.speak(now, sentence);
 	}
