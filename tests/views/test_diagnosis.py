@@ -271,12 +271,12 @@ def crowd(*waits, **more):
 
 def test_the_slowest_rank_is_told_with_what_it_costs():
     found = crowd(14.0, 13.5, 0.5, 14.5)
-    told = "Rank 2 was the slowest: the others waited 13 s of the last 50 s"
+    told = "Rank 2 was the slowest: the others waited at least 13 s of the last 50 s"
     assert found == Diagnosis(told, "warning", (2,))
 
 
 def test_of_two_ranks_the_other_waits():
-    told = "Rank 1 was the slowest: the other waited 25 s of the last 50 s"
+    told = "Rank 1 was the slowest: the other waited at least 25 s of the last 50 s"
     assert crowd(25.0, 0.0).sentence == told
 
 
@@ -314,13 +314,13 @@ def test_waiting_is_not_compared_where_some_ranks_have_gone_on_from_it():
 
 def test_a_rank_for_which_all_wait_long_now_and_then_is_no_slow_step():
     newest = Sample(at=200.0, since=200.0, steps=1000, usual_wait=3.0)  # three validations, say
-    told = "The others waited 9.0 s of the last 10 s for rank 0"
+    told = "The others waited at least 9.0 s of the last 10 s for rank 0"
     assert crowd(0.0, 9.0, 9.0, seconds=10.0, newest=newest).sentence == told
 
 
 def test_a_rank_with_other_steps_is_waited_for_but_no_slow_step():
     paces = {0: pace(waited=15.0), 1: pace(steps=150)}  # of a validation, which it alone does
-    told = "The other waited 15 s of the last 50 s for rank 1"
+    told = "The other waited at least 15 s of the last 50 s for rank 1"
     assert diagnose(snapshot(card(0), card(1)), paces).sentence == told
 
 
@@ -411,7 +411,7 @@ def test_a_rank_that_is_slow_because_it_waits_for_data_is_told_with_that():
     told = "Waiting for data took 16 s of the last 50 s on rank 1"
     assert said(card(0), card(1), paces={0: other, 1: slow}) == told
     busy = replace(slow, data=6.0)  # which explains little of it
-    told = "Rank 1 was the slowest: the other waited 17 s of the last 50 s"
+    told = "Rank 1 was the slowest: the other waited at least 17 s of the last 50 s"
     assert said(card(0), card(1), paces={0: other, 1: busy}) == told
 
 
