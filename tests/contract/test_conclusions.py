@@ -238,4 +238,5 @@ def test_the_rank_that_the_others_waited_for_most_of_the_time_stays(notebook):
         "def f(rank):\n    time.sleep(rank == 1)\n    xm.rendezvous('late')"
     )
     text, _ = ast.literal_eval(notebook.value("title(waited_)"))
-    assert re.search(r"finished in .*; the others waited at least [\d.]+ m?s of it for rank 1", text)
+    told = r"finished in .*; the others waited at least [\d.]+ m?s of it for rank 1"
+    assert re.search(told, text)

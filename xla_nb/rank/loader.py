@@ -169,7 +169,8 @@ def _bound_by(
     the like where that is no constant: they may have changed it in place."""
     if isinstance(statement, ast.If | ast.While | ast.Try | ast.TryStar | ast.Match):
         return set()
-    targets = [node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)]
+    inside = () if isinstance(statement, ast.Expr) else ast.walk(statement)
+    targets = [node.target for node in inside if isinstance(node, ast.AugAssign)]
     changed = {target.id for target in targets if isinstance(target, ast.Name)}
     changed = {name for name in changed if not is_ready(namespace.get(name))}
     timed = ipython_syntax.steps(statement)

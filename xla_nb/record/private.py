@@ -18,8 +18,11 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 def own_folder(path: Path) -> None:
     """Make a folder this user's alone: with its parents if it is missing, by its mode if others can
     look into it. Raises OSError, with a sentence where it belongs to somebody else."""
-    path.mkdir(0o700, parents=True, exist_ok=True)
-    status = path.stat()
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        status = path.stat()
     if status.st_uid != os.geteuid():
         raise PermissionError(_belongs(path, status.st_uid))
     if status.st_mode & 0o777 != 0o700:
