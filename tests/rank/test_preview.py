@@ -1,5 +1,6 @@
 """Values in a few words: results, and variables without reading what is on a device."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -51,8 +52,8 @@ def test_a_repr_may_not_compute_with_tensors_on_a_device():
     tensor = torch.ones(2, device="meta")
     for look in (tensor.sum, tensor.tolist, lambda: torch.stack([tensor]), lambda: tensor + 1):
         with pytest.raises(module.Unread):
-            module.unread(look)
-    assert module.unread(lambda: f"{tensor} {tensor!r} {tensor.shape} {len(tensor)}") == (
+            module.in_short(look)
+    assert module.in_short(lambda: f"{tensor} {tensor!r} {tensor.shape} {len(tensor)}") == (
         "Tensor (2,) float32 Tensor (2,) float32 torch.Size([2]) 2"
     )
 
@@ -71,6 +72,29 @@ def test_a_repr_may_not_compute_with_tensors_on_a_device():
     ],
 )
 def test_a_short_repr_is_shown_unchanged(value, preview):
+    assert module.preview(value) == preview
+
+
+@dataclasses.dataclass
+class Output:
+    logits: object
+    loss: object
+
+
+@pytest.mark.parametrize(
+    ("value", "preview"),
+    [
+        (
+            torch.nn.Linear(2, 1).state_dict(),
+            "OrderedDict({'weight': Tensor (1, 2) float32, 'bias': Tensor (1,) float32})",
+        ),
+        (
+            Output(torch.ones(4, 2), torch.tensor(0.5)),
+            "Output(logits=Tensor (4, 2) float32, loss=tensor(0.5000))",
+        ),
+    ],
+)
+def test_tensors_in_any_result_are_told_by_shape_and_dtype(value, preview):
     assert module.preview(value) == preview
 
 

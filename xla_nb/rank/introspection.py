@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import untrusted
-from xla_nb.rank.preview import unread
+from xla_nb.rank.preview import in_short
 
 _KEY = r"""\d+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 #: `model.layers[0].`, `table["`: an expression, and what is there of an attribute or a key.
@@ -148,7 +148,7 @@ def about(expression: str, source: bool = False, names: dict[str, Any] | None = 
         return dict(inspector.info(value, oname=name, detail_level=level))
 
     try:
-        known = untrusted.within(_SECONDS, lambda: unread(look))
+        known = untrusted.within(_SECONDS, lambda: in_short(look))
     except Exception:  # of an object of the user's
         known = {"type_name": untrusted.name_of(type(value))}
     if known.get("file"):

@@ -11,6 +11,7 @@ import itertools
 import re
 import reprlib
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -48,6 +49,8 @@ class _Short(reprlib.Repr):
             return f"tensor({x.item()})" if self.reads and not x.shape else of_tensor(x)
         if (is_numpy(x, "ndarray") or jax_values.is_jax(x)) and x.shape:
             return f"{type(x).__name__} {x.shape} {x.dtype}"
+        if type(x) is OrderedDict:  # a state_dict, say
+            return f"OrderedDict({self.repr_dict(x, level)})"
         return super().repr1(x, level)
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
@@ -115,7 +118,7 @@ def _words(value: object, seconds: float, *, reads: bool) -> str:
     def look() -> str:
         return in_one_line(_Short(reads=reads).repr(value), _LONGEST)
 
-    text = untrusted.words(look if reads else lambda: unread(look), "repr()", seconds)
+    text = untrusted.words(lambda: in_short(look, reads=reads), "repr()", seconds)
     if not text.startswith("<its repr()"):
         return text
     return f"<{untrusted.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
@@ -125,8 +128,9 @@ class Unread(Exception):
     """What a `__repr__` wanted of a tensor on a device would have computed it."""
 
 
-def unread(look: Callable[[], T]) -> T:
-    """What `look` returns; in this thread it computes nothing with tensors on a device."""
+def in_short(look: Callable[[], T], *, reads: bool = False) -> T:
+    """What `look` returns; in this thread tensors, but of one number where it `reads`, are told by
+    shape and dtype, and unless it does, nothing is computed with those on a device."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return look()
@@ -136,10 +140,12 @@ def unread(look: Callable[[], T]) -> T:
             self, call: Any, kinds: Any, given: tuple[Any, ...] = (), named: Any = None
         ) -> Any:
             name = getattr(call, "__name__", "")
-            if name in ("__repr__", "__str__", "__format__"):
+            if name in ("__repr__", "__str__", "__format__") and not (
+                reads and given[0].dim() == 0
+            ):
                 return of_tensor(given[0])
             inputs = (*given, *(named or {}).values())
-            if name not in _HARMLESS and any(map(_is_on_device, inputs)):
+            if not reads and name not in _HARMLESS and any(map(_is_on_device, inputs)):
                 raise Unread(f"{name} of a tensor on a device")
             return call(*given, **(named or {}))
 
