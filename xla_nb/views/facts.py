@@ -33,6 +33,7 @@ from xla_nb.views.snapshot import (
 )
 from xla_nb.wording import exactly, several, size
 
+_WHY = 120  # characters of why a run was stopped
 _T = TypeVar("_T", float, str)
 
 
@@ -81,8 +82,10 @@ def gap(snapshot: Snapshot) -> str:
 def about(snapshot: Snapshot) -> list[str]:
     """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in {}", False: "ended after {}", None: "{} so far"}[snapshot.ok]
-    told = tells_time(snapshot.conclusion, snapshot.ok)
+    told, why = tells_time(snapshot.conclusion, snapshot.ok), snapshot.stopping
     parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
+    if why and snapshot.troubles and snapshot.ok is False:  # of which the title tells
+        parts.insert(1, cut(f"{why[0].lower()}{why[1:]}", _WHY))
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
     parts += ["simulated TPU host"] if snapshot.simulated else []

@@ -210,6 +210,13 @@ def test_why_a_run_is_stopped_is_said_once() -> None:
         assert shown.count(why) == 1
 
 
+def test_a_failed_run_says_who_has_stopped_its_other_ranks() -> None:
+    failed = Trouble((1,), True, "ValueError: boom", "Cell In[3], line 7", "", told=True)
+    stopped = snapshot(ok=False, stopping="Stopped by the Stop button", troubles=(failed,))
+    for shown in both(stopped):
+        assert " · ended after 12.5 s · stopped by the Stop button · " in shown
+
+
 SLOW = Diagnosis("Rank 2 is the slowest", "warning", (2,))
 
 
