@@ -533,7 +533,7 @@ def main(rank, flag={flag!r}):
     import torch_xla.core.xla_model as xm
     from pathlib import Path
     while rank == 1 and not Path(flag).exists():
-        time.sleep(0.01)
+        time.sleep(0.25)  # with few moments in which it waits for a core
     xm.all_reduce("sum", torch.ones(2, device=torch_xla.device()))
 """
 SHAPES = """
