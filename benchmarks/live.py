@@ -273,7 +273,7 @@ def last_number(shown: str, word: str) -> float:
 
 UNITS = {"memory": "MiB", "threads": "threads", "fds": "descriptors", "files": "files"}
 LOOK = """
-import json, os, pathlib
+import gc, json, os, pathlib
 def held(pid):
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     words = dict(line.split(":", 1) for line in lines)
@@ -283,6 +283,9 @@ def held(pid):
         "fds": len(os.listdir(f"/proc/{pid}/fd")),
     }
 def report():
+    get_ipython().run_line_magic("reset", "-f out")
+    gc.collect()
+    xla_nb.api.tidy()
     ranks = xla_nb.live.of().run.state.ranks.values()
     each = [held(pid) for pid in (os.getpid(), *(rank.pid for rank in ranks))]
     figures = {name: sum(one[name] for one in each) for name in each[0]}
@@ -292,7 +295,8 @@ def report():
 
 
 def many(cells: int) -> Iterator[Row]:
-    """What the kernel and its ranks hold after many cells, against after the first fifth."""
+    """What the kernel and its ranks hold after many cells, against after the first fifth, without
+    `Out`, which keeps the files of runs that were a cell's last value."""
     with opened([ours(RANKS)]) as (notebook,):
         notebook.run(f"import xla_nb.live\n{LOOK}")
         early = late = {}

@@ -280,6 +280,12 @@ def test_of_two_ranks_the_other_waits():
     assert crowd(25.0, 0.0).sentence == told
 
 
+@pytest.mark.parametrize(("wait", "least"), [(5.68, "5.6 s"), (13.9, "13 s")])
+def test_what_they_waited_at_least_is_not_rounded_up(wait, least):
+    told = f"Rank 2 was the slowest: the others waited at least {least} of the last 50 s"
+    assert crowd(wait, wait, 0.0).sentence == told
+
+
 def test_several_slow_ranks_are_told_together():
     found = crowd(*[15.0] * 5, 0.0, 0.5)
     assert found.sentence.startswith("Ranks 5, 6 were the slowest: ")

@@ -139,7 +139,8 @@ class _Time:
         at_once = max(self.windows[rank].newest.usual_wait for rank in waited)
         if not _matters(cost, self.windows[slow[0]], _SHARE if stepping else _MOST):
             return None
-        told = f"the other{'s' * (len(others) > 1)} waited at least {self._part(cost)}"
+        least = math.floor(cost) if cost >= 10 else math.floor(10 * cost) / 10
+        told = f"the other{'s' * (len(others) > 1)} waited at least {self._part(least)}"
         in_step = stepping and min(steps) >= _ALIKE * max(steps)
         again = in_step and at_once <= _USUAL * cost / min(steps)
         if again:

@@ -472,9 +472,9 @@ def over_ranks(lasts: dict[int, float]) -> str:
         kinds = dict.fromkeys(map(wording.odd, lasts.values()))
         return f"{wording.listed(kinds, 'or')} in {several(len(lasts), 'rank')}"
     ends = _from_to(figure(min(finite)), figure(max(finite)))
-    more = f", {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
+    more = f"; {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
     middle = figure(statistics.median(finite))
-    return f"{ends} over {several(len(lasts), 'rank')}, median {middle}{more}"
+    return f"{ends} over {several(len(finite), 'rank')}, median {middle}{more}"
 
 
 def cut(text: str, longest: int) -> str:

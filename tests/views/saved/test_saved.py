@@ -650,7 +650,7 @@ def test_a_figure_of_many_ranks_shows_their_range() -> None:
 def test_ranks_whose_last_value_is_not_finite_are_counted_beside_the_chart() -> None:
     lasts = [0.5, 1.5, math.nan, math.inf]
     series = Series("loss", {rank: [(0.0, 1.0), (1.0, last)] for rank, last in enumerate(lasts)})
-    told = "last 0.5 to 1.5 over 4 ranks, median 1, 2 not finite"
+    told = "last 0.5 to 1.5 over 2 ranks, median 1; 2 not finite"
     assert told in both(snapshot(series=(series,)))[0]
 
 
