@@ -655,7 +655,8 @@ class XlaMagics(Magics):
             print(f"No rank has {listed(missing, 'or')}.")
         if not words["watch"]:
             return found
-        for drift in group.watch.after("%xla_vars", list(found.values())):
+        asked = f"%xla_vars in Cell In[{self.notebook.number}]"
+        for drift in group.watch.after(asked, list(found.values())):
             print(*in_lines(drift.sentence), sep="\n")
         parts = [f"`{one.name}`" for one in found.values() if one.verdict == "not compared"]
         if parts:

@@ -131,6 +131,16 @@ def test_parts_of_a_model_under_fsdp_are_sharded_and_do_not_drift(live):
     live.ok("%xla_vars --unwatch")
 
 
+def test_drift_after_values_that_were_pending_names_the_cell_that_knew_them_equal(live):
+    live.ok("%%xla\nsum_ = torch.zeros(2, device=device)\ntorch_xla.sync()")
+    live.ok("%xla_vars --watch sum_")
+    asked = live.value("len(In) - 2")
+    live.ok("%%xla\nsum_ += 1 + rank")
+    shown = live.ok("%%xla\ntorch_xla.sync()").data["text/plain"]
+    assert f"; last known to be equal after %xla_vars in Cell In[{asked}]: " in shown
+    live.ok("%xla_vars --unwatch")
+
+
 def test_names_are_added_to_those_watched_until_they_are_taken_away(live):
     live.ok("%%xla\nloss = weight = bias = 1")
     watched = [
