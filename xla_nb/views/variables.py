@@ -85,8 +85,11 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _lines(row: Row, shown: Sequence[int]) -> Iterator[Sequence[str]]:
     sign = f"{chip(*_SIGNS[row.verdict])} " if row.verdict in _SIGNS else ""
-    last = _cell(row.cells[shown[-1]], whole=True, before=sign)
-    yield [*(bit(MONO, _cell(row.cells[n], whole=n != _VALUE)) for n in shown[:-1]), last]
+    # On a narrow page the last column is out of sight.
+    each = [
+        _cell(row.cells[n], whole=n != _VALUE, before=sign if n == shown[0] else "") for n in shown
+    ]
+    yield [*(bit(MONO, cell) for cell in each[:-1]), each[-1]]
     if row.lines:
         below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
         yield [div("padding-left:24px", *below)]
