@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.support.variables import asked_of, compared, only
 from xla_nb.rank.variables import Leaf, Variable
+from xla_nb.run import comparing
 from xla_nb.run.comparing import compare
 
 
@@ -118,6 +119,16 @@ def test_ranks_that_know_their_values_may_differ_though_another_is_pending():
     told = [pending("x"), known("x", digest="a"), known("x", digest="b")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
     assert one.verdict == "no majority"
+
+
+def test_what_is_pending_may_be_the_majority_and_is_told_beside_what_differs():
+    told = [*[known("x", digest="a")] * 2, known("x", digest="b"), pending("x")]
+    (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
+    assert (one.verdict, one.deviating) == ("no majority", ())
+    assert comparing.verdict(one) == "no majority, pending on rank 3"
+    assert comparing.details(one)[0].endswith("; not computed yet on rank 3")
+    (one,) = compare({rank: [variable] for rank, variable in enumerate([*told, told[0], told[0]])})
+    assert comparing.verdict(one) == "rank 2 differs, pending on rank 3"
 
 
 def test_a_rank_that_had_no_time_is_not_said_to_differ():

@@ -80,7 +80,12 @@ class ComparedLeaf:
     @property
     def majority(self) -> tuple[int, ...]:
         """More than half of the ranks that have it, if so many agree."""
-        return _majority(self.groups, self.missing)
+        return _majority(self.groups, self.missing, self.unknown)
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The ranks that have only recorded it."""
+        return tuple(rank for rank, held in self.unknown.items() if held.state == "pending")
 
     @property
     def deviating(self) -> tuple[int, ...]:
@@ -199,10 +204,12 @@ def _compared_leaf(
     return ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
 
 
-def _majority(groups: Sequence[Group], missing: Sequence[int]) -> tuple[int, ...]:
-    known = sum(len(group.ranks) for group in groups)
+def _majority(
+    groups: Sequence[Group], missing: Sequence[int], unknown: Mapping[int, Leaf]
+) -> tuple[int, ...]:
+    every = sum(len(group.ranks) for group in groups) + len(missing) + len(unknown)
     largest = groups[0].ranks if groups else ()
-    return largest if 2 * len(largest) > known + len(missing) else ()
+    return largest if 2 * len(largest) > every else ()
 
 
 def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
@@ -237,7 +244,7 @@ def _verdict(
     if any(group.leaf.part for group in groups):
         return "sharded"
     if len(groups) > 1 or missing:
-        return "different" if _majority(groups, missing) else "no majority"
+        return "different" if _majority(groups, missing, unknown) else "no majority"
     if any(leaf.state == "pending" for leaf in unknown.values()):
         return "pending"
     if unknown:
@@ -279,10 +286,11 @@ def difference(one: Values, other: Values) -> Difference:
 
 def verdict(one: Compared) -> str:
     """`equal`, `rank 2 differs`, `only on rank 0`: short."""
-    if one.verdict == "different":
-        return _differ(one.deviating)
-    if one.verdict == "no majority":
-        return _spread(leaf for leaf in one.leaves if leaf.verdict == "no majority")
+    if one.verdict in ("different", "no majority"):
+        some = [leaf for leaf in one.leaves if leaf.verdict == one.verdict]
+        told = _differ(one.deviating) if one.verdict == "different" else _spread(some)
+        pending = {rank for leaf in some for rank in leaf.pending}
+        return f"{told}, pending on {ranks(pending)}" if pending else told
     if one.verdict == "not on all":
         return f"only on {ranks(one.by_rank)}"
     if one.verdict == "pending":
@@ -327,15 +335,19 @@ def _detail(leaf: ComparedLeaf) -> str:
         told_who = _differ(leaf.deviating) if leaf.deviating else _spread([leaf])
         who = [told_who] if leaf.path else []  # else it is said of the variable
         told = [*who, *_by_how_much(leaf), *_nans(leaf), *_norms(leaf)]
+        told += [_not_computed(leaf)] if leaf.pending else []
         return f"{name}{'; '.join(told)}"
     if leaf.verdict == "equal but for NaN":
         return f"{name}{several(leaf.groups[0].leaf.nans, 'element')} NaN on every rank"
     if leaf.verdict == "pending":
-        waiting = [rank for rank, held in leaf.unknown.items() if held.state == "pending"]
-        return f"{name}not computed yet on {ranks(waiting)}"
+        return f"{name}{_not_computed(leaf)}"
     if leaf.verdict == "not compared":
         return f"{name}{next(iter(leaf.unknown.values())).why}"
     return ""
+
+
+def _not_computed(leaf: ComparedLeaf) -> str:
+    return f"not computed yet on {ranks(leaf.pending)}"
 
 
 def _named(leaf: ComparedLeaf) -> str:

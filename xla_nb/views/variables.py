@@ -170,7 +170,7 @@ def notes(compared: Sequence[Compared]) -> list[str]:
     told = []
     if len(compared) > ROWS:
         told.append(f"… and {several(len(compared) - ROWS, 'more name')}")
-    if any(leaf.verdict == "pending" for one in compared for leaf in one.leaves):
+    if any(leaf.pending for one in compared for leaf in one.leaves):
         told.append("Pending: recorded on the device and not computed yet.")
     return told
 
