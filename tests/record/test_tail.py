@@ -223,6 +223,14 @@ def test_there_are_no_lines_before_the_start(tmp_path):
     assert before(numbered(tmp_path / "log", 5), 0, 2) == Earlier(0, [], True)
 
 
+def test_a_page_that_has_no_line_yet_asks_for_those_before_the_greatest_number(tmp_path):
+    path = numbered(tmp_path / "log", 5)
+    assert before(path, 2**53 - 1, 2) == before(path, 5 * 9, 2)
+    assert before(tmp_path / "none", 2**53 - 1, 2) == Earlier(0, [], True)
+    (tmp_path / "empty").touch()
+    assert before(tmp_path / "empty", 2**53 - 1, 2) == Earlier(0, [], True)
+
+
 def test_going_back_through_a_big_file_returns_every_line_once(tmp_path, small):
     path = numbered(tmp_path / "log", 50)
     offset, lines = path.stat().st_size, []

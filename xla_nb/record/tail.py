@@ -277,10 +277,11 @@ class Earlier:
 
 
 def before(path: Path, end: int, count: int) -> Earlier:
-    """Up to `count` lines that end before the byte offset `end`."""
-    origin = max(0, end - _BLOCK)
+    """Up to `count` lines that end before the byte offset `end`, or at the end of the file."""
     try:
         with os.fdopen(private.reading(path), "rb") as file:
+            end = min(end, os.fstat(file.fileno()).st_size)
+            origin = max(0, end - _BLOCK)
             file.seek(origin)
             data = file.read(end - origin)
     except FileNotFoundError:
