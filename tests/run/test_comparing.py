@@ -129,6 +129,9 @@ def test_what_is_pending_may_be_the_majority_and_is_told_beside_what_differs():
     assert comparing.details(one)[0].endswith("; not computed yet on rank 3")
     (one,) = compare({rank: [variable] for rank, variable in enumerate([*told, told[0], told[0]])})
     assert comparing.verdict(one) == "rank 2 differs, pending on rank 3"
+    told = [known("x", digest="a"), known("x", digest="b"), pending("x"), pending("x")]
+    (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
+    assert comparing.verdict(one) == "differs by rank, pending on ranks 2, 3"
 
 
 def test_a_rank_that_had_no_time_is_not_said_to_differ():

@@ -307,10 +307,11 @@ def _differ(who: Sequence[int]) -> str:
 
 def _spread(leaves: Iterable[ComparedLeaf]) -> str:
     """It may be meant so: no rank can be said to be the one that differs."""
-    groups = [leaf.groups for leaf in leaves]
-    if any(len(group.ranks) > 1 for each in groups for group in each):
+    each = list(leaves)
+    if any(len(group.ranks) > 1 for leaf in each for group in leaf.groups):
         return "no majority"
-    return "both ranks differ" if all(len(each) == 2 for each in groups) else "differs by rank"
+    both = all(len(leaf.groups) == 2 and not leaf.unknown for leaf in each)
+    return "both ranks differ" if both else "differs by rank"
 
 
 def sentence(one: Compared) -> str:
