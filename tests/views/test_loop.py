@@ -27,6 +27,25 @@ def test_a_run_is_followed_until_all_output_is_shown(tmp_path):
     assert run.stopped == []
 
 
+def test_a_view_that_fails_says_so_once_and_ends_no_run(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("xla_nb.views.loop._RETRY", 0.0)
+    run, ends = Run(tmp_path, looks=6), []
+
+    def draw():
+        raise OSError(28, "No space left on device")
+
+    def finish():
+        ends.append(True)
+        raise ValueError("no picture")
+
+    follow(run, drawing(draw, finish))
+    assert run.stopped == []
+    assert ends == [True]
+    failed, unshown = (record.getMessage() for record in caplog.records)
+    assert "is tried again; the run goes on (OSError: [Errno 28] No space left" in failed
+    assert "could not be shown (ValueError: no picture); `xla_nb.open_run('" in unshown
+
+
 def test_urgent_news_is_drawn_at_once_however_long_a_view_would_rest(tmp_path):
     run, pauses = Run(tmp_path, looks=3), iter([600.0, 0.0])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import logging
 import signal
 import sys
 import threading
@@ -28,7 +29,13 @@ KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
 #: Seconds at most in which only what is urgent is drawn: drawing takes time that ranks lack.
 _REST = 0.02
+#: Seconds until a drawing that failed is tried again.
+_RETRY = 2.0
+_FAILED = "The view of run {} failed and is tried again; the run goes on ({})."
+_UNSHOWN = "The end of run {0} could not be shown ({1}); `xla_nb.open_run({0!r})` shows it."
 _TOO_LATE = "All ranks have returned; `import xla_nb; xla_nb.open_run({!r})` has their results."
+
+log = logging.getLogger(__name__)
 
 
 class View(Protocol):
@@ -57,12 +64,39 @@ class NoView:
         return
 
 
+class Guarded:
+    """A view that fails says so once and is tried again: no page is a reason to end a run."""
+
+    def __init__(self, run: Run, view: View) -> None:
+        self._run, self._view = run, view
+        self._has_failed = False
+
+    def draw(self) -> float:
+        try:
+            return self._view.draw()
+        except Exception as error:
+            if not self._has_failed:
+                log.warning(_FAILED.format(self._run.name, f"{type(error).__name__}: {error}"))
+            self._has_failed = True
+            return _RETRY
+
+    def finish(self) -> None:
+        try:
+            self._view.finish()
+        except Exception as error:
+            log.warning(_UNSHOWN.format(self._run.name, f"{type(error).__name__}: {error}"))
+
+    def withdraw(self) -> None:
+        self._view.withdraw()
+
+
 def follow(run: Run, view: View) -> None:
     """Show a run until it ends; an interrupt stops it.
 
     One that came when the ranks had returned raises Interrupted: it is for the program that has
     launched, which else goes on with its next launch.
     """
+    view = Guarded(run, view)
     with _interrupts() as interrupts:
         try:
             answered = 0
@@ -79,7 +113,7 @@ def follow(run: Run, view: View) -> None:
                 pause = view.draw()
                 asking.serve(answered)
         except BaseException:
-            run.stop("Stopped because its view failed")
+            run.stop("Stopped because nobody follows it any more")
             raise
         finally:
             view.finish()
@@ -291,10 +325,7 @@ class _Question:
         struck, drawn, pause = float("-inf"), time.monotonic(), _TICK
         while not self._over.wait(_TICK):
             if time.monotonic() - drawn >= pause:
-                try:
-                    drawn, pause = time.monotonic(), self._view.draw()
-                except Exception:  # which the main thread's next drawing raises
-                    self._view = NoView()
+                drawn, pause = time.monotonic(), self._view.draw()
             has_gone = self._run.done or not input_requests.is_open(self._asked)
             is_over = has_gone or bool(self._run.state.stopping)
             if is_over and time.monotonic() - struck >= _AGAIN:

@@ -92,7 +92,7 @@ def test_no_text_of_the_page_goes_over_several_lines() -> None:
 
 
 def test_the_script_is_at_most_81_kb_and_sets_no_html_but_the_output_of_the_end() -> None:
-    assert len(widget.joined().encode()) <= 81_300
+    assert len(widget.joined().encode()) <= 81_500
     assert widget.joined().count("innerHTML") == widget.joined().count(
         'innerHTML = model.get("end")'
     )

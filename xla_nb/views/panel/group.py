@@ -6,13 +6,13 @@ not before they have had a moment to themselves.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from xla_nb.run.run import Run
+from xla_nb.views.loop import Guarded
 from xla_nb.views.panel.variables import AskedVariables
 from xla_nb.views.panel.view import NOTHING, PanelView
 from xla_nb.views.variables import Variables
@@ -23,8 +23,6 @@ _SETTLING = 1.5  # for so long after something has happened,
 _REST = 60.0  # and later
 _SAVE = 10.0  # seconds between two saved snapshots, at least
 _MOVE = 5.0  # seconds that the panel of ranks has to end where another one shows them
-
-log = logging.getLogger(__name__)
 
 
 class GroupPanel(PanelView):
@@ -75,15 +73,15 @@ class GroupPanel(PanelView):
             self.run.changed.notify_all()
 
     def _follow(self) -> None:
-        try:
-            while not self.run.done and not self._left:
-                pause = self.draw()
-                with self.run.changed:
-                    self.run.changed.wait_for(self._is_needed, pause)
-            self._leave_note() if self._left else self.finish()
-        except Exception:  # a page is no reason to lose what ranks hold
-            log.exception("The panel of live ranks failed; %%xla_ranks shows another.")
-            self._close("")
+        view = Guarded(self.run, self)
+        while not self.run.done and not self._left:
+            pause = view.draw()
+            with self.run.changed:
+                self.run.changed.wait_for(self._is_needed, pause)
+        view.finish()
+
+    def finish(self) -> None:
+        self._leave_note() if self._left else super().finish()
 
     def _is_needed(self) -> bool:
         """Whether something has come that `draw` has not seen."""

@@ -52,6 +52,13 @@ export class Lines {
 		return lines.sort((a, b) => a.id - b.id).slice(-most);
 	}
 
+	/** Whether every line of a rank so far is held. */
+	whole(rank) {
+		const all = this.byRank.get(rank) ?? [];
+		const starts = (stream) => !all.find((line) => line.stream === stream)?.at;
+		return all.length === this.total(rank) && starts("out") && starts("err");
+	}
+
 	total(rank) {
 		if (rank !== undefined) return this.received.get(rank) ?? 0;
 		return [...this.received.values()].reduce((sum, n) => sum + n, 0);

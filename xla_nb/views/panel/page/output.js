@@ -114,7 +114,8 @@ export class Output {
 		show(this.jump, held);
 		const fresh = held ? this.lines.total(rank) - this.heldAt : 0;
 		put(this.jump, joined("Jump to the end", fresh > 0 && plural(fresh, "new line")));
-		show(this.earlier, one && !this.first);
+		const more = !this.lines.whole(rank) || this.body.childNodes.length >= ROWS_LIVE;
+		show(this.earlier, one && !this.first && more);
 		for (const part of this.file.children) show(part, record);
 		const log = (rank) => `${record}/${file(rank, this.stream === "err" ? "err" : "out")}`;
 		putPath(this.path, one ? log(rank) : record);
@@ -241,7 +242,7 @@ export class Output {
 		const silent = () => {
 			if (mine !== this.asking) return;
 			this.busy = false;
-			put(this.words, "This kernel cannot answer while the cell runs. The file has all output.");
+			put(this.words, "No answer from the kernel yet. The file has all output.");
 		};
 		const answered = (lines, start, first) => {
 			if (mine !== this.asking) return; // too late: the view has moved on

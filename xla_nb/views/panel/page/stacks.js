@@ -15,7 +15,7 @@ export function group({ ranks, who, place, stack, note }, view) {
 export const aboutStacks = ({ state, groups, at }) =>
 	({
 		asking: "Asking the ranks…",
-		fallback: "This kernel cannot answer while the cell runs. Last known lines:",
+		fallback: "No answer from the kernel yet. Last known lines:",
 		answered: groups.length ? `As of ${at}.` : "No rank answered.",
 	})[state];
 
