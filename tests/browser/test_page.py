@@ -373,7 +373,7 @@ def test_stacks_without_an_answer_show_the_last_known_lines(panel: Panel) -> Non
     button(panel, "Stacks").click()
     shown = panel.page.get_by_role("region", name="Stacks")
     expect(shown).to_have_attribute("data-state", "fallback")
-    expect(shown).to_contain_text("No answer from the kernel yet")
+    expect(shown).to_contain_text("No answer yet")
     expect(shown.locator("[data-ranks='3']")).to_contain_text("waiting: all_reduce")
     expect(shown.locator("[data-ranks='0,1,2']")).to_contain_text("Cell In[3], line 7")
 
@@ -1642,7 +1642,7 @@ def test_a_kernel_that_cannot_fetch_earlier_lines_is_reported(panel: Panel) -> N
     panel.tell(lines=[block(0, "a", start=1000)])
     select_rank(panel, 0)
     button(panel, "Earlier output").click()
-    expect(panel.page.locator(".xn-top")).to_contain_text("No answer from the kernel yet")
+    expect(panel.page.locator(".xn-top")).to_contain_text("No answer yet")
 
 
 def test_earlier_output_is_offered_where_there_is_some(panel: Panel) -> None:

@@ -41,6 +41,16 @@ def test_it_is_told_again_after_they_have_agreed(watch):
     assert "since In[4]" in line
 
 
+def test_another_rank_that_drifts_later_is_told():
+    watch, ones = Watch(["x"]), {"x": torch.ones(2)}
+    states = [[ones] * 5, [ones] * 4 + [{"x": torch.zeros(2)}]]
+    states.append([ones] * 3 + [{"x": torch.zeros(2)}] * 2)
+    told = [watch.after(f"In[{n}]", compared(*each)) for n, each in enumerate(states)]
+    assert [[one.ranks for one in each] for each in told] == [[], [(4,)], [(3, 4)]]
+    assert "after In[2]; last known to be equal after In[0]" in told[2][0].sentence
+    assert watch.after("In[3]", compared(*states[1])) == []
+
+
 def test_cells_after_which_the_value_was_pending_may_have_been_it(watch):
     watch.after("Cell In[4]", EQUAL)
     assert watch.after("Cell In[5]", PENDING) == []

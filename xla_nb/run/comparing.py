@@ -320,7 +320,7 @@ def sentence(one: Compared) -> str:
     different = [leaf for leaf in one.leaves if leaf.verdict in ("different", "no majority")]
     told = [f"{_named(leaf)}{', '.join(_by_how_much(leaf))}" for leaf in different[:_IN_A_SENTENCE]]
     more = len(different) - len(told)
-    told += [f"{more:,} more differ"] if more else []
+    told += [f"{more:,} more {'differs' if more == 1 else 'differ'}"] if more else []
     whole = "; ".join(told)
     return f"{ranks(one.deviating)} ({whole})" if one.deviating else whole
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from xla_nb.messages.events import Concluded
 from xla_nb.run.comparing import Compared, sentence
@@ -23,12 +22,12 @@ class _Seen:
 
     last: str = ""
     equal: dict[str, str] = field(default_factory=dict)
-    told: dict[str, Literal["drift", "note"]] = field(default_factory=dict)
+    told: dict[str, frozenset[int] | None] = field(default_factory=dict)
 
 
 class Watch:
-    """Says once of each leaf in which cell ranks drifted apart, and again only after they have
-    agreed on it.
+    """Says once of each leaf in which cell ranks drifted apart, and again where another rank does,
+    or after they have agreed on it.
 
     names: those that are watched, in order; of some `before` has seen something already."""
 
@@ -53,9 +52,7 @@ class Watch:
                 continue
             if fresh := self._fresh(one):
                 found.append(_drift(one, cell, seen, fresh))
-                seen.told |= {
-                    path: "drift" if is_drift else "note" for path, is_drift in fresh.items()
-                }
+                seen.told |= fresh
             same = {leaf.path for leaf in one.leaves if leaf.verdict in _EQUAL}
             same |= {_MISSING} if not one.missing else set()
             seen.equal |= dict.fromkeys(same, cell)
@@ -63,25 +60,29 @@ class Watch:
             seen.last = cell
         return found
 
-    def _fresh(self, one: Compared) -> dict[str, bool]:
-        """The leaves on which ranks differ and of which that was not said: whether it is wrong.
-        Where each rank has its own, that may be meant so, unless they had the same before."""
+    def _fresh(self, one: Compared) -> dict[str, frozenset[int] | None]:
+        """The leaves on which ranks differ and of which that was not said, and which ranks do.
+        Where each rank has its own, that may be meant so (None), unless they had the same before.
+        """
         seen = self._seen[one.name]
-        differ = {
-            leaf.path: leaf.verdict == "different" or leaf.path in seen.equal
-            for leaf in one.leaves
-            if leaf.verdict in ("different", "no majority")
-        }
+        differ: dict[str, frozenset[int] | None] = {}
+        for leaf in one.leaves:
+            if leaf.verdict == "different":
+                differ[leaf.path] = frozenset(leaf.deviating)
+            elif leaf.verdict == "no majority":
+                differ[leaf.path] = frozenset(one.by_rank) if leaf.path in seen.equal else None
         if one.verdict == "not on all":
-            differ[_MISSING] = True
-        return {
-            path: is_drift
-            for path, is_drift in differ.items()
-            if seen.told.get(path) not in ("drift", "drift" if is_drift else "note")
-        }
+            differ[_MISSING] = frozenset(one.missing)
+        return {path: who for path, who in differ.items() if _is_news(seen.told, path, who)}
 
 
-def _drift(one: Compared, cell: str, seen: _Seen, fresh: dict[str, bool]) -> Concluded:
+def _is_news(
+    told: Mapping[str, frozenset[int] | None], path: str, who: frozenset[int] | None
+) -> bool:
+    return path not in told or (who is not None and not who <= (told[path] or frozenset()))
+
+
+def _drift(one: Compared, cell: str, seen: _Seen, fresh: Mapping[str, object]) -> Concluded:
     some = replace(one, leaves=tuple(leaf for leaf in one.leaves if leaf.path in fresh))
     what = sentence(some) or f"missing on {ranks(one.missing)}"
     equal = [seen.equal.get(path, "") for path in fresh]
@@ -94,5 +95,6 @@ def _drift(one: Compared, cell: str, seen: _Seen, fresh: dict[str, bool]) -> Con
             since = f"after {cell}" if seen.last else f"{first}, after {cell}"
     elif set(equal) != {seen.last}:
         since = f"after {cell}; last known to be equal after {equal[0]}"
+    wrong = any(who is not None for who in fresh.values())
     told = f"`{one.name}` differs between ranks {since}: {what}"
-    return Concluded(kind=DRIFT, sentence=told, ranks=some.deviating, wrong=any(fresh.values()))
+    return Concluded(kind=DRIFT, sentence=told, ranks=some.deviating, wrong=wrong)

@@ -53,8 +53,12 @@ class Inquiry:
         return time.monotonic() >= self._deadline or all(map(self._answered, self._addressed()))
 
     def groups(self) -> list[StackGroup]:
-        """The answers so far, the place with the fewest ranks first: it is the odd one out."""
-        return grouped(self.answers())
+        """The answers so far, the place with the fewest ranks first: it is the odd one out. Behind
+        them the ranks that have ended, and have no stack."""
+        told, ranks = self.answers(), self._run.state.ranks
+        ended = alike({rank: ranks[rank].phase for rank in ranks.keys() - told.keys()})
+        more = [StackGroup(who, "", "", phase) for phase, who in ended.items()]
+        return grouped(told) + more if told else []
 
     def answers(self) -> dict[int, StackGroup]:
         """The answers so far by rank, and what is known of the ranks that have given none. A stack

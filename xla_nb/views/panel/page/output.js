@@ -242,7 +242,7 @@ export class Output {
 		const silent = () => {
 			if (mine !== this.asking) return;
 			this.busy = false;
-			put(this.words, "No answer from the kernel yet. The file has all output.");
+			put(this.words, "No answer yet. The file has all output.");
 		};
 		const answered = (lines, start, first) => {
 			if (mine !== this.asking) return; // too late: the view has moved on

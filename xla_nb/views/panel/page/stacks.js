@@ -6,7 +6,7 @@ import { placed } from "./places.js";
 
 export function group({ ranks, who, place, stack, note }, view) {
 	const many = ranks.length > 2 ? span("quiet", `(${ranks.length})`) : "";
-	const where = [span("own", place ? placed(place, view) : "unknown line"), span("quiet", note)];
+	const where = [span("own", place ? placed(place, view) : note ? "" : "unknown line"), span("quiet", note)];
 	const head = div("trouble-head", h("h5.h", {}, who), many, ...where);
 	return h("article.group", { "data-ranks": ranks }, head, stack ? block(stack) : "");
 }
@@ -15,7 +15,7 @@ export function group({ ranks, who, place, stack, note }, view) {
 export const aboutStacks = ({ state, groups, at }) =>
 	({
 		asking: "Asking the ranks…",
-		fallback: "No answer from the kernel yet. Last known lines:",
+		fallback: "No answer yet. Last known lines:",
 		answered: groups.length ? `As of ${at}.` : "No rank answered.",
 	})[state];
 
