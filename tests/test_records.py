@@ -130,8 +130,13 @@ def forget_shown(notebook):
 
 
 def names(home):
-    """Of the runs; live ranks have a record beside them that is none yet."""
+    """Of the runs."""
     return {path.name for path in home.glob("runs/[!.]*")}
+
+
+def cells(home):
+    """Of live ranks."""
+    return list(home.glob("runs/*/cells/[!.]*"))
 
 
 def test_old_runs_of_a_living_notebook_are_removed_once_nothing_refers_to_them(
@@ -178,13 +183,24 @@ def test_records_of_live_cells_are_removed_a_hundred_at_a_time(launch, notebook,
         "import xla_nb\nmany_cells = xla_nb.ranks(n=1)\n"
         "for _ in range(99): many_cells.run('None', view='none')"
     )
-    group = notebook.value("many_cells._group.run.name").strip("'")
-    assert len(names(own_home) - {group}) >= 99
+    assert len(cells(own_home)) >= 99
     notebook.ok("many_cells.run('None', view='none');")
-    assert len(names(own_home) - {group}) <= 3
+    assert len(cells(own_home)) <= 2
     notebook.ok("many_cells.run('None', view='none'); many_cells.close()")
-    assert len(names(own_home)) <= 3  # with the group's
+    assert len(cells(own_home)) <= 2
     notebook.ok("del many_cells")
+
+
+def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(notebook, own_home):
+    cell = "import xla_nb\nlive_cell = xla_nb.ranks('listed', n=1).run('rank + 7', view='none')"
+    notebook.ok(cell)
+    group = notebook.value("xla_nb.ranks('listed')._own.run.name").strip("'")
+    listed = notebook.ok("%xla_runs").stdout
+    name = notebook.value("live_cell.name").strip("'")
+    assert group in listed
+    assert name not in listed
+    assert notebook.value(f"xla_nb.open_run({name!r}).results") == "{0: 7}"
+    notebook.ok("xla_nb.ranks('listed').close(); del live_cell")
 
 
 def test_a_run_that_is_open_twice_stays_while_one_of_them_does(launch, notebook, own_home):

@@ -259,6 +259,57 @@ def test_a_record_that_another_process_removes_meanwhile_is_passed_over(monkeypa
     assert tidy().removed == []
 
 
+# ---------------------------------------------------------------- cells of live ranks
+
+
+def cell_names(group):
+    return sorted(record.path.name for record in group.cells())
+
+
+def test_cells_of_live_ranks_push_no_launched_run_out():
+    set_limits(runs=2)
+    ended("1")
+    group = Record.create("2")
+    for number in range(5):
+        ended(f"cell-{number}", folder=group)
+    tidy()
+    assert kept() == ["1", "2"]
+    assert cell_names(group) == ["cell-3", "cell-4"]
+
+
+def test_cells_go_with_their_ranks_unless_somebody_needs_one_of_them():
+    set_limits(runs=1)
+    group = ended("1")
+    cell = Record.create("cell", group)  # of this process
+    cell.close({})
+    ended("2")
+    ended("3")
+    assert tidy().needed == ["cell", "1"]
+    assert kept() == ["1"]
+    cell.disown()
+    ended("4")
+    tidy()
+    assert kept() == ["4"]
+
+
+def test_cells_count_among_the_bytes():
+    set_limits(nbytes=2500)
+    group = Record.create("2")
+    for number in range(3):
+        ended(f"cell-{number}", 1000, folder=group)
+    tidy()
+    assert cell_names(group) == ["cell-1", "cell-2"]
+    assert group.nbytes < 1000
+
+
+def test_the_removal_of_a_cell_that_was_cut_short_is_completed(at_home):
+    group = Record.create("1")
+    cell = ended("cell", folder=group).path
+    cell.rename(cell.with_name(".removed-cell"))
+    tidy()
+    assert not any(cell.parent.iterdir())
+
+
 # ---------------------------------------------------------------- cleaning
 
 

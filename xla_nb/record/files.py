@@ -12,10 +12,11 @@ import functools
 import json
 import math
 import os
+import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ Folder = Literal["runs", "parts"]
 #: The endings of files that grow while ranks run; a sample is written over.
 GROWING = ("out", "err", "history", "result", "displays")
 SAMPLE = "now"
+_CELLS = "cells"
+_NAME = re.compile(r"[\w-]+")  # of a run
 #: Seconds after which what nobody has touched is given up.
 WEEK = 7 * 24 * 3600
 _KEPT = 1 << 24  # bytes of events that wait for space on a full disk
@@ -52,7 +55,8 @@ class Record:
     module.result     what the cell's module bound  job.out, job.err         the job's output
     events.jsonl      what happened                 run.json                 the summary
     stacks, alone     requests to ranks             owner                    who needs it
-    arrivals.json     when lines were seen
+    arrivals.json     when lines were seen          cells/NAME               a record for each cell
+                                                                             of live ranks
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -80,11 +84,19 @@ class Record:
         return self.folder
 
     @classmethod
-    def create(cls, run: str, folder: Folder = "runs") -> Record:
-        """A new, empty record. Raises OSError when it cannot be written, or the home is another
-        user's."""
-        record = cls(_own(folder) / run)
-        record.path.mkdir(0o700)
+    def create(cls, run: str, folder: Folder | Record = "runs") -> Record:
+        """A new, empty record, in a folder of the home or among the cells of live ranks' record.
+        Raises OSError when it cannot be written, or the home is another user's."""
+        if isinstance(folder, Record):
+            record = folder.cell(run)
+            try:  # the folder was looked at when the ranks were started
+                record.path.mkdir(0o700)
+            except FileNotFoundError:  # the first cell, or somebody has removed it
+                _own("runs", folder.path.name, _CELLS)
+                record.path.mkdir(0o700)
+        else:
+            record = cls(_own(folder) / run)
+            record.path.mkdir(0o700)
         try:
             private.write(record._owner, _own_process(os.getpid()).encode())
         except OSError:
@@ -95,6 +107,20 @@ class Record:
     def discard(self) -> None:
         """Remove it: it would be listed as a run in progress, which has never begun."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def _cells(self) -> Path:
+        return self.path / _CELLS
+
+    def cell(self, run: str) -> Record:
+        """That of a cell of live ranks, whose record this is."""
+        return Record(self._cells / run)
+
+    def cells(self) -> list[Record]:
+        """Those of all cells that are there, the newest first."""
+        with contextlib.suppress(FileNotFoundError):
+            return _in(self._cells)
+        return []
 
     @property
     def program_folder(self) -> Path:
@@ -159,9 +185,13 @@ class Record:
 
     @property
     def is_owned(self) -> bool:
-        """Whether a living process needs the record: it launched the run, or has it open.
+        """Whether a living process needs the record, or that of a cell of its live ranks: it
+        launched the run, or has it open."""
+        return self._is_marked or any(cell._is_marked for cell in self.cells())
 
-        A process on another machine that shares the home counts as alive for a week."""
+    @property
+    def _is_marked(self) -> bool:
+        """A process on another machine that shares the home counts as alive for a week."""
         lives = self._owner_lives()
         return _age(self._owner) < WEEK if lives is None else lives
 
@@ -190,8 +220,7 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files; of an ended run as its summary has them, and what waits for its
-        notebook."""
+        """Bytes of all files, but for those of cells; of an ended run as its summary has them."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             return int(json.loads(private.read(self.summary))["bytes"])
         return _bytes_in(self.path)
@@ -207,7 +236,7 @@ class Record:
 
     def own(self) -> None:
         """Mark the record as needed by this process, if no other one needs it."""
-        if not self.is_owned:
+        if not self._is_marked:
             with contextlib.suppress(OSError):  # another process has removed it, or a full disk
                 private.write(self._owner, _own_process(os.getpid()).encode())
 
@@ -239,21 +268,34 @@ def lines(program: Path) -> Path:
     return program.with_suffix(".json")
 
 
-def _own(folder: Folder) -> Path:
-    """A folder of the home, this user's alone. Raises OSError."""
-    top = home()
-    inner = top / folder
-    for path in (top, inner):
+def _own(*folders: str) -> Path:
+    """A folder of the home, this user's alone, by the names on the way there. Raises OSError."""
+    path = home()
+    private.own_folder(path)
+    for name in folders:
+        path /= name
         private.own_folder(path)
-    return inner
+    return path
 
 
 def records(folder: Folder = "runs") -> list[Record]:
     """All records of the home, the newest first. Raises OSError."""
-    root = home() / folder
-    with os.scandir(root) as entries:
-        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return [Record(root / name) for name in sorted(folders, reverse=True) if name[0] != "."]
+    return _in(home() / folder)
+
+
+def find(name: str | os.PathLike[str]) -> Iterator[Record]:
+    """The record at this path, and those of this name in the home, which need not be there."""
+    yield Record(Path(name))
+    yield Record(home() / "runs" / name)
+    if _NAME.fullmatch(os.fspath(name)):
+        with contextlib.suppress(OSError):  # there is no home yet
+            yield from (group.cell(os.fspath(name)) for group in records())
+
+
+def _in(folder: Path) -> list[Record]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [Record(folder / name) for name in sorted(names, reverse=True) if name[0] != "."]
 
 
 def partial(path: Path) -> Path:
@@ -285,9 +327,10 @@ def _age(path: Path) -> float:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Of all files in it; none where somebody has removed it."""
+    """Of all files in it but those of cells; none where somebody has removed it."""
     found = 0
-    for top, _, names in os.walk(folder):
+    for top, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if name != _CELLS]
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 found += Path(top, name).lstat().st_size

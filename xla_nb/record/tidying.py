@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections import Counter
 from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 
@@ -63,29 +64,35 @@ def _file() -> Path:
 
 
 def tidy(folder: Folder = "runs", *, all_ended: bool = False) -> Tidied:
-    """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week.
+    """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Of
+    the cells of live ranks as many are kept as of launches, for each group.
 
     all_ended: remove all but those in progress and those that a living process needs."""
     done, most = Tidied(), Limits(0, 0) if all_ended else limits()
     with contextlib.suppress(OSError):  # there is no home yet, or it is another user's
-        for path in (home() / folder).glob(f"{_REMOVED}*"):  # of a process that ended meanwhile
+        top = home() / folder
+        for path in [*top.glob(f"{_REMOVED}*"), *top.glob(f"*/cells/{_REMOVED}*")]:  # cut short
             shutil.rmtree(path, ignore_errors=True)
-        ended, free = {}, []
-        for record in records(folder):
+        ended, free = dict[Record, int](), list[Record]()
+        launched = records(folder)
+        for record in [*launched, *(cell for one in launched for cell in one.cells())]:
             with contextlib.suppress(FileNotFoundError):
                 ended[record] = record.summary.stat().st_mtime_ns
             if record not in ended and record.is_lost(at_once=all_ended):
                 _remove(record, done)
+        count = Counter[Path]()
         for record in sorted(ended, key=ended.__getitem__, reverse=True):
             if record.is_owned:
                 done.needed.append(record.path.name)
                 done.needed_bytes += record.nbytes
+                count[record.path.parent] += 1
             else:
                 free.append(record)
-        count, nbytes = len(done.needed), done.needed_bytes
+        nbytes = done.needed_bytes
         for record in free:
-            count, nbytes = count + 1, nbytes + record.nbytes
-            if count > most.runs or nbytes > most.nbytes:
+            count[record.path.parent] += 1
+            nbytes += record.nbytes
+            if count[record.path.parent] > most.runs or nbytes > most.nbytes:
                 _remove(record, done)
     return done
 

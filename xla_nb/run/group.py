@@ -234,7 +234,7 @@ class Group:
         members = None if chosen == self.world else chosen
         turn = Turn(self.run.name, self.number, members, frozenset(program.remote), asks)
         some = replace(options, n=len(chosen))
-        create = functools.partial(Record.create, folder="parts") if asks else Record.create
+        create = functools.partial(Record.create, folder="parts" if asks else self.run.record)
         run = launch(program, some, self._engine, resolve, on_wait, kind, turn=turn, create=create)
         self._programs[run] = chosen
         run.at_force(self._force)

@@ -27,7 +27,7 @@ from xla_nb.pickling.results import DEFINITIONS, RESULT
 from xla_nb.record import displays, private
 from xla_nb.record.displays import Display
 from xla_nb.record.figures import History
-from xla_nb.record.files import Record, home, records
+from xla_nb.record.files import Record, find, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
 from xla_nb.run import sentences
@@ -406,10 +406,9 @@ def _find_returned(state: RunState, files: Record) -> None:
 def _folder(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"open_run needs a run's name or folder, not {shortened(repr(path), 60)}.")
-    for folder in (Path(path), home() / "runs" / path):
-        record = Record(folder)
+    for record in find(path):
         if any(map(os.path.exists, (record.events, record.summary))):  # raises nothing
-            return folder
+            return record.path
     raise UsageError(
         f"No run is recorded at {os.fspath(path)!r}. %xla_runs lists the recorded runs."
     )

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from xla_nb import ansi, wording
 from xla_nb.errors import XlaNbError
@@ -111,7 +110,7 @@ class Observer:
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
         self._rows: dict[int, Rows] = {}
-        self._over_cells = RowsOverCells(run.state, run.record.path.parent)
+        self._over_cells = RowsOverCells(run.state, run.record)
         self._damage: dict[int, str] = {}  # of what a rank reported
         self._newest: int | None = None  # the last second of all lanes
         self._diagnoser = Diagnoser()
@@ -495,11 +494,10 @@ class RowsOverCells:
     gone    how many cells had no files any more when they were looked for
     """
 
-    def __init__(self, state: RunState, records: Path) -> None:
-        """records: the folder of the runs' records."""
+    def __init__(self, state: RunState, record: Record) -> None:
         self.damage: dict[int, str] = {}
         self.gone = 0
-        self._programs, self._records = state.programs, records
+        self._programs, self._record = state.programs, record
         self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; none of those that are read
         self._shift: dict[tuple[int, str], float] = {}  # of a cell's steps, by figure
         self._last: dict[str, float] = {}  # step so far, by figure
@@ -510,7 +508,7 @@ class RowsOverCells:
         for program in reversed(programs):  # what another host had to tell may come after the end
             began, is_over = program.began, program.ended is not None and program is not programs[0]
             if began.number not in self._rows:
-                record = Record(self._records / began.run)
+                record = self._record.cell(began.run)
                 self.gone += not record.path.exists()
                 self._rows[began.number] = {n: Rows(record.history(n)) for n in began.ranks}
             for rank, rows in self._rows[began.number].items():

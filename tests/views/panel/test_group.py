@@ -270,7 +270,7 @@ def test_ranks_shown_again_have_the_figures_of_cells_whose_files_are_gone(panel,
     quiet(kernel, "import xla_nb\nxla_nb.report(kept_=1.0)")
     kernel.ok("while len(panel._observer.figures.get('kept_', ())) < 2:\n    time.sleep(0.01)")
     newest = "panel.run.state.programs.newest[0].began.run"
-    kernel.ok(f"import shutil; shutil.rmtree(panel.run.record.path.parent / {newest})\n%xla_ranks")
+    kernel.ok(f"import shutil; shutil.rmtree(panel.run.record.cell({newest}))\n%xla_ranks")
     quiet(kernel, "xla_nb.report(kept_=2.0)")
     kernel.ok(f"{PANEL}\npanel._observer.sample()")
     lines = "panel._observer.figures['kept_']"
