@@ -164,6 +164,11 @@ class Feed:
             self._note(None)
             yield None
 
+    @property
+    def is_over(self) -> bool:
+        """Who follows it has heard of the end."""
+        return self._over.is_set()
+
     def _note(self, event: Event | None) -> None:
         if not self._over.is_set() and (event is None or isinstance(event, JobEnded)):
             self._end = event  # its writers' end, which follows, tells nothing

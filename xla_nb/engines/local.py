@@ -5,30 +5,31 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import os
 import pickle
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
+from xla_nb.engines.programs import NO_GROUP, LiveFeed, LiveRanks
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
 from xla_nb.messages import channel
-from xla_nb.messages.orders import HostGroup, Order, Request, Turn
+from xla_nb.messages.orders import HostGroup, Order, Request
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
 from xla_nb.topology.slices import Seat
 from xla_nb.wording import ending
+
+_Feed = TypeVar("_Feed", bound=Feed)
 
 
 class LocalEngine:
@@ -42,7 +43,7 @@ class LocalEngine:
 
     def __init__(self) -> None:
         self._servers: dict[tuple[str, ...], _Server] = {}
-        self._groups: dict[str, _Group] = {}
+        self._live: dict[str, LiveRanks] = {}  # by the run that they are
         self._lock = threading.RLock()  # one launch at a time
 
     def check_hosts(self, hosts: int | None, slices: int | None) -> None:
@@ -88,59 +89,51 @@ class LocalEngine:
         order = Order(request, fit.device, fit.ranks, fit.env, host_group or HostGroup())
         with self._lock, in_memory(pickle.dumps(order)) as order_file:
             files = (parcel, order_file)
-            if request.turn is not None:
-                return self._hand(request.turn, files)
+            if (turn := request.turn) is not None:
+                if turn.group not in self._live:
+                    raise LaunchError(NO_GROUP)
+                return self._live[turn.group].hand(turn, *files)
             self._refuse_taken_chips(fit)
             if not request.lives:
                 return self._start(request.run, files, fit.imports, waiting)
             control, theirs = channel.pair()
             with theirs:
+                given = (*files, theirs.fileno())
                 try:
-                    feed = self._start(request.run, (*files, theirs.fileno()), fit.imports, waiting)
+                    feed = self._start(request.run, given, fit.imports, waiting, LiveFeed)
                 except BaseException:
                     control.close()
                     raise
-            self._groups[request.run] = _Group(control, self._servers[fit.imports], fit, feed)
+            child = self._servers[fit.imports].child
+            self._live[request.run] = LiveRanks(control, child, fit, feed)
             return feed
 
     def _refuse_taken_chips(self, fit: Fit) -> None:
         """A chip serves one process: raise LaunchError where live ranks have those of a launch."""
-        for live in self._groups.values():
-            if live.alive and share_chips(live.fit, fit):
+        for live in self._live.values():
+            if not live.feed.is_over and share_chips(live.fit, fit):
                 raise LaunchError(_TAKEN)
-
-    def _hand(self, turn: Turn, files: tuple[int, ...]) -> Feed:
-        """Hand a program to live ranks, with the numbers of those that run it. Raises
-        LaunchError."""
-        live = self._groups.get(turn.group)
-        if live is None:
-            raise LaunchError(NO_GROUP)
-        ours, theirs = channel.pair()
-        feed = Feed(ours, live.server.child, live.why_ended)
-        members = json.dumps(turn.members).encode()
-        with theirs:
-            try:
-                socket.send_fds(live.control, [members], [theirs.fileno(), *files])
-            except OSError:
-                feed.close()
-                raise LaunchError(NO_GROUP) from None
-        return feed
 
     def end(self, run: str) -> None:
         """Tell the live ranks of this run that there is nothing more to come."""
         with self._lock:
-            live = self._groups.pop(run, None)
+            live = self._live.pop(run, None)
             if live is not None:
                 live.close()
 
     def _start(
-        self, run: str, files: tuple[int, ...], imports: tuple[str, ...], waiting: OnWait
-    ) -> Feed:
+        self,
+        run: str,
+        files: tuple[int, ...],
+        imports: tuple[str, ...],
+        waiting: OnWait,
+        kind: type[_Feed] = Feed,  # type: ignore[assignment]
+    ) -> _Feed:
         server = self.warm(imports)
         server.wait_until_ready(waiting)
         ours, theirs = channel.pair()
         # Before the launch: where that fails for want of a descriptor, nobody would follow it.
-        feed = Feed(ours, server.child, server.why_ended)
+        feed = kind(ours, server.child, server.why_ended)
         with theirs:
             try:
                 server.launch(run, theirs.fileno(), *files)
@@ -174,16 +167,14 @@ class LocalEngine:
     def close(self) -> None:
         """End the servers and every run."""
         with self._lock:
-            while self._groups:
-                self._groups.popitem()[1].close()
+            while self._live:
+                self._live.popitem()[1].close()
             while self._servers:
                 self._servers.popitem()[1].close()
 
 
-_HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first
 _FOLDER = "xla_nb-"  # the beginning of its name in TMPDIR
 _SERVER = "the process that starts and ends ranks"
-NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
 _TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
     "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then. To share "
@@ -201,32 +192,6 @@ def share_chips(one: Fit, other: Fit) -> bool:
         for fit in (one, other)
     )
     return not (mine and theirs) or bool(set(mine.split(",")) & set(theirs.split(",")))
-
-
-@dataclass
-class _Group:
-    """Live ranks: the socket that brings them programs, the server that has forked their job, what
-    they got of the machine, and the events of the run that they are."""
-
-    control: socket.socket
-    server: _Server
-    fit: Fit
-    feed: Feed
-
-    @property
-    def alive(self) -> bool:
-        """Their job has not ended: nobody else writes to the socket, or closes it."""
-        return not channel.ready(self.control, 0)
-
-    def why_ended(self) -> str:
-        """How their job ended, or the server; empty if neither is known to have."""
-        end = self.feed.end_within(_HEARD)
-        return self.server.why_ended() if end is None else end.reason
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # they have ended
-            self.control.shutdown(socket.SHUT_RDWR)  # a process forked here may hold a copy
-        self.control.close()
 
 
 class _Server:

@@ -132,6 +132,13 @@ class RankStopped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankLeft(Event):
+    """A live rank has ended a program, and has told all that there was of it."""
+
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankAt(Event):
     """Where a rank's entry is now: its stack, and the innermost line of the notebook."""
 

@@ -1,7 +1,8 @@
-"""What a live rank is given to run: one program after another, over a line to its job."""
+"""What a live rank is given to run: one program after another, over its line."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
@@ -26,7 +27,6 @@ from xla_nb.wording import listed
 
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
-_GO, _DONE = b"go", b"done"
 _HOUR = 3600.0  # seconds
 _FORMER = (
     "`{0}` shares something with the former {1}, which the notebook has sent anew: make `{0}` again"
@@ -165,7 +165,7 @@ def _is_the_cells(name: str) -> bool:
 
 
 class Line:
-    """A live rank's end of its line to the job."""
+    """A live rank's end of its line, which brings it programs."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -177,16 +177,15 @@ class Line:
 
     def next(self) -> Cell | None:
         """The next program, which is waited for; None once there will be no more."""
-        message, fds = channel.take(self._sock, len(_GO), 3)
+        message, fds = channel.take(self._sock, 16, 3)
         if not message:
             return None
         return Cell(*fds)
 
-    def done(self) -> None:
-        """The program has ended on this rank, and all is told of it."""
-        self._sock.send(_DONE)
 
-
-def send(line: socket.socket, fds: list[int]) -> None:
-    """Hand a program to the rank at the other end of a line. Raises OSError if it is gone."""
-    socket.send_fds(line, [_GO], fds)
+def connect(control: socket.socket, rank: int) -> Line:
+    """Open the calling rank's line, and send its other end to whoever starts programs."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, contextlib.suppress(OSError):  # nobody is there: the line has ended, then
+        socket.send_fds(control, [b"%d %d" % (rank, os.getpid())], [theirs.fileno()])
+    return Line(mine)

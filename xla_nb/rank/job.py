@@ -36,7 +36,6 @@ from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import asking, displays, entries, loader, loading, patches
 from xla_nb.rank.crashes import Crashes
-from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.process import Inherited, enter, inherit, main
 from xla_nb.rank.program import Loaded
@@ -186,7 +185,6 @@ def _run_ranks(
     )
     known = linux.children()  # the runtime's, and what the cell's top level has started
     latch = Latch()
-    dispatcher = None if control is None else Dispatcher(control)
     crashes = Crashes(prepared.ranks)
     inherited = Inherited(
         program=program,
@@ -196,24 +194,18 @@ def _run_ranks(
         latch=latch,
         random=random.getstate(),
         crashes=crashes,
-        dispatcher=dispatcher,
+        control=control,
     )
     inherit(inherited)
 
     def died(death: events.ProcessDied) -> None:
-        event = crashes.tell(death)
-        sender.send(event)
-        for rank in [] if dispatcher is None else dispatcher.died(event):
-            if lock.free_from(rank):
-                sender.send(events.Notice(text=_DIED_WITH_LOCK.format(rank=rank)))
-
-    def forked() -> None:
-        if dispatcher is not None:
-            dispatcher.serve(inherited.first, prepared.simulated)
+        sender.send(crashes.tell(death))
+        if control is not None and (rank := lock.free_from(death.pid)) is not None:
+            sender.send(events.Notice(text=_DIED_WITH_LOCK.format(rank=rank)))
 
     entries.allow_launches()
     try:
-        prepared.start(Lifecycle(enter, main, latch, died, forked))
+        prepared.start(Lifecycle(enter, main, latch, died))
     except BrokenProcessPool:
         pass  # each death is an event by now
     except Exception as error:  # a rank that could not join has reported that
@@ -223,8 +215,6 @@ def _run_ranks(
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
     crashes.close()
-    if dispatcher is not None:
-        dispatcher.close()
     here = socket.gethostname()
     _wait_for_others(known, lambda names: sender.send(events.ProcessesLeft(host=here, names=names)))
 

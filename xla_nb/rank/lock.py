@@ -38,7 +38,8 @@ class SharedLock(synchronize.Lock):
 
     def __init__(self) -> None:
         super().__init__(ctx=multiprocessing.get_context("fork"))
-        # One number that the forked processes share: the holder's rank plus 1, 0 if not known.
+        # Numbers that the forked processes share: the holder's rank plus 1, 0 if not known, and
+        # its process.
         self._holder = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("i")
         self._ranks: dict[int, int] = {}  # by thread
         self._pid = 0
@@ -63,7 +64,7 @@ class SharedLock(synchronize.Lock):
             finally:
                 watch.stop()
         if taken:
-            self._holder[0] = self._own_number()
+            self._holder[1], self._holder[0] = os.getpid(), self._own_number()
             self.taken += 1
         return taken
 
@@ -82,12 +83,13 @@ class SharedLock(synchronize.Lock):
             return False
         return True
 
-    def free_from(self, rank: int) -> bool:
-        """In the job: give it back for a rank whose process has died with it; whether it had."""
-        if self._holder[0] != rank + 1:
-            return False
+    def free_from(self, pid: int) -> int | None:
+        """In the job: give it back for a process that has died with it; the rank that had it."""
+        holder = self._holder[0] - 1
+        if holder < 0 or self._holder[1] != pid:
+            return None
         self.release()
-        return True
+        return holder
 
     def __enter__(self) -> bool:
         return self.acquire()

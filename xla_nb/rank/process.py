@@ -14,6 +14,7 @@ import functools
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -31,7 +32,6 @@ from xla_nb.pickling.definition_table import Definitions
 from xla_nb.program import tracebacks
 from xla_nb.rank import cells, entries, loader, loading, reporting
 from xla_nb.rank.crashes import Crashes
-from xla_nb.rank.dispatch import Dispatcher
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Sampler
 from xla_nb.rank.preview import numbers, preview
@@ -47,7 +47,7 @@ from xla_nb.stopwatch import Stopwatch
 class Inherited:
     """What a rank inherits from its job through the fork.
 
-    `program` is the one that the job has loaded; live ranks get theirs from the `dispatcher`.
+    `program` is the one that the job has loaded; live ranks, which have a `control`, get others.
     `running` is what runs now, and in which thread, by rank; `captured` are the ranks whose log
     this process's output goes to.
     """
@@ -59,7 +59,7 @@ class Inherited:
     latch: Latch
     random: Any
     crashes: Crashes
-    dispatcher: Dispatcher | None = None
+    control: socket.socket | None = None
     running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
     sampler: Sampler = field(default_factory=Sampler)
@@ -182,20 +182,20 @@ def main(index: int) -> None:
     (job,) = _inherited
     job.lock.belongs_to(index)
     try:
-        if job.dispatcher is None:
+        if job.control is None:
             _run(job, job.program, index, lambda: job.runtime.rank_info(index))
         else:
-            _live(job, job.dispatcher, index)
+            _live(job, job.control, index)
     finally:
         flush()
         job.latch.wait()
 
 
-def _live(job: Inherited, dispatcher: Dispatcher, index: int) -> None:
+def _live(job: Inherited, control: socket.socket, index: int) -> None:
     """Run the programs that a live rank is given, until it is told to end."""
     try:
         info = job.runtime.rank_info(index)
-        line = dispatcher.connect(index)
+        line = cells.connect(control, index)
         _begin(job, job.program, index, info)
     except BaseException as error:
         job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
@@ -234,7 +234,6 @@ def _take_cells(
                 idle.start()
             else:
                 _open_for_others(job, cell, index, made)
-        line.done()
 
 
 def _next_cell(job: Inherited, line: cells.Line, index: int) -> cells.Cell | None:
@@ -285,6 +284,7 @@ def _run_cell(
         mend()
         flush()
         _log_to(job.program, index)
+        program.sender.send(events.RankLeft(rank=index))
 
 
 def _begin(job: Inherited, program: Loaded, index: int, info: RankInfo) -> None:

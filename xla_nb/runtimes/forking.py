@@ -46,14 +46,12 @@ class Latch:
 @dataclass(frozen=True)
 class Lifecycle:
     """What a process of the ranks runs: `enter(local_rank, processes)`, then `main(rank)` for each
-    of its ranks. `latch` opens when all have entered; `report` gets each death; `forked` is called
-    once all processes are there, so that it may start threads."""
+    of its ranks. `latch` opens when all have entered; `report` gets each death."""
 
     enter: Callable[[int, int], None]
     main: Callable[[int], None]
     latch: Latch
     report: Callable[[ProcessDied], None]
-    forked: Callable[[], None] = lambda: None
 
 
 class RankContext(context.ForkContext):
@@ -77,7 +75,6 @@ class RankContext(context.ForkContext):
         if len(self._started) == self._count:
             self._life.latch.arrive()
             self._watcher.start()
-            self._life.forked()
 
     def give_up(self) -> None:
         """End the processes that run already: one more could not be started, and they would wait
