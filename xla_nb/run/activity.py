@@ -253,15 +253,15 @@ class Track:
 
     @property
     def pace(self) -> Window | None:
-        """The last steps, of live ranks those of their newest program; None until two were seen,
-        and where the last was long ago."""
-        if len(self._marks) < 2 or self.sample is None or self._has_begun_anew(self.sample):
+        """From before the last steps, of live ranks those of their newest program, until now; None
+        until two were seen, and where the last was long ago."""
+        now = self.sample
+        if len(self._marks) < 2 or now is None or self._has_begun_anew(now):
             return None
-        *earlier, last = self._marks
-        long = (mark for mark in reversed(earlier) if last.at - mark.at >= _LAST)
-        enough = (one for mark in long if (one := Window.between(mark, last)).steps >= _STEPS)
-        late = self.sample.at - last.at > _GAP
-        return None if late else next(enough, Window.between(earlier[0], last))
+        long = (mark for mark in reversed(self._marks) if now.at - mark.at >= _LAST)
+        enough = (one for mark in long if (one := Window.between(mark, now)).steps >= _STEPS)
+        late = now.at - self._marks[-1].at > _GAP
+        return None if late else next(enough, Window.between(self._marks[0], now))
 
     @property
     def step(self) -> float | None:
