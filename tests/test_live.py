@@ -455,6 +455,37 @@ def test_modules_are_found_in_folders_that_the_notebook_searches_by_now(live, mo
     assert results(live, "found_late.VALUE") == "{0: 3, 1: 3}"
 
 
+SETS = """
+import os, sys, numpy, torch
+numpy.random.seed(0); torch.manual_seed(0); torch.set_default_dtype(torch.float64)
+torch.set_grad_enabled(False); os.environ["SET_BY"] = "file"; sys.argv[:] = ["file"]
+def f(): return 3
+"""
+
+
+def test_the_import_of_a_module_that_the_notebook_has_sets_no_seed_of_a_rank(live, module):
+    module("setting", SETS, 1e9)
+    live.ok("import torch; from setting import f as of_setting; torch.set_grad_enabled(True)")
+    live.ok("%%xla\nimport torch, numpy\ntorch.manual_seed(5 + rank); numpy.random.seed(5)")
+    drawn = "of_setting(), round(torch.rand(1).item(), 4), round(numpy.random.rand(), 4)"
+    assert results(live, drawn) == "{0: (3, 0.8303, 0.222), 1: (3, 0.5722, 0.222)}"
+    kept = "torch.ones(1).dtype is torch.float32, torch.is_grad_enabled(), os.environ.get('SET_BY')"
+    assert results(live, f"import os\n{kept}") == "{0: (True, True, None), 1: (True, True, None)}"
+    live.ok("torch.set_default_dtype(torch.float32); del os.environ['SET_BY']")
+
+
+def test_a_module_that_nobody_can_import_is_sent_again_once_it_has_changed(live, module):
+    module("nobodys", "LR = 1\ndef lr(): return LR\n", 1e9)
+    live.ok(
+        "import importlib.util as util\n"
+        "spec = util.spec_from_file_location('nobodys_own', sys.path[0] + '/nobodys.py')\n"
+        "own_config = util.module_from_spec(spec); spec.loader.exec_module(own_config)"
+    )
+    assert results(live, "own_config.LR, own_config.lr()", "0") == "{0: (1, 1)}"
+    live.ok("own_config.LR = 5")
+    assert results(live, "own_config.LR, own_config.lr()", "0") == "{0: (5, 5)}"
+
+
 def test_a_module_that_the_notebook_has_imported_again_is_the_new_one_on_the_ranks(live, module):
     text = "class Made:\n    def says(self): return {0}\ndef says(): return {0}\n"
     module("edited", text.format("'old'"), 1e9)
@@ -612,16 +643,16 @@ def test_what_was_set_back_by_a_reload_is_as_the_new_file_has_it(live, module):
 
 
 def test_what_was_set_back_as_a_rank_could_not_open_the_rest_is_back_after_it(live, module):
-    module("set_before", "LIMIT = 1\n", 1e9)
-    live.ok("import set_before\nset_before.LIMIT = 5")
-    assert results(live, "set_before.LIMIT", "0") == "{0: 5}"
+    module("set_at_first", "LIMIT = 1\n", 1e9)
+    live.ok("import set_at_first\nset_at_first.LIMIT = 5")
+    assert results(live, "set_at_first.LIMIT", "0") == "{0: 5}"
     live.ok(
         "def refuse(): raise OSError('not on ranks')\n"
         "class Closed:\n    def __reduce__(self): return refuse, ()\n"
-        "set_before.LIMIT, closed = 1, Closed()"
+        "set_at_first.LIMIT, closed = 1, Closed()"
     )
-    assert "not on ranks" in live.run("%%xla 0\nclosed, set_before.LIMIT").error
-    assert results(live, "set_before.LIMIT", "0") == "{0: 1}"
+    assert "not on ranks" in live.run("%%xla 0\nclosed, set_at_first.LIMIT").error
+    assert results(live, "set_at_first.LIMIT", "0") == "{0: 1}"
 
 
 @pytest.mark.parametrize("text", ["K = {0}\ndef f(): return {0}\n", "def f(): return {0}\n"])
@@ -732,6 +763,29 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
         assert results(live, "autoreloaded.mark") == "{0: 0, 1: 1}"  # once
     finally:
         live.ok("%autoreload 0")
+
+
+def test_an_enum_that_autoreload_has_added_is_there_on_the_ranks(live, module):
+    module("phases", "def phase(): return None\n", 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import phases")
+        assert results(live, "phases.phase()", "0") == "{0: None}"
+        text = "import enum\nclass Phase(enum.Enum):\n    A = 1\n"
+        module("phases", f"{text}def phase(one=Phase.A): return one.value\n", 2e9)
+        live.ok("phases.phase()")
+        assert results(live, "phases.phase(), phases.Phase.A.value", "0") == "{0: (1, 1)}"
+    finally:
+        live.ok("%autoreload 0")
+
+
+def test_what_the_notebook_has_set_in_a_module_at_first_is_nothing_that_ranks_have_lost(
+    live, module
+):
+    module("count_at_first", "STATE = {'n': 0}\n", 1e9)
+    live.ok("import count_at_first; count_at_first.STATE['n'] = 1")
+    shown = live.ok("%%xla\nimport count_at_first\ncount_at_first.STATE")
+    assert "no longer" not in (shown.stdout + shown.below)
 
 
 def test_what_ranks_had_set_in_a_class_is_told_each_time_the_notebook_has_sent_it_anew(live):

@@ -414,3 +414,29 @@ def test_what_is_set_in_a_module_below_a_folder_without_init_is_so(notebook, loc
     )
     notebook.run("import bare.part\nbare.part.LIMIT = 4\nbare.part.SEEN.append(5)")
     assert launched(notebook, "def f(rank): return bare.part.told()") == ((4, [5]), ())
+
+
+def test_another_module_that_code_imports_does_not_put_back_what_the_notebook_has_set(
+    local, notebook
+):
+    (local / "mode.py").write_text("MODE = 'file'\n")
+    (local / "plug.py").write_text("import mode\nmode.MODE = 'plug'\n")
+    notebook.run("import mode, plug\nmode.MODE = 'notebook'")
+    cell = "def f(rank):\n    import plug\n    return mode.MODE"
+    assert launched(notebook, cell)[0] == "notebook"
+
+
+def test_of_two_modules_of_one_name_each_is_sent(local, notebook):
+    for folder in "ab":
+        (local / folder).mkdir()
+        (local / folder / "twin.py").write_text(f"def who(): return {folder!r}\n")
+    notebook.run(
+        "import sys\n"
+        f"sys.path.insert(0, {str(local / 'a')!r}); import twin as a\n"
+        "del sys.path[0], sys.modules['twin']\n"
+        f"sys.path.insert(0, {str(local / 'b')!r}); import twin as b\n"
+        "del sys.path[0]"
+    )
+    notebook.run(f"sys.path.append({str(local / 'b')!r})")
+    assert launched(notebook, "def f(rank): return a.who(), b.who()")[0] == ("a", "b")
+    notebook.run("del sys.path[-1], sys.modules['twin']")

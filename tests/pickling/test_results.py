@@ -200,3 +200,17 @@ COME_BACK = {
 def test_a_result_is_what_it_was_on_the_rank(back, cell, value, told):
     got = back(cell, value)
     assert eval(told, {**vars(sys.modules["__main__"]), "got": got})
+
+
+def test_a_member_of_an_enum_that_the_notebook_has_no_more_comes_with_its_class(back):
+    cell = """
+import enum
+class Phase(enum.Enum):
+    TRAIN, EVAL = 1, 2
+former = [Phase.TRAIN, Phase.TRAIN]
+class Phase(enum.Enum):
+    TRAIN, EVAL, TEST = 1, 2, 3
+"""
+    one, other = back(cell, "former")
+    assert one is other is type(one).TRAIN
+    assert [each.value for each in type(one)] == [1, 2]

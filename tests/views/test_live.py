@@ -9,7 +9,6 @@ import pytest
 from tests.support.run_double import Run
 from xla_nb.messages import events
 from xla_nb.record import sample
-from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample
 from xla_nb.views import saved
 from xla_nb.views.observer import CELLS, Observer
@@ -21,7 +20,6 @@ class Group(Run):
     def __init__(self, path):
         (path / "group").mkdir()
         super().__init__(path / "group")
-        self.runs = path
         self.tell(events.GroupBegan(name="ranks", idle=1800.0))
         for rank in (0, 1):
             started = events.RankStarted(rank=rank, local_rank=rank, pid=100 + rank, device="xla:0")
@@ -32,7 +30,7 @@ class Group(Run):
 
     def begins(self, number, *ranks, at=10.0):
         label, name = f"Cell In[{number}]", f"run-{number}"
-        (self.runs / name).mkdir(exist_ok=True)
+        self.record.cell(name).path.mkdir(parents=True, exist_ok=True)
         chosen = ranks or (0, 1)
         self.tell(events.ProgramBegan(number=number, run=name, label=label, ranks=chosen), at=at)
 
@@ -45,7 +43,7 @@ class Group(Run):
         self.record.sample(rank).write_bytes(sample.encode(Sample(**figures)))
 
     def reports(self, number, rank, *steps):
-        with Record(self.runs / f"run-{number}").history(rank).open("a") as file:
+        with self.record.cell(f"run-{number}").history(rank).open("a") as file:
             for row, step in enumerate(steps):
                 file.write(json.dumps([row, 0.0, step, {"loss": float(number)}]) + "\n")
 
@@ -254,7 +252,7 @@ def test_charts_say_that_they_lack_what_cells_reported_whose_files_are_gone(grou
         group.begins(number)
         group.reports(number, 0, 1, 2)
         group.ends(number)
-    shutil.rmtree(group.runs / "run-1")
+    shutil.rmtree(group.record.cell("run-1"))
     late = Observer(group)
     (series,) = late.look().series
     assert [value for _, value in series.lines[0]] == [2.0, 2.0]
@@ -267,7 +265,7 @@ def test_a_view_that_goes_on_from_a_former_one_has_the_figures_of_all_cells(grou
     group.reports(1, 0, 1, 2)
     group.ends(1)
     observer.look()
-    shutil.rmtree(group.runs / "run-1")
+    shutil.rmtree(group.record.cell("run-1"))
     group.begins(2)
     group.reports(2, 0, 1)
     late = Observer(group)

@@ -6,6 +6,7 @@ anything else a pickle has to tell.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -54,6 +55,8 @@ class _Look:
             raise _Unclear
         self.seen.append(part)
         kind = type(part)
+        if _is_of_no_module(part, kind):
+            raise _Unclear
         if kind is types.FunctionType and part.__closure__:
             self._see_closure(part)
         elif kind not in _STEADY and not issubclass(kind, type):
@@ -116,6 +119,17 @@ class _Look:
             if name != "__slotnames__" and not code_facts.is_made_by_type(cls, part):
                 self.seen.append(name)
                 self.see(part)
+
+
+def _is_of_no_module(part: Any, kind: type) -> bool:
+    """Whether it is a module that nobody can import, or a function in one: what that holds is sent
+    with it."""
+    if kind is types.ModuleType:
+        return sys.modules.get(vars(part).get("__name__")) is not part
+    if kind is not types.FunctionType:
+        return False
+    name = part.__globals__.get("__name__")
+    return name != "__main__" and not code_facts.is_modules(part.__globals__, name)
 
 
 _OF_FUNCTIONS = *code_facts.ATTRIBUTES, "__name__", "__defaults__", "__kwdefaults__"

@@ -44,10 +44,13 @@ def reduced_module(module: types.ModuleType) -> Any:
     """A module whose class is not Python's own, by a name under which this process has it, or as
     what another module has under its name (`torch.ops.aten`); NotImplemented if there is none.
 
-    Plain modules are left to cloudpickle, which does so.
+    Plain modules are left to cloudpickle, but for one of whose name there is another.
     """
     if type(module) is types.ModuleType:
-        return NotImplemented
+        there = sys.modules.get(module.__name__, module)
+        state = {key: value for key, value in vars(module).items() if key != "__builtins__"}
+        made = rebuild.new_module, (module.__name__, state)
+        return NotImplemented if there is module else made
     if (name := _name_of(module)) is not None:
         return importlib.import_module, (name,)
     package, _, last = module.__name__.rpartition(".")

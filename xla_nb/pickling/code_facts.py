@@ -155,7 +155,23 @@ def looks_up(code: types.CodeType) -> bool:
     )
 
 
-_LOOKUPS = {"globals", "eval", "exec"}
+_LOOKUPS = {"globals", "locals", "eval", "exec"}
+
+
+def goes_through_globals(code: types.CodeType) -> bool:
+    """Whether code, or what is defined in it, asks `globals()` for more than what it names
+    (`globals()["lr"]`)."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_STEPS]
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return any(map(goes_through_globals, inner)) or any(
+        step.argval == "globals" and [one.opname for one in steps[n + 1 : n + 3]] != _BY_TEXT
+        for n, step in enumerate(steps)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    )
+
+
+_NO_STEPS = {"CACHE", "PRECALL", "PUSH_NULL"}
+_BY_TEXT = ["CALL", "LOAD_CONST"]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts, rebuild
@@ -34,6 +34,11 @@ class Definitions:
     def __init__(self) -> None:
         self._made: dict[Token, Any] = {}
         self._before: list[tuple[Any, dict[str, Any]]] = []
+        self._there: Set[str] = frozenset()
+
+    def begin(self) -> None:
+        """Something is to be opened: modules that are imported for that are as they are made."""
+        self._there = sys.modules.keys() | ()
 
     def take_lost(self) -> Iterator[str]:
         """Sentences on what ranks had set in definitions and the notebook has sent anew since the
@@ -85,8 +90,9 @@ class Definitions:
         refill(definition, state)
 
     def _import(self, names: Iterable[str]) -> None:
-        held = (sys.modules[name] for name in names if name in sys.modules)
+        held = [sys.modules[name] for name in names if name in self._there]
         self._before += [(module, _state(module)) for module in held]
+        rebuild.import_all(names)
 
     def _drop(self, tokens: Collection[int]) -> None:
         for token in tokens:
@@ -117,7 +123,7 @@ def dropped(tokens: Collection[int]) -> None:
 
 
 def imported(names: Iterable[str]) -> None:
-    """The notebook has imported these modules by now, which ranks may have done before."""
+    """Import these modules, which the notebook has by now; ranks may have done so before."""
     raise LookupError("this pickle is for live ranks")
 
 

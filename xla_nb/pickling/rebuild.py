@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import ctypes
 import functools
 import gc
@@ -17,8 +18,7 @@ import logging
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 #: Stands for the value of a closure's variable that has none yet.
@@ -116,7 +116,7 @@ def known(obj: object) -> None:
     """It is there although nobody asks for it: a class is found by `__subclasses__`."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def _no_init_subclass(bases: tuple[type, ...]) -> Iterator[None]:
     """`type.__new__` calls `__init_subclass__`, which was called when the class was defined."""
     hooks = {}
@@ -287,7 +287,7 @@ def part(holder: Any, name: str) -> Any:
     """One of these, or what the holder gives out under the name; None where a function has none."""
     if holder is None or type(holder) is types.FunctionType:
         return contents(holder).get(name)
-    return unwrapped(holder)[-1] if name == "__wrapped__" else getattr(holder, name)
+    return unwrapped(holder)[-1] if name == "__wrapped__" else getattr(holder, name, None)
 
 
 def held_by_module(module: str, name: str, kind: str) -> object:
@@ -389,6 +389,21 @@ def called(value: Any) -> tuple[str, int]:
     return str(getattr(value, "__name__", type(value).__name__)), len(unwrapped(value)) - 1
 
 
+def new_module(name: str, content: Mapping[str, Any]) -> types.ModuleType:
+    """A module that is imported under no name."""
+    made = types.ModuleType(name)
+    vars(made).update(content)
+    return made
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Import modules, before anything is put into one that another's top level may set. One that
+    cannot be imported is told where it is needed."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
 def take_notices() -> list[str]:
     """Those of what was opened since the last time, now that it is."""
     found = dict.fromkeys(told() for told in notices)
@@ -464,6 +479,6 @@ def own(module: str, name: str) -> object:
 
 
 def holder(module: str, name: str) -> Any:
-    """What has the last of the names: the module, or a class or function in it; None if a function
-    there has no such part."""
+    """What has the last of the names: the module, or a class or function in it; None if there is no
+    such part."""
     return functools.reduce(part, name.split(".")[:-1], importlib.import_module(module))

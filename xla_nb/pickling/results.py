@@ -67,6 +67,8 @@ class HomePickler(Pickler):
             self.named.add(obj.__qualname__.partition(".")[0])
             return obj.__qualname__
         if issubclass(kind, enum.Enum):
+            if code_facts.is_made_here(kind) and not self._known(kind):  # it comes with its class
+                return self._as_on_the_way_out(obj)
             named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
         return self._as_sent(kind)(obj)

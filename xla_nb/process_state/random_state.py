@@ -25,16 +25,23 @@ class Inheritance:
     seed: int = field(default_factory=lambda: secrets.randbits(32))
 
     @classmethod
-    def of_this_process(cls) -> Inheritance:
-        """The current states. Each generator goes on from a seed that it draws itself: ranks draw
-        nobody knows how many numbers of its present sequence, which the next launch must not."""
+    def now(cls) -> Inheritance:
+        """The current states."""
         numpy = _imported("numpy", "random")
         torch = _imported("torch", "get_default_dtype")
-        states = cls(
+        return cls(
             numpy=numpy.random.get_state() if numpy else None,
             torch=torch.get_rng_state().numpy() if torch else None,
             dtype=str(torch.get_default_dtype()) if torch else None,
         )
+
+    @classmethod
+    def of_this_process(cls) -> Inheritance:
+        """The current states. Each generator goes on from a seed that it draws itself: ranks draw
+        nobody knows how many numbers of its present sequence, which the next launch must not."""
+        states = cls.now()
+        numpy = _imported("numpy", "random")
+        torch = _imported("torch", "get_default_dtype")
         random.seed(random.getrandbits(64))
         if numpy:
             numpy.random.seed(numpy.random.randint(0, 1 << 32, 4, "u4"))

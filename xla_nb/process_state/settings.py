@@ -6,14 +6,19 @@ of warnings, what logging and torch are set to, and what NumPy does about errors
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from xla_nb.pickling import loggers
 from xla_nb.pickling.loggers import Handler
+from xla_nb.process_state.random_state import Inheritance
 from xla_nb.process_state.torch_settings import TorchSettings
 
 _AS_MADE = (logging.NOTSET, True, False)
@@ -68,7 +73,7 @@ class ProcessState:
     digits_limit: int = field(default_factory=sys.get_int_max_str_digits)
     warn_options: tuple[str, ...] = field(default_factory=lambda: tuple(sys.warnoptions))
     filters: tuple[_Filter, ...] = field(default_factory=lambda: tuple(_filters()))
-    logs: Logging = field(default_factory=Logging.of_this_process)
+    logs: Logging | None = field(default_factory=Logging.of_this_process)
     torch: TorchSettings | None = field(default_factory=TorchSettings.of_this_process)
     numpy_errors: dict[str, str] = field(default_factory=_numpy_errors)
 
@@ -81,11 +86,41 @@ class ProcessState:
         own = [one for one in warnings.filters if one not in self.filters]
         warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
-        self.logs.take_on()
+        if self.logs is not None:
+            self.logs.take_on()
         if self.torch is not None:
             self.torch.take_on()
         if self.numpy_errors:
             sys.modules["numpy"].seterr(**self.numpy_errors)
+
+
+@contextlib.contextmanager
+def unmoved(*, lives: bool) -> Iterator[None]:
+    """Have the user's own modules that are imported here leave the process as it is. The notebook
+    has imported them before: what their top level sets was set there, and may be otherwise by now.
+    `lives`: a live rank, whose loggers and filters of warnings stay as they are left."""
+    before, known = Inheritance.now(), len(sys.modules)
+    state = ProcessState(filters=(), logs=None) if lives else ProcessState()
+    environ, folder, path = dict(os.environ), _folder(), list(sys.path)
+    yield
+    if len(sys.modules) == known:
+        return
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]
+    os.environ.update(environ.items() - os.environ.items())
+    sys.path[:] = path
+    if folder and folder != _folder():
+        os.chdir(folder)
+    sys.setrecursionlimit(state.recursion_limit)
+    before.take_on()
+    state.take_on()
+
+
+def _folder() -> str:
+    """The working directory; none where it has been removed."""
+    with contextlib.suppress(OSError):
+        return str(Path.cwd())
+    return ""
 
 
 def _filters() -> list[_Filter]:

@@ -258,7 +258,10 @@ class _Needs:
             futures=tuple(sorted(in_force)),
             script=origins.script(self._values),
             notes=tuple(notes),
-            once=tuple(missing.shadowed(live, self._shadowed)),
+            once=(
+                *missing.shadowed(live, self._shadowed),
+                *missing.looked_up(self._names, label, live),
+            ),
             both=self._both(),
             remote=self._scope.remote,
         )

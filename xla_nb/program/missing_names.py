@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from xla_nb.errors import ProgramError
+from xla_nb.pickling.code_facts import goes_through_globals
 from xla_nb.pickling.code_facts import names_in as names_in_code
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program.cell_text import Cells
@@ -94,6 +95,16 @@ class MissingNames:
                     f"{place}: here `{name}` is each rank's own, not the notebook's. To use the "
                     "notebook's, pass it to the function as an argument"
                 )
+
+    def looked_up(self, names: Names, label: str, live: Live) -> Iterator[str]:
+        """What to tell of code that goes through the notebook's globals."""
+        own = [code for code in names.code if goes_through_globals(code)]
+        functions = [one for one in live.met.names.get("globals", ()) if goes_through_globals(one)]
+        for place in [*(label for _ in own), *(self._place("globals", one) for one in functions)]:
+            yield (
+                f"{place or label}: on ranks `globals()` has those names of the notebook alone "
+                "that code mentions. Pass the others to the function, as a dict say"
+            )
 
     def _place(self, name: str, code: CodeType) -> str:
         """Where code of the notebook reads a name; empty where that is not known."""

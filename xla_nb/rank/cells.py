@@ -18,6 +18,7 @@ from xla_nb.messages.orders import Order
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.parcel import Parcel
 from xla_nb.pickling.rebuild import take_notices
+from xla_nb.process_state.settings import unmoved
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.split import RANK_NAMES
@@ -83,16 +84,11 @@ class Cell:
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
-        lost = list[str]()
+        lost: list[str] = []
         try:
-            for name in table.imports:
-                importlib.import_module(name)
-            if os.fstat(self._parcel).st_size:
-                # What the rank has bound the notebook may not know yet: it was packed meanwhile.
-                own = self.turn.remote | program.own
-                before = dict(namespace)
-                sent = Parcel(self._parcel).open(namespace, table=made, but=own)
-                lost = _of_former(before, namespace, sent.keys() - own, program.own)
+            if table.imports or os.fstat(self._parcel).st_size:
+                with unmoved(lives=True):
+                    lost = self._take(program, table.imports, made)
         finally:
             self._close_parcel()
         for text in [*lost, *made.take_lost()]:
@@ -105,6 +101,20 @@ class Cell:
             loader.remember(label, source)
         self._before = dict(namespace)
         self.is_open = True
+
+    def _take(self, program: Loaded, imports: Sequence[str], made: Definitions) -> list[str]:
+        """Import modules, and open what was sent. Returns what is to be said of that."""
+        namespace = program.namespace
+        made.begin()
+        for name in imports:
+            importlib.import_module(name)
+        if not os.fstat(self._parcel).st_size:
+            return []
+        # What the rank has bound the notebook may not know yet: it was packed meanwhile.
+        own = self.turn.remote | program.own
+        before = dict(namespace)
+        sent = Parcel(self._parcel).open(namespace, table=made, but=own)
+        return _of_former(before, namespace, sent.keys() - own, program.own)
 
     def tell_names(self, program: Loaded, rank: int) -> None:
         """Tell the notebook which names of the module the program has bound, and deleted."""

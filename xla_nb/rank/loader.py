@@ -28,6 +28,7 @@ from xla_nb import old_names
 from xla_nb.pickling.code_facts import is_ready
 from xla_nb.pickling.parcel import Parcel
 from xla_nb.process_state import absl_flags
+from xla_nb.process_state.settings import unmoved
 from xla_nb.program import ipython_syntax
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.program.names import bindings, names_in
@@ -78,9 +79,10 @@ def restore(
     patches.leave_segments_to_their_makers()  # also in processes that ranks spawn
     old_names.install()  # there too
     absl_flags.let_pickle_have_them()
-    for name in imports:
-        importlib.import_module(name)
-    namespace.update(parcel(os.environ[PARCEL]).open(namespace))
+    with unmoved(lives=False):
+        for name in imports:
+            importlib.import_module(name)
+        namespace.update(parcel(os.environ[PARCEL]).open(namespace))
 
 
 class _Main(types.ModuleType):
