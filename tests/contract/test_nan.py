@@ -50,7 +50,7 @@ def test_the_saved_title_is_amber_and_the_curve_has_a_mark_with_words(diverged):
     told = diverged.data["text/html"]
     head = told[: told.index(SAID)]
     assert f"background:{AMBER}" in head
-    assert "NaN at step 30 (rank 2)" in told[told.index(SAID) :]
+    assert "NaN since step 30 (rank 2)" in told[told.index(SAID) :]
 
 
 def test_a_reopened_run_says_the_same(diverged, notebook):

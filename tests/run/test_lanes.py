@@ -94,6 +94,15 @@ def test_the_last_steps_are_those_of_twenty_seconds_or_ten_and_of_a_minute_at_mo
         assert made.pace.seconds == pytest.approx(seconds)
 
 
+def test_what_the_last_steps_cost_is_counted_until_now_and_not_until_the_last_of_them():
+    steps = [(100.0 + n, {"steps": n, "waited": 0.9 * n}) for n in range(15)]
+    rests = [(114.0 + n, {"steps": 14, "waited": 12.6}) for n in range(1, 20)]
+    paces = [track(*steps, *rests[:n]).pace for n in (0, 10, 19)]
+    assert [(round(one.waited, 1), one.seconds) for one in paces] == [
+        (11.7, 13.0), (9.0, 20.0), (9.0, 29.0),
+    ]  # fmt: skip
+
+
 def test_a_compilation_in_progress_is_counted_and_not_counted_again():
     made = track(
         (100.0, {"compiling": 0.0}),

@@ -22,7 +22,8 @@ LINED = 2
 
 @dataclass(frozen=True)
 class Figure:
-    """What one chart shows. `legend` names its lines, with their last values."""
+    """What one chart shows. `legend` names its lines, with their last values; `steps` are the first
+    and the last one that was reported, whatever the values there."""
 
     name: str
     note: str
@@ -32,6 +33,7 @@ class Figure:
     bands: chart.Bands = field(default_factory=dict)
     legend: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     marks: Sequence[float] = ()
+    steps: Sequence[float] = ()
 
 
 def as_html(series: Sequence[Series]) -> str:
@@ -54,15 +56,17 @@ def of_series(series: Series) -> Figure:
     notes = list(filter(None, [odd(series)]))
     marks = sorted({step for turns in series.odd.values() for step, _ in turns})
     summary = f"{series.name}: {'; '.join([over, *notes])}"
+    every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
+    steps = (min(every), max(every)) if every else ()
     if len(series.lines) > LINED:
         one = over_ranks(series.lines, series.going)
         note = "; ".join(["mean and range", f"last {over}", *notes])
         mean, band = {0: one.mean}, {0: one.band}
-        return Figure(series.name, note, summary, mean, {0: BLUE}, band, marks=marks)
+        return Figure(series.name, note, summary, mean, {0: BLUE}, band, {}, marks, steps)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
     note = "".join(notes)
-    return Figure(series.name, note, summary, series.lines, colours, legend=legend, marks=marks)
+    return Figure(series.name, note, summary, series.lines, colours, {}, legend, marks, steps)
 
 
 def last_values(series: Series) -> dict[int, float]:
@@ -80,13 +84,16 @@ def last_values(series: Series) -> dict[int, float]:
 
 
 def odd(series: Series) -> str:
-    """Where a figure became no finite number: `NaN at step 30 (rank 2)`."""
+    """Where a figure became no finite number: `NaN at step 30 (rank 2)`, or is none since."""
     places: dict[tuple[float, str], list[int]] = {}
     for rank, turns in series.odd.items():
+        lasts = not math.isfinite(series.lines[rank][-1][1]) if series.lines.get(rank) else False
         for place in turns:
-            places.setdefault(place, []).append(rank)
+            since = "since" if lasts and place == turns[-1] else "at"
+            step, what = place
+            places.setdefault((step, f"{what} {since}"), []).append(rank)
     told = [
-        f"{what} at step {facts.figure(step)} ({wording.ranks(ranks)})"
+        f"{what} step {facts.figure(step)} ({wording.ranks(ranks)})"
         for (step, what), ranks in sorted(places.items())
     ]
     return wording.listed(told, most=2) if told else ""
@@ -94,8 +101,8 @@ def odd(series: Series) -> str:
 
 def _chart(figure: Figure) -> str:
     shape = chart.frame(figure.lines, figure.bands)
-    if shape is not None:  # a mark may lie beyond the last finite point
-        left, right = min([shape.left, *figure.marks]), max([shape.right, *figure.marks])
+    if shape is not None:  # a step without a finite number may lie beyond the last one with one
+        left, right = min([shape.left, *figure.steps]), max([shape.right, *figure.steps])
         shape = replace(shape, left=left, right=right)
     if shape is None and not figure.legend:
         return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
