@@ -17,6 +17,7 @@ SAMPLES = [
     events.Changed(names=("history",), in_cell=True),
     events.RankFailed(rank=1, kind="ValueError", message="m", text="t", place="p", where="w"),
     events.RankStopped(rank=2),
+    events.RankLeft(rank=2),
     events.RankAt(rank=2, place="Cell In[1], line 3", stack="…"),
     events.RankInterrupted(rank=2, place="Cell In[1], line 3", stack="…"),
     events.Asked(rank=2, pid=3, fd=9, ino=70, prompt="name? ", secret=True),

@@ -14,6 +14,7 @@ class Run(RecordedRun):
         super().__init__("20260101-000000-abcdef", "Cell In[3]", Record(path), {}.__getitem__)
         self.state.apply(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
         self.changed, self.urgent = threading.Condition(), threading.Event()
+        self.drawn, self.is_followed = threading.Event(), False
         self.stopped = []
         self.looks = looks
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
-from xla_nb.engines.programs import NO_GROUP, LiveFeed, LiveRanks
+from xla_nb.engines.live_lines import NO_GROUP, LiveFeed, LiveRanks
 from xla_nb.errors import LaunchError, UsageError
 from xla_nb.memory import OutOfMemory
 from xla_nb.messages import channel

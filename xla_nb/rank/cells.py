@@ -86,9 +86,10 @@ class Cell:
         _find_modules_in(program.request.sys_path)
         lost: list[str] = []
         try:
-            if table.imports or os.fstat(self._parcel).st_size:
+            imports = [name for name in table.imports if name not in sys.modules]
+            if imports or os.fstat(self._parcel).st_size:
                 with unmoved(lives=True):
-                    lost = self._take(program, table.imports, made)
+                    lost = self._take(program, imports, made)
         finally:
             self._close_parcel()
         for text in [*lost, *made.take_lost()]:

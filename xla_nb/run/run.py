@@ -41,6 +41,7 @@ EXIT_PATIENCE = 3.0
 LIVE_PATIENCE = 30.0
 _TICK, _SOON = 0.1, 0.2  # between two looks; until the first at ranks, for which no cell waits
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
+_DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
 _NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
 
@@ -53,6 +54,8 @@ class Run(RecordedRun):
     changed   a Condition that is notified at every event
     urgent    an Event, set where a view is not to wait: all ranks have ended, or all processes, or
               a rank asks something
+    drawn     an Event, not set while a view is still to show that all ranks have ended, which what
+              is left to do for the run would hold up
     shown_in  the number of the notebook's cell whose view shows it, if one does
     """
 
@@ -87,6 +90,8 @@ class Run(RecordedRun):
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
         self.changed, self.urgent = threading.Condition(), threading.Event()
+        self.drawn, self.is_followed = threading.Event(), False
+        self.drawn.set()
         self.shown_in: int | None = None
         self._hangs = HangWatch(
             weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
@@ -262,6 +267,7 @@ class Run(RecordedRun):
     def _take_until_the_end(self) -> None:
         while self.state.ended is None:
             for event in self._feed.wait(_TICK):
+                self.drawn.wait(_DRAWING)
                 self._take_or_end(event)
             self._climb_if_due(time.monotonic())
             self._act(time.monotonic())
@@ -321,6 +327,8 @@ class Run(RecordedRun):
         now = time.monotonic()
         if self._settled is None and self.state.settled:
             self._settled = now
+            if self.is_followed:
+                self.drawn.clear()
             self.urgent.set()
         if isinstance(event, events.Asked):
             self.urgent.set()

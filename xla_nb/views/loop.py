@@ -102,6 +102,7 @@ def follow(run: Run, view: View) -> None:
             answered = 0
             asking = _Asking(run, view, interrupts)
             pause = _REST
+            run.is_followed = True
             while not run.done:
                 _wait(run, pause)
                 if len(interrupts) > answered:
@@ -111,6 +112,7 @@ def follow(run: Run, view: View) -> None:
                     run.stops_because(KERNEL_ENDED)
                 run.urgent.clear()
                 pause = view.draw()
+                run.drawn.set()
                 asking.serve(answered)
         except BaseException:
             run.stop("Stopped because nobody follows it any more")
