@@ -50,14 +50,13 @@ class Inheritance:
         return states
 
     def take_on(self) -> None:
-        """Set the states in this process, which has imported numpy, and torch if it is there."""
-        numpy: Any = sys.modules["numpy"]
-        torch: Any = sys.modules.get("torch")
+        """Set the states in this process, of numpy and torch where it has imported them."""
+        numpy, torch = _imported("numpy", "random"), _imported("torch", "get_default_dtype")
         random.setstate(self.python)
-        if self.numpy is None:
-            numpy.random.seed(self.seed)
-        else:
+        if self.numpy is not None:
             numpy.random.set_state(self.numpy)
+        elif numpy is not None:
+            numpy.random.seed(self.seed)
         if self.torch is not None:
             torch.set_rng_state(torch.from_numpy(self.torch.copy()))
         elif torch is not None:
