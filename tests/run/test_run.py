@@ -119,6 +119,17 @@ def test_what_a_view_is_to_show_at_once_is_urgent(start, news):
     assert job.run.urgent.is_set()
 
 
+def test_a_run_is_wound_up_once_its_view_has_shown_that_all_ranks_have_ended(start, monkeypatch):
+    monkeypatch.setattr("xla_nb.run.run._DRAWING", 60.0)
+    job = start(*ranks(1))
+    job.run.is_followed = True
+    job.says(finished(0))
+    job.hangs_up()
+    assert not job.run.join_end(0.1)
+    job.run.drawn.set()
+    assert job.run.join_end(60)
+
+
 def test_ranks_elsewhere_are_asked_where_they_are_through_the_engine(start, engine):
     run = start(*on_hosts("left", "right")).run
     run.ask_stacks()
