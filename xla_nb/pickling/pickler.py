@@ -256,9 +256,8 @@ class LivePickler(Pickler):
         live = self._live
         found = {key: one for key, one in self.in_modules().items() if key not in self._set}
         self._set |= found.keys()
-        if found:
-            first = Call(rebuild.import_all, (sorted(live.imports),))
-            self.part("", first, late=True)
+        if found and live.imports:
+            self.part("", Call(rebuild.import_all, (sorted(live.imports),)), late=True)
         for key, value in found.items():
             made = own_modules.sent(key, value, live.is_behind(key[0]))
             part = ".".join(key), made, own_modules.note_of(key, value)
