@@ -449,6 +449,14 @@ def module(live, tmp_path):
     live.ok(f"sys.path.remove({str(tmp_path)!r})")
 
 
+def test_a_text_is_a_name_for_the_locals_of_a_cell_and_for_none_of_a_function(live):
+    live.ok("asked_for, not_asked_for = 4, open('/dev/null')")
+    assert results(live, "locals()['asked_for']", "0") == "{0: 4}"
+    live.ok("def own():\n    asked_for = 5\n    return 'not_asked_for' in locals()")
+    assert results(live, "own()", "0") == "{0: False}"
+    live.ok("not_asked_for.close()")
+
+
 def test_modules_are_found_in_folders_that_the_notebook_searches_by_now(live, module):
     module("found_late", "VALUE = 3\n", 1e9)
     live.ok("import found_late")

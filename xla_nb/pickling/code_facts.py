@@ -150,12 +150,15 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
 def looks_up(code: types.CodeType) -> bool:
     """Whether code looks global names up by texts."""
     return "__main__" in code.co_names or any(
-        step.argval in _LOOKUPS and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-        for step in dis.get_instructions(code)
+        step.argval in _LOOKUPS.get(step.opname, ()) for step in dis.get_instructions(code)
     )
 
 
-_LOOKUPS = {"globals", "locals", "eval", "exec"}
+#: Those of a cell's own text, where locals are globals, and those of a function.
+_LOOKUPS = {
+    "LOAD_NAME": {"globals", "locals", "eval", "exec"},
+    "LOAD_GLOBAL": {"globals", "eval", "exec"},
+}
 
 
 def goes_through_globals(code: types.CodeType) -> bool:
@@ -166,7 +169,7 @@ def goes_through_globals(code: types.CodeType) -> bool:
     return any(map(goes_through_globals, inner)) or any(
         step.argval == "globals" and [one.opname for one in steps[n + 1 : n + 3]] != _BY_TEXT
         for n, step in enumerate(steps)
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        if step.opname in _LOOKUPS
     )
 
 
