@@ -217,6 +217,7 @@ def test_a_step_takes_its_waiting_too_and_its_compiling_where_each_does():
     made = track(
         (100.0, {"steps": 1, "waited": 0.0}),
         (101.0, {"steps": 2, "waited": 0.0}),
+        (106.0, {"steps": 7, "waited": 2.0, "compiles": 5, "compile_seconds": 2.5}),
         (111.0, {"steps": 12, "waited": 4.0, "compiles": 10, "compile_seconds": 5.0}),
     )
     assert made.step == pytest.approx(1.0)
@@ -228,6 +229,28 @@ def test_a_step_that_compiles_is_left_out_with_the_quick_ones_seen_with_it():
     second = [(at + 6.0, told | after) for at, told in stepping(4, 0.02, start=102.0)]
     counted = [(at, told | {"steps": told["steps"] + 130}) for at, told in second]
     assert track(*first, *counted).step == pytest.approx(0.02, rel=0.15)
+
+
+def test_of_bursts_of_short_steps_between_long_ones_no_time_is_told():
+    """As a log or a checkpoint every eight steps makes them."""
+    times, now = [], 100.0
+    for number in range(48):
+        now += 1.2 if number % 8 == 0 else 0.02
+        times.append(now)
+    seen = [100.0 + 0.25 * n for n in range(int((now - 100.0) / 0.25))]
+    samples = [
+        (at, {"items": len(done), "items_at": done[-1]})
+        for at in seen
+        if (done := [one for one in times if one <= at])
+    ]
+    for end in range(12, len(samples)):
+        step = track(*samples[:end]).step
+        assert step is None or step == pytest.approx(0.1675, rel=0.1)
+
+
+def test_a_long_step_among_a_few_short_ones_is_no_time_of_a_step():
+    made = track((100.0, {"steps": 1}), (100.3, {"steps": 2}), (112.4, {"steps": 5}))
+    assert made.step is None
 
 
 def test_one_long_last_step_is_not_said_of_the_others():
@@ -298,7 +321,7 @@ def test_steps_of_live_ranks_are_those_of_their_newest_cell():
     cell = [(100.0, {"steps": 1}), (101.0, {"steps": 2}), (104.0, {"steps": 6})]
     rests = (104.1, {"steps": 7, "idle": 0.05, "activity": "idle"})
     begins = (110.0, {"steps": 7, "idle": 5.0})
-    goes_on = [(111.0, {"steps": 8, "idle": 5.0}), (114.0, {"steps": 11, "idle": 5.0})]
+    goes_on = [(at, {"steps": at - 103, "idle": 5.0}) for at in (111, 112, 114)]
     assert track(*cell, rests).pace.steps == 5
     assert track(*cell, rests, begins).pace is None
     made = track(*cell, rests, begins, *goes_on)

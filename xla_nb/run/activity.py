@@ -36,6 +36,7 @@ _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one aft
 _LAST, _STEPS = 20.0, 10  # seconds and steps that the last ones are, where there were so many
 _PACE = 10.0  # seconds of steps, or one step, of which their time is told
 _LEAST_SPANS = 4  # between marks, however long: one slow step says little of the others
+_LEAST_LIKE = 2  # between marks, from which the time of a step is told
 _ALIKE = 0.75  # of the steps, at least, are about as long as half of them are: their time is told
 _COMPILING = 0.1  # of a span, from which it says nothing of steps that do not compile
 _APART = 0.9  # seconds between two marks that are kept
@@ -267,8 +268,8 @@ class Track:
     def step(self) -> float | None:
         """Seconds from one of its last steps to the next; None until some of them were seen, where
         they differ much, and where the last was longer ago than two. A few that compile are left
-        out, and what takes more than twice as long as half of them do, as what lies between
-        epochs."""
+        out, and once what takes more than twice as long, or half as long, as is usual: what lies
+        between epochs."""
         if self.pace is None:
             return None
         late = self._marks[-1].at - _PACE
@@ -279,11 +280,14 @@ class Track:
         ]
         if 2 * sum(span.compiles for span in spans) < sum(span.steps for span in spans):
             spans = [span for span in spans if span.compiling <= _COMPILING * span.seconds]
+        spans = [span for span in spans if span.steps]  # none where counters were cleared
         each = [span.stepping / span.steps for span in spans for _ in range(span.steps)]
-        most = 2 * statistics.median_low(each) if each else 0.0
-        like = [span for span in spans if span.stepping <= most * span.steps]
+        usual = statistics.median_low(each) if each else 0.0
+        like = [span for span in spans if usual / 2 <= span.stepping / span.steps <= 2 * usual]
         steps, seconds = sum(span.steps for span in like), sum(span.stepping for span in like)
         if seconds < _SURE or steps < _ALIKE * len(each) or self.sample is None:
+            return None
+        if len(like) < _LEAST_LIKE or len(spans) - len(like) > 1:
             return None
         step = seconds / steps
         return step if self.sample.at - self._marks[-1].at <= max(_PACE, 2 * step) else None

@@ -295,20 +295,17 @@ def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
 def of_steps(card: Card) -> list[Fact]:
     """How long a step takes, and how much of its time the rank waits, as far as known. Of step
     markers samples tell how many there were, not when: two digits are sure."""
-    pace, seconds = ("step", card.step) if card.sample.loops_step else ("per sync", _two(card.step))
-    step = [] if seconds is None else [Fact("step", pace, in_short(seconds))]
+    pace, digits = ("step", 3) if card.sample.loops_step else ("per sync", 2)
+    step = [] if card.step is None else [Fact("step", pace, in_short(card.step, digits))]
     waits = [] if card.waits is None else [Fact("waits", "waits", f"{100 * card.waits:.0f} %")]
     return step + waits
 
 
-def _two(number: float | None) -> float | None:
-    """With two digits."""
-    return None if number is None else float(f"{number:.2g}")
-
-
-def in_short(seconds: float) -> str:
-    """The duration of a step: `83 ms`, `1.20 s`."""
-    return f"{1000 * seconds:.3g} ms" if 0 <= seconds < 0.9995 else span(seconds)
+def in_short(seconds: float, digits: int = 3) -> str:
+    """The duration of a step, as far as it is known: `83 ms`, `1.20 s`."""
+    if not 0 <= seconds < 0.9995:
+        return span(seconds) if digits > 2 or seconds >= 10 else f"{seconds:.1f} s"
+    return f"{float(f'{1000 * seconds:.{digits}g}'):g} ms"
 
 
 def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
