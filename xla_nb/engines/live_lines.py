@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xla_nb.engines.child import Child, Feed
 from xla_nb.errors import LaunchError
@@ -138,17 +139,10 @@ class LiveRanks:
         pids = {n: line.pid for n, line in sorted(self._lines.items()) if turn.is_for(n)}
         program = ProgramFeed(self._child, self, pids)
         try:
-            Sender(program.theirs).send(
-                events.JobStarted(
-                    pid=began.pid,
-                    host=began.host,
-                    ranks=len(pids),
-                    first=began.first,
-                    simulated=began.simulated,
-                    members=tuple(pids),
-                    pids=tuple(pids.values()),
-                )
-            )
+            members, processes = tuple(pids), tuple(pids.values())
+            there = replace(began, ranks=len(pids), members=members, pids=processes)
+            started = replace(there, at=time.time())
+            Sender(program.theirs).send(started)
             with program.theirs.dup() as theirs:  # the ranks may end meanwhile
                 self.feed.add(program)
                 for number in sorted(self._lines, key=turn.is_for):  # those that only take it first

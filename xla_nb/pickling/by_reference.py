@@ -47,10 +47,10 @@ def reduced_module(module: types.ModuleType) -> Any:
     Plain modules are left to cloudpickle, but for one of whose name there is another.
     """
     if type(module) is types.ModuleType:
-        there = sys.modules.get(module.__name__, module)
+        if sys.modules.get(module.__name__, module) is module:
+            return NotImplemented
         state = {key: value for key, value in vars(module).items() if key != "__builtins__"}
-        made = rebuild.new_module, (module.__name__, state)
-        return NotImplemented if there is module else made
+        return rebuild.new_module, (module.__name__, state)
     if (name := _name_of(module)) is not None:
         return importlib.import_module, (name,)
     package, _, last = module.__name__.rpartition(".")

@@ -164,7 +164,8 @@ _LOOKUPS = {
 def goes_through_globals(code: types.CodeType) -> bool:
     """Whether code, or what is defined in it, asks `globals()` for more than what it names
     (`globals()["lr"]`)."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_STEPS]
+    every = dis.get_instructions(code) if "globals" in code.co_names else ()
+    steps = [step for step in every if step.opname not in _NO_STEPS]
     inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
     return any(map(goes_through_globals, inner)) or any(
         step.argval == "globals" and [one.opname for one in steps[n + 1 : n + 3]] != _BY_TEXT

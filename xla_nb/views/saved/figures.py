@@ -87,7 +87,8 @@ def odd(series: Series) -> str:
     """Where a figure became no finite number: `NaN at step 30 (rank 2)`, or is none since."""
     places: dict[tuple[float, str], list[int]] = {}
     for rank, turns in series.odd.items():
-        lasts = not math.isfinite(series.lines[rank][-1][1]) if series.lines.get(rank) else False
+        line = series.lines.get(rank, [])
+        lasts = bool(line) and not math.isfinite(line[-1][1])
         for place in turns:
             since = "since" if lasts and place == turns[-1] else "at"
             step, what = place
