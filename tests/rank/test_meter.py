@@ -136,11 +136,19 @@ def test_a_restarted_loop_has_no_rate_yet(rate, loop):
     assert rate(loop, 8, 13.0) == 1
 
 
-def test_a_finished_loop_keeps_its_last_rate(rate, loop):
-    for second in range(6):
+def test_a_finished_loop_has_the_rate_of_all_its_items(rate, loop):
+    for second in range(200):
         rate(loop, 10 * second, float(second))
     loop.finished = True
-    assert rate(loop, 51, 50.0) == 10
+    assert rate(loop, 1995, 210.0) == 9.5
+
+
+def test_a_finished_loop_that_compiled_long_has_the_rate_of_the_other_items(rate, loop):
+    rate(loop, 0, 0.0)
+    for second in range(6):
+        rate(loop, 1 + 10 * second, 20.0 + second, 19.0)
+    loop.finished = True
+    assert rate(loop, 51, 25.0, 19.0) == 10
 
 
 def test_the_rate_of_a_loop_that_stands_still_is_not_known():

@@ -205,6 +205,14 @@ def test_a_rank_is_said_to_run_and_to_load_where_it_was_seen_to():
     assert (told.activity, told.operation, told.place) == ("waiting", DATA, "Cell In[1], line 5")
 
 
+def test_what_live_ranks_did_in_the_cell_before_is_not_what_they_do():
+    made = track(*((100.0 + n, {"place": "Cell In[1], line 6"}) for n in range(3)))
+    waits = {"activity": "waiting", "operation": "all_reduce", "place": "Cell In[2], line 1"}
+    began = Sample(at=102.3, since=102.1, idle=0.01, waited=0.2, **waits)
+    made.add(began)
+    assert made.steady(began).place == "Cell In[2], line 1"
+
+
 def test_slow_steps_are_timed_from_step_to_step():
     assert track(*stepping(17, 3.0)).step == pytest.approx(3.0, rel=0.05)
 

@@ -80,12 +80,15 @@ class Compiling:
 class _Timed:
     """A loop when its last item was done, and what was compiled until then. `spans` are the newest
     times between two such moments: items, seconds, seconds of compiling. The first is not
-    counted."""
+    counted. `first`: when it was seen to begin."""
 
     done: int
     since: float
     compiled: float
     spans: deque[tuple[int, float, float]] | None = None
+
+    def __post_init__(self) -> None:
+        self.first = self.done, self.since, self.compiled
 
     def take(self, done: int, now: float, compiled: float) -> None:
         span = done - self.done, now - self.since, compiled - self.compiled
@@ -94,6 +97,13 @@ class _Timed:
         else:
             self.spans.append(span)
         self.done, self.since, self.compiled = done, now, compiled
+
+    def overall(self, done: int, at: float) -> float | None:
+        """Once it has ended: of all its items, unless much of it was compiling."""
+        seconds = at - self.first[1]
+        if seconds < _KNOWN or self.compiled - self.first[2] > _COMPILING * seconds:
+            return self.rate
+        return (done - self.first[0]) / seconds
 
     @property
     def rate(self) -> float | None:
@@ -131,7 +141,7 @@ class Rates:
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=None if _stands(loop, state.rate, now) else state.rate,
+                rate=_rate(loop, state, now),
                 since=max(0.0, now - loop.at),
                 finished=loop.finished,
             )
@@ -139,11 +149,14 @@ class Rates:
         )
 
 
-def _stands(loop: Progress[Any], rate: float | None, now: float) -> bool:
-    """Whether its next item takes so much longer than others that nobody knows when it goes on."""
-    if loop.finished or rate is None:
-        return False
-    return now - loop.at > max(_KNOWN, _LATE / rate)
+def _rate(loop: Progress[Any], state: _Timed, now: float) -> float | None:
+    """None where its next item takes so much longer than others that nobody knows when it goes
+    on."""
+    if loop.finished:
+        return state.overall(loop.done, loop.at)
+    rate = state.rate
+    stands = rate is not None and now - loop.at > max(_KNOWN, _LATE / rate)
+    return None if stands else rate
 
 
 class Meter:

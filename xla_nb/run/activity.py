@@ -193,6 +193,10 @@ class Track:
         if newest is None and started is not None and sample.at <= started + _LATELY:
             recent.append(Sample(at=started, since=started, cpu=math.nan))  # else it is seen late
         before = recent[-1] if recent else None
+        if before is not None and sample.idle > before.idle:  # of live ranks: another cell's
+            recent.clear()
+            recent.append(before)
+            self._seen.clear()
         self._seen[_kind(sample)] = sample.operation, sample.place
         if before is not None and sample.at < before.at:  # the clock was set back
             self._slots = {at: slot for at, slot in self._slots.items() if at < int(sample.at)}
