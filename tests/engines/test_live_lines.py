@@ -28,6 +28,10 @@ class Job:
         self.sender = Sender(self.theirs)
         self.tell(events.JobStarted(pid=1, host="h", ranks=ranks, simulated=True))
         self.lines = [connect(self.control, rank) for rank in range(ranks)]
+        for rank in range(ranks):
+            self.tell(
+                events.RankStarted(rank=rank, local_rank=rank, pid=os.getpid(), device="xla:0")
+            )
 
     def tell(self, event):
         self.sender.send(event)
@@ -84,7 +88,7 @@ def test_a_program_is_over_once_all_that_run_it_have_left_it(job):
     program = started.hand(Turn("group", 1, (0, 2)))
     ranks = [taken(line) for line in started.lines]
     (began,) = program.wait(0)
-    assert (began.members, began.simulated) == ((0, 2), True)
+    assert ([one.rank for one in began.live], began.simulated) == ([0, 2], True)
     ranks[0].send(events.RankLeft(rank=0))
     assert kinds(program) == []
     ranks[2].send(events.RankFinished(rank=2, preview="", nbytes=0))

@@ -11,8 +11,8 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from xla_nb.engines.child import Child, Feed
 from xla_nb.errors import LaunchError
@@ -32,11 +32,12 @@ _HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the serve
 class LiveFeed(Feed):
     """The events of live ranks themselves. What ends their processes is told to their programs."""
 
-    #: How their job began, once that is known.
+    #: How their job began, once that is known, and the ranks, by number.
     began: events.JobStarted | None = None
 
     def __init__(self, *about: object) -> None:
         super().__init__(*about)  # type: ignore[arg-type]
+        self.ranks: dict[int, events.RankStarted] = {}
         self._deaths: list[events.ProcessDied] = []
         self._programs: list[ProgramFeed] = []
         self._lock = threading.Lock()
@@ -50,6 +51,8 @@ class LiveFeed(Feed):
     def _take(self, event: events.Event | None) -> None:
         if isinstance(event, events.JobStarted):
             self.began = event
+        elif isinstance(event, events.RankStarted):
+            self.ranks[event.rank] = event
         elif isinstance(event, events.ProcessDied):
             self._deaths.append(event)
             for program in self._programs:
@@ -74,12 +77,12 @@ class LiveFeed(Feed):
 
 
 class ProgramFeed(Feed):
-    """The events of one program, over once its ranks have left it; `pids` are their processes."""
+    """The events of one program, over once the `ranks` that run it have left it."""
 
-    def __init__(self, child: Child, live: LiveRanks, pids: Mapping[int, int]) -> None:
+    def __init__(self, child: Child, live: LiveRanks, ranks: Iterable[events.RankStarted]) -> None:
         ours, self.theirs = channel.pair()
         super().__init__(ours, child, live.why_ended)
-        self._live, self._pids = live, dict(pids)
+        self._live, self._pids = live, {one.rank: one.pid for one in ranks}
 
     def tell_death(self, event: events.ProcessDied) -> None:
         if event.pid in self._pids.values():
@@ -109,12 +112,6 @@ class ProgramFeed(Feed):
         super().close()
 
 
-@dataclass(frozen=True)
-class _Line:
-    pid: int
-    sock: socket.socket
-
-
 class LiveRanks:
     """Live ranks of one job. `control` brings the ends of their lines, which they open themselves:
     on a TPU of several hosts only they know their numbers. `feed` has their own events, `fit` is
@@ -123,7 +120,7 @@ class LiveRanks:
     def __init__(self, control: socket.socket, child: Child, fit: Fit, feed: LiveFeed) -> None:
         self._control, self._child = control, child
         self.fit, self.feed = fit, feed
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, socket.socket] = {}
 
     def why_ended(self) -> str:
         """How their job ended, or the fork server; empty if neither is known to have."""
@@ -136,12 +133,10 @@ class LiveRanks:
         began = self.feed.began
         if began is None or self.feed.is_over:
             raise LaunchError(NO_GROUP)
-        pids = {n: line.pid for n, line in sorted(self._lines.items()) if turn.is_for(n)}
-        program = ProgramFeed(self._child, self, pids)
+        chosen = tuple(self.feed.ranks[n] for n in sorted(self._lines) if turn.is_for(n))
+        program = ProgramFeed(self._child, self, chosen)
         try:
-            members, processes = tuple(pids), tuple(pids.values())
-            there = replace(began, ranks=len(pids), members=members, pids=processes)
-            started = replace(there, at=time.time())
+            started = replace(began, ranks=len(chosen), live=chosen, at=time.time())
             Sender(program.theirs).send(started)
             with program.theirs.dup() as theirs:  # the ranks may end meanwhile
                 self.feed.add(program)
@@ -154,7 +149,7 @@ class LiveRanks:
 
     def _give(self, number: int, *files: int) -> None:
         try:
-            socket.send_fds(self._lines[number].sock, [b"go"], files)
+            socket.send_fds(self._lines[number], [b"go"], files)
         except (BrokenPipeError, ConnectionResetError):  # its death is told, or will be
             return
         except OSError as problem:
@@ -166,15 +161,14 @@ class LiveRanks:
             message, fds = channel.take(self._control, 64, 1)
             if not message:
                 return
-            rank, pid = map(int, message.split())
-            self._lines[rank] = _Line(pid, socket.socket(fileno=fds[0]))
-            self._lines[rank].sock.setblocking(False)
+            line = self._lines[int(message)] = socket.socket(fileno=fds[0])
+            line.setblocking(False)
 
     def close(self) -> None:
         """There is nothing more to come for them."""
         with contextlib.suppress(OSError):
             self._meet()
-        for sock in [self._control, *(line.sock for line in self._lines.values())]:
+        for sock in [self._control, *self._lines.values()]:
             with contextlib.suppress(OSError):  # they have ended
                 sock.shutdown(socket.SHUT_RDWR)  # a process forked here may hold a copy
             sock.close()

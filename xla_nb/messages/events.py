@@ -53,19 +53,6 @@ class OfHost(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobStarted(OfHost):
-    """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`; of live
-    ranks, those of `members` that are on this host, whose processes are `pids`."""
-
-    pid: int
-    ranks: int
-    simulated: bool
-    first: int = 0
-    members: tuple[int, ...] | None = None
-    pids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class RankStarted(OfHost):
     """A rank has joined its runtime and is about to call the entry.
 
@@ -77,6 +64,18 @@ class RankStarted(OfHost):
     pid: int
     device: str
     devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStarted(OfHost):
+    """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`. Of a
+    program of live ranks, `live` are those that run it, which had started before."""
+
+    pid: int
+    ranks: int
+    simulated: bool
+    first: int = 0
+    live: tuple[RankStarted, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,9 @@ A job knows its order and nothing of who asked: whatever a rank needs of the not
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xla_nb.process_state.random_state import Inheritance
 from xla_nb.process_state.settings import ProcessState
@@ -92,6 +93,7 @@ class Order:
     """A request fitted to the host that carries it out: what the job there does.
 
     `ranks` is how many start there, None for as many as there are; `env` their whole environment.
+    `at` is of that host's `time.monotonic()`.
     """
 
     request: Request
@@ -99,3 +101,4 @@ class Order:
     ranks: int | None
     env: Mapping[str, str]
     host_group: HostGroup = HostGroup()
+    at: float = field(default_factory=time.monotonic)

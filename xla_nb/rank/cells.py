@@ -38,6 +38,7 @@ _NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 class Cell:
     """One program for a live rank, by its three descriptors, which it closes.
 
+    handed   when, of `time.monotonic()` of this host
     is_open  the module holds all that the notebook has sent
     """
 
@@ -50,7 +51,7 @@ class Cell:
             order: Order = pickle.loads(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
         finally:
             os.close(order_fd)
-        self._request = order.request
+        self._request, self.handed = order.request, order.at
         assert order.request.turn is not None
         self.turn = order.request.turn
 
@@ -198,5 +199,5 @@ def connect(control: socket.socket, rank: int) -> Line:
     """Open the calling rank's line, and send its other end to whoever starts programs."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, contextlib.suppress(OSError):  # nobody is there: the line has ended, then
-        socket.send_fds(control, [b"%d %d" % (rank, os.getpid())], [theirs.fileno()])
+        socket.send_fds(control, [b"%d" % rank], [theirs.fileno()])
     return Line(mine)

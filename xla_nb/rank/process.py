@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Inherited:
 
     `program` is the one that the job has loaded; live ranks, which have a `control`, get others.
     `running` is what runs now, and in which thread, by rank; `captured` are the ranks whose log
-    this process's output goes to.
+    this process's output goes to; `struck` is when an interrupt came last, of `time.monotonic()`.
     """
 
     program: Loaded
@@ -62,6 +63,7 @@ class Inherited:
     control: socket.socket | None = None
     running: dict[int, tuple[Loaded, int]] = field(default_factory=dict)
     captured: range = range(0)
+    struck: float = float("-inf")
     sampler: Sampler = field(default_factory=Sampler)
 
     @property
@@ -149,11 +151,13 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     In the main thread it ends what waits for the system too (`time.sleep`, `queue.get`). A process
     with several devices has its entries in other threads, where it is raised at the next line of
     Python: there is no way to end such a wait from outside. A live rank that runs nothing is not
-    disturbed: what it ran has ended meanwhile. What was interrupted is so once, though the notebook
-    may repeat it (`Ladder.repeat`).
+    disturbed: what it ran has ended meanwhile, or it is about to begin what was handed to it before
+    (`struck`). What was interrupted is so once, though the notebook may repeat it
+    (`Ladder.repeat`).
     """
     if os.getpid() != pid:  # a process that the user's code forked
         raise KeyboardInterrupt
+    job.struck = time.monotonic()
     here = threading.get_ident()  # handlers run in the main thread
     is_mine = False
     new = [(n, one) for n, one in list(job.running.items()) if not one[0].stopping]
@@ -183,7 +187,7 @@ def main(index: int) -> None:
     job.lock.belongs_to(index)
     try:
         if job.control is None:
-            _run(job, job.program, index, lambda: job.runtime.rank_info(index))
+            _run(job, job.program, index, lambda: _joined(job, job.program, index))
         else:
             _live(job, job.control, index)
     finally:
@@ -194,9 +198,8 @@ def main(index: int) -> None:
 def _live(job: Inherited, control: socket.socket, index: int) -> None:
     """Run the programs that a live rank is given, until it is told to end."""
     try:
-        info = job.runtime.rank_info(index)
         line = cells.connect(control, index)
-        _begin(job, job.program, index, info)
+        info = _joined(job, job.program, index)
     except BaseException as error:
         job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
         return
@@ -269,13 +272,17 @@ def _run_cell(
     """Run one program of a live rank in the namespace that lives on."""
     program = cell.program(job.program)
 
-    def before() -> None:
+    def begin() -> RankInfo:
         job.runtime.begin(cell.turn.number, cell.turn.members)
+        if job.struck >= cell.handed:
+            program.stopping = True
+            raise KeyboardInterrupt
         cell.open(program, made)
+        return info
 
     try:
         _log_to(program, index)
-        _run(job, program, index, lambda: info, before)
+        _run(job, program, index, begin)
     finally:
         cell.tell_if_not_open(index)
         if job.lock.let_go():
@@ -287,7 +294,9 @@ def _run_cell(
         program.sender.send(events.RankLeft(rank=index))
 
 
-def _begin(job: Inherited, program: Loaded, index: int, info: RankInfo) -> None:
+def _joined(job: Inherited, program: Loaded, index: int) -> RankInfo:
+    """The rank as the runtime has it, once the notebook is told of it."""
+    info = job.runtime.rank_info(index)
     if index not in job.captured:  # the runtime gave it another number
         _log_to(program, index)
     program.sender.send(
@@ -299,24 +308,17 @@ def _begin(job: Inherited, program: Loaded, index: int, info: RankInfo) -> None:
             devices=info.devices,
         )
     )
+    return info
 
 
-def _run(
-    job: Inherited,
-    program: Loaded,
-    index: int,
-    known: Callable[[], RankInfo],
-    before: Callable[[], object] = lambda: None,
-) -> None:
-    """Run a program on a rank, of which `known` tells, and tell how it ended. `before` it, what it
-    needs is done."""
+def _run(job: Inherited, program: Loaded, index: int, begin: Callable[[], RankInfo]) -> None:
+    """Run a program on a rank, and tell how it ended. `begin` does what it needs, and tells of the
+    rank."""
     entries.refuse_launches(program.request.magic)
     job.running[index] = program, threading.get_ident()
     try:
         try:
-            info = known()
-            _begin(job, program, index, info)
-            before()
+            info = begin()
             value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.sampler).run()
         finally:
             del job.running[index]

@@ -294,9 +294,11 @@ class Run(RecordedRun):
             conclusions.conclude(self, self.label, conclusions.at_end)
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
-            if isinstance(event, events.RankStarted) and self.state.stopping:
+            if isinstance(event, events.RankStarted | events.JobStarted) and self.state.stopping:
+                began = event.live if isinstance(event, events.JobStarted) else [event]
                 with self._stop_lock:
-                    self._ladder.meet(event.host, event.pid)
+                    for rank in began:
+                        self._ladder.meet(event.host, rank.pid)
             return
         self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 

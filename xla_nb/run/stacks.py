@@ -92,8 +92,8 @@ def _answer(run: Asked, rank: RankState, since: float) -> StackGroup:
     seen, struck, place = run.sample(rank.rank), rank.interrupted, ""
     is_news = seen is not None and rank.is_news(seen.at, seen.place)
     note = "no answer, as when Python is blocked in native code"
-    if rank.phase == "starting":  # the process of a live one is known
-        note = "has not begun the cell yet" if rank.pid else "not started yet: joining the runtime"
+    if rank.phase == "starting":
+        note = "not started yet: joining the runtime"
     elif struck is not None and rank.only_interrupted and not is_news:
         at = f"interrupted at {struck.place}; " if struck.place else ""
         note = f"{at}no answer since, as when Python is blocked in native code"

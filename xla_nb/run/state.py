@@ -6,7 +6,6 @@ a thousand simulated ranks cannot differ.
 
 from __future__ import annotations
 
-import itertools
 import signal
 from dataclasses import dataclass, field
 from typing import Literal
@@ -234,11 +233,7 @@ class RunState:
             case events.Concluded():
                 self.conclusions[event.kind] = event
             case events.RankStarted():
-                rank = self._rank(event.rank)
-                rank.phase, rank.started = "running", event.at
-                rank.host = event.host or rank.host
-                rank.pid, rank.device = event.pid, event.device
-                rank.devices = tuple(event.devices)
+                self._start(event, event.host, event.at)
             case events.RankFinished():
                 rank = self._rank(event.rank)
                 rank.preview, rank.result = event.preview, event.nbytes
@@ -349,11 +344,16 @@ class RunState:
     def _open(self, event: events.JobStarted) -> None:
         self._host(event.host).started, self._host(event.host).job = event.at, event.pid
         self.simulated, self.started = event.simulated, self.started or event.at
-        every = range(event.first, event.first + event.ranks)
-        numbers = every if event.members is None else event.members
-        for number, pid in itertools.zip_longest(numbers, event.pids):
+        for one in event.live:
+            self._start(one, event.host, event.at)
+        for number in () if event.live else range(event.first, event.first + event.ranks):
             if self._rank(number).pid is None:  # else RankStarted has named its host
-                self._rank(number).host, self._rank(number).pid = event.host, pid
+                self._rank(number).host = event.host
+
+    def _start(self, event: events.RankStarted, host: str, at: float) -> None:
+        rank = self._rank(event.rank)
+        rank.phase, rank.started, rank.host = "running", at, host or rank.host
+        rank.pid, rank.device, rank.devices = event.pid, event.device, event.devices
 
     def _failed(self, event: events.RankFailed) -> RankState:
         """The rank that failed. One that did not come to join knows its number only as its host
