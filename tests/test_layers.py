@@ -1,6 +1,7 @@
 """The house of docs/how-it-works.md: which folder may import which, read from every module."""
 
 import ast
+import functools
 import graphlib
 import re
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ def folder(module: str) -> str:
     return module.partition(".")[0]
 
 
-def imports(module: str, source: str) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def imports(module: str, source: str) -> tuple[tuple[str, bool], ...]:
     """What a module imports, in functions and under TYPE_CHECKING too; True: with the file.
 
     `from xla_nb.a import b` may name a module or something in `a`: it is given as `xla_nb.a.b`.
@@ -75,13 +77,15 @@ def imports(module: str, source: str) -> Iterator[tuple[str, bool]]:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
     }
+    found = list[tuple[str, bool]]()
     for node in ast.walk(tree):
         with_file = id(node) not in inside
         if isinstance(node, ast.Import):
-            yield from ((alias.name, with_file) for alias in node.names)
+            found += ((alias.name, with_file) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = [*parents(module, node.level), *([node.module] if node.module else [])]
-            yield from ((".".join([*start, alias.name]), with_file) for alias in node.names)
+            found += ((".".join([*start, alias.name]), with_file) for alias in node.names)
+    return tuple(found)
 
 
 def parents(module: str, level: int) -> list[str]:

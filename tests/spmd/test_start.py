@@ -50,6 +50,6 @@ def test_a_mesh_comes_before_the_first_use_of_a_device_and_a_refused_one_changes
         CPU_NUM_DEVICES="4",
     ).splitlines()
     assert late.startswith("SPMD can no longer start")
-    assert "Make the mesh first" in late
+    assert "make the mesh first" in late
     assert refused.startswith("The mesh {'model': 3} does not cover the 4 devices")
     assert made == "None {'model': 4}"
