@@ -4,7 +4,6 @@ import ast
 import functools
 import graphlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest

@@ -341,6 +341,18 @@ def test_a_rank_that_died_has_done_what_it_told_last_at_the_least(run, observer)
     assert [fact.value for fact in facts.of_card(seen) if fact.id == "steps"] == ["≥ 34"]
 
 
+def test_the_bar_of_all_names_the_ranks_that_are_in_that_loop_while_others_are_yet_to_begin(
+    run, observer
+):
+    started(run, 0, 1, 2)
+    for rank in range(2):
+        loop = Loop(label=f"shard {rank}", done=8 - rank, total=24, rate=2.0)
+        samples(run, rank, loops=(loop,))
+    observer.sample()
+    bar = observer.snapshot().bar
+    assert (bar.label, bar.on) == ("shard 0", "rank 0")
+
+
 def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):
     started(run, 0)
     left = Loop(label="batches", done=37, total=100, rate=5.0, finished=True)
@@ -586,4 +598,11 @@ def test_a_line_knows_where_it_became_no_finite_number_first_and_last():
     line = Line(limit=10)
     for x, y in enumerate([1.0, math.nan, math.nan, 2.0, math.nan, 3.0, math.inf, math.inf]):
         line.add(float(x), y)
-    assert line.odd == ((1.0, "NaN"), (6.0, "inf"))
+    assert line.odd == ((1.0, ("NaN",)), (6.0, ("inf",)))
+
+
+def test_a_line_knows_all_that_it_has_been_since():
+    line = Line(limit=10)
+    for x, y in enumerate([1.0, math.inf, math.nan, math.inf]):
+        line.add(float(x), y)
+    assert line.odd == ((1.0, ("inf", "NaN")),)

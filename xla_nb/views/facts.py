@@ -294,9 +294,12 @@ def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
 
 def of_steps(card: Card) -> list[Fact]:
     """How long a step takes, and how much of its time the rank waits, as far as known. Of step
-    markers samples tell how many there were, not when: two digits are sure."""
-    pace, digits = ("step", 3) if card.sample.loops_step else ("per sync", 2)
-    step = [] if card.step is None else [Fact("step", pace, in_short(card.step, digits))]
+    markers samples tell how many there were, not when: to about a tenth."""
+    step = []
+    if card.step is not None and card.sample.loops_step:
+        step = [Fact("step", "step", in_short(card.step))]
+    elif card.step is not None:
+        step = [Fact("step", "per sync", f"≈ {in_short(card.step, 2)}")]
     waits = [] if card.waits is None else [Fact("waits", "waits", f"{100 * card.waits:.0f} %")]
     return step + waits
 

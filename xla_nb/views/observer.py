@@ -65,19 +65,25 @@ class Lines:
 class Line:
     """One rank's points of one figure: x, y and the seconds since the run's start. Over `limit`
     every other point is dropped, which makes a new `generation`: points read before are no longer a
-    prefix of `points`. `odd`: where it became no finite number, first and last, and what it was."""
+    prefix of `points`. `odd`: where it became no finite number, first and last, and what it was
+    from there on."""
 
     limit: int
     points: list[tuple[float, float, float]] = field(default_factory=list)
     generation: int = 0
     last: tuple[float, float, float] | None = None
-    odd: tuple[tuple[float, str], ...] = ()
+    odd: tuple[tuple[float, tuple[str, ...]], ...] = ()
     _stride: int = 1
     _count: int = 0
 
     def add(self, x: float, y: float, t: float = 0.0) -> None:
-        if not math.isfinite(y) and (self.last is None or math.isfinite(self.last[1])):
-            self.odd = *self.odd[:1], (x, wording.odd(y))
+        if not math.isfinite(y):
+            kind = wording.odd(y)
+            if self.last is None or math.isfinite(self.last[1]):
+                self.odd = *self.odd[:1], (x, (kind,))
+            elif kind not in self.odd[-1][1]:
+                since, kinds = self.odd[-1]
+                self.odd = *self.odd[:-1], (since, (*kinds, kind))
         self.last = x, y, t
         if self._count % self._stride == 0:
             self.points.append(self.last)
@@ -615,7 +621,10 @@ def _of_run(cards: Sequence[Card]) -> Bar | None:
     late = next(filter(None, by_state), list(cards))
     begun = {one.rank: one.bars[0] for one in late if one.bars}
     whole = together(begun.values())
-    return replace(whole, on=wording.ranks(begun)) if whole and len(begun) < len(late) else whole
+    if whole is None or len(begun) == len(late):
+        return whole
+    own = [rank for rank, one in begun.items() if one.label == whole.label]
+    return replace(whole, on=wording.ranks(own))
 
 
 def together(bars: Iterable[Bar]) -> Bar | None:

@@ -666,12 +666,12 @@ def test_a_figure_with_only_nan_is_told_in_words(ranks: int, told: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_chart_ends_at_the_last_step_reported_though_nothing_was_finite_there(ranks: int) -> None:
     line = [(float(step), 1.0 if step < 7 else math.nan) for step in range(60)]
-    odd = dict.fromkeys(range(ranks), ((7.0, "NaN"),))
+    odd = dict.fromkeys(range(ranks), ((7.0, ("inf", "NaN")),))
     series = Series("loss", dict.fromkeys(range(ranks), line), odd)
     html, text = both(snapshot(series=(series,)))
     assert "over steps 0 to 59" in saved.render_html(snapshot(series=(series,)))
-    assert "NaN since step 7" in html
-    assert "NaN since step 7" in text
+    assert "inf or NaN since step 7" in html
+    assert "inf or NaN since step 7" in text
 
 
 def test_axis_labels_distinguish_close_values() -> None:

@@ -60,7 +60,9 @@ def of_series(series: Series) -> Figure:
     steps = (min(every), max(every)) if every else ()
     if len(series.lines) > LINED:
         one = over_ranks(series.lines, series.going)
-        note = "; ".join(["mean and range", f"last {over}", *notes])
+        ends = {line[-1][0] for line in series.lines.values() if line}
+        last = "last" if series.going or len(ends) == 1 else "last of each"
+        note = "; ".join(["mean and range", f"{last} {over}", *notes])
         mean, band = {0: one.mean}, {0: one.band}
         return Figure(series.name, note, summary, mean, {0: BLUE}, band, {}, marks, steps)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
@@ -91,7 +93,8 @@ def odd(series: Series) -> str:
         lasts = bool(line) and not math.isfinite(line[-1][1])
         for place in turns:
             since = "since" if lasts and place == turns[-1] else "at"
-            step, what = place
+            step, kinds = place
+            what = wording.listed(kinds, "or")
             places.setdefault((step, f"{what} {since}"), []).append(rank)
     told = [
         f"{what} step {facts.figure(step)} ({wording.ranks(ranks)})"
