@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from xla_nb import wording
@@ -26,6 +27,7 @@ _NEWEST = 6  # rows that are to be seen at once
 _TOLD = "how it went"
 _TITLES = ("", "cell", "ranks", _TOLD, "took", "began")
 _LONGEST = 300  # characters of how one ended
+_DRAWN = 256  # cells that are not drawn again each time that another has ended
 
 
 def as_html(live: Live | None) -> str:
@@ -51,6 +53,7 @@ def _more(live: Live) -> str:
     return f"… and {several(left_out, 'earlier cell')}" if left_out else ""
 
 
+@functools.lru_cache(_DRAWN)
 def _line(cell: RanCell) -> str:
     took = f", {took}" if (took := facts.took_of(cell)) else ""
     who = f"on {wording.ranks(cell.ranks)}"
@@ -71,6 +74,7 @@ def _table(cells: Sequence[RanCell]) -> str:
     return table([faint(title) for title in _TITLES], map(_row, cells), styles)
 
 
+@functools.lru_cache(_DRAWN)
 def _row(cell: RanCell) -> tuple[str, ...]:
     sign = _sign(cell)
     return (
