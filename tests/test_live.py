@@ -466,7 +466,8 @@ def test_modules_are_found_in_folders_that_the_notebook_searches_by_now(live, mo
 SETS = """
 import os, sys, numpy, torch
 numpy.random.seed(0); torch.manual_seed(0); torch.set_default_dtype(torch.float64)
-torch.set_grad_enabled(False); os.environ["SET_BY"] = "file"; sys.argv[:] = ["file"]
+torch.set_grad_enabled(False); sys.argv[:] = ["file"]
+os.environ["SET_BY"] = os.environ["ADDED_BY"] = "file"
 def f(): return 3
 """
 
@@ -474,12 +475,18 @@ def f(): return 3
 def test_the_import_of_a_module_that_the_notebook_has_sets_no_seed_of_a_rank(live, module):
     module("setting", SETS, 1e9)
     live.ok("import torch; from setting import f as of_setting; torch.set_grad_enabled(True)")
-    live.ok("%%xla\nimport torch, numpy\ntorch.manual_seed(5 + rank); numpy.random.seed(5)")
+    live.ok(
+        "%%xla\nimport os, torch, numpy\ntorch.manual_seed(5 + rank); numpy.random.seed(5)\n"
+        "os.environ['SET_BY'] = 'mine'"
+    )
     drawn = "of_setting(), round(torch.rand(1).item(), 4), round(numpy.random.rand(), 4)"
     assert results(live, drawn) == "{0: (3, 0.8303, 0.222), 1: (3, 0.5722, 0.222)}"
     kept = "torch.ones(1).dtype is torch.float32, torch.is_grad_enabled(), os.environ.get('SET_BY')"
-    assert results(live, f"import os\n{kept}") == "{0: (True, True, None), 1: (True, True, None)}"
-    live.ok("torch.set_default_dtype(torch.float32); del os.environ['SET_BY']")
+    told = "{0: (True, True, 'mine'), 1: (True, True, 'mine')}"
+    assert results(live, f"import os\n{kept}") == told
+    assert results(live, "os.environ['ADDED_BY']") == "{0: 'file', 1: 'file'}"
+    live.ok("torch.set_default_dtype(torch.float32)")
+    live.ok("for name in ('SET_BY', 'ADDED_BY'): del os.environ[name]")
 
 
 def test_a_module_that_nobody_can_import_is_sent_again_once_it_has_changed(live, module):

@@ -98,6 +98,7 @@ class ProcessState:
 def unmoved(*, lives: bool) -> Iterator[None]:
     """Have the user's own modules that are imported here leave the process as it is. The notebook
     has imported them before: what their top level sets was set there, and may be otherwise by now.
+    Variables of the environment that were not there stay: libraries that they import need theirs.
     `lives`: a live rank, whose loggers and filters of warnings stay as they are left."""
     before, known = Inheritance.now(), len(sys.modules)
     state = ProcessState(filters=(), logs=None) if lives else ProcessState()
@@ -105,8 +106,6 @@ def unmoved(*, lives: bool) -> Iterator[None]:
     yield
     if len(sys.modules) == known:
         return
-    for name in os.environ.keys() - environ.keys():
-        del os.environ[name]
     os.environ.update(environ.items() - os.environ.items())
     sys.path[:] = path
     if folder and folder != _folder():
