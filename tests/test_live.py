@@ -514,6 +514,29 @@ def test_a_module_that_the_notebook_has_imported_again_is_the_new_one_on_the_ran
     assert results(live, "isinstance(held, edited.Made)") == "{0: True, 1: True}"
 
 
+LOSSES = "class Loss:\n    def __call__(self, x): return x * {0}\ndef scale(): return {0}\n"
+TRAINER = """
+from losses import Loss, scale
+class Trainer:
+    def __init__(self, loss=None): self.loss = loss or Loss()
+    def told(self): return isinstance(self.loss, Loss), self.loss(1), scale()
+"""
+
+
+def test_what_a_module_has_from_another_that_was_reloaded_since_is_the_former(live, module):
+    module("losses", LOSSES.format(1), 1e9)
+    module("trainer", TRAINER, 1e9)
+    live.ok("import importlib, losses, trainer\ntr = trainer.Trainer()")
+    module("losses", LOSSES.format(100), 2e9)
+    live.ok("importlib.reload(losses)")
+    asked = "tr.told(), trainer.Trainer().told(), trainer.Trainer(losses.Loss()).told()"
+    right = "((True, 1, 1), (True, 1, 1), (False, 100, 1))"
+    assert live.value(asked) == right
+    assert results(live, asked) == f"{{0: {right}, 1: {right}}}"
+    live.ok(f"%%xla_spawn -n 1 -o reloaded\ndef f(rank): return {asked}")
+    assert live.value("reloaded[0]") == right
+
+
 def test_what_an_import_has_done_to_another_module_is_done_once(live, module, tmp_path):
     (tmp_path / "registers").mkdir()
     module("registry", "NAMES = []\n", 1e9)

@@ -399,6 +399,17 @@ def test_a_file_that_was_changed_after_a_launch_is_as_it_says_and_a_note_tells(n
     assert found == ((20, {"lr": 1}), (_EDITED,))
 
 
+def test_attributes_of_classes_whose_metaclass_sees_nothing_are_the_notebooks(notebook, local):
+    (local / "square.py").write_text(
+        "import torch, typing\nclass Square(torch.autograd.Function):\n    k = 1.0\n"
+        "    @staticmethod\n    def forward(ctx, x): return x * Square.k\n"
+        "class Named(typing.Protocol):\n    label = 'file'\n"
+    )
+    notebook.run("import square\nsquare.Square.k, square.Named.label = 3.0, 'mine'")
+    asked = "square.Square.apply(square.torch.ones(1)).item(), square.Named.label"
+    assert launched(notebook, f"def f(rank): return {asked}") == ((3.0, "mine"), ())
+
+
 def test_a_file_that_was_written_again_as_it_was_is_not_changed(notebook, helper):
     notebook.run("helper.SCALE = 10")
     notebook.build("def f(rank): return helper.SCALE")

@@ -94,6 +94,32 @@ def test_a_model_is_compared_by_parameter():
     assert figures.largest == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("odd", [[3, None], [3, "x"], [3, 2**60]])
+def test_a_list_with_something_else_than_numbers_has_other_contents(odd):
+    one = only([3, 0.5], [3, 0.5], odd)
+    assert comparing.sentence(one) == "rank 2 (different contents)"
+    assert comparing.details(one) == ["different contents"]
+
+
+def test_a_list_of_one_number_is_not_said_to_be_that_number():
+    assert "0.5" not in comparing.sentence(only([], [], [0.5]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint64])
+def test_large_whole_numbers_differ_by_what_they_do(dtype):
+    held = [torch.tensor([10**18 + more, 5], dtype=dtype) for more in (0, 0, 33)]
+    assert "largest difference 33" in comparing.sentence(only(*held))
+    low, high = torch.tensor([-(2**63), 1]), torch.tensor([2**63 - 1, 1])
+    assert "largest difference 1.84e+19" in comparing.sentence(only(low, low, high))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_no_norm_is_told_where_some_have_none(odd):
+    one = only(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]), torch.tensor([1.0, odd]))
+    (told,) = comparing.details(one)
+    assert "norm" not in told
+
+
 def test_equal_ranks_are_asked_for_no_values():
     assert asked_of(compared({"m": model()}, {"m": model()}, counted=False)) == []
 

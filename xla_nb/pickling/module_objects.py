@@ -21,7 +21,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -80,14 +80,17 @@ class _Held(NamedTuple):
 
 
 class _Noted(importlib.abc.MetaPathFinder):
-    """Notes when modules are imported, also again; finds none of them."""
+    """Notes when modules are imported, and calls `again` before one is reloaded; finds none."""
 
-    def __init__(self) -> None:
+    def __init__(self, again: Callable[[str, types.ModuleType], None]) -> None:
         self.times = dict.fromkeys(sys.modules, time.time_ns())  # of those, not later than now
+        self._again = again
 
     def find_spec(
         self, fullname: str, path: object, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if target is not None and is_own(target):
+            self._again(fullname, target)
         self.times[fullname] = time.time_ns()
         return None
 
@@ -109,7 +112,7 @@ class Modules:
     def __init__(self) -> None:
         self.ids: set[int] = set()  # of more than is there now
         self.again: collections.Counter[str] = collections.Counter()
-        self._noted = _Noted()
+        self._noted = _Noted(self._note)
         sys.meta_path.insert(0, self._noted)
         self._anew: dict[str, bool] = {}  # since the last look; True: by %autoreload
         self._in_place: set[tuple[str, int]] = set()
@@ -153,15 +156,24 @@ class Modules:
         self.again.update(anew.keys())
         self._in_place |= {(name, self.again[name]) for name, in_place in anew.items() if in_place}
         for name in self._own.keys() & there.keys():
-            if (name, self.again[name]) not in self._defined:
-                parts = _attributes(name, there[name])
-                self._defined[name, self.again[name]] = weakref.WeakValueDictionary(
-                    (path, rebuild.function_in(part))
-                    for path, part in parts
-                    if rebuild.is_in_place(name, path, part)
-                )
+            self._note_definitions(name, there[name])
         if self._noted not in sys.meta_path:
             sys.meta_path.insert(0, self._noted)
+
+    def _note(self, name: str, module: types.ModuleType) -> None:
+        """One of the user's own is about to be imported again."""
+        if name not in self._own:
+            self._look_through(name, module)
+        self._note_definitions(name, module)
+
+    def _note_definitions(self, name: str, module: types.ModuleType) -> None:
+        """Note once what the newest import of it has defined."""
+        if (name, self.again[name]) not in self._defined:
+            self._defined[name, self.again[name]] = weakref.WeakValueDictionary(
+                (path, rebuild.function_in(part))
+                for path, part in _attributes(name, module)
+                if rebuild.is_in_place(name, path, part)
+            )
 
     def changed_in_place(self, name: str) -> None:
         """A module has been given what its file has now, by IPython's %autoreload."""
@@ -194,6 +206,13 @@ class Modules:
         function or a class."""
         made: Mapping[str, Any] = self._defined.get((name, import_), {})
         return made.get(definition.__qualname__) is definition
+
+    def was_replaced(self, definition: Any) -> bool:
+        """Whether an earlier import of one of the user's own modules has made it, and not the
+        newest, which has another in its place."""
+        name, last = definition.__module__, self.again[definition.__module__]
+        made = (self.is_of(definition, name, number) for number in range(last))
+        return any(made) and not self.is_of(definition, name, last)
 
     def imported_since(self, before: Mapping[str, int]) -> set[str]:
         """Those of the user's own modules that were imported again since `again` was this: their

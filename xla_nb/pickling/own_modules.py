@@ -11,7 +11,6 @@ the program has their names.
 
 from __future__ import annotations
 
-import abc
 import functools
 import io
 import logging
@@ -186,9 +185,10 @@ def _bases(definition: Any) -> tuple[Any, ...]:
 
 
 def _is_settable(definition: Any) -> bool:
-    """Whether it is not of a library's metaclass, which may see what is set."""
-    kind = type(definition)
-    return kind in (type, abc.ABCMeta, types.FunctionType) or _own(kind.__module__) is not None
+    """Whether no library's metaclass sees what is set, as that of enums does."""
+    kind: Any = type(definition)
+    sees = issubclass(kind, type) and kind.__setattr__ is not type.__setattr__
+    return not sees or _own(kind.__module__) is not None
 
 
 def _set_in(
@@ -216,10 +216,13 @@ def _set_in(
 
 
 def _is_elsewhere(definition: Any) -> bool:
-    """Whether it is another's, or a function has made it; ranks' module makes its own others."""
+    """Whether it is another's, a function has made it, or another module before that was imported
+    again; ranks' module makes its own others."""
     if not isinstance(definition, type | types.FunctionType):
         return True
-    return code_facts.is_found_by_name(definition) or "<locals>" in definition.__qualname__
+    if code_facts.is_found_by_name(definition) or "<locals>" in definition.__qualname__:
+        return True
+    return module_objects.of_this_process().was_replaced(definition)
 
 
 def _is_short(value: object) -> bool:

@@ -11,6 +11,7 @@ import operator
 import os
 import queue
 import random
+import statistics
 import sys
 import threading
 import time
@@ -108,11 +109,15 @@ class _Timed:
     @property
     def rate(self) -> float | None:
         """None until it is known well. What compiles at times, as the first steps do, says nothing
-        of those to come."""
+        of those to come, nor does one pause."""
         spans = self.spans or ()
         steady = [span for span in spans if span[2] <= _COMPILING * span[1]]
         if 2 * len(steady) < len(spans) >= _MANY:
             steady = list(spans)
+        if steady:  # once, what lies between epochs, or a question
+            usual = statistics.median(span[1] / span[0] for span in steady)
+            late = [span for span in steady if span[1] > _LATE * usual * span[0]]
+            steady = [span for span in steady if span not in late] if len(late) == 1 else steady
         seconds = sum(span[1] for span in steady)
         known = len(steady) > 1 and seconds >= _KNOWN
         return sum(span[0] for span in steady) / seconds if known else None

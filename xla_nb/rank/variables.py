@@ -68,6 +68,7 @@ class Leaf:
     nans    how many of them are NaN
     norm    the square root of the sum of their squares, without those that are not finite; None
             for what has no numbers
+    finite  all of them are
     value   a single number or a short text, as Python writes it
     part    it is this rank's part of a sharded one, so that ranks differ by design
     """
@@ -82,6 +83,7 @@ class Leaf:
     digest: str = ""
     nans: int = 0
     norm: float | None = None
+    finite: bool = True
     value: str = ""
     why: str = ""
     part: bool = False
@@ -239,8 +241,8 @@ def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
     if array is None:
         return Leaf(one.path, kind, state, **about, why=why)
     content = _content(array, check)
-    if type(one.value) in (int, float):
-        content["value"] = repr(one.value)
+    if "shape" not in about:  # a number, or a list of some
+        content["value"] = repr(one.value) if type(one.value) in (int, float) else ""
     return Leaf(one.path, kind, "known", **about, **content)
 
 
@@ -500,7 +502,7 @@ def _read(value: Any) -> Any:
 def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
     """The fields of a Leaf that its elements have: equal numbers have equal digests."""
     numpy: Any = importlib.import_module("numpy")
-    hasher, nans, squares = hashlib.sha256(), 0, 0.0
+    hasher, nans, squares, finite = hashlib.sha256(), 0, 0.0, True
     pieces, kind = _pieces(array, check), ""
     for piece in pieces:
         hasher.update(piece.view(numpy.uint8).data if piece.size else b"")
@@ -508,11 +510,13 @@ def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
         if kind in "biufc":
             nans += int(numpy.isnan(piece).sum())
             # Without BLAS, whose threads would take the cores of all other ranks.
-            finite = numpy.abs(piece[numpy.isfinite(piece)]).astype(numpy.float64)
-            squares += float(numpy.square(finite).sum())
+            some = numpy.abs(piece[numpy.isfinite(piece)]).astype(numpy.float64)
+            squares += float(numpy.square(some).sum())
+            finite = finite and some.size == piece.size
     norm = math.sqrt(squares) if kind in "biufc" and math.isfinite(squares) else None
     value = str(piece[0]) if math.prod(array.shape) == 1 else ""
-    return {"digest": hasher.hexdigest()[:32], "nans": nans, "norm": norm, "value": value}
+    about = {"nans": nans, "norm": norm, "finite": finite, "value": value}
+    return {"digest": hasher.hexdigest()[:32], **about}
 
 
 def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:

@@ -160,8 +160,12 @@ def _is_countable(leaf: ComparedLeaf) -> bool:
     same = all(
         (one.leaf.shape, one.leaf.dtype) == (first.shape, first.dtype) for one in leaf.groups
     )
-    has_elements = first.shape is not None or first.norm is not None
-    return same and has_elements and not first.value
+    return same and all(map(_has_elements, leaf.groups)) and not first.value
+
+
+def _has_elements(group: Group) -> bool:
+    """Not where a list has something else than numbers, which has leaves of its own."""
+    return group.leaf.shape is not None or group.leaf.norm is not None
 
 
 _Answers = Mapping[tuple[int, str, str], Values]
@@ -274,11 +278,15 @@ def difference(one: Values, other: Values) -> Difference:
     count = int(differ.sum())
     if a.dtype.kind not in "biufc":
         return Difference(count, a.size)
-    wide = numpy.complex128 if a.dtype.kind == "c" else numpy.float64
-    with numpy.errstate(all="ignore"):
-        gaps = abs(a[differ].astype(wide) - b[differ].astype(wide))
+    size, a, b = a.size, a[differ], b[differ]
+    if a.dtype.kind in "iu":  # a float would not hold all their digits
+        gaps = numpy.maximum(a, b).astype(numpy.uint64) - numpy.minimum(a, b).astype(numpy.uint64)
+    else:
+        wide = numpy.complex128 if a.dtype.kind == "c" else numpy.float64
+        with numpy.errstate(all="ignore"):
+            gaps = abs(a.astype(wide) - b.astype(wide))
     gaps = gaps[~numpy.isnan(gaps)]
-    return Difference(count, a.size, float(gaps.max()) if gaps.size else None)
+    return Difference(count, size, float(gaps.max()) if gaps.size else None)
 
 
 # ---------------------------------------------------------------- in words
@@ -376,9 +384,8 @@ def _by_how_much(leaf: ComparedLeaf) -> list[str]:
 def _elements(leaf: ComparedLeaf) -> list[str]:
     known = [group.difference for group in leaf.groups if group.difference is not None]
     if not known:
-        first = leaf.groups[0].leaf
-        inside = first.shape is None and first.norm is None
-        return ["different contents" if inside else "different elements"]
+        same = all(map(_has_elements, leaf.groups))
+        return ["different elements" if same else "different contents"]
     whys = [one.why for one in known if one.why]
     if whys:
         return [whys[0]]
@@ -399,7 +406,8 @@ def _nans(leaf: ComparedLeaf) -> list[str]:
 
 
 def _norms(leaf: ComparedLeaf) -> list[str]:
-    if any(group.leaf.value or group.leaf.norm is None for group in leaf.groups):
+    each = [group.leaf for group in leaf.groups]
+    if any(one.value or one.norm is None or not one.finite for one in each):
         return []
     told = _each(leaf.groups, "norm", lambda group: f"{group.leaf.norm:.6g}")
     return [told] if told else []
