@@ -721,6 +721,15 @@ def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(
     assert (notebook.sent, notebook.notes) == ({"two"}, (told,))
 
 
+def test_what_stays_the_ranks_inside_a_value_that_was_changed_is_told(notebook):
+    notebook.run("inner = [1]\nnested = {'a': inner}")
+    assert notebook.cell("inner.append(2)\nnested") == {"a": [1, 2]}
+    notebook.run("nested['c'] = 5")
+    assert notebook.cell("nested, inner") == ({"a": [1, 2], "c": 5}, [1, 2])
+    start = "`nested` changed in the notebook: ranks have it as it is there, but for"
+    assert notebook.notes == (f"{start} `inner`, which stays theirs",)
+
+
 def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(notebook, local):
     (local / "marked.py").write_text(
         "_mark = None\ndef mark():\n    global _mark\n"

@@ -341,7 +341,7 @@ class Sent:
             if not with_it:
                 them = "it" if len(again) == 1 else "them"
                 note = f"{_listed(again, look)} changed in the notebook: ranks have {them} as {its}"
-                self.notes.append(f"{note} there")
+                self.notes.append(f"{note} there{self._but_for(again, sent, units, look)}")
                 continue
             fresh = causes - self._units.keys()
             causes, what = (fresh, "new on ranks") if fresh else (causes, "changed in the notebook")
@@ -353,6 +353,15 @@ class Sent:
                 f"{start} {what} and {verbs[1]} something with {_listed(with_it, look)}: "
                 f"ranks have {_listed(again, look)} as {its} in the notebook"
             )
+
+    def _but_for(
+        self, again: Set[Key], sent: Set[Key], units: Mapping[Key, Unit], look: Look
+    ) -> str:
+        """What is in these values and has a name of its own, under which ranks keep theirs."""
+        inside = _objects(units[key] for key in again)
+        named = {key for key in units.keys() - sent if isinstance(key, str)}
+        theirs = {key for key in named if id(look.objects[key]) in inside}
+        return f", but for {_listed(theirs, look)}, which stays theirs" if theirs else ""
 
     def _is_back(self, key: Key, unit: Unit) -> bool:
         """Whether ranks had this very value, which can change."""
