@@ -92,6 +92,13 @@ def test_one_that_was_told_before_it_had_begun_is_told_again(ladder, engine, fee
     assert engine.interrupted == [[100, 101], [101]]
 
 
+def test_a_live_rank_that_took_no_notice_of_it_is_told_again(ladder, engine, feed):
+    ladder.climb(0, feed, HERE)
+    ladder.meet("", 101)
+    ladder.meet("", 101, again=True)
+    assert engine.interrupted == [[100, 101], [101]]
+
+
 def test_only_an_interrupt_is_repeated(ladder, engine, feed):
     ladder.repeat(HERE)
     ladder.climb(0, feed, HERE)

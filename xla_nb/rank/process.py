@@ -151,9 +151,9 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     In the main thread it ends what waits for the system too (`time.sleep`, `queue.get`). A process
     with several devices has its entries in other threads, where it is raised at the next line of
     Python: there is no way to end such a wait from outside. A live rank that runs nothing is not
-    disturbed: what it ran has ended meanwhile, or it is about to begin what was handed to it before
-    (`struck`). What was interrupted is so once, though the notebook may repeat it
-    (`Ladder.repeat`).
+    disturbed: what it ran has ended meanwhile, or it is about to begin what was handed to it
+    before, and tells that it does (`struck`). What was interrupted is so once, though the notebook
+    may repeat it (`Ladder.repeat`).
     """
     if os.getpid() != pid:  # a process that the user's code forked
         raise KeyboardInterrupt
@@ -274,9 +274,8 @@ def _run_cell(
 
     def begin() -> RankInfo:
         job.runtime.begin(cell.turn.number, cell.turn.members)
-        if job.struck >= cell.handed:
-            program.stopping = True
-            raise KeyboardInterrupt
+        if job.struck >= cell.handed:  # for this program, or late for the one before
+            _tell_of_start(program, index, info)
         cell.open(program, made)
         return info
 
@@ -299,6 +298,12 @@ def _joined(job: Inherited, program: Loaded, index: int) -> RankInfo:
     info = job.runtime.rank_info(index)
     if index not in job.captured:  # the runtime gave it another number
         _log_to(program, index)
+    _tell_of_start(program, index, info)
+    return info
+
+
+def _tell_of_start(program: Loaded, index: int, info: RankInfo) -> None:
+    """Tell the notebook, which interrupts it if the program was to stop before."""
     program.sender.send(
         events.RankStarted(
             rank=index,
@@ -308,7 +313,6 @@ def _joined(job: Inherited, program: Loaded, index: int) -> RankInfo:
             devices=info.devices,
         )
     )
-    return info
 
 
 def _run(job: Inherited, program: Loaded, index: int, begin: Callable[[], RankInfo]) -> None:

@@ -295,10 +295,10 @@ class Run(RecordedRun):
         if event is not None or self.state.ended is not None:
             self.take(event or events.JobEnded(status=None))
             if isinstance(event, events.RankStarted | events.JobStarted) and self.state.stopping:
-                began = event.live if isinstance(event, events.JobStarted) else [event]
+                began = event.live if isinstance(event, events.JobStarted) else (event,)
                 with self._stop_lock:
                     for rank in began:
-                        self._ladder.meet(event.host, rank.pid)
+                        self._ladder.meet(event.host, rank.pid, again=rank is event)
             return
         self.take(events.JobEnded(status=None, why=self._feed.why_ended()))
 

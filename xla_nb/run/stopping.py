@@ -81,9 +81,10 @@ class Ladder:
         if self._rung == 1 and pids:
             self._engine.signal(self._run, pids, signal.SIGINT)
 
-    def meet(self, host: str, pid: int) -> None:
-        """A rank that has begun only now is told what the others were."""
-        if self._rung in (1, 2) and (host, pid) not in self._told:
+    def meet(self, host: str, pid: int, *, again: bool = False) -> None:
+        """A rank that has begun only now is told what the others were; `again`: it took no notice
+        of that before."""
+        if self._rung in (1, 2) and (again or (host, pid) not in self._told):
             self._told.add((host, pid))
             number = signal.SIGINT if self._rung == 1 else signal.SIGTERM
             self._engine.signal(self._run, {host: [pid]}, number)
