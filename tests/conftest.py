@@ -32,7 +32,7 @@ from jupyter_core.utils import ensure_event_loop
 
 from tests.support.fresh import fork_server
 from tests.support.kernel import Notebook
-from tests.support.warm_kernels import WarmKernels
+from tests.support.warm import Warm
 from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
 from xla_nb.record import tidying
@@ -272,11 +272,14 @@ def kernel(home: None) -> Iterator[Notebook]:
     notebook.close()
 
 
-@pytest.fixture(scope="session")
-def warm_kernels(home: None) -> Iterator[WarmKernels]:
-    """For kernels of a test's own which import torch_xla all the same: `Notebook(warm=...)`."""
-    started = WarmKernels()
+@pytest.fixture(scope="session", autouse=True)
+def warm_kernels(home: None) -> Iterator[Warm]:
+    """For kernels of a test's own which import torch_xla all the same, `Notebook(warm=...)`, and
+    for the fork servers of all."""
+    started = Warm()
+    Notebook.servers = started
     yield started
+    Notebook.servers = None
     started.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.installed import need
 from tests.support.kernel import Notebook, Shown
-from tests.support.warm_kernels import WarmKernels
+from tests.support.warm import Warm
 
 # ---------------------------------------------------------------- what is on the notebook's device
 
@@ -19,7 +19,7 @@ def launch(fn, *args): return xmp.spawn(fn, args=args, nprocs=2)
 
 
 @pytest.fixture(scope="module")
-def opened(warm_kernels: WarmKernels) -> Iterator[Notebook]:
+def opened(warm_kernels: Warm) -> Iterator[Notebook]:
     """A notebook that has opened the device: not the session's, whose other launches are to see
     none."""
     notebook = Notebook(warm=warm_kernels)

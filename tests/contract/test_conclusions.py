@@ -10,9 +10,10 @@ from xla_nb.views.saved import style
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-# Waits in the kernel until the newest sample of rank 0 is so, which ends the loop on the ranks.
+# Waits in the kernel until the newest sample of rank 0 is so, which ends the loop on the ranks: all
+# at one step, which none has come to yet where they wait for each other.
 SAMPLED = """
-import time
+import os, time
 def sampled(run, flag, is_so):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not run.done:
@@ -20,7 +21,9 @@ def sampled(run, flag, is_so):
         if sample is not None and is_so(sample):
             break
         time.sleep(0.05)
-    open(flag, "w").close()
+    with open(f"{flag}.new", "w") as file:
+        file.write(str(sample.steps + 20 if sample else 0))
+    os.rename(f"{flag}.new", flag)
 def title(run):
     import xla_nb
     saved = xla_nb.open_run(str(run.record.path))._repr_mimebundle_()
@@ -33,8 +36,8 @@ from pathlib import Path
 def main(rank):
     x = torch.ones(4000, 8, device=torch_xla.device())
     torch_xla.sync()
-    step = 0
-    while not Path({flag!r}).exists():
+    step, last = 0, Path({flag!r})
+    while not (last.exists() and step >= int(last.read_text())):
         step += 1
 {body}
         torch_xla.sync()
@@ -52,7 +55,7 @@ def ended(notebook, tmp_path):
         try:
             notebook.ok(f"sampled({name}, {flag!r}, lambda sample: {is_so}); {name}.wait(60)")
         finally:
-            (tmp_path / "over").touch()
+            (tmp_path / "over").write_text("0")
         return ast.literal_eval(notebook.value(f"title({name})"))
 
     return ended

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from tests.support.installed import need
 from tests.support.kernel import Notebook
-from tests.support.warm_kernels import WarmKernels
+from tests.support.warm import Warm
 
 CLOSE = {"rel": 1e-3, "abs": 2e-5}  # float32 in another order, and digits that were not printed
 PIP = "#!/bin/sh\necho Requirement already satisfied: $*\n"  # no program needs what it installs
@@ -28,7 +28,7 @@ IN_FRONT = re.compile(r"^\[\d+\] ")  # the rank that printed a line
 class Programs:
     """A kernel in which programs are played one after the other, each in a folder of its own."""
 
-    def __init__(self, pip: Path, warm: WarmKernels) -> None:
+    def __init__(self, pip: Path, warm: Warm) -> None:
         pip.write_text(PIP)
         pip.chmod(0o755)
         self.notebook = Notebook(warm=warm, PATH=f"{pip.parent}:{os.environ['PATH']}")
@@ -63,9 +63,7 @@ def numbers(text: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def programs(
-    tmp_path_factory: pytest.TempPathFactory, warm_kernels: WarmKernels
-) -> Iterator[Programs]:
+def programs(tmp_path_factory: pytest.TempPathFactory, warm_kernels: Warm) -> Iterator[Programs]:
     played = Programs(tmp_path_factory.mktemp("bin") / "pip", warm_kernels)
     # Processes that stay once anything needs them: of the first semaphore with a name.
     played.notebook.ok("from multiprocessing import resource_tracker as r; r.ensure_running()")

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jupyter_client import KernelManager
 
-from tests.support.warm_kernels import WarmKernels
+from tests.support.warm import Warm
 
 #: Loads the extension in a kernel that launches nothing: a fork server would import torch_xla there
 #: for nothing, which takes five seconds of CPU.
@@ -96,11 +96,13 @@ class Notebook:
     """A kernel and its client. The caller closes it.
 
     under: a command that executes the one it is given, as `prlimit --nofile=64` does.
-    warm: what it is forked from, with torch_xla imported."""
+    warm: what it is forked from, with torch_xla imported.
+    servers: what the fork servers of all others are forked from, but of those with a command or an
+    environment of their own."""
 
-    def __init__(
-        self, *, under: Sequence[str] = (), warm: WarmKernels | None = None, **env: str
-    ) -> None:
+    servers: ClassVar[Warm | None] = None
+
+    def __init__(self, *, under: Sequence[str] = (), warm: Warm | None = None, **env: str) -> None:
         # Sockets in a folder: nobody else can take their names, and ipykernel warns of TCP.
         self._folder = tempfile.TemporaryDirectory(prefix="xla-nb-")
         connection = str(Path(self._folder.name) / "kernel.json")
@@ -108,6 +110,8 @@ class Notebook:
             kernel_name="python3", transport="ipc", connection_file=connection
         )
         self.manager.kernel_spec.argv[:1] = [*under, sys.executable]
+        if self.servers and not (under or warm or env):
+            self.manager.kernel_spec.argv[:3] = self.servers.command()
         with warm.starting() if warm else contextlib.nullcontext():
             self.manager.start_kernel(env={**os.environ, **env})
         self.client = self.manager.client()
