@@ -233,7 +233,9 @@ def _become_server(
     os.close(output)
     os.environ.update(request["env"])
     os.chdir("/")
-    sys.path[:], sys.argv[:] = request["path"][1:], ["-c"]
+    sys.path[:], sys.argv[:] = request["path"], ["-c"]
+    importlib.import_module("xla_nb")  # the one that runs here
+    del sys.path[0]
     server: Any = importlib.import_module(SERVER)
 
     def imported(name: str) -> types.ModuleType:
