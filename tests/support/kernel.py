@@ -109,6 +109,8 @@ class Notebook:
         self.manager = KernelManager(
             kernel_name="python3", transport="ipc", connection_file=connection
         )
+        # What a kernel that has died was yet to get, nobody waits for when this is collected.
+        self.manager.context.linger = 100
         self.manager.kernel_spec.argv[:1] = [*under, sys.executable]
         if self.servers and not (under or warm or env):
             self.manager.kernel_spec.argv[:3] = self.servers.command()
