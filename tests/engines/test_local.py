@@ -243,6 +243,7 @@ def test_killing_the_kernel_ends_every_process():
     notebook.ok("%xla_start -n 2 --name live\n%xla_start -n 1 --name kept")
     notebook.ok("%%xla --group live --bg\nimport time\nprint('up', flush=True)\ntime.sleep(600)")
     notebook.ok("while not all(run.output(r) for r in (0, 1)): __import__('time').sleep(0.02)")
+    assert psutil.Process(server_pid(notebook)).ppid() == notebook.pid
     everything = processes_of(notebook.pid)
     # The fork server; a job, two ranks and four sleeps; a job and two ranks; a job and a rank.
     assert len(everything) >= 13

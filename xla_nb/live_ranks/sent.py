@@ -361,7 +361,8 @@ class Sent:
         inside = _objects(units[key] for key in again)
         named = {key for key in units.keys() - sent if isinstance(key, str)}
         theirs = {key for key in named if id(look.objects[key]) in inside}
-        return f", but for {_listed(theirs, look)}, which stays theirs" if theirs else ""
+        stay = "stays" if len(theirs) == 1 else "stay"
+        return f", but for {_listed(theirs, look)}, which {stay} theirs" if theirs else ""
 
     def _is_back(self, key: Key, unit: Unit) -> bool:
         """Whether ranks had this very value, which can change."""
