@@ -6,13 +6,21 @@ import json
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from xla_nb import wording
-from xla_nb.views.facts import in_short
-from xla_nb.views.panel import widget
+from xla_nb import ansi
+from xla_nb.record.sample import Sample
+from xla_nb.record.tail import LineBlock
+from xla_nb.run.activity import Slot
+from xla_nb.run.sentences import Trouble
+from xla_nb.views.observer import Lines
+from xla_nb.views.panel import messages, widget
+from xla_nb.views.panel.messages import PanelNews
+from xla_nb.views.snapshot import Card, Phase, Snapshot, Stream
 
 HERE = Path(__file__).parent
 _TEXTS = {
@@ -25,93 +33,57 @@ _TEXTS = {
 _LOADED: weakref.WeakKeyDictionary[Any, tuple[bool, str]] = weakref.WeakKeyDictionary()
 
 
-def card(
-    rank: int,
-    phase: str = "running",
-    *,
-    step: float | None = None,
-    pace: str = "step",
-    waits: float | None = None,
-    memory: int | None = None,
-    facts: Sequence[dict[str, str]] = (),
-    **more: Any,
-) -> dict[str, Any]:
-    """A rank as the kernel sends it."""
-    known = [
-        fact("step", "" if step is None else in_short(step), pace),
-        fact("waits", "" if waits is None else f"{100 * waits:.0f} %"),
-        fact("memory", "" if memory is None else wording.size(memory)),
-    ]
-    return {
-        "rank": rank,
-        "phase": phase,
+def card(rank: int, phase: Phase = "running", **more: Any) -> Card:
+    """A rank, as the kernel knows it. Of a sample: `memory`, `steps`, `fallbacks` and others."""
+    of_sample = {name: more.pop(name) for name in [*more] if name in SAMPLE}
+    known = {
         "since": time.time() - 3,
         "device": f"xla:{rank}",
-        "host": "",
         "place": "Cell In[3], line 7",
-        "detail": "",
-        "line": "",
-        "used": None,
-        "waits": waits,
-        "memory": memory,
-        "from": f"pid {4000 + rank}",
-        "facts": [*(one for one in known if one["value"]), *facts],
-        "bars": [],
-        **more,
+        "pid": 4000 + rank,
+        "sample": Sample(at=1.0, since=1.0, **of_sample),
     }
+    return Card(rank, phase, **{**known, **more})
 
 
-def fact(id: str, value: str, label: str = "") -> dict[str, str]:
-    return {"id": id, "label": label or id, "value": value}
+SAMPLE = {one.name for one in fields(Sample)} - {one.name for one in fields(Card)}
 
 
-def about(**more: Any) -> dict[str, Any]:
-    return {
-        "cell": "Cell In[3]",
-        "headline": "4 ranks run",
-        "simulated": False,
-        "host": "",
-        "lost": {},
-        "started": time.time() - 5,
-        "ended": None,
-        "elapsed": 5.0,
-        "ok": None,
-        "stopping": "",
-        "record": "/home/me/.local/state/xla_nb/runs/run-1",
-        "home": "/home/me",
-        "diagnosis": None,
-        "notices": [],
-        "ranks": 4,
-        **more,
-    }
-
-
-def trouble(*ranks: int, **more: Any) -> dict[str, Any]:
+def trouble(*ranks: int, **more: Any) -> Trouble:
     """Ranks that failed with the same error."""
-    texts = {"who": f"ranks {ranks} failed", "title": "x", "place": "", "text": "", "others": []}
-    return {"ranks": list(ranks), "phase": "failed", "open": False, **texts, **more}
+    return Trouble(ranks, **{"first": False, "title": "x", "place": "", "text": "", **more})
 
 
-def bar(label: str, part: float | None = 0.5, done: str = "1 of 2", left: str = "") -> Any:
-    """The progress of a loop."""
-    return {"label": label, "part": part, "done": done, "left": left}
+def lane(*seconds: Sequence[float], end: int | None = None) -> tuple[Slot, ...]:
+    """The last seconds of a rank, as their shares, of which the last one is `end`."""
+    first = (end or int(time.time())) - len(seconds) + 1
+    return tuple(Slot(first + n, *parts) for n, parts in enumerate(seconds))
 
 
 def block(
-    rank: int | None, *lines: str, stream: str = "out", start: int = 0, skipped: int = 0
+    rank: int | None, *lines: str, stream: Stream = "out", start: int = 0, skipped: int = 0
 ) -> dict[str, Any]:
     """Lines of one stream, as in news."""
-    return {
-        "rank": rank,
-        "stream": stream,
-        "start": start,
-        "skipped": skipped,
-        "lines": list(lines),
-    }
+    clean = [ansi.clean(line) for line in lines]
+    return messages.lines(Lines(rank, stream, LineBlock(start, skipped, clean)))
+
+
+#: Of a message, those that are not drawn by the kernel.
+PARTS = ("figures", "lines", "pages", "before", "whole")
+NO_FIGURES: Any = SimpleNamespace(figures={})
+RUN = Snapshot(
+    run="run-1",
+    cell="Cell In[3]",
+    headline="4 ranks run",
+    record="/home/me/.local/state/xla_nb/runs/run-1",
+    now=time.time(),
+    started=time.time() - 5,
+    elapsed=5.0,
+)
 
 
 class Panel:
-    """The page of one run.
+    """The page of one run, whose kernel is the test: what it sends is drawn as a kernel draws it.
 
     kernel   whether the page can interrupt the kernel
     seen     whether there is a view from the start
@@ -130,6 +102,8 @@ class Panel:
     ) -> None:
         self.page = page
         self.seq = 0
+        self.run = replace(RUN, started=time.time() - 5)
+        self.drawn = PanelNews()
         self.problems: list[str] = []
         self._css = css
         self._listeners: dict[str, Any] = {
@@ -175,22 +149,34 @@ class Panel:
     def news(self, *, run: str = "run-1", **parts: Any) -> dict[str, Any]:
         """The next news message."""
         self.seq += 1
-        return {
-            "type": "news",
-            "run": run,
-            "seq": self.seq,
-            "whole": False,
-            "now": time.time(),
-            **parts,
-        }
+        head = {"type": "news", "run": run, "seq": self.seq, "whole": False, "now": time.time()}
+        return {**head, **parts}
 
-    def tell(self, **parts: Any) -> None:
-        self.give(self.news(**parts))
+    def tell(self, *cards: Card, **about: Any) -> None:
+        """Send what the kernel would of a run where these ranks, and this of the whole, have
+        changed; with parts of the message that are not drawn."""
+        parts = {name: about.pop(name) for name in PARTS if name in about}
+        known = {one.rank: one for one in (*self.run.cards, *cards)}
+        every = tuple(known[rank] for rank in sorted(known))
+        self.run = replace(self.run, **{"now": time.time(), "cards": every, **about})
+        news = self.drawn.of(self.run, NO_FIGURES, self._chosen())
+        self.give(self.news(**news, **parts))
 
-    def begin(self, *cards: dict[str, Any], **more: Any) -> None:
+    def _chosen(self) -> int | None:
+        """The rank that the page says it shows."""
+        told = self.sent("focus")
+        return told[-1]["rank"] if told else None
+
+    def begin(self, *cards: Card, **about: Any) -> None:
         """Send the first message, with everything in it."""
-        parts: dict[str, Any] = {"about": about(ranks=len(cards)), "cards": list(cards)}
-        self.tell(**{"whole": True, **parts, **more})
+        self.drawn = PanelNews()
+        self.run = replace(self.run, cards=(), troubles=())
+        self.tell(*cards, whole=True, **about)
+
+    def choose(self, rank: int) -> None:
+        """Click on a rank, and answer with its details."""
+        self.page.locator(f'[data-rank="{rank}"]').first.click()
+        self.tell()
 
     def settle(self) -> None:
         """Wait until all parts of the page are drawn."""

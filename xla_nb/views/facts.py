@@ -231,7 +231,12 @@ def when(card: Card, snapshot: Snapshot) -> str:
         return ""
     if card.phase in style.ENDED:
         return _after(span(card.since - snapshot.started)) if snapshot.started else ""
-    return f"for {span(max(snapshot.now - card.since, 0.0))}"
+    return f"for {going(snapshot.now - card.since)}"
+
+
+def going(seconds: float) -> str:
+    """How long something has gone on, as page/words.js has it: in whole seconds."""
+    return f"{int(seconds)} s" if 0 <= seconds < 60 else span(seconds // 1)
 
 
 class Fact(NamedTuple):
@@ -260,11 +265,12 @@ def of_card(card: Card) -> list[Fact]:
     return of_cards([card])
 
 
-def in_common(snapshot: Snapshot) -> list[Fact]:
-    """What is the same for all of several ranks, to be said once; and of their host, of any."""
+def in_common(snapshot: Snapshot, but: Sequence[str] = ()) -> list[Fact]:
+    """What is the same for all of several ranks, to be said once, but for these facts; and of their
+    host, of any."""
     each = [in_table(card, snapshot) for card in snapshot.cards]
     first = each[0] if len(each) > 1 else []
-    same = [fact for fact in first if all(fact in other for other in each)]
+    same = [fact for fact in first if fact.id not in but and all(fact in one for one in each)]
     return [*same, *free(snapshot)]
 
 

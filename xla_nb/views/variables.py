@@ -63,13 +63,17 @@ class Variables(Mapping[str, Compared]):
     def _repr_html_(self) -> str:
         compared = list(self.values())
         style = f"{SANS};font-size:13px;line-height:1.5;margin:4px 0;padding:5px 12px"
-        below = (div("font-size:12px", faint(note)) for note in notes(compared))
         return frame(
             f"{style};border:1px solid {EDGE};border-radius:6px",
             div("", escaped(summary(compared, self.who))),
-            _table(rows(compared)),
-            *below,
+            drawn(compared),
         )
+
+
+def drawn(compared: Sequence[Compared]) -> str:
+    """The table, and what is to be known about it."""
+    below = (div("font-size:12px", faint(note)) for note in notes(compared))
+    return _table(rows(compared)) + "".join(below)
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from xla_nb.views.panel import widget
-from xla_nb.views.saved import ranks
 
 MODULES = widget.modules()
 #: What a module defines for all of it. `defined` splits `const [A, B] = …`.
@@ -26,12 +25,6 @@ def defined(module: str, exported: bool = False) -> list[str]:
 def imported(module: str) -> dict[str, list[str]]:
     found = widget.IMPORT.findall(MODULES[module])
     return {origin: re.findall(r"\w+", names) for names, origin in found}
-
-
-def test_a_lane_has_the_same_colours_live_and_saved_light_and_dark():
-    css = widget.PAGE.with_name("panel.css").read_text("utf-8")
-    live = re.findall(r"--xn-lane-\w+: (#\w+);", css)
-    assert live == list(ranks.COLOURS.values())
 
 
 def test_every_module_of_the_folder_is_joined() -> None:
@@ -89,10 +82,3 @@ def test_the_script_has_all_code_and_no_comments() -> None:
 def test_no_text_of_the_page_goes_over_several_lines() -> None:
     texts = [text for module in MODULES.values() for text in re.findall(r"`[^`]*`", module)]
     assert [text for text in texts if "\n" in text] == []
-
-
-def test_the_script_is_at_most_81_kb_and_sets_no_html_but_the_output_of_the_end() -> None:
-    assert len(widget.joined().encode()) <= 81_500
-    assert widget.joined().count("innerHTML") == widget.joined().count(
-        'innerHTML = model.get("end")'
-    )

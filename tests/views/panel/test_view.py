@@ -15,14 +15,11 @@ import pytest
 
 from tests.support.kernel import Notebook
 from tests.support.run_double import Run
-from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.record.sample import Sample
-from xla_nb.run.activity import Slot
 from xla_nb.views import facts
 from xla_nb.views.observer import Observer
-from xla_nb.views.panel import messages, widget
 from xla_nb.views.panel.messages import PanelNews, Turns, fault
-from xla_nb.views.snapshot import Bar, Card, Diagnosis, Snapshot, Trouble
+from xla_nb.views.snapshot import Card, Diagnosis, Live, Snapshot
 
 # ---------------------------------------------------------------- from the page
 
@@ -102,16 +99,29 @@ def test_news_has_only_what_changed(observer):
     news = PanelNews()
     stepped = Card(1, sample=sample(steps=2))
     first = news.of(snapshot(Card(0), Card(1)), observer)
-    assert [card["rank"] for card in first["cards"]] == [0, 1]
+    assert first["phases"] == [(0, "starting"), (1, "starting")]
+    assert 'data-rank="1"' in first["parts"]["ranks"]
     assert news.of(snapshot(Card(0), Card(1)), observer) == {}
-    assert news.of(snapshot(Card(0), stepped), observer)["cards"][0]["rank"] == 1
     assert set(news.of(snapshot(Card(0), stepped, stopping="why"), observer)) == {"about"}
+    assert set(news.of(snapshot(Card(0), Card(1, "failed")), observer)["parts"]) == {
+        "counts",
+        "ranks",
+    }
 
 
-def test_a_newer_sample_with_the_same_figures_is_no_news(observer):
-    news = PanelNews()
-    news.of(snapshot(Card(0, sample=Sample(at=1.0, since=1.0, cpu=1.0))), observer)
-    assert news.of(snapshot(Card(0, sample=Sample(at=2.0, since=1.0, cpu=1.5))), observer) == {}
+def test_what_lasts_on_is_no_news(observer):
+    """The page counts the seconds."""
+    news, began = PanelNews(), 1000.0
+    whole = replace(snapshot(Card(0)), started=began, now=began + 0.2)
+    news.of(whole, observer)
+    assert news.of(replace(whole, now=began + 0.7), observer) == {}
+
+
+def test_the_chosen_rank_has_its_details(observer):
+    told = PanelNews().of(snapshot(Card(0), Card(1, pid=77)), observer, focus=1)
+    assert told["about"]["focus"] == 1
+    assert "pid 77" in told["parts"]["detail"]
+    assert PanelNews().of(snapshot(Card(0)), observer, focus=9)["parts"]["detail"] == ""
 
 
 def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
@@ -151,45 +161,13 @@ def test_nan_and_infinity_are_told_by_name(observer):
     json.dumps(sent, allow_nan=False)
 
 
-def test_only_seconds_that_changed_are_sent(observer):
+def test_memory_is_told_in_mebibytes(observer):
     news = PanelNews()
-    past, present = Slot(100, running=1.0), Slot(101, compiling=0.125, others=0.25)
-    first = news.of(snapshot(Card(0, lane=(past, present)), Card(1)), observer)
-    assert first["lanes"] == [
-        {"rank": 0, "slots": [[100, 0, 1, 0, 0, 0], [101, 0.12, 0, 0.25, 0, 0]]},
-    ]
-    later = replace(present, data=0.5), Slot(102, running=0.25)
-    second = news.of(snapshot(Card(0, lane=(past, *later)), Card(1)), observer)
-    assert second["lanes"] == [
-        {"rank": 0, "slots": [[101, 0.12, 0, 0.25, 0.5, 0], [102, 0, 0.25, 0, 0, 0]]},
-    ]
-    assert "lanes" not in news.of(snapshot(Card(0, lane=(past, *later)), Card(1)), observer)
-
-
-def test_lanes_are_sent_again_after_forget(observer):
-    news, cards = PanelNews(), [Card(n, lane=(Slot(100, running=1.0),)) for n in (0, 1)]
-    news.of(snapshot(*cards), observer)
-    news.forget([1])
-    assert [one["rank"] for one in news.of(snapshot(*cards), observer)["lanes"]] == [1]
-
-
-def test_of_many_ranks_only_the_one_in_focus_has_a_lane(observer):
-    cards = [Card(n, lane=(Slot(100, running=1.0),)) for n in range(65)]
-    assert len(PanelNews().of(snapshot(*cards[:64]), observer)["lanes"]) == 64
-    assert "lanes" not in PanelNews().of(snapshot(*cards), observer)
-    (lane,) = PanelNews().of(snapshot(*cards), observer, 7)["lanes"]
-    assert lane["rank"] == 7
-
-
-def test_a_card_has_its_step_waits_and_memory_in_words_as_saved(observer):
-    rank = Card(0, step=0.0312345, waits=0.27612, sample=sample(memory=3 << 20))
-    (card,) = PanelNews().of(snapshot(rank), observer)["cards"]
-    assert (card["waits"], card["memory"]) == (0.28, 3 << 20)
-    told = {fact["id"]: fact["value"] for fact in card["facts"]}
-    assert told == {fact.id: fact.value for fact in facts.in_table(rank, snapshot(rank))}
-    assert told == {"step": "≈ 31 ms", "waits": "28 %", "memory": "3 MiB"}
-    (card,) = PanelNews().of(snapshot(Card(0)), observer)["cards"]
-    assert (card["waits"], card["memory"], card["facts"]) == (None, None, [])
+    told = news.of(snapshot(Card(0, sample=sample(memory=(3 << 20) + 5)), Card(1)), observer)
+    assert told["memory"] == [(0, 3)]
+    assert "memory" not in news.of(
+        snapshot(Card(0, sample=sample(memory=3 << 20)), Card(1)), observer
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,104 +182,40 @@ def test_the_time_of_a_step_has_the_digits_that_are_known(exact, told):
 def test_the_diagnosis_is_sent_with_its_level_and_ranks(observer):
     late = Diagnosis("3 ranks have waited 16 s for rank 2, at line 6", "warning", (2,))
     about = PanelNews().of(snapshot(diagnosis=late), observer)["about"]
-    assert about["diagnosis"] == {
-        "sentence": late.sentence.replace("16 s", "16\xa0s"),
-        "level": "warning",
-        "ranks": [2],
-    }
-    assert PanelNews().of(snapshot(), observer)["about"]["diagnosis"] is None
+    assert about["title"] == late.sentence.replace("16 s", "16\xa0s")
+    assert (about["level"], about["marked"]) == ("warning", [2])
+    about = PanelNews().of(snapshot(), observer)["about"]
+    assert (about["title"], about["level"], about["marked"]) == ("h", "calm", [])
+
+
+@pytest.mark.parametrize(
+    ("whole", "state"),
+    [
+        ({}, "starting"),
+        ({"stopping": "why"}, "stopping"),
+        ({"ok": True, "ended": 2.0}, "ok"),
+        ({"ok": False, "ended": 2.0}, "failed"),
+        ({"live": Live("r", since=1.0)}, "idle"),
+    ],
+)
+def test_what_the_run_does_is_a_word(observer, whole, state):
+    assert PanelNews().of(snapshot(Card(0), **whole), observer)["about"]["state"] == state
 
 
 def test_everything_is_sent_again_after_forget(observer):
     news = PanelNews()
-    news.of(snapshot(Card(0)), observer)
+    first = news.of(snapshot(Card(0)), observer)
     news.forget()
-    assert set(news.of(snapshot(Card(0)), observer)) == {
-        "about",
-        "bar",
-        "troubles",
-        "hang",
-        "cards",
-    }
+    assert news.of(snapshot(Card(0)), observer) == first
 
 
-def test_a_card_has_facts_with_ids_labels_and_values_in_order(observer):
-    figures = sample(memory=3 << 29, steps=1204)
-    rank = Card(3, host="w-1", pid=77, cpu=0.97, sample=figures)
-    (card,) = PanelNews().of(snapshot(rank), observer)["cards"]
-    assert card["from"] == "w-1 · pid 77"
-    assert card["facts"] == [
-        {"id": "memory", "label": "memory", "value": "1.5 GiB"},
-        {"id": "cpu", "label": "CPU", "value": "97 %"},
-        {"id": "steps", "label": "syncs", "value": "1,204"},
-    ]
-
-
-def ids_that_the_page_knows():
-    """The ids of facts in the page's style sheet, and those that its script compares with."""
-    style = Path(messages.__file__).with_name("panel.css").read_text("utf-8")
-    compared = re.findall(r'\bid === "([^"]+)"', widget.joined())
-    return {*compared, *re.findall(r'\[data-fact="([^"]+)"\]', style)}
-
-
-def test_a_changed_label_changes_no_id_that_the_page_knows(observer, monkeypatch):
-    relabeled = tuple(kind._replace(label=f"new {kind.label}") for kind in facts._FACTS)
-    monkeypatch.setattr(facts, "_FACTS", relabeled)
-    figures = sample(memory=1, device_used=1, compiles=1, fallbacks={"aten::nonzero": 1})
-    (card,) = PanelNews().of(snapshot(Card(0, sample=figures)), observer)["cards"]
-    assert all(fact["label"].startswith("new ") for fact in card["facts"])
-    known = ids_that_the_page_knows()
-    assert {"device", "fallbacks"} <= known <= {fact["id"] for fact in card["facts"]}
-
-
-def test_a_bar_has_a_share_and_words(observer):
-    known, endless = Bar("epoch", 250, 1000, 12.5, 30), Bar("", 3, None)
-    news = PanelNews().of(snapshot(Card(0, bars=(known, endless)), bar=known), observer)
-    sent = {"label": "epoch", "part": 0.25, "done": "250 of 1,000", "left": "12.5/s · 30 s to go"}
-    assert news["bar"] == sent
-    without = {"label": "", "part": None, "done": "3 done", "left": ""}
-    assert news["cards"][0]["bars"] == [sent, without]
-
-
-def trouble(*ranks, first=False):
-    return Trouble(ranks=ranks, first=first, title="t", place="", text="")
-
-
-def test_an_error_names_its_ranks_and_the_first_of_them(observer):
-    cards = (*(Card(rank, "failed") for rank in range(4)), Card(4, "died"))
-    troubles = (trouble(2, 0, 1, first=True), trouble(4))
-    several = PanelNews().of(snapshot(*cards, troubles=troubles), observer)["troubles"]
-    assert [one["who"] for one in several] == ["ranks 0–2 failed, rank 2 first", "rank 4 died"]
-    assert [one["open"] for one in several] == [True, False]
-    (alone,) = PanelNews().of(snapshot(*cards, troubles=troubles[1:]), observer)["troubles"]
-    assert (alone["who"], alone["open"]) == ("rank 4 died", True)
-
-
-def test_a_hang_is_sent_with_its_groups_once_and_then_that_there_is_none(observer):
-    group = StackGroup((0, 1, 2), "Cell In[3], line 9", "  stack", "note")
-    hang = HangReported(verdict="Ranks 0–2 hang", ranks=(), groups=(group,), at=30.0)
+def test_only_forgotten_ranks_have_their_points_sent_again(observer):
+    for rank in range(3):
+        observer._line("loss", rank).add(0, 1.0)
     news = PanelNews()
-    sent = news.of(replace(snapshot(Card(0)), hang=hang), observer)["hang"]
-    assert sent == {
-        "verdict": "Ranks 0–2 hang",
-        "groups": [{**vars(group), "who": "ranks 0–2"}],
-    }
-    assert "hang" not in news.of(replace(snapshot(Card(0)), hang=hang), observer)
-    assert news.of(snapshot(Card(0)), observer)["hang"] is None
-
-
-def test_hosts_are_counted_with_the_reasons_of_lost_ones(observer):
-    whole = snapshot(hosts=("a", "b", "c"), lost={"b": "its node is gone"})
-    about = PanelNews().of(whole, observer)["about"]
-    assert (about["host"], about["lost"]) == ("3 hosts, 1 lost", {"b": "its node is gone"})
-
-
-def test_only_forgotten_ranks_are_sent_again(observer):
-    news = PanelNews()
-    cards = [Card(rank) for rank in range(5)]
-    news.of(snapshot(*cards), observer)
-    news.forget([1, 3])
-    assert [card["rank"] for card in news.of(snapshot(*cards), observer)["cards"]] == [1, 3]
+    news.of(snapshot(), observer)
+    news.forget([1])
+    assert [one["rank"] for one in news.of(snapshot(), observer)["figures"]] == [1]
 
 
 def test_turns_start_again_at_the_end():
@@ -378,9 +292,12 @@ def held(notebook: Notebook, gate: Path) -> Page:
 
 def test_the_page_gets_ranks_and_output(notebook, tmp_path):
     page = held(notebook, tmp_path / "go")
-    assert {card["rank"] for m in page.news for card in m.get("cards", [])} == {0, 1}
-    assert page.whole["about"]["simulated"]
-    assert page.whole["about"]["ranks"] == 2
+    assert [rank for rank, _ in page.whole["phases"]] == [0, 1]
+    assert any(
+        "2 ranks of a simulated TPU host" in m["parts"].get("about", "")
+        for m in page.news
+        if "parts" in m
+    )
     assert heard(page) == LINES
 
 
@@ -518,7 +435,7 @@ class Asking:
 def test_everything_is_sent_again_at_the_pages_request(behind):
     behind.ask("whole", page="p")
     whole = behind.answer("news", whole=True)
-    assert [card["rank"] for card in whole["cards"]] == [0, 1]
+    assert [rank for rank, _ in whole["phases"]] == [0, 1]
 
 
 def test_a_page_that_asks_for_the_first_time_gets_the_lines_before(behind):
@@ -543,9 +460,9 @@ def test_a_stop_request_is_acknowledged_and_stops_the_run(behind, notebook):
 
 def test_stacks_name_the_line_of_each_rank(behind):
     behind.ask("stacks", request=8)
-    (group,) = behind.answer("stacks")["groups"]
-    assert (group["ranks"], group["who"]) == ([0, 1], "ranks 0, 1")
-    assert re.fullmatch(r"Cell In\[\d+\], line 3", group["place"])
+    told = behind.answer("stacks")["html"]
+    assert "ranks 0, 1" in told
+    assert re.search(r"Cell In\[\d+\], line 3", told)
 
 
 def test_earlier_output_comes_from_the_record(behind):

@@ -1,35 +1,24 @@
 """What the panel's page and the kernel say to each other.
 
-The page asks (`fault` checks it); the kernel sends news of what changed, and answers. The page
-goes by ids and phases, never by words that are meant for people. docs/how-it-works.md has the
-protocol.
+The page asks (`fault` checks it); the kernel sends news of what changed, drawn as HTML, and
+answers. The page goes by ids and attributes, never by words that are meant for people.
+docs/how-it-works.md has the protocol.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xla_nb import ansi, wording
-from xla_nb.messages.events import HangReported, StackGroup
+from xla_nb import ansi
 from xla_nb.record.tail import Earlier
-from xla_nb.run.activity import Slot
-from xla_nb.run.sentences import Trouble
 from xla_nb.views import facts
 from xla_nb.views.observer import Lines, Observer
-from xla_nb.views.snapshot import (
-    STREAMS,
-    Bar,
-    Card,
-    Diagnosis,
-    Live,
-    RanCell,
-    Snapshot,
-    hosts_in_short,
-)
+from xla_nb.views.saved import colours, html
+from xla_nb.views.snapshot import STREAMS, Snapshot
 
 # ---------------------------------------------------------------- from the page
 
@@ -78,89 +67,40 @@ class PanelNews:
     """What the page has been told of a run, and so what is news to it."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {}
-        self._cards: dict[int, tuple[Card, dict[str, Any]]] = {}
+        self._sent: dict[str, Any] = {}
         #: Of each line its generation, how many points it keeps, and its last if it is not kept.
         self._points: dict[tuple[str, int], tuple[int, int, list[Any]]] = {}
-        self._lanes: dict[int, tuple[Slot, ...]] = {}
-        self._ran: dict[int, RanCell] = {}
 
     def forget(self, ranks: Collection[int] | None = None) -> None:
-        """Tell everything about these ranks again, by default about all: the page may have lost
-        it."""
-        lost = frozenset(self._cards if ranks is None else ranks)
-        self._parts = {}
-        if ranks is None:
-            self._ran = {}
-        self._cards = {rank: card for rank, card in self._cards.items() if rank not in lost}
-        self._points = {key: sent for key, sent in self._points.items() if key[1] not in lost}
-        self._lanes = {rank: lane for rank, lane in self._lanes.items() if rank not in lost}
+        """Tell everything again, of figures those of these ranks, by default of all: the page may
+        have lost it."""
+        self._sent = {}
+        lost = {key for key in self._points if ranks is None or key[1] in ranks}
+        self._points = {key: sent for key, sent in self._points.items() if key not in lost}
 
     def of(
         self, snapshot: Snapshot, observer: Observer, focus: int | None = None
     ) -> dict[str, Any]:
-        """The parts that changed since the last call. `focus` is the rank whose details the page
-        shows: of many ranks it alone has a lane."""
-        parts: dict[str, Any] = {
-            "about": _about(snapshot),
-            "bar": None if snapshot.bar is None else _bar(snapshot.bar),
-            "troubles": [_trouble(trouble, snapshot) for trouble in snapshot.troubles],
-            "hang": None if snapshot.hang is None else _hang(snapshot.hang),
+        """What has changed since the last call. `focus` is the rank that the page has chosen."""
+        memory = ((card.rank, card.sample.memory) for card in snapshot.cards)
+        parts = {
+            "about": _about(snapshot) | {"focus": focus},
+            "phases": [(card.rank, card.phase) for card in snapshot.cards],
+            # In whole MiB: a page of memory more or less is no news of a rank that rests.
+            "memory": [(rank, size >> 20) for rank, size in memory if size is not None],
         }
-        news = {name: part for name, part in parts.items() if self._parts.get(name, ...) != part}
-        self._parts.update(news)
-        cards = self._changed(snapshot.cards)
-        if cards:
-            news["cards"] = cards
-        figures = self._figures(observer)
-        if figures:
+        drawn = html.parts(snapshot, focus)
+        news: dict[str, Any] = {}
+        news |= {name: part for name, part in parts.items() if self._is_news(name, part)}
+        if changed := {n: part for n, part in drawn.items() if self._is_news(f"part {n}", part)}:
+            news["parts"] = changed
+        if figures := self._figures(observer):
             news["figures"] = figures
-        few = len(snapshot.cards) <= _LANES
-        lanes = self._seconds(card for card in snapshot.cards if few or card.rank == focus)
-        if lanes:
-            news["lanes"] = lanes
-        if snapshot.live is not None and (ran := self._fresh(snapshot.live)):
-            news["ran"] = ran
         return news
 
-    def _fresh(self, live: Live) -> list[dict[str, Any]]:
-        """The cells of live ranks that have begun, or ended."""
-        fresh = [cell for cell in live.cells if self._ran.get(cell.number) != cell]
-        self._ran = {cell.number: cell for cell in live.cells}
-        return [
-            {
-                **vars(cell),
-                "outcome": "warning" if cell.found else cell.outcome,
-                "told": cell.told,
-                "took": facts.took_of(cell),
-            }
-            for cell in fresh
-        ]
-
-    def _seconds(self, cards: Iterable[Card]) -> list[dict[str, Any]]:
-        """The seconds of lanes that are new or have changed, of each rank that has any."""
-        news = []
-        for card in cards:
-            sent = {slot.second: slot for slot in self._lanes.get(card.rank, ())}
-            # Seconds that stay the same are the same objects.
-            changed = [slot for slot in card.lane if sent.get(slot.second) is not slot]
-            self._lanes[card.rank] = card.lane
-            if changed:
-                news.append({"rank": card.rank, "slots": list(map(_slot, changed))})
-        return news
-
-    def _changed(self, cards: Sequence[Card]) -> list[dict[str, Any]]:
-        """The cards that look different: a newer sample alone is no news."""
-        news = []
-        for card in cards:
-            before, sent = self._cards.get(card.rank, (None, None))
-            if before == card:
-                continue
-            content = _card(card)
-            self._cards[card.rank] = card, content
-            if sent != content:
-                news.append(content)
-        return news
+    def _is_news(self, name: str, part: Any) -> bool:
+        before, self._sent[name] = self._sent.get(name, ...), part
+        return bool(before != part)
 
     def _figures(self, observer: Observer) -> list[dict[str, Any]]:
         """New points; `drops`: the page's last one, which was none of those that are kept."""
@@ -196,95 +136,38 @@ class Turns:
 
 # ---------------------------------------------------------------- parts of news
 
-#: Ranks that have lanes, at most.
-_LANES = 64
+
+def _about(snapshot: Snapshot) -> dict[str, Any]:
+    """What the page goes by. `marked`: the ranks that the title is about."""
+    live, found = snapshot.live, snapshot.diagnosis
+    failed = snapshot.ok is False
+    return {
+        "title": _UNIT.sub("\\1\xa0\\2", facts.cut(facts.title(snapshot), 600)),
+        "level": found.level if found else "bad" if failed else "calm",
+        "marked": list(found.ranks) if found else [],
+        "state": _state(snapshot),
+        "over": snapshot.ended is not None,
+        "live": live is not None,
+        "stopping": snapshot.stopping,
+        "started": snapshot.started,
+        "cell": snapshot.cell,
+        "record": snapshot.record,
+        "home": str(Path.home()),
+        "unit": snapshot.unit,
+    }
+
+
 _UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and what it should not lose
 
 
-def _slot(slot: Slot) -> list[float]:
-    """Its second, then the seconds of compiling, running, waiting for others and for data, and in
-    blocking calls."""
-    return [slot.second, *(round(part, 2) for part in slot.parts)]
-
-
-#: Fields of a card that the page puts into words; the others are among its facts.
-_OWN = ("rank", "phase", "since", "device", "host", "place", "detail", "line")
-
-
-def _card(card: Card) -> dict[str, Any]:
-    """`from`: host and process; `used`: share of the device's memory; `waits`: a share; `memory`:
-    bytes."""
-    sample, known = card.sample, [*facts.of_steps(card), *facts.of_card(card)]
-    process = [f"{fact.label} {fact.value}" for fact in known if fact.id == "pid"]
-    used = (sample.device_used or 0) / sample.device_limit if sample.device_limit else None
-    return {
-        **{name: getattr(card, name) for name in _OWN},
-        "used": used,
-        "waits": None if card.waits is None else round(card.waits, 2),
-        # In whole MiB: a page of memory more or less is no news of a rank that rests.
-        "memory": None if sample.memory is None else sample.memory >> 20 << 20,
-        "from": " · ".join([card.host, *process] if card.host else process),
-        "facts": [fact._asdict() for fact in known if fact.id != "pid"],
-        "bars": [_bar(bar) for bar in card.bars],
-    }
-
-
-def _bar(bar: Bar) -> dict[str, Any]:
-    """`part`: the share that is done, None if unknown."""
-    part = facts.portion(bar) if bar.total else None
-    done, *left = facts.progress(bar)[0 if part is None else 1 :]
-    return {"label": bar.label, "part": part, "done": done, "left": " · ".join(left)}
-
-
-def _trouble(trouble: Trouble, snapshot: Snapshot) -> dict[str, Any]:
-    """`open`: show the traceback at once."""
-    phases = {card.rank: card.phase for card in snapshot.cards}
-    phase = "died" if phases.get(trouble.ranks[0]) == "died" else "failed"
-    alone = len(snapshot.troubles) == 1
-    first = "" if alone else facts.first_to_fail(trouble)
-    more = f", {first}" if first else f" {facts.BECAUSE}" if trouble.follows else ""
-    who = f"{wording.ranks(trouble.ranks)} {phase}{more}"
-    opened = not trouble.follows and (trouble.first or alone)
-    return {**vars(trouble), "who": who, "phase": phase, "open": opened}
-
-
-def _hang(hang: HangReported) -> dict[str, Any]:
-    return {"verdict": hang.verdict, "groups": [group(stacks) for stacks in hang.groups]}
-
-
-def _about(snapshot: Snapshot) -> dict[str, Any]:
-    live = snapshot.live
-    return {
-        "cell": snapshot.cell if live is None else facts.cells(live),
-        "headline": snapshot.headline,
-        "diagnosis": None if snapshot.diagnosis is None else _diagnosis(snapshot.diagnosis),
-        "simulated": snapshot.simulated,
-        "host": hosts_in_short(snapshot),
-        "lost": snapshot.lost,
-        "started": snapshot.started,
-        "ended": snapshot.ended,
-        # While the run is in progress the page counts the seconds itself.
-        "elapsed": None if snapshot.ok is None else snapshot.elapsed,
-        "ok": snapshot.ok,
-        "stopping": snapshot.stopping,
-        "record": snapshot.record,
-        "home": str(Path.home()),
-        "notices": list(snapshot.notices),
-        "ranks": len(snapshot.cards),
-        "free": " ".join(f"{fact.label} {fact.value}" for fact in facts.free(snapshot)),
-        "unit": snapshot.unit,
-        # Since when the ranks are idle, or run what they run.
-        "live": live and {"since": live.since, "idle": live.is_idle},
-    }
-
-
-def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
-    """`level`: "calm", "warning" or "bad"; `ranks`: those to be marked."""
-    return {
-        "sentence": _UNIT.sub("\\1\xa0\\2", diagnosis.sentence),
-        "level": diagnosis.level,
-        "ranks": list(diagnosis.ranks),
-    }
+def _state(snapshot: Snapshot) -> str:
+    if snapshot.ok is not None:
+        return "ok" if snapshot.ok else "failed"
+    if snapshot.stopping:
+        return "stopping"
+    if snapshot.live is not None and snapshot.live.is_idle:
+        return "idle"
+    return "running" if any(card.phase != "starting" for card in snapshot.cards) else "starting"
 
 
 def _number(value: float) -> float | str:
@@ -300,25 +183,23 @@ def _number(value: float) -> float | str:
 def lines(new: Lines) -> dict[str, Any]:
     """New output of one stream."""
     block = new.block
-    return {
-        "rank": new.rank,
-        "stream": new.stream,
-        "start": block.start,
-        "skipped": block.skipped,
-        "lines": block.lines,
-    }
+    of = {"rank": new.rank, "stream": new.stream, "start": block.start, "skipped": block.skipped}
+    return of | _coloured(block.lines)
 
 
 def earlier(request: dict[str, Any], block: Earlier) -> dict[str, Any]:
     """The answer to a request for earlier lines; `first`: there are none before these."""
+    of = {name: request[name] for name in ("request", "rank", "stream")}
+    clean = [ansi.clean(line) for line in block.lines]
+    return {**of, "start": block.start, "first": block.first, **_coloured(clean)}
+
+
+def _coloured(clean: Sequence[str]) -> dict[str, Any]:
+    """Lines as HTML, and how many bytes of the file each is."""
     return {
-        **{name: request[name] for name in ("request", "rank", "stream")},
-        "start": block.start,
-        "lines": [ansi.clean(line) for line in block.lines],
-        "first": block.first,
+        "lines": [colours.coloured(line, _LONGEST, colours.themed) for line in clean],
+        "sizes": [len(line.encode()) + 1 for line in clean],
     }
 
 
-def group(stacks: StackGroup) -> dict[str, Any]:
-    """Ranks with the same stack."""
-    return {**vars(stacks), "who": wording.ranks(stacks.ranks)}
+_LONGEST = 4000  # characters of a line in the page

@@ -104,9 +104,7 @@ class AskedVariables:
             compared = list(found.values())
             self._answer = {
                 "summary": table.summary(compared, found.who),
-                "titles": list(table.TITLES),
-                "rows": [vars(row) for row in table.rows(compared)],
-                "notes": table.notes(compared),
+                "html": table.drawn(compared),
             }
             self._of, self._after, self._took = count, after, time.monotonic() - began
         except (UsageError, Withdrawn):  # a cell has come, or another question

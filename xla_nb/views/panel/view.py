@@ -21,6 +21,7 @@ from xla_nb.views.loop import slot
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.widget import Page
+from xla_nb.views.saved import html
 
 _BEAT = 0.05  # seconds between two messages
 #: Up to _FEW ranks, all samples and figures are read every _SAMPLE seconds; of more ranks, the
@@ -238,8 +239,7 @@ class PanelView:
         for request, inquiry in self._inquiries[:]:
             if inquiry.settled:
                 self._inquiries.remove((request, inquiry))
-                groups = [messages.group(group) for group in inquiry.groups()]
-                self._send("stacks", request=request, groups=groups)
+                self._send("stacks", request=request, html=html.stacks(inquiry.groups()))
 
     def _on_earlier(self, message: dict[str, Any]) -> None:
         path = self.run.record.log(message["rank"], message["stream"])

@@ -20,14 +20,11 @@ PAGE = Path(__file__).with_name("page")
 
 #: From the ground up. Each begins with its one job.
 MODULES = (
-    *("values", "words", "messages"),
-    *("nodes", "folding", "toolbar", "gauges", "ansi"),
-    *("lines", "store"),
-    *("places", "stacks", "troubles", "head"),
-    *("lanes", "rows", "details", "ranks"),
-    *("cells", "variables"),
+    *("values", "words", "nodes", "folding", "toolbar"),
+    *("lines", "store", "parts"),
+    *("head", "sections", "ranks"),
     *("axes", "curves", "chart", "figures"),
-    *("files", "folds", "output"),
+    *("files", "folds", "marks", "output"),
     *("displays", "view", "panel"),
 )
 

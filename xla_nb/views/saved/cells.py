@@ -16,8 +16,8 @@ from xla_nb.views.saved.tags import (
     faint,
     in_parts,
     mark,
+    place,
     table,
-    unbroken,
     unseen,
 )
 from xla_nb.views.snapshot import Live, RanCell
@@ -79,7 +79,7 @@ def _row(cell: RanCell) -> tuple[str, ...]:
     sign = _sign(cell)
     return (
         faint(f"{cell.number:,}"),
-        unbroken(cell.label),
+        bit("white-space:nowrap", place(cell.label)),
         bit(MONO, escaped(wording.spans(cell.ranks), 80)),
         f"{mark(sign.glyph, '', sign.colour)}{escaped(cell.told, _LONGEST)}",
         bit(f"{MONO};white-space:nowrap", facts.took_of(cell)),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 from xla_nb import ansi
 from xla_nb.views.saved import bounds, tags
 
 
-def coloured(line: str, longest: int) -> str:
+def coloured(line: str, longest: int, css: Callable[[ansi.Style], str] | None = None) -> str:
+    """Its first `longest` characters. `css`: the style of a piece, by default that of a page whose
+    theme is not known."""
+    css = css or _css
     shown = line[:longest]
     # A line with more codes is a picture, or an attempt to fill the notebook.
     many = shown.count("\x1b") > 40
     pieces = [(ansi.Style(), ansi.plain(shown))] if many else ansi.spans(ansi.clean(shown))
     drawn = [
-        tags.bit(css, escape(piece)) if (css := _css(style)) else escape(piece)
+        tags.bit(rules, escape(piece)) if (rules := css(style)) else escape(piece)
         for style, piece in pieces
     ]
     cut = [tags.gap(bounds.more(len(line) - longest))] if len(line) > longest else []
@@ -63,12 +67,30 @@ def _css(style: ansi.Style) -> str:
     elif fg is not None:
         tint = _SIXTEEN[fg] if isinstance(fg, int) else _hex(fg)
         rules.append(f"background:{tint}{_TINT}")
-    rules += ["font-weight:bold"] if style.bold else []
+    return ";".join([*rules, *_more(style)])
+
+
+def themed(style: ansi.Style) -> str:
+    """The same in a panel, which has inks for its theme (panel.css)."""
+    fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
+    grounds = ("var(--xn-back)", "var(--xn-text)") if style.inverse else ("", "")
+    inks = (_ink(colour, other) for colour, other in zip((fg, bg), grounds, strict=True))
+    pairs = zip(("color", "background"), inks, strict=True)
+    return ";".join([*(f"{name}:{ink}" for name, ink in pairs if ink), *_more(style)])
+
+
+def _ink(colour: ansi.Colour | None, otherwise: str) -> str:
+    if colour is None:
+        return otherwise
+    return f"var(--xn-ansi{colour})" if isinstance(colour, int) else _hex(colour)
+
+
+def _more(style: ansi.Style) -> list[str]:
+    rules = ["font-weight:bold"] if style.bold else []
     rules += ["opacity:.75"] if style.dim else []
     rules += ["font-style:italic"] if style.italic else []
     lines = ["underline"] * style.underline + ["line-through"] * style.strike
-    rules += [f"text-decoration:{' '.join(lines)}"] if lines else []
-    return ";".join(rules)
+    return [*rules, *([f"text-decoration:{' '.join(lines)}"] if lines else [])]
 
 
 _RGB = tuple[int, int, int]

@@ -7,7 +7,7 @@ from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, colours
 from xla_nb.views.saved.style import AMBER
-from xla_nb.views.saved.tags import boxed, details, div, escaped, faint, gap
+from xla_nb.views.saved.tags import boxed, details, div, escaped, faint, gap, place
 from xla_nb.views.snapshot import Snapshot
 
 _ROOM = 24_000  # bytes of all stacks
@@ -20,19 +20,20 @@ def as_html(snapshot: Snapshot) -> str:
         return ""
     style = f"margin:4px 0;padding:2px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
     when = faint(f"(report of {facts.clock(hang.at)})")
-    drawn = [_group(group, _room(hang)) for group in hang.groups]
+    drawn = [group(one, _room(hang)) for one in hang.groups]
     stacks = details("Where each rank was", "".join(drawn), False) if drawn else ""
     verdict = "" if hang.verdict in facts.title(snapshot) else escaped(hang.verdict, _LONGEST)
     return div(style, f"<b>hang</b> {verdict} {when}", stacks)
 
 
-def _group(group: StackGroup, room: int) -> str:
-    place = f" {faint('at')} {escaped(group.place)}" if group.place else ""
-    note = f" {faint(escaped(group.note))}" if group.note else ""
-    heading = div("margin-top:4px", f"<b>{wording.ranks(group.ranks)}</b>{place}{note}")
-    if not group.stack:
+def group(one: StackGroup, room: int) -> str:
+    """Ranks with the same stack, in `room` bytes."""
+    at = f" {faint('at')} {place(one.place)}" if one.place else ""
+    note = f" {faint(escaped(one.note))}" if one.note else ""
+    heading = div("margin-top:4px", f"<b>{wording.ranks(one.ranks)}</b>{at}{note}")
+    if not one.stack:
         return heading
-    stack = bounds.bounded(group.stack.split("\n"), 0, (), room, colours.uncoloured)
+    stack = bounds.bounded(one.stack.split("\n"), 0, (), room, colours.uncoloured)
     return heading + boxed(stack.lines(gap(bounds.gap_text(stack))), AMBER)
 
 

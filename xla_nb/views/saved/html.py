@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xla_nb import wording
+from xla_nb.messages.events import StackGroup
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, cells, colours, figures, hang, log, ranks, returned
-from xla_nb.views.saved.style import AMBER, EDGE, FAINT, OTHERS, PHASES, RED, SANS
+from xla_nb.views.saved.style import AMBER, EDGE, OTHERS, PHASES, RED, SANS
 from xla_nb.views.saved.tags import (
     WHOLE,
     bit,
@@ -27,12 +28,14 @@ from xla_nb.views.saved.tags import (
     gap,
     heading,
     mark,
+    place,
     unbroken,
 )
-from xla_nb.views.snapshot import Bar, Snapshot
+from xla_nb.views.snapshot import Snapshot, hosts_in_short
 from xla_nb.wording import several
 
 _HEAD = 8_000  # bytes that the head takes at most, without what is folded in it
+_STACK = 8_000  # bytes of one stack in a panel
 
 
 def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
@@ -60,9 +63,54 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
     return frame(style, _head(snapshot, folds), *below)
 
 
+def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
+    """What a panel puts in its places, by their names, of which `focus` is the chosen rank; ""
+    where there is nothing."""
+    chosen = [card for card in snapshot.cards if card.rank == focus]
+    state = facts.state(snapshot)
+    return {
+        "sign": chip(state.glyph, state.colour),
+        "about": _small_print(snapshot),
+        "bar": ranks.bar(snapshot.bar) if snapshot.bar and snapshot.ok is None else "",
+        "errors": _troubles(snapshot) + hang.as_html(snapshot) + _notices(snapshot),
+        "counts": ranks.counts(snapshot),
+        "ranks": ranks.as_news(snapshot) if snapshot.cards else "",
+        "detail": ranks.detail(chosen[0], snapshot) if chosen else "",
+        "cells": cells.as_html(snapshot.live),
+    }
+
+
+def _small_print(snapshot: Snapshot) -> str:
+    """Whose run it is, where, and since when; the page counts the seconds."""
+    live, many = snapshot.live, len(snapshot.cards)
+    machine = several(many, snapshot.unit) if many else ""
+    if machine and snapshot.simulated:
+        machine += " of a simulated TPU host"
+    since, how = (snapshot.started, "") if live is None else (live.since, "running for ")
+    if live is not None and live.is_idle:
+        how = "idle for "
+    if snapshot.ended is not None:
+        time = facts.took(snapshot.elapsed)
+    elif since is None:
+        time = ""
+    else:
+        time = f'{how}<span data-since="{since:.1f}">{facts.going(snapshot.now - since)}</span>'
+    hosts = escaped(hosts_in_short(snapshot)) if snapshot.hosts else ""
+    if snapshot.lost:
+        hosts = mark(PHASES["died"].glyph, hosts, PHASES["died"].colour)
+    where = place(snapshot.cell) if live is None else escaped(facts.cells(live))
+    each = [where if snapshot.cell or live else "", machine, hosts, time]
+    return " · ".join(filter(None, each))
+
+
+def stacks(groups: Sequence[StackGroup]) -> str:
+    """Where ranks are, those with the same stack together."""
+    return "".join(hang.group(one, _STACK) for one in groups)
+
+
 def _told(snapshot: Snapshot) -> str:
     """What is wrong, and how far it has come."""
-    bar = [_bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
+    bar = [ranks.bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
     each = [_troubles(snapshot), _whereabouts(snapshot), *bar]
     return "".join([*each, hang.as_html(snapshot), _notices(snapshot)])
 
@@ -134,7 +182,7 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
         words += [
             faint(f"({first})") if first else "",
             f"<b>{escaped(trouble.title)}</b>",
-            f"{faint('at')} {escaped(trouble.place)}" if trouble.place else "",
+            f"{faint('at')} {place(trouble.place)}" if trouble.place else "",
         ]
     summary = heading(5, "display:inline;font-size:13px", " ".join(words))
     traceback = shown.traceback.lines(gap(bounds.gap_text(shown.traceback)))
@@ -157,10 +205,3 @@ def _whereabouts(snapshot: Snapshot) -> str:
     items = "".join(f'<li style="margin:0">{line}</li>' for line in lines)
     style = "list-style:none;margin:2px 0;padding:0;font-size:12px"
     return f'<ul style="{style}">{items}</ul>' if items else ""
-
-
-def _bar(bar: Bar) -> str:
-    ground = "height:4px;border-radius:2px;background:"
-    done = div(f"width:{100 * facts.portion(bar):.1f}%;{ground}{PHASES['running'].colour}")
-    words = div(f"font-size:12px;{FAINT}", escaped(facts.bar_in_short(bar)))
-    return div("margin:4px 0", words, div(f"{ground}#80808038", done) if bar.total else "")

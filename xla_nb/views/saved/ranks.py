@@ -1,26 +1,40 @@
-"""The ranks in saved HTML: a table with a row for each; of many, tiles and those in trouble.
+"""The ranks as HTML, saved and in the panel: a table with a row for each; of many, tiles.
 
-Above them the hosts, of a run that has several, in text too: those that are lost or have failed
+Hosts of a run that has several stand above them, in text too: those that are lost or have failed
 ranks come first, so that the bound on lines never hides them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 
 from xla_nb import wording
 from xla_nb.run.activity import KINDS, Slot
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart
-from xla_nb.views.saved.style import FAINT, MONO, PHASES, TROUBLED
-from xla_nb.views.saved.tags import bit, code, div, escaped, faint, mark, swatch, table, unbroken
-from xla_nb.views.snapshot import Card, Phase, Snapshot
+from xla_nb.views.saved.style import ENDED, FAINT, MONO, PHASES, TROUBLED
+from xla_nb.views.saved.tags import (
+    bit,
+    code,
+    div,
+    escaped,
+    faint,
+    heading,
+    mark,
+    place,
+    swatch,
+    table,
+    unbroken,
+)
+from xla_nb.views.snapshot import Bar, Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
-_TELLING = ("step", "waits", "memory", "device", "steps")  # facts that have a column each
+_TELLING = ("step", "waits", "memory", "device", "steps")  # facts that have a column each,
+_STAYING = ("step", "waits", "memory", "device")  # and in the panel
+_SEEN_WAITS = 0.005  # share that is worth a column
 
 
 def as_html(snapshot: Snapshot) -> str:
@@ -55,6 +69,7 @@ class _Column:
     title: str
     draw: Callable[[Card], str]
     style: str = "text-align:left"
+    name: str = ""  # in the panel's style sheet
 
 
 _NUMBER = "text-align:right;white-space:nowrap"
@@ -96,7 +111,8 @@ def _when(cards: Sequence[Card], snapshot: Snapshot) -> str:
 
 def _doing(card: Card) -> str:
     """Where it is, what it does, and how far its loops are."""
-    parts = [escaped(one, _LONGEST) for one in facts.activity(card)]
+    parts = [place(card.place, _LONGEST)] if card.place else []
+    parts += [escaped(card.detail, _LONGEST)] if card.detail else []
     parts += [escaped(facts.bar_in_short(bar), _LONGEST) for bar in card.bars[:4]]
     return div("min-width:8em;max-width:34em", " · ".join(parts)) if parts else ""
 
@@ -111,7 +127,7 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
         return _strip(card.lane, newest, snapshot.elapsed) if card.lane else ""
 
     title = f"last {round(min(_SECONDS, snapshot.elapsed)) or 1} s"
-    return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left")]
+    return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left", "lane")]
 
 
 def _metrics(snapshot: Snapshot) -> list[_Column]:
@@ -125,35 +141,175 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
         known = card.rank in lasts and snapshot.unit == "rank"
         return _code(facts.figure(lasts[card.rank])) if known else ""
 
-    return [_Column(escaped(first.name, 40), value, _NUMBER)]
+    return [_Column(escaped(first.name, 40), value, _NUMBER, "metric")]
 
 
-def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    """The facts that differ between ranks: the telling ones in columns, then the others."""
-    same = {fact.id for fact in facts.in_common(snapshot)}
+def _known(cards: Sequence[Card], snapshot: Snapshot, staying: Sequence[str] = ()) -> list[_Column]:
+    """The facts that differ between ranks: the telling ones in columns, then the others; or only
+    columns that stay where they are, whether ranks differ in them or not."""
+    same = set() if staying else {fact.id for fact in facts.in_common(snapshot)}
     each = {
         card.rank: {one.id: one for one in facts.in_table(card, snapshot) if one.id not in same}
         for card in cards
     }
     labels = {fact.id: fact.label for known in each.values() for fact in known.values()}
+    if all((card.waits or 0) < _SEEN_WAITS for card in cards):
+        labels.pop("waits", None)
 
     def column(name: str) -> _Column:
         def draw(card: Card) -> str:
             known = each[card.rank].get(name)
             return _code(known.value) if known else ""
 
-        return _Column(labels[name], draw, _NUMBER)
+        return _Column(labels[name], draw, _NUMBER, name)
 
     def others(card: Card) -> str:
         known = [one for one in each[card.rank].values() if one.id not in _TELLING]
         return ", ".join(f"{faint(one.label)} {_code(one.value)}" for one in known)
 
-    columns = [column(name) for name in _TELLING if name in labels]
-    return [*columns, _Column("", others, "text-align:left;min-width:6em")]
+    columns = [column(name) for name in staying or _TELLING if name in labels]
+    return columns if staying else [*columns, _Column("", others, "text-align:left;min-width:6em")]
 
 
 def _code(value: str) -> str:
     return unbroken(facts.cut(value, 80), MONO)
+
+
+# ---------------------------------------------------------------- in the panel
+
+
+def as_news(snapshot: Snapshot) -> str:
+    """The same for the panel, which lays it out (panel.css) and lets a rank be chosen: a row for
+    each, or a tile; under their hosts, of several. What a rank's details tell is not in its row."""
+    many = len(snapshot.cards) > bounds.CARDS
+    cards = sorted(snapshot.cards, key=lambda card: (many and not _urgent(card), card.rank))
+    groups = _by_host(snapshot, cards) or {"": cards}
+    columns = [] if many else _columns(cards, snapshot)
+    drawn = ""
+    for name, group in groups.items():
+        inner = _grid(group, snapshot) if many else _rows(group, columns, snapshot)
+        lost = " data-lost" if name in snapshot.lost else ""
+        head = _host(name, group, snapshot) if name else ""
+        label = f' role="group" aria-label="{escape(name)}"' if name else ""
+        drawn += f'<div class="xn-host"{label}{lost}>{head}{inner}</div>'
+    slots = [] if many else [slot for card in cards for slot in card.lane]
+    same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=_STAYING)
+    below = (_key(slots) if slots else "") + (_facts(same) if same else "")
+    return f'{drawn}<div class="xn-below">{below}</div>'
+
+
+def counts(snapshot: Snapshot) -> str:
+    """How many ranks are in each phase."""
+    return "".join(
+        f'<li data-phase="{phase}">{_counted(phase, cards)}</li>'
+        for phase, cards in facts.by_phase(snapshot.cards).items()
+    )
+
+
+def _counted(phase: Phase, cards: Sequence[Card]) -> str:
+    return mark(PHASES[phase].glyph, f"{len(cards):,} {phase}", PHASES[phase].colour)
+
+
+def detail(card: Card, snapshot: Snapshot) -> str:
+    """All that is known of one rank."""
+    sign = PHASES[card.phase]
+    known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in ("xla", "host")]
+    state = mark(sign.glyph, card.phase, sign.colour)
+    where = [card.host, *(f"pid {card.pid}" for _ in [0] if card.pid)]
+    about = [state, faint(facts.when(card, snapshot)), _doing(replace(card, bars=()))]
+    about += [faint(escaped(text)) for text in (card.device, " · ".join(filter(None, where)))]
+    title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))
+    bars = "".join(map(bar, card.bars[:3]))
+    last = code(card.line) if card.line else ""
+    row = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline"
+    return div(row, title, *about) + bars + _facts([f for f in known if f.id != "pid"]) + last
+
+
+def bar(one: Bar) -> str:
+    """How far a loop has come, in words and as a line."""
+    ground = "height:4px;border-radius:2px;background:"
+    share = facts.portion(one)
+    done = div(f"width:{100 * share:.1f}%;{ground}{PHASES['running'].colour}")
+    words = div(f"font-size:12px;{FAINT}", escaped(facts.bar_in_short(one)))
+    label = escape(facts.cut(one.label or "progress", 80))
+    track = f'<div data-share="{100 * share:.0f}" title="{label}" style="{ground}#80808038">'
+    line = f"{track}{done}</div>" if one.total else ""
+    return div("margin:4px 0", words, line)
+
+
+def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
+    """Those of the panel's rows, which keep their place: what is told of any rank."""
+    alone = snapshot.unit == "device" and len(cards) > 1
+    parts = [facts.portion(card.bars[0]) for card in cards if card.bars]
+    apart = bool(parts) and max(parts) - min(parts) > _APART
+    told = [] if alone else [*_metrics(snapshot), *_known(cards, snapshot, _STAYING)]
+    return [
+        _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>", name="rank"),
+        _Column("state", lambda card: _now(card, snapshot), name="state"),
+        _Column("", lambda card: _at(card, snapshot), name="at"),
+        *_lanes(cards, snapshot),
+        *([_Column("done", _done, name="done")] if apart else []),
+        *told,
+    ]
+
+
+_APART = 0.02  # how far the least and the most advanced rank are apart, for each to have a number
+
+
+def _done(card: Card) -> str:
+    return f"{100 * facts.portion(card.bars[0]):.0f} %" if card.bars else ""
+
+
+def _now(card: Card, snapshot: Snapshot) -> str:
+    """Its phase, and how long it has lasted where that tells something."""
+    sign, idle = PHASES[card.phase], snapshot.live is not None and snapshot.live.is_idle
+    since = snapshot.now - (card.since or snapshot.now)
+    quiet = card.phase == "running" or idle or (card.phase not in ENDED and since < 2)
+    when = "" if quiet else faint(facts.when(card, snapshot))
+    warns = ' <b title="ran on the CPU">⚠</b>' if card.sample.fallbacks else ""
+    return f"{mark(sign.glyph, card.phase, sign.colour)} {when}{warns}"
+
+
+def _at(card: Card, snapshot: Snapshot) -> str:
+    """What it does, and where."""
+    parts = [escaped(card.detail, _LONGEST)] if card.detail else []
+    parts += [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
+    return " · ".join(parts)
+
+
+def _rows(cards: Sequence[Card], columns: Sequence[_Column], snapshot: Snapshot) -> str:
+    return table(
+        [faint(column.title) for column in columns],
+        [[column.draw(card) for column in columns] for card in cards],
+        [column.style for column in columns],
+        [column.name for column in columns],
+        [_as_rank(card, snapshot) for card in cards],
+    )
+
+
+def _as_rank(card: Card, snapshot: Snapshot) -> str:
+    """The attributes of what stands for a rank, which the page lets be chosen."""
+    return f' data-rank="{card.rank}" data-phase="{card.phase}"{_marked(card, snapshot)}'
+
+
+def _marked(card: Card, snapshot: Snapshot) -> str:
+    found = snapshot.diagnosis
+    return " data-marked" if found and found.level != "calm" and card.rank in found.ranks else ""
+
+
+def _grid(cards: Sequence[Card], snapshot: Snapshot) -> str:
+    tiles = "".join(
+        f"<span{_as_rank(card, snapshot)} "
+        f'style="background:{PHASES[card.phase].colour}30" title="{_tip(card, snapshot)}">'
+        f"{PHASES[card.phase].glyph} {card.rank}</span>"
+        for card in cards
+    )
+    return f'<div class="xn-tiles">{tiles}</div>'
+
+
+def _tip(card: Card, snapshot: Snapshot) -> str:
+    parts = [facts.name(card, snapshot), card.phase, *facts.activity(card), card.host]
+    return escape(facts.cut(" · ".join(filter(None, parts)), 160))
 
 
 # ---------------------------------------------------------------- tiles
@@ -219,12 +375,17 @@ COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"
 
 def _strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
     """The seconds before `newest` (since the epoch) as a picture: as many as the run has lasted, at
-    least 10 and at most 60."""
+    least 10 and at most 60. What a second went into is stacked, since nobody knows its order."""
     told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
-    by_second = {slot.second: slot for slot in slots}
     shown = math.ceil(min(_SECONDS, max(10, lasted)))
-    seconds = range(newest - shown + 1, newest + 1)
-    parts = "".join(_slot(n, second, by_second) for n, second in enumerate(seconds))
+    seen = [slot for slot in slots if slot.second > newest - shown]
+    before, after = [None, *seen], [*seen[1:], None]
+    bars = [_bar(*three, newest - shown + 1) for three in zip(before, seen, after, strict=False)]
+    parts = "".join(
+        f"<path d='{_outline(bars, kinds)}' fill='{colour}' shape-rendering='crispEdges'/>"
+        for kinds, colour in reversed(list(enumerate(COLOURS.values(), 1)))
+        if any(slot.parts[kinds - 1] for slot in seen)
+    )
     picture = chart.drawing(parts, _EACH * shown, _HEIGHT)
     style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
     return (
@@ -233,23 +394,30 @@ def _strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
     )
 
 
-def _slot(number: int, second: int, slots: Mapping[int, Slot]) -> str:
-    """What it went into, stacked, since nobody knows its order. What is known of the first second
-    ends with it, of the last one begins with it."""
-    slot = slots.get(second)
-    parts = slot.parts if slot else ()
-    starts, goes_on = second - 1 not in slots, second + 1 in slots
-    known = min(1.0, sum(parts))
+#: Its left edge and its width in the drawing, and the shares of what it went into.
+_Bar = tuple[float, float, Sequence[float]]
+
+
+def _bar(before: Slot | None, slot: Slot, after: Slot | None, first: int) -> _Bar:
+    """What is known of the first second ends with it, of the last one begins with it."""
+    starts = before is None or before.second + 1 != slot.second
+    goes_on = after is not None and after.second == slot.second + 1
+    known = min(1.0, math.fsum(slot.parts))
     wide = known if starts or not goes_on else 1.0
-    left = number + (1 - known) * (starts and goes_on)
-    drawn, top = "", float(_HEIGHT)
-    for colour, part in zip(COLOURS.values(), parts, strict=False):
-        if part > 0:
-            high = min(top, _HEIGHT * part / wide)
-            top -= high
-            place = f"x='{_EACH * left:.2f}' y='{top:.2f}' width='{_EACH * wide:.2f}'"
-            drawn += f"<rect {place} height='{high:.2f}' fill='{colour}'/>"
-    return drawn
+    left = slot.second - first + (1 - known) * (starts and goes_on)
+    return _EACH * left, _EACH * wide, [part / (wide or 1.0) for part in slot.parts]
+
+
+def _outline(bars: Sequence[_Bar], kinds: int) -> str:
+    """An area as high as the first `kinds` together."""
+    path, end = f"M0 {_HEIGHT}", 0.0
+    for left, wide, shares in bars:
+        if abs(left - end) > _EACH / 100:
+            path += f"V{_HEIGHT}H{left:.3g}"
+        high = min(1.0, math.fsum(shares[:kinds]))
+        path += f"V{_HEIGHT * (1 - high):.3g}h{wide:.3g}"
+        end = left + wide
+    return f"{path}V{_HEIGHT}z"
 
 
 def _key(slots: Sequence[Slot]) -> str:
@@ -269,20 +437,22 @@ def _key(slots: Sequence[Slot]) -> str:
 _LOST = PHASES["died"]
 
 
-def _by_host(snapshot: Snapshot) -> dict[str, list[Card]]:
+def _by_host(snapshot: Snapshot, cards: Sequence[Card]) -> dict[str, list[Card]]:
     """The ranks of each host, hosts that need attention first; empty if there is only one host."""
     if len(snapshot.hosts) < 2:
         return {}
     groups: dict[str, list[Card]] = {name: [] for name in snapshot.hosts}
-    for card in sorted(snapshot.cards, key=lambda card: card.rank):
+    for card in cards:
         groups.setdefault(card.host, []).append(card)
 
     def calm(name: str) -> int:
-        if name in snapshot.lost:
-            return 0
-        return 1 if any(card.phase in ("early", "failed", "died") for card in groups[name]) else 2
+        return 0 if name in snapshot.lost else 1 if any(map(_urgent, groups[name])) else 2
 
     return {name: groups[name] for name in sorted(groups, key=calm)}
+
+
+def _urgent(card: Card) -> bool:
+    return card.phase in ("early", "failed", "died")
 
 
 def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
@@ -290,8 +460,7 @@ def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
     lost = snapshot.lost.get(name)
     parts = [mark(_LOST.glyph, "lost", _LOST.colour), escaped(lost, 100)] if lost else []
     for phase, group in facts.by_phase(cards).items():
-        sign = PHASES[phase]
-        parts.append(mark(sign.glyph, f"{len(group)} {phase}", sign.colour))
+        parts.append(_counted(phase, group))
     return div(
         "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px",
         bit("min-width:0", f"<b>{escaped(name, 60)}</b>"),
@@ -301,14 +470,16 @@ def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
 
 def _hosts(snapshot: Snapshot) -> str:
     """The list of hosts for many ranks."""
-    hosts, more = bounds.limited(list(_by_host(snapshot).items()), bounds.HOSTS, "host")
+    cards = sorted(snapshot.cards, key=lambda card: card.rank)
+    hosts, more = bounds.limited(list(_by_host(snapshot, cards).items()), bounds.HOSTS, "host")
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
     lines = [_host(name, cards, snapshot) for name, cards in hosts]
     return div(f"margin:2px 0 6px;{columns};gap:2px 20px", *lines, more) if hosts else ""
 
 
 def hosts_as_text(snapshot: Snapshot) -> list[str]:
-    hosts, more = bounds.limited(list(_by_host(snapshot).items()), bounds.HOSTS, "host")
+    cards = sorted(snapshot.cards, key=lambda card: card.rank)
+    hosts, more = bounds.limited(list(_by_host(snapshot, cards).items()), bounds.HOSTS, "host")
     lines = [_host_line(name, cards, snapshot) for name, cards in hosts]
     return ["", *lines, *([more] if more else [])] if hosts else []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TypeVar
@@ -43,6 +45,19 @@ def _styled(style: str) -> str:
 def escaped(text: str, longest: int = 300) -> str:
     """Text from anywhere, on one line; <bdi> keeps its direction from reordering ours."""
     return f"<bdi>{escape(facts.cut(text, longest))}</bdi>"
+
+
+_PLACE = re.compile(r"Cell In\[(\d+)\](?:, line (\d+))?")
+
+
+def place(text: str, longest: int = 300, near: str = "") -> str:
+    """A place of the notebook, which a panel makes a link to its line. `near`: what is left of it
+    beside this cell."""
+    words = text.removeprefix(f"{near}, ") if near else text
+    if not (found := _PLACE.match(text)):
+        return escaped(words, longest)
+    where = f'data-cell="{found[1]}" data-line="{found[2] or 1}"'
+    return f"<span {where}>{escaped(words, longest)}</span>"
 
 
 def unbroken(text: str, style: str = "") -> str:
@@ -109,19 +124,27 @@ def boxed(lines: Sequence[str], colour: str) -> str:
     )
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str] = ()) -> str:
+def table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    styles: Sequence[str] = (),
+    names: Sequence[str] = (),
+    marks: Sequence[str] = (),
+) -> str:
     """A table of drawn cells, with the styles of its columns, by default to the left. A row of one
-    cell takes the whole width."""
+    cell takes the whole width. A panel has the names of columns, and attributes of rows."""
     cell = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
-    each = [f"{cell};{style}" for style in styles or ["text-align:left"] * len(titles)]
+    named = [f' class="xn-{name}"' for name in names] or [""] * len(titles)
+    columns = zip(named, styles or ["text-align:left"] * len(titles), strict=True)
+    each = [f'{name} style="{cell};{style}"' for name, style in columns]
 
-    def drawn(row: Sequence[str], kind: str = "td", more: str = "") -> str:
+    def drawn(row: Sequence[str], mark: str = "", kind: str = "td", more: str = "") -> str:
         more = more if len(row) == len(titles) else f' colspan="{len(titles)}"'
-        cells = (f'<{kind}{more} style="{s}">{c}</{kind}>' for s, c in zip(each, row, strict=False))
-        return f'<tr style="background:transparent">{"".join(cells)}</tr>'
+        cells = (f"<{kind}{more}{own}>{c}</{kind}>" for own, c in zip(each, row, strict=False))
+        return f'<tr{mark} style="background:transparent">{"".join(cells)}</tr>'
 
-    head = drawn([bit("font-weight:500", title) for title in titles], "th", ' scope="col"')
-    body = "".join(map(drawn, rows))
+    head = drawn([bit("font-weight:500", title) for title in titles], "", "th", ' scope="col"')
+    body = "".join(map(drawn, rows, marks or itertools.repeat("")))
     style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
     whole = f'<table style="{style}"><thead>{head}</thead><tbody>{body}</tbody></table>'
     return div("overflow-x:auto", whole)

@@ -2,8 +2,7 @@
 
 import { held, plain } from "./values.js";
 import { duration, figure, joined, OVER, plural, ranksOf } from "./words.js";
-import { div, fill, h, mark, put, span, svg } from "./nodes.js";
-import { tint } from "./gauges.js";
+import { div, fill, h, mark, put, span, svg, tint } from "./nodes.js";
 import { labels, logLabels, nearest, reach } from "./axes.js";
 import { bundle, reached, smoothed, trace } from "./curves.js";
 

@@ -10,8 +10,8 @@ export class Folds {
 	next = 0;
 
 	/** The row that a line joins; null if it needs one of its own, which `add` tells. */
-	join({ rank, stream, gap, text }) {
-		const row = gap ? undefined : this.rows.get(`${stream} ${text}`);
+	join({ rank, stream, gap, html }) {
+		const row = gap ? undefined : this.rows.get(`${stream} ${html}`);
 		const near = row && row.at > this.next - FOLDS && row.at > (this.last.get(rank) ?? -1);
 		if (!near) return null;
 		this.last.set(rank, row.at);
@@ -19,10 +19,10 @@ export class Folds {
 		return row;
 	}
 
-	add({ rank, stream, gap, text }, node) {
+	add({ rank, stream, gap, html }, node) {
 		const row = { at: this.next++, ranks: new Set([rank]), node };
 		this.last.set(rank, row.at);
-		if (!gap) this.rows.set(`${stream} ${text}`, row);
+		if (!gap) this.rows.set(`${stream} ${html}`, row);
 		if (this.rows.size > 2 * FOLDS) for (const [key, { at }] of this.rows) if (at <= this.next - FOLDS) this.rows.delete(key);
 	}
 }

@@ -1,14 +1,15 @@
 // The lines of output that the page holds, bounded.
 
-import { held, raw } from "./values.js";
-import { bounded } from "./words.js";
+import { amount, held, list, raw } from "./values.js";
 
 const HELD = 8000; // lines held over all ranks,
 const HELD_EACH = 30; // at least this many of each,
 const HELD_FOCUSED = 2000; // and this many of a selected one
 
-const encoder = new TextEncoder();
-const bytes = (text) => (/^[\0-\x7f]*$/.test(text) ? text.length : encoder.encode(text).length);
+const SIGNS = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#x27;": "'" };
+
+/** A line without its colors. */
+export const textOf = ({ html }) => html.replace(/<[^>]*>/g, "").replace(/&[^;]{2,4};/g, (sign) => SIGNS[sign] ?? sign);
 
 /** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
 export class Lines {
@@ -23,20 +24,20 @@ export class Lines {
 		return this.focused.has(rank) ? Math.max(HELD_FOCUSED, fair) : fair;
 	}
 
-	add(rank, stream, start, skipped, lines) {
+	add({ rank, stream, start, skipped, lines, sizes }) {
 		const all = held(this.byRank, rank, () => []);
-		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, text: "" });
-		all.push(...this.read(rank, stream, start, lines));
+		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, html: "" });
+		all.push(...this.read({ rank, stream, start, lines, sizes }));
 		all.splice(0, Math.max(0, all.length - this.cap(rank)));
 		this.received.set(rank, this.total(rank) + skipped + lines.length);
 	}
 
-	/** Lines with their offsets in the file, exact unless Python replaced characters. */
-	read(rank, stream, start, lines) {
+	/** Lines as HTML with their offsets in the file, exact unless Python replaced characters. */
+	read({ rank, stream, start, lines, sizes }) {
 		let at = start;
-		return lines.map((line) => {
-			const entry = { id: this.next++, rank, stream, at, gap: 0, text: bounded(raw(line)) };
-			at += bytes(raw(line)) + 1;
+		return lines.map((line, i) => {
+			const entry = { id: this.next++, rank, stream, at, gap: 0, html: raw(line) };
+			at += amount(list(sizes)[i]);
 			return entry;
 		});
 	}

@@ -17,17 +17,20 @@ export const h = maker((tag) => document.createElement(tag));
 export const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
 export const div = (names, ...children) => h(`div.${names}`, {}, ...children);
 export const span = (names, ...children) => h(`span.${names}`, {}, ...children);
-export const glyph = () => h("i.glyph", { "aria-hidden": true });
 export const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
 export const button = (text, click, attributes, name = "button") =>
 	h(`button.${name}`, { type: "button", click, ...attributes }, text);
 export const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
 export const link = (text, click) => button(text, click, {}, "link");
-export const table = (titles, rows) => {
-	const head = titles.map((title) => h("th", { scope: "col" }, title));
-	return h("table.table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
-};
 export const option = ([value, text]) => h("option", { value }, text);
+
+// A rank's hue: eight far apart, then by the golden angle.
+const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
+export const tint = (node, rank) => {
+	const hue = rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360);
+	node.style.setProperty("--xn-hue", hue);
+	return node;
+};
 
 /** Sets the text of a node, if it differs. */
 export function put(node, text) {
@@ -44,15 +47,6 @@ export function putPath(node, text) {
 	const at = text.lastIndexOf("/");
 	node.classList.toggle("xn-cut", at > 0);
 	fill(node, text, () => (at > 0 ? [span("path-start", text.slice(0, at)), h("span.path-end", {}, h("span", {}, text.slice(at)))] : [text]));
-}
-
-/** Puts nodes in order into another, moving only those out of place. */
-export function arrange(into, nodes) {
-	let at = into.firstChild;
-	for (const node of nodes) {
-		if (node === at) at = at.nextSibling;
-		else into.insertBefore(node, at);
-	}
 }
 
 /** Replaces the children of a node when `key` changes. */

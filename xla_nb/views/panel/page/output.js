@@ -1,13 +1,12 @@
 // Output: the ranks' lines as they come, earlier ones on request, filtered, copied.
 
-import { plain } from "./values.js";
 import { joined, plural, spans } from "./words.js";
 import {
-	button, copy, div, fill, h, link, mark, option, put, putPath, search, section, show, span,
+	button, copy, div, fill, h, link, mark, option, put, putPath, search, section, show, span, tint,
 } from "./nodes.js";
 import { folding } from "./folding.js";
-import { tint } from "./gauges.js";
-import { ansi } from "./ansi.js";
+import { textOf } from "./lines.js";
+import { Marks } from "./marks.js";
 import { file, served } from "./files.js";
 import { Folds } from "./folds.js";
 
@@ -22,6 +21,7 @@ export class Output {
 	constructor(view) {
 		this.view = view;
 		this.lines = view.store.lines;
+		this.marks = new Marks();
 		const choose = () => this.choose();
 		this.whose = h("select.select", { label: "Ranks shown", change: choose });
 		const streams = [["both", "stdout + stderr"], ["out", "stdout"], ["err", "stderr"]];
@@ -67,7 +67,7 @@ export class Output {
 
 	matching = (line) => {
 		if (this.stream !== "both" && line.stream !== this.stream) return false;
-		return !this.needle || (!line.gap && (line.low ??= plain(line.text).toLowerCase()).includes(this.needle));
+		return !this.needle || (!line.gap && (line.low ??= textOf(line).toLowerCase()).includes(this.needle));
 	};
 
 	choose() {
@@ -106,6 +106,7 @@ export class Output {
 		if (!held) this.append();
 		// It grows with its lines, up to a height from which new ones no longer move the page.
 		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
+		this.marks.draw(this.body, this.needle);
 		show(this.matches, this.needle);
 		if (this.needle) put(this.matches, plural(this.lines.since(rank, -1, this.matching, Infinity).length, "hit"));
 		mark(this.log, "data-follow", !held);
@@ -168,11 +169,11 @@ export class Output {
 		return nodes;
 	}
 
-	row({ id, rank, stream, gap, text }) {
+	row({ id, rank, stream, gap, html }) {
 		const tag = tint(span("tag", rank ?? "cell"), rank);
 		const words = span("text");
 		if (gap) words.append(`… ${plural(gap, "line")} not shown, in ${file(rank, stream)}`);
-		else ansi(words, text, this.needle);
+		else words.innerHTML = html;
 		const err = stream === "err" ? h("span.err", { title: "stderr" }, "err") : "";
 		const node = h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
 		node.xnId = id; // of its first line
@@ -260,7 +261,7 @@ export class Output {
 		const rows = this.rows ?? this.lines.since(this.rank, -1, this.matching, ROWS);
 		const lines = rows.filter(({ gap }) => !gap);
 		const tag = (rank) => (this.rank === undefined ? `[${rank ?? "cell"}] ` : "");
-		const text = lines.map((line) => tag(line.rank) + plain(line.text)).join("\n");
+		const text = lines.map((line) => tag(line.rank) + textOf(line)).join("\n");
 		this.copied(this.copy, text, ` ${plural(lines.length, "line")}`);
 	}
 

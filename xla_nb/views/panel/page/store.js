@@ -2,40 +2,35 @@
 // to its views which of their parts changed; requests to the kernel start here.
 
 import { amount, held, isObject, isRank, list, number, objects } from "./values.js";
-import { OVER, ranksOf, timeOfDay } from "./words.js";
-import { readAbout, readBar, readCard, readGroup, readHang, readRan, readTrouble, readVariables } from "./messages.js";
+import { timeOfDay } from "./words.js";
 import { Lines } from "./lines.js";
 
 const PATIENCE = 800; // ms for the kernel to answer a request
 const POINTS = 2000; // of one line of a figure
-const WINDOW = 60; // seconds of a lane
-const RAN = 50; // cells of live ranks
 const ARMED = 10_000; // ms in which a second click ends them
 const PAGE = Math.random().toString(36).slice(2); // another one after a reload
+// Which parts of a view show each part that the kernel draws.
+const SHOWN = { sign: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
 
 export class Store {
-	about = readAbout({});
-	bar = null;
-	hang = null;
-	cards = new Map();
-	troubles = [];
+	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", home: "", unit: "rank", focus: null };
+	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
+	cards = new Map(); // the phase of each rank
 	figures = new Map();
-	lanes = new Map(); // by rank: the numbers of KINDS by second
 	memory = new Map(); // by rank: a line of MiB
 	lines = new Lines();
-	stacks = { state: "closed", groups: [], of: null };
-	ran = new Map(); // cells of live ranks, by number
-	variables = readVariables({}); // of live ranks
+	stacks = { state: "closed", html: "", at: "" };
+	variables = { state: "" }; // of live ranks
 	stop = "no"; // no, armed, asked, acknowledged, interrupted
 	say = "";
 	seq = null;
 	offset = 0; // the kernel's clock minus the page's, in seconds
-	told = 0; // up to when the kernel has counted the seconds of its sentences
 	views = new Set();
 	requests = new Map();
 	asked = 0;
 	updated = new Date();
-	frozen = null; // the kernel's time when the page lost it
+	frozen = null; // the kernel's time when the page lost it,
+	lost = ""; // and how that is told
 
 	constructor(model) {
 		this.model = model;
@@ -58,23 +53,16 @@ export class Store {
 	}
 
 	get over() {
-		return this.about.ended !== null || this.about.ok !== null;
+		return this.about.over;
 	}
 
 	get now() {
 		return this.frozen ?? Date.now() / 1000 + this.offset;
 	}
 
-	/** For how long a rank has done what it does: up to when the headline counts, while it does. */
-	lasting(since) {
-		return (this.now - this.told < 1.5 ? this.told : this.now) - since;
-	}
-
-	get elapsed() {
-		const { started, ended, elapsed, live } = this.about;
-		if (live && !this.over) return this.now - (live.since ?? this.now);
-		if (started === null || (this.over && elapsed !== null)) return elapsed ?? 0;
-		return (ended ?? this.now) - started;
+	/** Up to when what is shown is known, where that is not now. */
+	get asOf() {
+		return this.frozen === null ? "" : `as of ${timeOfDay(this.updated)}`;
 	}
 
 	changed(...parts) {
@@ -105,13 +93,10 @@ export class Store {
 
 	/** The kernel has gone: nothing more comes, and Stop would hit another cell. */
 	freeze(what = "Kernel restarted") {
-		if (this.over) return;
+		if (this.over || this.frozen !== null) return;
 		this.frozen = this.now;
-		const headline = `${what}; last update ${timeOfDay(this.updated)}`;
-		this.describe({ ...this.about, ...(this.about.live && { cell: "" }), ended: this.now, headline, diagnosis: null });
-		for (const cell of this.ran.values()) if (cell.outcome === "running") Object.assign(cell, { outcome: "stopped", told: "stopped" });
-		this.changed("cells");
-		for (const card of this.cards.values()) if (!OVER.has(card.phase)) this.update([{ ...card, phase: "stopped" }]);
+		this.lost = `${what}; last update ${timeOfDay(this.updated)}`;
+		this.changed("ranks", "cells", "variables");
 		this.speak(`Its ranks end with it. import xla_nb; xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
 
@@ -134,25 +119,19 @@ export class Store {
 		if (all) {
 			clearTimeout(this.later);
 			this.later = undefined;
-			message = { bar: null, hang: null, cards: [], troubles: [], figures: [], lanes: [], ran: [], ...message };
+			this.figures = new Map();
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
 		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
-		this.told = number(message.at) ?? this.told;
-		if (isObject(message.about)) this.describe(readAbout(message.about));
-		for (const [name, read] of [["bar", readBar], ["hang", readHang]]) {
-			if (!(name in message)) continue;
-			this[name] = isObject(message[name]) ? read(message[name]) : null;
-			this.changed("head");
+		if (isObject(message.about)) this.describe(message.about);
+		for (const [name, part] of Object.entries(message.parts ?? {})) {
+			if (!(name in SHOWN) || typeof part !== "string") continue;
+			this.parts[name] = part;
+			this.changed(SHOWN[name]);
 		}
-		if (message.cards) this.update(objects(message.cards), all);
-		if (message.troubles) {
-			this.troubles = objects(message.troubles).map(readTrouble);
-			this.changed("troubles");
-		}
-		if (message.figures) this.plot(objects(message.figures), all);
-		if (message.lanes) this.lay(objects(message.lanes), all);
-		if (message.ran) this.remember(objects(message.ran), all);
+		if (message.phases) this.number(list(message.phases).map(list));
+		if (message.memory) this.weigh(list(message.memory).map(list));
+		if (message.figures) this.plot(objects(message.figures));
 		this.begun ||= message.seq === 1;
 		if (!this.begun && list(message.pages).includes(PAGE)) {
 			// It has had a part of these lines, or none.
@@ -165,82 +144,45 @@ export class Store {
 	}
 
 	describe(about) {
-		this.about = about;
+		this.about = { ...this.about, ...about };
 		if (this.over && this.stop !== "no") {
 			this.stop = "no";
 			this.say = "";
 		}
-		this.lines.ranks = Math.max(this.lines.ranks, about.ranks);
-		this.changed("head", "output", "variables");
+		this.changed("head", "ranks", "output", "variables");
 	}
 
-	update(cards, all) {
-		if (all) this.cards = new Map();
-		for (const card of cards) {
-			if (!isRank(card.rank)) continue;
-			const read = readCard(card);
-			this.cards.set(card.rank, read);
-			if (read.memory !== null) this.weigh(read);
-		}
+	number(phases) {
+		this.cards = new Map(phases.filter(([rank]) => isRank(rank)).map(([rank, phase]) => [rank, { phase }]));
 		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
-		this.changed("head", "ranks");
+		this.changed("ranks", "figures", "output");
 	}
 
-	plot(figures, all) {
-		if (all) this.figures = new Map();
+	plot(figures) {
 		for (const { name, ...own } of figures) {
 			if (typeof name !== "string" || !isRank(own.rank) || !Array.isArray(own.points)) continue;
 			this.trace(held(this.figures, name, () => new Map()), own);
 		}
-		this.changed("figures", "ranks");
-	}
-
-	/** Notes the memory of a rank, at most once a second. */
-	weigh({ rank, memory }) {
-		const at = this.now - (this.about.started ?? this.now);
-		const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
-		if (x.length && at - x.at(-1) < 1) return;
-		x.push(at);
-		y.push(memory / 2 ** 20);
-		t.push(at);
 		this.changed("figures");
-		if (x.length > 400) for (const one of [x, y, t]) one.splice(0, one.length, ...one.filter((_, i) => i % 2 === 0));
 	}
 
-	/** Keeps what the last seconds of ranks went into. */
-	lay(lanes, all) {
-		if (all) this.lanes = new Map();
-		for (const { rank, slots } of lanes) {
-			if (!isRank(rank)) continue;
-			const lane = held(this.lanes, rank, () => new Map());
-			for (const [second, ...parts] of list(slots).map(list)) {
-				if (Number.isInteger(second)) lane.set(second, parts.slice(0, 5).map(amount));
-			}
-			const newest = Math.max(...lane.keys());
-			for (const second of lane.keys()) if (second <= newest - WINDOW) lane.delete(second);
+	/** Notes the memory of ranks, in MiB, at most once a second. */
+	weigh(sizes) {
+		const at = this.now - (this.about.started ?? this.now);
+		for (const [rank, size] of sizes) {
+			const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
+			if (x.length && at - x.at(-1) < 1) continue;
+			x.push(at);
+			y.push(size);
+			t.push(at);
+			if (x.length > 400) for (const one of [x, y, t]) one.splice(0, one.length, ...one.filter((_, i) => i % 2 === 0));
 		}
-		this.changed("ranks");
+		this.changed("figures");
 	}
 
-	/** Keeps the newest cells of live ranks. */
-	remember(cells, all) {
-		if (all) this.ran = new Map();
-		for (const cell of cells.map(readRan)) this.ran.set(cell.number, cell);
-		const newest = Math.max(...this.ran.keys());
-		for (const number of this.ran.keys()) if (number <= newest - RAN) this.ran.delete(number);
-		this.changed("cells");
-	}
-
-	on_variables(message) {
-		this.variables = readVariables(message);
+	on_variables({ type, run, ...variables }) {
+		this.variables = { ...this.variables, ...variables };
 		this.changed("variables");
-	}
-
-	/** The last seconds that lanes show: from, to, and how many of them it has lasted. */
-	get window() {
-		const to = this.about.ended ?? this.now;
-		const lasted = this.about.started === null ? 0 : to - this.about.started;
-		return [to - Math.min(WINDOW, Math.max(10, lasted)), to, Math.min(WINDOW, lasted)];
 	}
 
 	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
@@ -258,9 +200,9 @@ export class Store {
 	}
 
 	print(blocks) {
-		for (const { rank, stream, start, skipped, lines } of blocks) {
+		for (const { rank, stream, start, skipped, lines, sizes } of blocks) {
 			const valid = (rank === null || isRank(rank)) && ["out", "err"].includes(stream) && Array.isArray(lines);
-			if (valid && number(start) !== null) this.lines.add(rank, stream, start, amount(skipped), lines);
+			if (valid && number(start) !== null) this.lines.add({ rank, stream, start, skipped: amount(skipped), lines, sizes });
 		}
 		this.changed("output");
 	}
@@ -361,34 +303,21 @@ export class Store {
 		}
 	}
 
-	/** Asks where the ranks are; `of` is the only one that it is asked for, if any. */
-	askStacks(of = null) {
-		this.setStacks("asking", of === this.stacks.of ? this.stacks.groups : [], of);
-		const silent = () => {
-			if (this.stacks.state === "asking") this.setStacks("fallback", this.places(), of);
-		};
+	/** Asks where the ranks are. */
+	askStacks() {
+		this.setStacks("asking", this.stacks.html);
+		const silent = () => this.stacks.state === "asking" && this.setStacks("silent");
 		this.ask({ type: "stacks" }, { silent });
 	}
 
-	setStacks(state, groups = [], of = null) {
-		this.stacks = { state, groups, of, at: timeOfDay(new Date()) };
-		this.changed("stacks", "head", "ranks");
+	setStacks(state, html = "") {
+		this.stacks = { state, html, at: timeOfDay(new Date()) };
+		this.changed("stacks", "head");
 	}
 
 	on_stacks(message) {
 		this.on_ack(message);
-		this.setStacks("answered", objects(message.groups).map(readGroup), this.stacks.of);
-	}
-
-	/** The last known place of each rank, for a kernel that cannot answer. */
-	places() {
-		const groups = new Map();
-		for (const { rank, phase, place, detail } of this.cards.values()) {
-			const note = detail ? `${phase}: ${detail}` : phase;
-			const group = { ranks: [], place, stack: "", note };
-			held(groups, `${place}\n${note}`, () => group).ranks.push(rank);
-		}
-		return [...groups.values()].map((group) => ({ ...group, who: ranksOf(group.ranks) }));
+		this.setStacks("answered", `${message.html ?? ""}`);
 	}
 
 	focus() {
@@ -399,10 +328,10 @@ export class Store {
 
 	on_earlier(message) {
 		this.on_ack(message);
-		const { request, rank, stream, start, lines, first } = message;
+		const { request, start, lines, first } = message;
 		const { answered } = this.requests.get(request) ?? {};
 		this.requests.delete(request);
 		if (!answered || !Array.isArray(lines) || number(start) === null) return;
-		answered(this.lines.read(rank, stream, start, lines), start, first === true);
+		answered(this.lines.read(message), start, first === true);
 	}
 }

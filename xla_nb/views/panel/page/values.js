@@ -12,20 +12,10 @@ export const plain = (text) => inert(text.replace(SGR, ""));
 
 export const raw = (x) => (typeof x === "string" ? x : "");
 export const string = (x) => plain(raw(x));
-export const strings = (x) => list(x).map(string);
 export const number = (x) => (typeof x === "number" && Number.isFinite(x) ? x : null);
 export const amount = (x) => number(x) ?? 0;
-export const ranks = (x) => list(x).filter(isRank);
-export const reader = (shape) => (from) => {
-	const value = {};
-	for (const key in shape) value[key] = shape[key](from[key]);
-	return value;
-};
-
 /** The value of a key in a map, made if it is missing. */
 export function held(map, key, make) {
 	if (!map.has(key)) map.set(key, make());
 	return map.get(key);
 }
-
-export const each = (kind, names) => Object.fromEntries(names.split(" ").map((name) => [name, kind]));

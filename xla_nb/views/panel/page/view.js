@@ -5,12 +5,10 @@
 // returns true to be called in the next frame too.
 
 import { h, mark } from "./nodes.js";
-import { Stacks } from "./stacks.js";
-import { Troubles } from "./troubles.js";
+import { reveal, tick } from "./parts.js";
 import { Head } from "./head.js";
 import { Ranks } from "./ranks.js";
-import { Cells } from "./cells.js";
-import { Variables } from "./variables.js";
+import { Cells, Errors, Stacks, Variables } from "./sections.js";
 import { Figures } from "./figures.js";
 import { Output } from "./output.js";
 import { Displays } from "./displays.js";
@@ -30,12 +28,13 @@ export class View {
 			label: `Run ${store.run}`,
 			"data-lm-suppress-shortcuts": "true", // keys in here are not the notebook's
 			keydown: (event) => this.key(event),
+			click: ({ target }) => this.follow(target.closest("[role=link]")),
 		});
 		this.parts = {
 			head: new Head(this),
-			troubles: new Troubles(this),
-			stacks: new Stacks(this),
+			errors: new Errors(this),
 			ranks: new Ranks(this),
+			stacks: new Stacks(this),
 			cells: new Cells(this),
 			variables: new Variables(this),
 			figures: new Figures(this),
@@ -107,8 +106,13 @@ export class View {
 	tick() {
 		if (!this.seen) return;
 		this.shade();
-		if (this.store.over) return;
-		this.changed("head", "ranks"); // waits get long without a message
+		for (const node of this.root.querySelectorAll("[data-since]")) tick(node, this.store);
+		this.changed("head"); // which may have something to say by now
+	}
+
+	/** Shows the line of the notebook that a link names. */
+	follow(link) {
+		if (link) reveal(link, this);
 	}
 
 	/** Lets nobody answer what is asked beside the panel. */
@@ -130,6 +134,7 @@ export class View {
 
 	key(event) {
 		event.stopPropagation();
+		if (event.key === "Enter") this.follow(event.target.closest("[role=link]"));
 		if (event.key !== "Escape") return;
 		const { target } = event;
 		if (target.type === "search" && target.value) {
@@ -145,7 +150,6 @@ export class View {
 		if (rank !== this.rank) {
 			this.rank = rank;
 			this.store.focus();
-			if (this.store.stacks.of !== null) this.store.setStacks("closed"); // it gets old
 		}
 		this.parts.output.refresh();
 		this.redraw("ranks", "figures");

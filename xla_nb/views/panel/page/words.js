@@ -1,12 +1,6 @@
 // What the panel calls things, and numbers, times and ranks in words.
 
-// Most urgent first; the style sheet gives each a shape and a color.
-export const PHASES = "early failed died waiting compiling starting running idle stopped finished".split(" ");
 export const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
-export const LEVELS = ["calm", "warning", "bad"];
-// What a rank's seconds go into, in the order of a slot's numbers.
-export const KINDS = { compiling: "compiling", running: "running", others: "waiting for others", data: "waiting for data", blocked: "in a blocking call" };
-export const kinds = Object.keys(KINDS);
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const count = (n) => whole.format(n);
@@ -44,10 +38,3 @@ export function figure(value) {
 	if (large >= 1e9 || (large < 1e-4 && large > 0)) return short.toExponential().replace("+", "");
 	return large >= 1000 ? count(value) : `${short}`;
 }
-
-const LONGEST = 4000; // characters of a line
-// A copy: a slice would keep the whole string in memory.
-export const bounded = (text) =>
-	text.length <= LONGEST
-		? text
-		: `${` ${text.slice(0, LONGEST)}`.slice(1)}\x1b[m … ${count(text.length - LONGEST)} more characters`;

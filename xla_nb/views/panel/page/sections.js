@@ -1,0 +1,112 @@
+// Sections that the kernel draws: errors, where ranks are, cells of live ranks, their variables.
+
+import { joined } from "./words.js";
+import { button, div, h, link, mark, put, section, show, span } from "./nodes.js";
+import { folding } from "./folding.js";
+import { place } from "./parts.js";
+
+/** What went wrong, and notes. */
+export class Errors {
+	every = 100;
+
+	constructor(view) {
+		this.view = view;
+		this.node = section("errors", "Errors and notes");
+	}
+
+	draw() {
+		const { errors } = this.view.store.parts;
+		show(this.node, errors);
+		place(this.node, errors, this.view);
+	}
+}
+
+/** Where each rank is, asked for by a button. */
+export class Stacks {
+	every = 0;
+
+	constructor(view) {
+		const { store } = view;
+		this.view = view;
+		this.words = div("quiet");
+		this.groups = div("groups");
+		const again = link("Ask again", () => store.askStacks());
+		const close = link("Close stacks", () => store.setStacks("closed"));
+		const head = div("bar-head", h("h4.h", {}, "Where each rank is"), again, close);
+		this.node = section("stacks", "Stacks", head, this.words, this.groups);
+	}
+
+	draw() {
+		const { state, html, at } = this.view.store.stacks;
+		const words = {
+			asking: "Asking the ranks…",
+			silent: "No answer yet. Each row tells where its rank was last seen.",
+			answered: html ? `As of ${at}.` : "No rank answered.",
+		};
+		show(this.node, state !== "closed");
+		mark(this.node, "data-state", state);
+		put(this.words, words[state] ?? "");
+		place(this.groups, html, this.view);
+	}
+}
+
+/** The cells that live ranks have run. */
+export class Cells {
+	every = 100;
+
+	constructor(view) {
+		this.view = view;
+		this.body = div("scroll");
+		this.old = span("quiet");
+		const head = div("bar-head", this.old);
+		this.node = folding(section("ran", "Cells", head, this.body), "cells", "Cells", head);
+	}
+
+	draw() {
+		const { parts, asOf } = this.view.store;
+		show(this.node, parts.cells);
+		put(this.old, asOf);
+		place(this.body, parts.cells, this.view);
+	}
+}
+
+/** The variables of live ranks, and whether the ranks agree: asked for while the section is open. */
+export class Variables {
+	every = 100;
+	open = false;
+	told = false; // to the kernel
+
+	constructor(view) {
+		this.view = view;
+		this.words = span("quiet");
+		this.again = button("Refresh", () => (this.told = false) || view.changed("variables"));
+		this.body = div("scroll");
+		const head = div("bar-head", this.words, this.again);
+		const opened = (open) => {
+			this.open = open;
+			view.changed("variables");
+		};
+		this.node = folding(section("variables", "Variables", head, this.body), "variables", "Variables", head, opened);
+	}
+
+	draw() {
+		const { about, over, frozen, variables } = this.view.store;
+		const shown = about.live && !over && frozen === null;
+		show(this.node, shown);
+		if (!shown) return;
+		if (this.open !== this.told) {
+			this.told = this.open;
+			this.view.store.send({ type: this.open ? "variables" : "no variables" });
+		}
+		const { state, old, after, summary, problem, html } = variables;
+		const known = summary && joined(summary, after && `after ${after}`);
+		const words = {
+			asking: "Asking the ranks…",
+			busy: joined("Asked for when no cell runs", after && known),
+			shown: problem || joined(known, old && "cells have run since"),
+		};
+		put(this.words, words[state] ?? "");
+		this.again.disabled = state !== "shown";
+		place(this.body, html ?? "", this.view);
+	}
+}
