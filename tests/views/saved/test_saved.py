@@ -538,9 +538,12 @@ def test_a_column_of_progress_alone_is_called_so() -> None:
 
 def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
     first, whole = Slot(100, running=0.4), Slot(101, running=1.0)
-    assert ranks._bar(None, first, whole, 100)[:2] == (3.0, 2.0)  # of five, up to the next one
-    assert ranks._bar(None, first, None, 100)[:2] == (0.0, 2.0)  # the newest
-    assert ranks._outline([(3.0, 2.0, [0.5])], 1) == "M0 12V12H3V6h2V12z"
+    _, running, *_ = ranks._bar(None, first, whole, 100)
+    assert running == "V12H3V0h2"  # of five, up to the next one
+    _, running, *_ = ranks._bar(None, first, None, 100)
+    assert running == "V12H0V0h2"  # the newest
+    _, running, *_ = ranks._bar(first, whole, Slot(102), 100)
+    assert running == "V0h5"
 
 
 def test_a_run_without_lanes_has_no_column_for_them() -> None:

@@ -6,6 +6,7 @@ ranks come first, so that the bound on lines never hides them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -382,9 +383,10 @@ def _strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
     before, after = [None, *seen], [*seen[1:], None]
     bars = [_bar(*three, newest - shown + 1) for three in zip(before, seen, after, strict=False)]
     parts = "".join(
-        f"<path d='{_outline(bars, kinds)}' fill='{colour}' shape-rendering='crispEdges'/>"
-        for kinds, colour in reversed(list(enumerate(COLOURS.values(), 1)))
-        if any(slot.parts[kinds - 1] for slot in seen)
+        f"<path d='M0 {_HEIGHT}{''.join(bar[n] for bar in bars)}V{_HEIGHT}z' fill='{colour}' "
+        "shape-rendering='crispEdges'/>"
+        for n, colour in reversed(list(enumerate(COLOURS.values())))
+        if any(slot.parts[n] for slot in seen)
     )
     picture = chart.drawing(parts, _EACH * shown, _HEIGHT)
     style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
@@ -394,30 +396,25 @@ def _strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
     )
 
 
-#: Its left edge and its width in the drawing, and the shares of what it went into.
-_Bar = tuple[float, float, Sequence[float]]
-
-
-def _bar(before: Slot | None, slot: Slot, after: Slot | None, first: int) -> _Bar:
-    """What is known of the first second ends with it, of the last one begins with it."""
+def _bar(before: Slot | None, slot: Slot, after: Slot | None, first: int) -> tuple[str, ...]:
+    """A second's part of the outline of each area, which is as high as its kind and those before it
+    together. What is known of the first second ends with it, of the last one begins with it."""
     starts = before is None or before.second + 1 != slot.second
     goes_on = after is not None and after.second == slot.second + 1
+    if not starts and goes_on:
+        return _heights(slot.parts, 1.0)
     known = min(1.0, math.fsum(slot.parts))
-    wide = known if starts or not goes_on else 1.0
-    left = slot.second - first + (1 - known) * (starts and goes_on)
-    return _EACH * left, _EACH * wide, [part / (wide or 1.0) for part in slot.parts]
+    outlines = _heights(slot.parts, known)
+    if not starts:
+        return outlines
+    left = slot.second - first + (1 - known) * goes_on
+    return tuple(f"V{_HEIGHT}H{_EACH * left:.3g}{outline}" for outline in outlines)
 
 
-def _outline(bars: Sequence[_Bar], kinds: int) -> str:
-    """An area as high as the first `kinds` together."""
-    path, end = f"M0 {_HEIGHT}", 0.0
-    for left, wide, shares in bars:
-        if abs(left - end) > _EACH / 100:
-            path += f"V{_HEIGHT}H{left:.3g}"
-        high = min(1.0, math.fsum(shares[:kinds]))
-        path += f"V{_HEIGHT * (1 - high):.3g}h{wide:.3g}"
-        end = left + wide
-    return f"{path}V{_HEIGHT}z"
+@functools.lru_cache(4096)
+def _heights(parts: Sequence[float], wide: float) -> tuple[str, ...]:
+    highs = (min(1.0, math.fsum(parts[: n + 1]) / (wide or 1.0)) for n in range(len(parts)))
+    return tuple(f"V{_HEIGHT * (1 - high):.3g}h{_EACH * wide:.3g}" for high in highs)
 
 
 def _key(slots: Sequence[Slot]) -> str:
