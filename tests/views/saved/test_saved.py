@@ -602,7 +602,7 @@ def test_each_of_many_ranks_has_a_tile_with_a_tooltip() -> None:
     page = Page(saved.render_html(snapshot(cards=mixed(256))))
     titles = [tile["title"] for tile in page.named("span") if "title" in tile]
     assert sorted(int(title.split()[1]) for title in titles if title) == list(range(256))
-    assert any("rank 7 failed after 11.5 s" in (title or "") for title in titles)
+    assert any("rank 7 · failed" in (title or "") for title in titles)
 
 
 def test_phases_in_trouble_come_first() -> None:

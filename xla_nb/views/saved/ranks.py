@@ -299,18 +299,8 @@ def _marked(card: Card, snapshot: Snapshot) -> str:
 
 
 def _grid(cards: Sequence[Card], snapshot: Snapshot) -> str:
-    tiles = "".join(
-        f"<span{_as_rank(card, snapshot)} "
-        f'style="background:{PHASES[card.phase].colour}30" title="{_tip(card, snapshot)}">'
-        f"{PHASES[card.phase].glyph} {card.rank}</span>"
-        for card in cards
-    )
-    return f'<div class="xn-tiles">{tiles}</div>'
-
-
-def _tip(card: Card, snapshot: Snapshot) -> str:
-    parts = [facts.name(card, snapshot), card.phase, *facts.activity(card), card.host]
-    return escape(facts.cut(" · ".join(filter(None, parts)), 160))
+    tiles = (_tile(card, snapshot, _LONGEST, _as_rank(card, snapshot)) for card in cards)
+    return f'<div class="xn-tiles">{"".join(tiles)}</div>'
 
 
 # ---------------------------------------------------------------- tiles
@@ -341,11 +331,7 @@ def _crowd(snapshot: Snapshot) -> str:
 def _tiles(phase: Phase, cards: Sequence[Card], number: int, snapshot: Snapshot) -> str:
     sign = PHASES[phase]
     room = bounds.TITLES // min(len(snapshot.cards), bounds.TILES)
-    style = f"background:{sign.colour}40;border-radius:2px"
-    tiles = [
-        f'<span style="{style}" title="{_tooltip(card, snapshot, room)}">{card.rank}</span> '
-        for card in cards
-    ]
+    tiles = [_tile(card, snapshot, room) for card in cards]
     left_out = f" (the first {len(cards)} shown)" if cards and len(cards) < number else ""
     title = mark(sign.glyph, f"{number:,} {phase}", sign.colour) + left_out
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(34px,1fr));gap:2px"
@@ -353,14 +339,15 @@ def _tiles(phase: Phase, cards: Sequence[Card], number: int, snapshot: Snapshot)
     return div("margin:4px 0", title, grid if tiles else "")
 
 
-def _tooltip(card: Card, snapshot: Snapshot, room: int) -> str:
-    """What a rank does, in at most `room` bytes as an attribute."""
-    first = f"{facts.name(card, snapshot)} {card.phase} {facts.when(card, snapshot)}"
-    text = " · ".join(filter(None, [first.rstrip(), *facts.activity(card), card.line]))
-    longest = min(160, room)
+def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
+    """A rank as a sign and its number; what it does, in at most `room` bytes as an attribute."""
+    sign = PHASES[card.phase]
+    told = [facts.name(card, snapshot), card.phase, *facts.activity(card), card.host]
+    text, longest = " · ".join(filter(None, told)), min(_LONGEST, room)
     while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
         longest = longest * 3 // 4
-    return escape(facts.cut(text, longest))
+    title, style = escape(facts.cut(text, longest)), f"background:{sign.colour}40"
+    return f'<span{mark} style="{style}" title="{title}">{sign.glyph} {card.rank}</span> '
 
 
 # ---------------------------------------------------------------- a rank's last minute

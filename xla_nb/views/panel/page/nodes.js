@@ -42,13 +42,6 @@ export function mark(node, name, value) {
 	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
-/** Fills a node with a path, or text with one in it: where it is too long, its middle is left out. */
-export function putPath(node, text) {
-	const at = text.lastIndexOf("/");
-	node.classList.toggle("xn-cut", at > 0);
-	fill(node, text, () => (at > 0 ? [span("path-start", text.slice(0, at)), h("span.path-end", {}, h("span", {}, text.slice(at)))] : [text]));
-}
-
 /** Replaces the children of a node when `key` changes. */
 export function fill(node, key, children) {
 	if (node.xnKey === key) return;

@@ -2,7 +2,7 @@
 
 import { joined, plural, spans } from "./words.js";
 import {
-	button, copy, div, fill, h, link, mark, option, put, putPath, search, section, show, span, tint,
+	button, copy, div, fill, h, link, mark, option, put, search, section, show, span, tint,
 } from "./nodes.js";
 import { folding } from "./folding.js";
 import { textOf } from "./lines.js";
@@ -49,12 +49,11 @@ export class Output {
 		};
 		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
 		this.jump = button("", () => this.refresh(), {}, "button.jump");
-		this.path = h("code.path");
-		const copyPath = ({ currentTarget }) => this.copied(currentTarget, this.path.textContent);
+		this.path = button("Copy path", () => this.copied(this.path, this.path.title));
 		// JupyterLab itself follows links of this kind.
 		this.open = h("button.button", { type: "button", "data-commandlinker-command": "docmanager:open" }, "Open log");
-		this.file = div("file", this.path, link("Copy path", copyPath));
-		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, this.file, this.follow, this.copy, this.open);
+		const space = span("space");
+		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, space, this.path, this.open, this.copy, this.follow);
 		const screen = div("screen", this.log, this.jump);
 		this.node = folding(section("output", "Output", head, screen), "output", "Output", head);
 		this.refresh();
@@ -117,9 +116,9 @@ export class Output {
 		put(this.jump, joined("Jump to the end", fresh > 0 && plural(fresh, "new line")));
 		const more = !this.lines.whole(rank) || this.body.childNodes.length >= ROWS_LIVE;
 		show(this.earlier, one && !this.first && more);
-		for (const part of this.file.children) show(part, record);
+		show(this.path, record);
 		const log = (rank) => `${record}/${file(rank, this.stream === "err" ? "err" : "out")}`;
-		putPath(this.path, one ? log(rank) : record);
+		this.path.title = one ? log(rank) : record;
 		const path = served(log(one ? rank : 0), home);
 		show(this.open, path);
 		mark(this.open, "data-commandlinker-args", path && JSON.stringify({ path }));
