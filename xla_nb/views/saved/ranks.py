@@ -194,7 +194,7 @@ def as_news(snapshot: Snapshot) -> str:
         label = f' role="group" aria-label="{escape(name)}"' if name else ""
         drawn += f'<div class="xn-host"{label}{lost}>{head}{inner}</div>'
     slots = [] if many else [slot for card in cards for slot in card.lane]
-    same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=_STAYING)
+    same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=(*_STAYING, "xla"))
     below = (_key(slots) if slots else "") + (_facts(same) if same else "")
     return f'{drawn}<div class="xn-below">{below}</div>'
 
@@ -246,7 +246,7 @@ def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     told = [] if alone else [*_metrics(snapshot), *_known(cards, snapshot, _STAYING)]
     return [
         _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>", name="rank"),
-        _Column("state", lambda card: _now(card, snapshot), name="state"),
+        _Column("", _now, name="state"),
         _Column("", lambda card: _at(card, snapshot), name="at"),
         *_lanes(cards, snapshot),
         *([_Column("done", _done, name="done")] if apart else []),
@@ -261,19 +261,21 @@ def _done(card: Card) -> str:
     return f"{100 * facts.portion(card.bars[0]):.0f} %" if card.bars else ""
 
 
-def _now(card: Card, snapshot: Snapshot) -> str:
-    """Its phase, and how long it has lasted where that tells something."""
-    sign, idle = PHASES[card.phase], snapshot.live is not None and snapshot.live.is_idle
-    since = snapshot.now - (card.since or snapshot.now)
-    quiet = card.phase == "running" or idle or (card.phase not in ENDED and since < 2)
-    when = "" if quiet else faint(facts.when(card, snapshot))
+def _now(card: Card) -> str:
+    sign = PHASES[card.phase]
     warns = ' <b title="ran on the CPU">⚠</b>' if card.sample.fallbacks else ""
-    return f"{mark(sign.glyph, card.phase, sign.colour)} {when}{warns}"
+    return mark(sign.glyph, card.phase, sign.colour) + warns
 
 
 def _at(card: Card, snapshot: Snapshot) -> str:
-    """What it does, and where."""
-    parts = [escaped(card.detail, _LONGEST)] if card.detail else []
+    """What it does (a collective by its name), where, and for how long, where that tells much."""
+    whole = card.sample.operation
+    detail = card.detail.replace(whole, whole.partition(" ")[0], 1) if whole else card.detail
+    idle = snapshot.live is not None and snapshot.live.is_idle
+    lasted = snapshot.now - (card.since or snapshot.now)
+    quiet = card.phase == "running" or idle or (card.phase not in ENDED and lasted < 2)
+    parts = [escaped(detail, _LONGEST)] if detail else []
+    parts += [] if quiet else [faint(facts.when(card, snapshot))]
     parts += [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
     return " · ".join(parts)
 

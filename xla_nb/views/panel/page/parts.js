@@ -49,7 +49,6 @@ function renew(found, wanted) {
 function prepare(fragment, view) {
 	const linked = view.root.closest(".jp-Notebook");
 	for (const node of linked ? fragment.querySelectorAll("[data-cell]") : []) {
-		node.className = "xn-link";
 		node.setAttribute("role", "link");
 		node.tabIndex = node.closest("[data-rank]") ? -1 : 0;
 	}
