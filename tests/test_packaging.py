@@ -73,7 +73,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 def test_the_wheel_holds_the_panels_page(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "xla_nb/views/panel/panel.css" in names
-    assert {f"xla_nb/views/panel/page/{module}.js" for module in widget.MODULES} <= names
+    assert {f"xla_nb/views/panel/page/{script}.js" for script in widget.SCRIPTS} <= names
 
 
 def test_the_pins_name_no_registry() -> None:

@@ -25,12 +25,12 @@ from xla_nb.views.snapshot import Card, Phase, Snapshot, Stream
 HERE = Path(__file__).parent
 _TEXTS = {
     "/": ((HERE / "page.html").read_text("utf-8"), "text/html"),
-    "/panel.js": (widget.joined(), "text/javascript"),
+    "/panel.js": (widget.script(), "text/javascript"),
     "/panel.css": (widget.PAGE.with_name("panel.css").read_text("utf-8"), "text/css"),
-} | {f"/page/{name}.js": (text, "text/javascript") for name, text in widget.modules().items()}
+}
 
-#: What pages have loaded, which no panel is in: whether the script in one, and the theme.
-_LOADED: weakref.WeakKeyDictionary[Any, tuple[bool, str]] = weakref.WeakKeyDictionary()
+#: The theme of pages that have loaded the script, and that no panel is in.
+_LOADED: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def card(rank: int, phase: Phase = "running", **more: Any) -> Card:
@@ -87,7 +87,6 @@ class Panel:
 
     kernel   whether the page can interrupt the kernel
     seen     whether there is a view from the start
-    joined   whether the page loads the script, as front ends do, or the modules themselves
     css      the front end's theme
     """
 
@@ -97,7 +96,6 @@ class Panel:
         *,
         kernel: bool = True,
         seen: bool = True,
-        joined: bool = True,
         css: str = "",
     ) -> None:
         self.page = page
@@ -113,17 +111,16 @@ class Panel:
         for event, listener in self._listeners.items():
             page.on(event, listener)
         page.route("**/*", self._serve)
-        if _LOADED.pop(page, None) != (joined, css):
-            page.goto("http://localhost/" if joined else "http://localhost/?modules")
+        if _LOADED.pop(page, None) != css:
+            page.goto("http://localhost/")
             page.wait_for_function("window.ready")
-        self._loaded = joined, css
         page.evaluate("options => window.open_panel(options)", {"has_kernel": kernel, "seen": seen})
 
     def leave(self) -> None:
         """Leave the page to another panel, with the script loaded: opening a page costs four times
         as much as loading the script, and that twice as much as a panel."""
         if self.page.evaluate("window.leave_panel()"):
-            _LOADED[self.page] = self._loaded
+            _LOADED[self.page] = self._css
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
         self.page.unroute_all()

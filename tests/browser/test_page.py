@@ -180,20 +180,6 @@ def test_the_panel_is_dark_on_a_dark_page(opened: Opener, colour: str, dark: str
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", dark)
 
 
-def test_the_modules_load_by_themselves(opened: Opener) -> None:
-    panel = opened(joined=False)
-    panel.begin(
-        *(card(rank, lane=lane([0, 1])) for rank in range(4)),
-        bar=Bar("steps", 1, 2),
-        figures=[{"name": "loss", "rank": r, "points": [[0, 1, 0], [1, 2, 1]]} for r in range(4)],
-        troubles=(trouble(0, text="Traceback\nCell In[3]"),),
-    )
-    panel.tell(lines=[block(0, "\x1b[31mred\x1b[m")])
-    panel.choose(1)
-    button(panel, "Stacks").click()
-    expect(region(panel, "Stacks")).to_be_visible()
-
-
 # ------------------------------------------------------------------------------ head
 
 

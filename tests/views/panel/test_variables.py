@@ -9,7 +9,6 @@ from xla_nb.errors import LaunchError
 from xla_nb.messages import events
 from xla_nb.run.group import Withdrawn
 from xla_nb.run.state import Programs
-from xla_nb.views.panel import variables
 from xla_nb.views.panel.variables import AskedVariables
 from xla_nb.views.variables import Variables
 
@@ -45,12 +44,12 @@ class Asked:
         ended = events.ProgramEnded(number=number, outcome="finished", headline="")
         self.programs.end(ended)
 
-    def opened(self, now=0.0):
+    def opened(self):
         """Open the section, and have the first answer told."""
         self.shown.open()
-        assert self.shown.news(now)["state"] == "asking"
+        assert self.shown.news()["state"] == "asking"
         self.answer()
-        return self.shown.news(now)
+        return self.shown.news()
 
 
 @pytest.fixture
@@ -59,71 +58,56 @@ def asked():
 
 
 def test_nothing_is_asked_before_the_page_shows_them(asked):
-    assert asked.shown.news(0.0) == {}
+    assert asked.shown.news() == {}
     assert not asked.shown.is_news
-    assert asked.shown.pause(0.0) is None
 
 
 def test_what_was_answered_is_told_once(asked):
     told = asked.opened()
     assert (told["state"], told["old"], told["summary"]) == ("shown", False, "0 names on 2 ranks")
-    assert asked.shown.news(1.0) == {}
+    assert asked.shown.news() == {}
     assert not asked.shown.is_news
 
 
-def test_they_are_asked_for_again_once_the_ranks_have_rested_after_a_cell(asked):
+def test_after_a_cell_they_are_old_until_the_page_asks_again(asked):
     asked.opened()
     asked.begins(1)
-    assert asked.shown.news(10.0)["state"] == "busy"
+    assert asked.shown.news()["state"] == "busy"
     asked.ends(1)
-    told = asked.shown.news(11.0)
+    told = asked.shown.news()
     assert (told["state"], told["old"]) == ("shown", True)
-    assert asked.shown.pause(11.2) == pytest.approx(0.8)
-    assert asked.shown.news(11.5) == {}
-    assert asked.shown.news(12.0)["state"] == "asking"
-    asked.answer()
-    assert asked.shown.news(12.1)["after"] == "In[1]"
-
-
-def test_cells_that_follow_each_other_are_not_asked_between(asked):
-    asked.opened()
-    for number in range(1, 5):
-        asked.begins(number)
-        asked.shown.news(10.0 * number)
-        asked.ends(number)
-        asked.shown.news(10.0 * number + 0.5)
-    assert asked.asked == 1
-
-
-def test_an_answer_that_took_long_is_asked_for_again_only_by_the_page(asked, monkeypatch):
-    monkeypatch.setattr(variables, "_QUICK", -1.0)
-    asked.opened()
-    asked.begins(1)
-    asked.shown.news(10.0)
-    asked.ends(1)
-    asked.shown.news(11.0)
-    assert asked.shown.pause(11.0) is None
-    assert asked.shown.news(30.0) == {}
+    assert asked.shown.news() == {}
     asked.shown.open()
-    assert asked.shown.news(31.0)["state"] == "asking"
+    assert asked.shown.news()["state"] == "asking"
+    asked.answer()
+    assert asked.shown.news()["after"] == "In[1]"
+
+
+def test_what_is_wanted_while_a_cell_runs_is_asked_for_behind_it(asked):
+    asked.begins(1)
+    asked.shown.open()
+    assert asked.shown.news()["state"] == "busy"
+    assert not asked.shown.is_news
+    asked.ends(1)
+    assert asked.shown.is_news
+    assert asked.shown.news()["state"] == "asking"
     asked.answer()
 
 
 def test_what_has_given_way_is_asked_for_again(asked):
     asked.shown.open()
-    asked.shown.news(0.0)
+    asked.shown.news()
     asked.answer(Withdrawn("Withdrawn"))
-    assert asked.shown.news(0.0)["state"] == "shown"
-    assert asked.shown.pause(0.0) is not None
-    asked.shown.news(1e9)
+    assert asked.shown.is_news
+    asked.shown.news()
     asked.answer()
     assert asked.asked == 2
 
 
 def test_ranks_that_are_gone_are_asked_once(asked):
     asked.shown.open()
-    asked.shown.news(0.0)
+    asked.shown.news()
     asked.answer(LaunchError("Rank 1 exited with status 3."))
-    assert asked.shown.news(0.0)["problem"] == "Rank 1 exited with status 3."
-    assert asked.shown.news(1e9) == {}
+    assert asked.shown.news()["problem"] == "Rank 1 exited with status 3."
+    assert asked.shown.news() == {}
     assert asked.asked == 1

@@ -109,7 +109,7 @@ class GroupPanel(PanelView):
             self._send_news(now)
             changes = self._runs or now < self._settled or self._inquiries
             self._next = now + (_BEAT if changes else _REST)
-        if variables := self._variables.news(now):
+        if variables := self._variables.news():
             self._send("variables", **variables)
         if mark != self._saved_of and now >= self._next_save and now >= self._settled:
             self._saved_of, self._next_save = mark, now + _SAVE
@@ -127,8 +127,6 @@ class GroupPanel(PanelView):
         due = [self._next - now]
         if mark != self._saved_of:
             due.append(max(self._next_save, self._settled) - now)
-        if (asking := self._variables.pause(now)) is not None:
-            due.append(asking)
         return max(0.0, min(due))
 
     def _leave_note(self) -> None:

@@ -7,7 +7,6 @@ for while a cell runs, and a cell that comes does not wait for the answer.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +15,6 @@ from xla_nb.run.group import Withdrawn
 from xla_nb.run.state import Programs
 from xla_nb.views import variables as table
 from xla_nb.views.variables import Variables
-
-#: Seconds without a cell after which they are asked for again: cells often follow each other.
-_REST = 1.0
-#: Seconds that the last answer may have taken, for the next one to be asked for unbidden.
-_QUICK = 2.0
 
 
 class AskedVariables:
@@ -34,8 +28,6 @@ class AskedVariables:
         self._answer: dict[str, Any] = {}
         self._of = -1  # how many cells had begun when they were asked for
         self._after = ""
-        self._took = 0.0
-        self._rests: float | None = None  # since when no cell runs
         self._sent: dict[str, Any] = {}
 
     def open(self) -> None:
@@ -45,37 +37,23 @@ class AskedVariables:
 
     def close(self) -> None:
         """The page does not show them any more."""
-        self._is_open = False
+        self._is_open = self._is_bidden = False
 
     @property
     def is_news(self) -> bool:
         """Whether there is something to do now."""
-        can_ask = self._is_bidden and not self._is_asking and not self._programs.running
-        return self._is_open and (can_ask or self._message() != self._sent)
-
-    def pause(self, now: float) -> float | None:
-        """Seconds until they are to be asked for unbidden; None: not before something happens."""
-        if not self._is_due_after_rest or self._rests is None:
-            return None
-        return max(0.0, self._rests + _REST - now)
+        return self._is_open and (self._is_due or self._message() != self._sent)
 
     @property
-    def _is_due_after_rest(self) -> bool:
-        is_old = self._of != self._programs.count and self._took <= _QUICK
-        return self._is_open and is_old and not self._is_asking
+    def _is_due(self) -> bool:
+        return self._is_bidden and not self._is_asking and not self._programs.running
 
-    def news(self, now: float) -> dict[str, Any]:
-        """What is to be sent to the page, if anything; asks for them where it is time."""
-        if self._programs.running:
-            self._rests = None
-        elif self._rests is None:
-            self._rests = now
+    def news(self) -> dict[str, Any]:
+        """What is to be sent to the page, if anything; asks for them where the page wants them."""
         if not self._is_open:
             return {}
-        if self._rests is not None and not self._is_asking:
-            rested = self._is_due_after_rest and now - self._rests >= _REST
-            if self._is_bidden or rested:
-                self._begin()
+        if self._is_due:
+            self._begin()
         message = self._message()
         if message == self._sent:
             return {}
@@ -98,7 +76,6 @@ class AskedVariables:
         asking.start()
 
     def _look(self, count: int, after: str) -> None:
-        began = time.monotonic()
         try:
             found = self._ask()
             compared = list(found.values())
@@ -106,10 +83,9 @@ class AskedVariables:
                 "summary": table.summary(compared, found.who),
                 "html": table.drawn(compared),
             }
-            self._of, self._after, self._took = count, after, time.monotonic() - began
+            self._of, self._after = count, after
         except (UsageError, Withdrawn):  # a cell has come, or another question
-            # Asked again after a rest, a question of the page's too, however long the last took.
-            self._rests, self._took = time.monotonic(), 0.0
+            self._is_bidden = True
         except XlaNbError as problem:
             self._answer, self._of, self._after = {"problem": str(problem)}, count, after
         finally:

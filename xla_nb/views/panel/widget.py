@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ _LOADS = 10.0  # seconds in which a page has loaded a widget; one closed before 
 
 PAGE = Path(__file__).with_name("page")
 
-#: From the ground up. Each begins with its one job.
-MODULES = (
+#: One script in this order, from the ground up. Each begins with its one job.
+SCRIPTS = (
     *("values", "words", "nodes", "folding", "toolbar"),
     *("lines", "store", "parts"),
     *("head", "sections", "ranks"),
@@ -28,37 +26,17 @@ MODULES = (
     *("displays", "view", "panel"),
 )
 
-IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
-#: Whole lines, and what follows the end of a statement or part of one.
-_COMMENT = re.compile(
-    r"^\s*/\*\*(?:[^*]|\*(?!/))*\*/$|(?:^|(?<=[;,{(]))[ \t]*//(?: .*)?$", re.MULTILINE
-)
-_SPACE = re.compile(r"^\s+", re.MULTILINE)  # no text of the page has a line of its own
 
-
-def modules() -> dict[str, str]:
-    """The modules' own text by name, in order."""
-    return {name: (PAGE / f"{name}.js").read_text("utf-8") for name in MODULES}
-
-
-@functools.cache
-def joined() -> str:
-    """All modules as one, without imports, exports, comments and indentation."""
-    return "".join(map(_inner, modules().values()))
-
-
-def _inner(module: str) -> str:
-    for dropped in (IMPORT, _EXPORT, _COMMENT, _SPACE):
-        module = dropped.sub("", module)
-    return module
+def script() -> str:
+    """What a front end loads for a widget, which is one script."""
+    return "\n".join((PAGE / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
     """The widget. `run` is the run's name, which every message carries; `end` is the HTML that
     stays, once it is over: no update of the cell's output reaches a page that was reloaded."""
 
-    _esm = joined()
+    _esm = script()
     _css = Path(__file__).with_name("panel.css")
     run = traitlets.Unicode().tag(sync=True)
     end = traitlets.Unicode(None, allow_none=True).tag(sync=True)

@@ -1,7 +1,5 @@
 // Axes: round numbers within a range, and their words.
 
-import { count } from "./words.js";
-
 /** About `wanted` round numbers within [low, high], `least` apart, three if there are, and their distance. */
 function ticks(low, high, wanted, least) {
 	const rough = (high - low) / wanted;
@@ -20,13 +18,13 @@ function tickText(value, step) {
 }
 
 /** The labels of an axis: numbers within [low, high], and how they are written. */
-export function labels(low, high, wanted, least = 0) {
+function labels(low, high, wanted, least = 0) {
 	const [values, step] = ticks(low, high, wanted, least);
 	return values.map((value) => [value, tickText(value, step)]);
 }
 
 /** Those of a logarithmic axis from 10 ** first: powers of ten, on a short one numbers between too. */
-export function logLabels(first, last) {
+function logLabels(first, last) {
 	const [low, high] = [Math.max(Number.MIN_VALUE, 10 ** first), Math.min(Number.MAX_VALUE, 10 ** last)];
 	const apart = Math.ceil((last - first) / 5); // powers of ten from one label to the next
 	for (const parts of [[1], [1, 3], [1, 2, 5]]) {
@@ -39,7 +37,7 @@ export function logLabels(first, last) {
 }
 
 /** The least and the greatest number, without NaN. */
-export function reach(lists) {
+function reach(lists) {
 	let [low, high] = [Infinity, -Infinity];
 	for (const value of lists.flat()) {
 		if (value < low) low = value;
@@ -49,5 +47,5 @@ export function reach(lists) {
 }
 
 /** The index of the point nearest x. */
-export const nearest = (xs, x) =>
+const nearest = (xs, x) =>
 	xs.reduce((best, value, i) => (Math.abs(value - x) < Math.abs(xs[best] - x) ? i : best), 0);

@@ -1,16 +1,10 @@
 // One chart: a figure's line of each rank, with axes, legend and the values under the pointer.
 
-import { held, plain } from "./values.js";
-import { duration, figure, joined, OVER, plural, ranksOf } from "./words.js";
-import { div, fill, h, mark, put, span, svg, tint } from "./nodes.js";
-import { labels, logLabels, nearest, reach } from "./axes.js";
-import { bundle, reached, smoothed, trace } from "./curves.js";
-
 const [LEFT, RIGHT, TOP, BOTTOM, HIGH] = [80, 22, 6, 18, 96]; // of a chart, in pixels
-export const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
+const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
 const LABELS = 8; // ends of lines that have room for a number
 
-export class Chart {
+class Chart {
 	axes = svg("g.axes");
 	plot = svg("g.lines", { fill: "none" });
 	ends = svg("g.ends");

@@ -1,7 +1,7 @@
 // Lines of a chart: smoothed, several as their mean and band, and as a path.
 
 /** A running mean, debiased as in TensorBoard. */
-export function smoothed(values, weight) {
+function smoothed(values, weight) {
 	let [sum, scale] = [0, 0];
 	return values.map((value) => {
 		if (isNaN(value)) return value;
@@ -12,7 +12,7 @@ export function smoothed(values, weight) {
 }
 
 /** Up to where those in progress have reported. */
-export function reached(lines, [x0, x1], runs) {
+function reached(lines, [x0, x1], runs) {
 	const all = [...lines].filter(([, { x }]) => x.length);
 	const far = x0 + (all.some(([, { x }]) => x.length > 50) && 0.8 * (x1 - x0));
 	return Math.min(x1, ...all.filter(([rank, { x }]) => runs(rank) && x.at(-1) >= far).map(([, { x }]) => x.at(-1)));
@@ -27,7 +27,7 @@ function steps(lines, x0, last, places) {
 }
 
 /** Mean, lowest and highest, in pieces: one ends where others have a number than before. */
-export function bundle(lines, [x0, last], places) {
+function bundle(lines, [x0, last], places) {
 	const all = [...lines.values()].filter(({ x }) => x.length).map((line) => ({ ...line, i: 0 }));
 	const pieces = [];
 	let before = "";
@@ -58,7 +58,7 @@ export function bundle(lines, [x0, last], places) {
 }
 
 /** A path through the points, with only the extremes of each pixel column. */
-export function trace({ x, y }, sx, sy) {
+function trace({ x, y }, sx, sy) {
 	let path = "";
 	let [pen, column, low, high] = ["M"];
 	for (let i = 0; i < x.length; i++) {

@@ -1,13 +1,11 @@
 // What ranks display stands in outputs of its own (views/rank_outputs.py), which every update draws anew.
 // Their folds stay as the user has left them, in all cells of the page: text views have no script.
 
-import { held } from "./values.js";
-
 const PRESSES = ["pointerdown", "click"]; // an output that is drawn anew between the two gets no click
 
 const shownBy = (fold) => fold.querySelector(":scope > summary > [data-ranks]")?.dataset.ranks.split(",") ?? [];
 
-export class Displays {
+class Displays {
 	left = new WeakMap(); // by output: by rank, whether the user has opened its fold
 
 	constructor() {

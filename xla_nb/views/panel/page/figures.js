@@ -1,12 +1,6 @@
 // All charts, and the choices of how they are drawn.
 
-import { held } from "./values.js";
-import { button, div, fill, h, mark, option, section, show, span } from "./nodes.js";
-import { folding } from "./folding.js";
-import { oneStop, toolbar, walk } from "./toolbar.js";
-import { Chart, EACH, PAIR } from "./chart.js";
-
-export class Figures {
+class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
 	plots = [];

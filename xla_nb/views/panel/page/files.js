@@ -1,11 +1,9 @@
 // Files of a rank's output, and where JupyterLab has them.
 
-import { raw } from "./values.js";
-
-export const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
+const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
 
 /** The folder that JupyterLab shows files of, and how it names it; null elsewhere. */
-export function served(path, home) {
+function served(path, home) {
 	let root;
 	try {
 		root = JSON.parse(document.getElementById("jupyter-config-data").textContent).serverRoot;

@@ -1,7 +1,5 @@
 // Sections that fold, and whether they are folded: the page remembers it for all panels, where it may.
 
-import { button, h, mark } from "./nodes.js";
-
 const STORED = "xla_nb.folded";
 const folded = () => {
 	try {
@@ -13,7 +11,7 @@ const folded = () => {
 
 /** Puts a title that folds a section into its head. One with `opened`, which is told whether it is
  * open, is folded at first. */
-export function folding(node, name, words, into, opened) {
+function folding(node, name, words, into, opened) {
 	const set = (closed) => {
 		node.classList.toggle("xn-folded", closed);
 		mark(toggle, "aria-expanded", !closed);

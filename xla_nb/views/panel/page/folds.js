@@ -4,7 +4,7 @@ const FOLDS = 200; // rows of output that an equal line of another rank may join
 
 /** Rows of output. A line joins an equal one of another rank where it stays behind those that came
  * before it. */
-export class Folds {
+class Folds {
 	rows = new Map(); // by stream and text: the newest row
 	last = new Map(); // by rank: the number of the row of its last line
 	next = 0;

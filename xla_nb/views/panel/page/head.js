@@ -1,9 +1,6 @@
 // The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
 
-import { button, div, h, mark, put, span } from "./nodes.js";
-import { place } from "./parts.js";
-
-export class Head {
+class Head {
 	every = 100;
 
 	constructor(view) {

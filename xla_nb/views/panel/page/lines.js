@@ -1,7 +1,5 @@
 // The lines of output that the page holds, bounded.
 
-import { amount, held, list, raw } from "./values.js";
-
 const HELD = 8000; // lines held over all ranks,
 const HELD_EACH = 30; // at least this many of each,
 const HELD_FOCUSED = 2000; // and this many of a selected one
@@ -9,10 +7,10 @@ const HELD_FOCUSED = 2000; // and this many of a selected one
 const SIGNS = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#x27;": "'" };
 
 /** A line without its colors. */
-export const textOf = ({ html }) => html.replace(/<[^>]*>/g, "").replace(/&[^;]{2,4};/g, (sign) => SIGNS[sign] ?? sign);
+const textOf = ({ html }) => html.replace(/<[^>]*>/g, "").replace(/&[^;]{2,4};/g, (sign) => SIGNS[sign] ?? sign);
 
 /** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
-export class Lines {
+class Lines {
 	byRank = new Map();
 	received = new Map(); // number of lines by rank, with those not sent
 	next = 0;

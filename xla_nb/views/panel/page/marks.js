@@ -2,7 +2,7 @@
 
 const NAME = "xn-match";
 
-export class Marks {
+class Marks {
 	drawn = "";
 
 	constructor() {

@@ -13,47 +13,47 @@ const maker = (create) => (kind, attributes, ...children) => {
 	node.append(...children);
 	return node;
 };
-export const h = maker((tag) => document.createElement(tag));
-export const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
-export const div = (names, ...children) => h(`div.${names}`, {}, ...children);
-export const span = (names, ...children) => h(`span.${names}`, {}, ...children);
-export const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
-export const button = (text, click, attributes, name = "button") =>
+const h = maker((tag) => document.createElement(tag));
+const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+const div = (names, ...children) => h(`div.${names}`, {}, ...children);
+const span = (names, ...children) => h(`span.${names}`, {}, ...children);
+const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
+const button = (text, click, attributes, name = "button") =>
 	h(`button.${name}`, { type: "button", click, ...attributes }, text);
-export const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
-export const link = (text, click) => button(text, click, {}, "link");
-export const option = ([value, text]) => h("option", { value }, text);
+const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
+const link = (text, click) => button(text, click, {}, "link");
+const option = ([value, text]) => h("option", { value }, text);
 
 // A rank's hue: eight far apart, then by the golden angle.
 const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
-export const tint = (node, rank) => {
+const tint = (node, rank) => {
 	const hue = rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360);
 	node.style.setProperty("--xn-hue", hue);
 	return node;
 };
 
 /** Sets the text of a node, if it differs. */
-export function put(node, text) {
+function put(node, text) {
 	if (node.xnText !== text) node.textContent = node.xnText = text;
 }
 
-export function mark(node, name, value) {
+function mark(node, name, value) {
 	if (value === null) node.removeAttribute(name);
 	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
 /** Replaces the children of a node when `key` changes. */
-export function fill(node, key, children) {
+function fill(node, key, children) {
 	if (node.xnKey === key) return;
 	node.xnKey = key;
 	node.replaceChildren(...children());
 }
 
-export function show(node, shown) {
+function show(node, shown) {
 	if (node.hidden === Boolean(shown)) node.hidden = !shown;
 }
 
-export async function copy(text) {
+async function copy(text) {
 	try {
 		await navigator.clipboard.writeText(text);
 	} catch {

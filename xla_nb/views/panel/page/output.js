@@ -1,19 +1,9 @@
 // Output: the ranks' lines as they come, earlier ones on request, filtered, copied.
 
-import { joined, plural, spans } from "./words.js";
-import {
-	button, copy, div, fill, h, link, mark, option, put, search, section, show, span, tint,
-} from "./nodes.js";
-import { folding } from "./folding.js";
-import { textOf } from "./lines.js";
-import { Marks } from "./marks.js";
-import { file, served } from "./files.js";
-import { Folds } from "./folds.js";
-
 const ROWS = 1000; // lines in the page while scrolled up,
 const ROWS_LIVE = 100; // and while following: more would cost frames
 
-export class Output {
+class Output {
 	every = 0;
 	stream = "both";
 	needle = "";

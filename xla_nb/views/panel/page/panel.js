@@ -2,9 +2,6 @@
 // only those that `script.py` names before it; the browser gets them all as one script. The page goes
 // by ids, never by words of the kernel.
 
-import { Store } from "./store.js";
-import { View } from "./view.js";
-
 /** Shows the end where the saved snapshot is, for pages that were reloaded: only those have it still. */
 const stay = (model) =>
 	document.querySelectorAll(`.xn-saved-${CSS.escape(model.get("run"))}`).forEach((node) => (node.innerHTML = model.get("end")));

@@ -1,12 +1,10 @@
 // Parts that the kernel has drawn (views/saved/html.py), put into their places: what is the same
 // stays, with the focus, the selection, open folds and a click that is under way.
 
-import { duration } from "./words.js";
-
 const KEPT = new Set(["open", "hidden", "tabindex", "aria-selected"]); // the page's and the user's
 
 /** Makes a node's content that of the HTML. */
-export function place(node, html, view) {
+function place(node, html, view) {
 	if (node.xnHtml === html) return;
 	node.xnHtml = html;
 	const template = document.createElement("template");
@@ -67,13 +65,13 @@ function prepare(fragment, view) {
 }
 
 /** Tells how long something has gone on. */
-export function tick(node, { now }) {
+function tick(node, { now }) {
 	const words = duration(now - Number(node.dataset.since));
 	if (node.textContent !== words) node.textContent = words;
 }
 
 /** Shows the line of a cell that a link names. The editor is CodeMirror's, whose view its nodes know. */
-export function reveal({ dataset: { cell: number, line } }, view) {
+function reveal({ dataset: { cell: number, line } }, view) {
 	const own = view.root.closest(".jp-Cell");
 	const prompt = (cell) => cell.querySelector(".jp-InputPrompt")?.textContent ?? "";
 	const isIt = (cell) => prompt(cell).includes(`[${number}]`) || (cell === own && view.store.about.cell === `Cell In[${number}]`);

@@ -1,14 +1,9 @@
 // All ranks: found, walked through by keys, one of them chosen.
 
-import { plural, spans } from "./words.js";
-import { div, h, link, mark, put, search, section, show, span } from "./nodes.js";
-import { folding } from "./folding.js";
-import { place } from "./parts.js";
-
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: "up", ArrowDown: "down", Home: "home", End: "end" };
 const FEW = 8; // ranks that need no search
 
-export class Ranks {
+class Ranks {
 	every = 100;
 	needle = "";
 

@@ -1,12 +1,7 @@
 // Sections that the kernel draws: errors, where ranks are, cells of live ranks, their variables.
 
-import { joined } from "./words.js";
-import { button, div, h, link, mark, put, section, show, span } from "./nodes.js";
-import { folding } from "./folding.js";
-import { place } from "./parts.js";
-
 /** What went wrong, and notes. */
-export class Errors {
+class Errors {
 	every = 100;
 
 	constructor(view) {
@@ -22,7 +17,7 @@ export class Errors {
 }
 
 /** Where each rank is, asked for by a button. */
-export class Stacks {
+class Stacks {
 	every = 0;
 
 	constructor(view) {
@@ -51,7 +46,7 @@ export class Stacks {
 }
 
 /** The cells that live ranks have run. */
-export class Cells {
+class Cells {
 	every = 100;
 
 	constructor(view) {
@@ -71,7 +66,7 @@ export class Cells {
 }
 
 /** The variables of live ranks, and whether the ranks agree: asked for while the section is open. */
-export class Variables {
+class Variables {
 	every = 100;
 	open = false;
 	told = false; // to the kernel

@@ -1,10 +1,6 @@
 // What the page knows of a run: one store per model, bounded. Messages only change the store, and say
 // to its views which of their parts changed; requests to the kernel start here.
 
-import { amount, held, isObject, isRank, list, number, objects } from "./values.js";
-import { timeOfDay } from "./words.js";
-import { Lines } from "./lines.js";
-
 const PATIENCE = 800; // ms for the kernel to answer a request
 const POINTS = 2000; // of one line of a figure
 const ARMED = 10_000; // ms in which a second click ends them
@@ -12,7 +8,7 @@ const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 // Which parts of a view show each part that the kernel draws.
 const SHOWN = { sign: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
 
-export class Store {
+class Store {
 	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", home: "", unit: "rank", focus: null };
 	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
 	cards = new Map(); // the phase of each rank

@@ -1,18 +1,16 @@
 // Several of a kind as one tab stop: the arrow keys move among them.
 
-import { h, mark } from "./nodes.js";
-
 const shown = (nodes) => nodes.filter((node) => !node.hidden);
 
 /** Leaves one of the nodes that are shown to the Tab key: the one with the focus, or the first. */
-export function oneStop(nodes) {
+function oneStop(nodes) {
 	const seen = shown(nodes);
 	const stop = seen.find((node) => node === document.activeElement) ?? seen[0];
 	for (const node of nodes) mark(node, "tabindex", node === stop ? 0 : -1);
 }
 
 /** Moves the focus at these keys to the last or the next one that is shown. */
-export const walk = (nodes, back, on) => (event) => {
+const walk = (nodes, back, on) => (event) => {
 	const by = { [back]: -1, [on]: 1 }[event.key];
 	if (!by) return;
 	event.preventDefault();
@@ -21,7 +19,7 @@ export const walk = (nodes, back, on) => (event) => {
 };
 
 /** Buttons in a row. */
-export function toolbar(label, ...buttons) {
+function toolbar(label, ...buttons) {
 	const keydown = walk(() => buttons, "ArrowLeft", "ArrowRight");
 	oneStop(buttons);
 	return h("span.choices", { role: "toolbar", label, keydown, focusin: () => oneStop(buttons) }, ...buttons);

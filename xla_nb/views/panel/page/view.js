@@ -4,16 +4,7 @@
 // for each message falls behind. A part's `every` is the ms between two calls of its `draw`, which
 // returns true to be called in the next frame too.
 
-import { h, mark } from "./nodes.js";
-import { reveal, tick } from "./parts.js";
-import { Head } from "./head.js";
-import { Ranks } from "./ranks.js";
-import { Cells, Errors, Stacks, Variables } from "./sections.js";
-import { Figures } from "./figures.js";
-import { Output } from "./output.js";
-import { Displays } from "./displays.js";
-
-export class View {
+class View {
 	rank = undefined; // whose output is shown: undefined for all, null for the cell itself
 	inSight = true;
 	drawn = new Map();

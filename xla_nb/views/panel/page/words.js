@@ -1,17 +1,17 @@
 // What the panel calls things, and numbers, times and ranks in words.
 
-export const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
+const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-export const count = (n) => whole.format(n);
-export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+const count = (n) => whole.format(n);
+const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 const two = (n) => `${n}`.padStart(2, "0");
-export const joined = (...texts) => texts.filter(Boolean).join(" · ");
+const joined = (...texts) => texts.filter(Boolean).join(" · ");
 
-export const timeOfDay = (date) => date.toTimeString().slice(0, 8);
+const timeOfDay = (date) => date.toTimeString().slice(0, 8);
 
 /** In at most two units, as facts.py has it; one below a minute, since it goes on. */
-export function duration(seconds) {
+function duration(seconds) {
 	const s = Math.max(0, Math.floor(seconds));
 	if (s < 60) return `${s} s`;
 	const m = Math.floor(s / 60);
@@ -19,7 +19,7 @@ export function duration(seconds) {
 }
 
 /** Ranks in order, as `0–3, 5` or `0, 1`: as wording.py writes them. */
-export function spans(numbers) {
+function spans(numbers) {
 	const runs = [];
 	for (const n of [...numbers].sort((a, b) => a - b)) {
 		if (runs.length && runs.at(-1).at(-1) === n - 1) runs.at(-1).push(n);
@@ -28,10 +28,10 @@ export function spans(numbers) {
 	return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
-export const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
+const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
 
 /** A number, as facts.py has it. */
-export function figure(value) {
+function figure(value) {
 	if (!isFinite(value)) return `${value}`.replace("inity", "").replace("I", "i");
 	const large = Math.abs(value);
 	const short = Number(value.toPrecision(4));
