@@ -159,6 +159,10 @@ class GroupPanel(PanelView):
             "no variables": lambda message: self._variables.close(),
         }
 
+    def _on_focus(self, message: dict[str, Any]) -> None:
+        super()._on_focus(message)
+        self._next = 0.0
+
     def _on_shutdown(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
         threading.Thread(target=self._shut_down, name="xla_nb-shutdown", daemon=True).start()

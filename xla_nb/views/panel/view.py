@@ -121,9 +121,7 @@ class PanelView:
         if whole or self._sample_if_due(now):
             self._forget(whole, now)
             snapshot = self._observer.snapshot()
-            if news := self._news.of(snapshot, self._observer, self._focus):
-                # `at`: up to when its sentences count, and so the page for each rank.
-                message |= news | {"at": snapshot.now}
+            message |= self._news.of(snapshot, self._observer, self._focus)
         if opened:  # instead of what they have had since they were opened
             self._pages = dict.fromkeys(self._pages, True)
             message |= {"pages": opened, "before": [messages.lines(old) for old in before]}
@@ -227,6 +225,7 @@ class PanelView:
 
     def _on_focus(self, message: dict[str, Any]) -> None:
         self._focus = message["rank"]
+        self._due["beat"] = self._due["sample"] = 0.0  # its details are waited for
 
     def _on_stop(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
