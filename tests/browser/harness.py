@@ -16,6 +16,7 @@ from xla_nb.views.panel import widget
 
 HERE = Path(__file__).parent
 _TEXTS = {
+    "/page/uplot.js": (widget.uplot() + "export { uPlot };", "text/javascript"),
     "/": ((HERE / "page.html").read_text("utf-8"), "text/html"),
     "/panel.js": (widget.joined(), "text/javascript"),
     "/panel.css": (widget.PAGE.with_name("panel.css").read_text("utf-8"), "text/css"),

@@ -179,7 +179,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     for rank in range(4):
         expect(run.rows(f"hello from {rank}")).to_have_attribute("data-rank", str(rank))
         expect(run.rank(rank).locator(".xn-at")).to_contain_text("line")
-    expect(run.panel.locator('[data-figure="loss"] path.xn-mean')).to_have_count(1)
+    expect(run.panel.locator('[data-figure="loss"] [data-legend="mean"]')).to_have_count(1)
     bar = run.panel.locator(".xn-runbar").get_by_role("progressbar", name="steps")
     expect(bar).to_have_attribute("aria-valuetext", "20 of 40")  # of each rank
     run.let_go()

@@ -26,7 +26,7 @@ MODULES = (
     *("places", "stacks", "troubles", "head"),
     *("lanes", "rows", "details", "ranks"),
     *("cells", "variables"),
-    *("axes", "curves", "chart", "figures"),
+    "charts",
     *("files", "folds", "output"),
     *("displays", "view", "panel"),
 )
@@ -45,10 +45,15 @@ def modules() -> dict[str, str]:
     return {name: (PAGE / f"{name}.js").read_text("utf-8") for name in MODULES}
 
 
+def uplot() -> str:
+    """What draws the charts, as it was released: a script that defines `uPlot`."""
+    return (PAGE.with_name("vendor") / "uPlot.min.js").read_text("utf-8")
+
+
 @functools.cache
 def joined() -> str:
     """All modules as one, without imports, exports, comments and indentation."""
-    return "".join(map(_inner, modules().values()))
+    return uplot() + "".join(map(_inner, modules().values()))
 
 
 def _inner(module: str) -> str:

@@ -5,9 +5,9 @@ import { div, fill, glyph, h, mark, put, show, span } from "./nodes.js";
 
 // Eight hues far apart, then by the golden angle.
 const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
+export const hue = (rank) => (rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360));
 export const tint = (node, rank) => {
-	const hue = rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360);
-	node.style.setProperty("--xn-hue", hue);
+	node.style.setProperty("--xn-hue", hue(rank));
 	return node;
 };
 

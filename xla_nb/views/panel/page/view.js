@@ -11,7 +11,7 @@ import { Head } from "./head.js";
 import { Ranks } from "./ranks.js";
 import { Cells } from "./cells.js";
 import { Variables } from "./variables.js";
-import { Figures } from "./figures.js";
+import { Figures } from "./charts.js";
 import { Output } from "./output.js";
 import { Displays } from "./displays.js";
 
@@ -64,7 +64,7 @@ export class View {
 		this.store.views.delete(this);
 		this.watch.disconnect();
 		this.displays.close();
-		this.parts.figures.resized.disconnect();
+		this.parts.figures.close();
 		document.removeEventListener("visibilitychange", this.wake);
 		clearInterval(this.clock);
 		cancelAnimationFrame(this.frame);
