@@ -877,7 +877,7 @@ def drawn(panel: Panel) -> dict[str, list[tuple[float, float | None]]]:
             const line = (ys) => x.map((at, i) => [at, ys[i]]).filter(([, y]) => y !== undefined);
             const axis = ({ scale, _show, _splits, _values }) => {
                 const all = _values?.map((text, i) => [text, uplot.valToPos(_splits[i], scale)]);
-                return _show ? all.filter(([text]) => text !== null) : [];
+                return _show ? all.filter(([text]) => text) : [];
             };
             const [across, up] = uplot.axes.map(axis);
             const shown = Object.fromEntries(names.map((name, i) => [name, line(lines[i])]));
@@ -1024,6 +1024,16 @@ def test_a_lone_point_is_a_dot(opened: Opener, ranks: int) -> None:
     assert 4 <= panel.page.evaluate(INK) <= 30
     panel.tell(figures=[figure(rank, "NaN") for rank in range(ranks)])
     assert panel.page.evaluate(INK) < 4
+
+
+def test_charts_are_drawn_anew_in_another_theme(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, *range(99))])
+    before = panel.page.evaluate("document.querySelector('.xn-plot canvas').toDataURL()")
+    panel.page.evaluate("document.body.style.background = '#111'")
+    panel.page.wait_for_function(
+        "before => document.querySelector('.xn-plot canvas').toDataURL() !== before", arg=before
+    )
+    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", "true")
 
 
 def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> None:

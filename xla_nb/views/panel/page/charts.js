@@ -187,7 +187,8 @@ class Chart {
 			values: (_, all) => told(all).map((text) => text + (this.overTime ? " s" : "")),
 		};
 		const up = {
-			...{ size: (_, texts) => room(texts), space: 12, grid: { stroke: this.ink("tint2"), width: 1 }, values: (_, all) => told(all) },
+			...{ size: (_, texts) => room(texts), space: 12, grid: { stroke: this.ink("tint2"), width: 1 } }, // three or more
+			values: (_, all) => told(all).map((text, i) => (i % 2 && all.length > 5 ? "" : text)),
 			...(log && { splits: (_, axis, low, high) => powers(low, high), filter: (_, all) => all }),
 		};
 		const pale = (name) => name !== rank && this.names.includes(rank) && (isFigure(name) || name === "mean");
