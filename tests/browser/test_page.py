@@ -572,7 +572,7 @@ def on_hosts(hosts: int, each: int, lost: int | None = None) -> list[Card]:
     return [card(r, phases[r], host=f"w-{host}") for r, host in enumerate(of)]
 
 
-def names(hosts: int) -> tuple[str, ...]:
+def workers(hosts: int) -> tuple[str, ...]:
     return tuple(f"w-{n}" for n in range(hosts))
 
 
@@ -590,9 +590,9 @@ def test_ranks_stand_under_their_host_with_counts_by_phase(
     opened: Opener, hosts: int, each: int
 ) -> None:
     panel = opened()
-    panel.begin(*on_hosts(hosts, each), hosts=names(hosts))
+    panel.begin(*on_hosts(hosts, each), hosts=workers(hosts))
     panel.tell(card(each, "compiling", host="w-1"))
-    assert hosts_shown(panel) == list(names(hosts))
+    assert hosts_shown(panel) == list(workers(hosts))
     ranks = host(panel, "w-1").locator("[role=option]")
     expect(ranks).to_have_count(each)
     expect(ranks.first).to_have_attribute("data-rank", str(each))
@@ -609,7 +609,7 @@ def test_an_only_host_has_no_group(panel: Panel) -> None:
 
 def test_a_lost_host_comes_first_with_the_reason(opened: Opener) -> None:
     panel = opened()
-    panel.begin(*on_hosts(16, 4), hosts=names(16))
+    panel.begin(*on_hosts(16, 4), hosts=workers(16))
     panel.tell(*on_hosts(16, 4, lost=7)[28:32], lost={"w-7": "its node is gone"})
     assert hosts_shown(panel)[0] == "w-7"
     expect(host(panel, "w-7")).to_contain_text("lostits node is gone")
@@ -618,7 +618,7 @@ def test_a_lost_host_comes_first_with_the_reason(opened: Opener) -> None:
 
 def test_ranks_are_found_by_host_number_phase_and_line(opened: Opener) -> None:
     panel = opened()
-    panel.begin(*on_hosts(16, 4, lost=7), hosts=names(16))
+    panel.begin(*on_hosts(16, 4, lost=7), hosts=workers(16))
     for words, found in {
         "W-12": ["w-12"],
         "rank 41": ["w-10"],
@@ -706,12 +706,43 @@ def figure(rank: int, *values: float | str | None, replace: bool = True) -> dict
     return {"name": "loss", "rank": rank, "replace": replace, "points": points(*values)}
 
 
+def drawn(panel: Panel) -> dict[str, list[tuple[float, float | None]]]:
+    """What the chart of the loss shows: lines by name (a rank, "mean", "high" and "low") as points,
+    and the labels of its axes ("across", "up"), each with its place in the plot in pixels."""
+    return dict(
+        panel.page.evaluate("""() => {
+            const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
+            const { names, uplot } = charts.get('figure loss');
+            const [x, ...lines] = uplot.data;
+            const line = (ys) => x.map((at, i) => [at, ys[i]]).filter(([, y]) => y !== undefined);
+            const axis = ({ scale, _show, _splits, _values }) => {
+                const all = _values?.map((text, i) => [text, uplot.valToPos(_splits[i], scale)]);
+                return _show ? all.filter(([text]) => text) : [];
+            };
+            const [across, up] = uplot.axes.map(axis);
+            const shown = Object.fromEntries(names.map((name, i) => [name, line(lines[i])]));
+            return { ...shown, across, up };
+        }""")
+    )
+
+
+def pieces(panel: Panel, name: str) -> list[list[tuple[float, float]]]:
+    """The points of a line of the loss, apart where it has a gap."""
+    found: list[list[tuple[float, float]]] = [[]]
+    for x, y in drawn(panel)[name]:
+        if y is not None:
+            found[-1].append((x, y))
+        elif found[-1]:
+            found.append([])
+    return [piece for piece in found if piece]
+
+
 def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> None:
     panel.tell(figures=[figure(0, 3, 2, 1), figure(1, 4, None, 2.5)])
     shown = panel.page.locator("[data-figure=loss]")
-    expect(shown.locator("path[data-rank]")).to_have_count(2)
     expect(shown.locator("[data-legend='1']")).to_have_text("rank 12.5")
-    assert shown.locator("path[data-rank='1']").get_attribute("d").count("M") == 2  # type: ignore[union-attr]
+    assert pieces(panel, "0") == [[(0, 3), (1, 2), (2, 1)]]
+    assert pieces(panel, "1") == [[(0, 4)], [(2, 2.5)]]
     later = {"name": "loss", "rank": 0, "replace": False, "points": [[3, 0.5]]}
     panel.tell(figures=[later])
     expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.5")
@@ -736,10 +767,9 @@ def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Pan
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='0'] b")).to_have_text("NaN")
     expect(shown.locator("[data-legend='1'] b")).to_have_text("-inf")
-    places = "node => node.getAttribute('d').match(/M/g).length"
-    assert shown.locator(".xn-odd").evaluate(places) == 2  # each line has a mark
+    expect(shown.locator(".xn-odd")).to_have_count(1)
     panel.tell(figures=[figure(0, 1, "NaN", "NaN", 2, "Infinity", "Infinity"), figure(1, 2, 3)])
-    assert shown.locator(".xn-odd").evaluate(places) == 2  # one for each time that it became so
+    expect(shown.locator(".xn-odd")).to_have_count(2)  # one for each time that it became so
     panel.tell(figures=[figure(rank, "NaN", "Infinity") for rank in range(2)])
     assert axis(panel) == []
 
@@ -756,18 +786,16 @@ def test_ranks_without_a_finite_value_are_named_beside_the_mean(opened: Opener) 
 def test_where_a_rank_has_no_finite_value_the_mean_has_a_gap(panel: Panel, others: object) -> None:
     own = [figure(rank, 1, 2, others if rank else "NaN", 2, 1) for rank in range(4)]
     panel.tell(figures=own)
-    mean = panel.page.locator("[data-figure=loss] path.xn-mean")
-    assert (mean.get_attribute("d") or "").count("M") == (2 if others == "NaN" else 3)
-    band = panel.page.locator("[data-figure=loss] path.xn-band").get_attribute("d") or ""
-    assert band.count("Z") == (2 if others == "NaN" else 3)
+    for name in ("mean", "high", "low"):
+        assert len(pieces(panel, name)) == (2 if others == "NaN" else 3)
 
 
 def test_the_mean_of_fewer_ranks_begins_where_one_has_no_finite_value(panel: Panel) -> None:
     own = [figure(rank, *[1] * 4, *["NaN" if rank == 3 else 1] * 4) for rank in range(4)]
     panel.tell(figures=own)
-    mark = panel.page.locator("[data-figure=loss] .xn-odd").get_attribute("d") or ""
-    mean = panel.page.locator("[data-figure=loss] path.xn-mean").get_attribute("d") or ""
-    assert float(mean.split("M")[2].split()[0]) == pytest.approx(float(mark[1:].split()[0]), abs=1)
+    assert [piece[0][0] for piece in pieces(panel, "mean")] == [0, 4]
+    mark = panel.page.locator("[data-figure=loss] .xn-odd").evaluate("n => n.offsetLeft")
+    assert mark == pytest.approx(dict(drawn(panel)["across"])["4"], abs=1)
     expect(panel.page.locator("[data-legend]")).to_have_text(
         ["mean of 3 ranks1", "not finiterank 3"]
     )
@@ -787,24 +815,25 @@ def test_the_first_frame_tells_nothing_that_is_not_known(opened: Opener) -> None
     expect(head).not_to_contain_text(re.compile("run-1|rank"))
 
 
+def mean_values(panel: Panel) -> set[float]:
+    return {y for piece in pieces(panel, "mean") for _, y in piece}
+
+
 def test_the_mean_ends_where_running_ranks_have_yet_to_report(opened: Opener) -> None:
     panel = opened()
     behind, ahead = [0] * 19, [0] * 19 + [9]
     lines = [figure(rank, *(behind if rank else ahead)) for rank in range(5)]
     panel.begin(*map(card, range(5)), figures=lines)
-    mean = ends(panel, "path.xn-mean")
-    assert max(y for _, y in mean) - min(y for _, y in mean) < 1  # no jump to the 9
+    assert mean_values(panel) == {0}  # no jump to the 9
     panel.tell(*(card(rank, "finished") for rank in range(5)), figures=[figure(1, *behind)])
-    mean = ends(panel, "path.xn-mean")
-    assert max(y for _, y in mean) - min(y for _, y in mean) > 9
+    assert mean_values(panel) == {0, 9}
 
 
 def test_the_mean_of_few_steps_ends_there_too(opened: Opener) -> None:
     panel = opened()
     lines = [figure(rank, *([0, 0, 0] if rank else [0, 0, 0, 9, 9])) for rank in range(4)]
     panel.begin(*map(card, range(4)), figures=lines)
-    mean = ends(panel, "path.xn-mean")
-    assert max(y for _, y in mean) - min(y for _, y in mean) < 1
+    assert mean_values(panel) == {0}
 
 
 def test_the_numbers_of_many_ranks_leave_out_those_that_ended_before(opened: Opener) -> None:
@@ -815,30 +844,78 @@ def test_the_numbers_of_many_ranks_leave_out_those_that_ended_before(opened: Ope
     expect(panel.page.locator("[data-legend]")).to_have_text(["mean of 3 ranks9"])
 
 
-def test_the_mean_of_one_step_is_a_dot(opened: Opener) -> None:
+INK = """() => {
+    const canvas = document.querySelector('[data-figure=loss] canvas');
+    const { data } = canvas.getContext('2d').getImageData(45, 0, canvas.width - 45, 80);
+    const inks = new Map();
+    for (let i = 0; i < data.length; i += 4) {
+        const ink = data.slice(i, i + 4).join();
+        if (data[i + 3] > 200) inks.set(ink, (inks.get(ink) ?? 0) + 1);
+    }
+    return Math.max(0, ...inks.values());
+}"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_lone_point_is_a_dot(opened: Opener, ranks: int) -> None:
     panel = opened()
-    panel.begin(*map(card, range(3)), figures=[figure(rank, rank) for rank in range(3)])
-    assert ends(panel, "path.xn-mean")
+    panel.begin(*map(card, range(ranks)), figures=[figure(rank, rank) for rank in range(ranks)])
+    assert 4 <= panel.page.evaluate(INK) <= 30
+    panel.tell(figures=[figure(rank, "NaN") for rank in range(ranks)])
+    assert panel.page.evaluate(INK) < 4
 
 
-def test_a_lone_point_is_a_dot(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, 5)])
-    shape = panel.page.locator("[data-figure=loss] path[data-rank='0']").get_attribute("d")
-    assert re.fullmatch(r"M[\d.]+ [\d.]+m-2 0h4", shape or "")  # wide enough to be seen
+def test_charts_are_drawn_anew_in_another_theme(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, *range(99))])
+    before = panel.page.evaluate("document.querySelector('.xn-plot canvas').toDataURL()")
+    panel.page.evaluate("document.body.style.background = '#111'")
+    panel.page.wait_for_function(
+        "before => document.querySelector('.xn-plot canvas').toDataURL() !== before", arg=before
+    )
+    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", "true")
 
 
 def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> None:
     panel.tell(figures=[figure(0, *range(11))])
     shown = panel.page.locator("[data-figure=loss]")
-    plot = shown.locator("svg")
-    plot.hover(position={"x": 59, "y": 50})
+    shown.locator(".u-over").hover(position={"x": 3, "y": 50})
     expect(shown.locator(".xn-at")).to_have_text("step 0")
     expect(shown.locator("[data-legend='0'] b")).to_have_text("0")
     panel.page.mouse.move(1, 1)
     expect(shown.locator(".xn-at")).to_have_text("last")
-    plot.focus()
+    shown.get_by_role("img").focus()
     panel.page.keyboard.press("ArrowLeft")
     expect(shown.locator(".xn-at")).to_have_text("step 10")
+    expect(shown.locator(".u-cursor-x")).to_be_visible()
+    button(panel, "log").focus()
+    expect(shown.locator(".xn-at")).to_have_text("last")
+
+
+def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opener) -> None:
+    panel = opened()
+    lines = [figure(rank, *(step % 7 + rank for step in range(1000))) for rank in range(3)]
+    panel.begin(*map(card, range(3)), figures=lines)
+    shown = panel.page.locator("[data-figure=loss]")
+    box = shown.locator(".u-over").bounding_box()
+    assert box is not None
+    middle, y = box["x"] + box["width"] / 2, box["y"] + 20
+    panel.page.mouse.move(middle, y)
+    panel.page.mouse.down()
+    panel.page.mouse.move(middle + box["width"] / 10, y)
+    panel.page.mouse.up()
+    expect(shown.locator(".xn-at")).to_contain_text("zoomed")
+    mean = [x for piece in pieces(panel, "mean") for x, _ in piece]
+    assert 499 <= min(mean) <= 501 and 599 <= max(mean) <= 601
+    assert len(mean) >= 99  # each of the steps there
+    panel.tell(figures=[{**figure(0, 7), "replace": False, "points": [[1000, 1]]}])
+    expect(shown.locator(".xn-at")).to_contain_text("zoomed")
+    panel.page.mouse.dblclick(middle, y)
+    panel.page.mouse.move(1, 1)
+    expect(shown.locator(".xn-at")).to_have_text("last")
+    assert (drawn(panel)["mean"][0][0], drawn(panel)["mean"][-1][0]) == (0, 1000)
+    panel.page.mouse.click(middle, y)  # is no drag
+    panel.page.mouse.move(1, 1)
+    expect(shown.locator(".xn-at")).to_have_text("last")
 
 
 def test_three_ranks_are_a_mean_in_a_band_and_a_line_each_on_request(panel: Panel) -> None:
@@ -846,11 +923,17 @@ def test_three_ranks_are_a_mean_in_a_band_and_a_line_each_on_request(panel: Pane
     expect(button(panel, "each rank")).to_be_hidden()
     panel.tell(figures=[figure(2, 1, 5)])
     shown = panel.page.locator("[data-figure=loss]")
-    expect(shown.locator("path.xn-band, path.xn-mean")).to_have_count(2)
     expect(shown.locator("[data-legend=mean]")).to_have_text("mean2")
+    assert names(panel) == ["high", "low", "mean"]
     button(panel, "each rank").click()
-    expect(shown.locator("path[data-rank]")).to_have_count(3)
     expect(shown.locator("[data-legend='2']")).to_have_text("rank 25")
+    assert names(panel) == ["0", "1", "2"]
+
+
+def names(panel: Panel) -> list[str]:
+    """The lines of the chart of the loss."""
+    panel.settle()
+    return sorted(drawn(panel).keys() - {"across", "up"})
 
 
 def test_many_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
@@ -859,14 +942,30 @@ def test_many_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
     panel = opened()
     panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
     shown = panel.page.locator("[data-figure=loss]")
-    expect(shown.locator("path:not(.xn-odd)")).to_have_count(2)
+    assert names(panel) == ["high", "low", "mean"]
     expect(shown.locator("[data-legend=mean]")).to_have_text("mean19.5")
     expect(shown.locator("[data-legend=max]")).to_have_text("max39 (rank 39)")
     option(panel, 30).click()
-    expect(shown.locator("path[data-rank='30'].xn-lit")).to_have_count(1)
     expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")
+    assert names(panel) == ["30", "high", "low", "mean"]
+    assert panel.page.evaluate(WIDEST) == 30
     button(panel, "each rank").click()
-    expect(shown.locator("path[data-rank]")).to_have_count(40)
+    panel.settle()
+    assert len(names(panel)) == 40
+    assert panel.page.evaluate(WIDEST) == 30
+    option(panel, 30).click()
+    panel.settle()
+    assert panel.page.evaluate(WIDEST) is None
+
+
+#: The line of the chart of the loss that is wider than others, if one is.
+WIDEST = """() => {
+    const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
+    const { names, uplot } = charts.get('figure loss');
+    const widths = uplot.series.slice(1).map(({ width }) => width);
+    const most = Math.max(...widths);
+    return Math.min(...widths) < most ? names[widths.indexOf(most)] : null;
+}"""
 
 
 def test_figures_of_ranks_that_reported_at_other_moments_are_of_all_of_them(
@@ -882,42 +981,61 @@ def test_figures_of_ranks_that_reported_at_other_moments_are_of_all_of_them(
     button(panel, "time").click()
     legend = panel.page.locator("[data-figure=loss] .xn-legend")
     expect(legend).to_have_text("mean5.5min0 (rank 0)max11 (rank 11)")
-    expect(panel.page.locator("[data-figure=loss] .xn-ends text")).to_have_count(0)
+    expect(panel.page.locator("[data-figure=loss] .xn-end")).to_have_count(0)
 
 
-def ends(panel: Panel, path: str) -> list[tuple[float, float]]:
-    """The points of a path of the chart of the loss."""
-    d = panel.page.locator(f"[data-figure=loss] {path}").get_attribute("d") or ""
-    return [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", d)]
+def test_lines_have_their_ranks_at_their_ends(panel: Panel) -> None:
+    panel.tell(figures=[figure(0, 1, 2, 3), figure(1, 9, 4)])
+    numbers = panel.page.locator("[data-figure=loss] .xn-end")
+    expect(numbers).to_have_text(["1", "0"])  # from above
+    boxes = numbers.evaluate_all("all => all.map(n => n.getBoundingClientRect())")
+    assert boxes[0]["left"] < boxes[1]["left"] - 50  # it ends at the step before
+    panel.tell(figures=[figure(1, 9, 4, 3)])
+    boxes = numbers.evaluate_all("all => all.map(n => n.getBoundingClientRect())")
+    assert abs(boxes[0]["top"] - boxes[1]["top"]) >= 10
 
 
 def test_the_mean_runs_in_the_middle_of_the_band(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(5)), figures=[figure(rank, 0, rank) for rank in range(5)])
-    top, bottom = ends(panel, "path.xn-band")[0], ends(panel, "path.xn-mean")[-1]
-    high = min(y for _, y in ends(panel, "path.xn-band"))
-    low = max(y for x, y in ends(panel, "path.xn-band") if x == bottom[0])
-    assert abs(bottom[1] - (high + low) / 2) < 1
-    assert abs(top[1] - ends(panel, "path.xn-mean")[0][1]) < 0.2
+    for name, values in {"high": (0, 4), "low": (0, 0), "mean": (0, 2)}.items():
+        assert drawn(panel)[name] == [[0, values[0]], [1, values[1]]]
+
+
+def test_a_rank_between_its_points_is_part_of_the_mean(opened: Opener) -> None:
+    panel = opened()
+    own = {rank: [[step, 10 * step] for step in range(rank % 2, 9, 2)] for rank in range(4)}
+    lines = [{"name": "loss", "rank": rank, "points": own[rank]} for rank in own]
+    panel.begin(*map(card, range(4)), figures=lines)
+    inside = [(x, y) for piece in pieces(panel, "mean") for x, y in piece if 1 <= x <= 7]
+    assert inside == [(step, 10 * step) for step in range(1, 8)]
+
+
+def test_a_line_whose_steps_begin_again_is_drawn_in_their_order(panel: Panel) -> None:
+    again = [[0, 1], [1, 2], [2, 3], [1, 5]]
+    panel.tell(figures=[{"name": "loss", "rank": 0, "points": again}])
+    assert [x for piece in pieces(panel, "0") for x, _ in piece] == [0, 1, 2]
 
 
 def axis(panel: Panel) -> list[str]:
     """The labels of the y axis of the loss, from below."""
-    texts = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=end]")
-    return list(texts.all_text_contents())
+    return [str(label) for label, _ in drawn(panel)["up"]]
 
 
 def test_ticks_of_steps_are_whole_as_steps_are(panel: Panel) -> None:
-    below = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=middle]")
+    def across() -> list[str]:
+        panel.settle()
+        return [str(label) for label, _ in drawn(panel)["across"]]
+
     for values, steps in (((3, 2, 1), ["0", "1", "2"]), ((3, 2), ["0", "1"]), ((3,), ["0"])):
         panel.tell(figures=[figure(0, *values)])
-        expect(below).to_have_text(steps)
+        assert across() == steps
     halves = {"name": "loss", "rank": 0, "replace": True, "points": [[0.5, 3], [1.5, 2]]}
     panel.tell(figures=[halves])
-    expect(below).not_to_have_text(["1"])
+    assert len(across()) >= 3
     panel.tell(figures=[{**halves, "points": [[0, 3, 0], [1, 2, 1]]}])
     button(panel, "time").click()
-    expect(below.filter(has_text=re.compile(r"^0\.\d+ s$")).first).to_be_visible()
+    assert re.fullmatch(r"0\.\d+ s", across()[1])
 
 
 def test_an_axis_has_at_least_three_labels(panel: Panel) -> None:
@@ -926,18 +1044,25 @@ def test_an_axis_has_at_least_three_labels(panel: Panel) -> None:
         assert len(set(axis(panel))) >= 3, values
 
 
+#: How much room is beside the longest label of the y axis, in pixels.
+ROOM = """() => {
+    const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
+    const { ctx, axes } = charts.get('figure loss').uplot;
+    const widths = axes[1]._values.map((text) => ctx.measureText(text).width);
+    return axes[1]._size - 4 - Math.max(...widths);
+}"""
+
+
 def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
-    labels = panel.page.locator("[data-figure=loss] .xn-axes text[text-anchor=end]")
     narrow = (1.0004, 1.0007), (273.15, 273.1502), (0.99900, 0.99907), (12345678, 12345679.2)
     narrow += (123_456_000_000, 123_456_010_000), (-12345678.3, -12345678.1), (1.2341e-5, 1.2349e-5)
-    for values in (1e9, 1.03e9), (0, 3e-8), (483.10, 483.16), (0, 1e290), (-1e9, 1.5), *narrow:
+    for values in (1e9, 1.03e9), (0, 3e-8), (483.10, 483.16), (0, 1e30), (-1e9, 1.5), *narrow:
         panel.tell(figures=[figure(0, *values)])
-        assert len(set(axis(panel))) == len(axis(panel)), values
-        begin = labels.evaluate_all("all => all.map(text => text.getBBox().x)")
-        assert begin and min(begin) >= 0, values
+        assert len(set(axis(panel))) == len(axis(panel)) >= 3, values
+        assert 0 <= panel.page.evaluate(ROOM) < 40, values
 
 
-LOGARITHMIC = (3.4, 0.3), (0.9, 0.93), (1e-9, 1e4), (7, 7), (5e6, 2e7), (1e-300, 1e300), (12, 480)
+LOGARITHMIC = (3.4, 0.3), (0.9, 0.93), (1e-9, 1e4), (7, 7), (5e6, 2e7), (1e-20, 1e20), (12, 480)
 
 
 def test_a_logarithmic_axis_has_round_labels_in_their_places(panel: Panel) -> None:
@@ -949,21 +1074,15 @@ def test_a_logarithmic_axis_has_round_labels_in_their_places(panel: Panel) -> No
 
 
 def has_round_labels_in_their_places(panel: Panel) -> None:
-    axes = panel.page.locator("[data-figure=loss] .xn-axes")
-    lines = axes.locator("line").evaluate_all("all => all.map(n => Number(n.getAttribute('y1')))")
-    texts = axes.locator("text[text-anchor=end]")
-    middles = texts.evaluate_all(
-        "all => all.map(n => { const { y, height } = n.getBBox(); return y + height / 2; })"
-    )
     labels = [float(text.replace(",", "")) for text in axis(panel)]
-    assert 3 <= len(set(labels)) == len(labels) <= 7
-    assert all(abs(middle - line) < 2 for middle, line in zip(middles, lines, strict=True))
-    assert all(abs(after - before) >= 12 for before, after in pairwise(lines))
+    places = [place for _, place in drawn(panel)["up"] if place is not None]
+    assert 3 <= len(set(labels)) == len(labels) == len(places) <= 7
+    assert all(abs(after - before) >= 12 for before, after in pairwise(places))
     powers = [math.log10(label) for label in labels]
-    a_decade = (lines[-1] - lines[0]) / (powers[-1] - powers[0])
-    for label, power, line in zip(labels, powers, lines, strict=True):
-        assert abs(lines[0] + a_decade * (power - powers[0]) - line) <= 1
-        assert len(f"{label:e}".rstrip("0").partition("e")[0].rstrip("0")) <= 4
+    a_decade = (places[-1] - places[0]) / (powers[-1] - powers[0])
+    for label, power, place in zip(labels, powers, places, strict=True):
+        assert abs(places[0] + a_decade * (power - powers[0]) - place) <= 1
+        assert len(f"{label:e}".rstrip("0").partition("e")[0].rstrip("0")) <= 5
 
 
 def test_values_without_a_place_on_a_logarithmic_axis_are_told(panel: Panel) -> None:
@@ -979,28 +1098,23 @@ def test_the_mean_of_a_logarithmic_axis_is_that_of_the_values(panel: Panel) -> N
     panel.tell(figures=[figure(rank, 1, value) for rank, value in enumerate((1, 10, 100))])
     button(panel, "log").click()
     panel.settle()
-    (_, bottom), (_, at) = ends(panel, "path.xn-mean")[0], ends(panel, "path.xn-mean")[-1]
-    top = min(y for _, y in ends(panel, "path.xn-band"))
-    assert abs((bottom - at) / (bottom - top) - math.log10(37) / 2) < 0.02
+    assert drawn(panel)["mean"][-1] == [1, 37]
 
 
 def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -> None:
     line = {"name": "loss", "rank": 0, "replace": True}
     panel.tell(figures=[{**line, "points": [[0, 1, 0], [1, 10, 9], [2, 100, 10]]}])
-    start, middle, end = ends(panel, "path[data-rank]")
-    assert abs(middle[0] - (start[0] + end[0]) / 2) < 1
+    assert drawn(panel)["0"] == [[0, 1], [1, 10], [2, 100]]
     button(panel, "log").click()
     panel.settle()
-    start, middle, end = ends(panel, "path[data-rank]")
-    assert abs(middle[1] - (start[1] + end[1]) / 2) < 0.5
     assert {"1", "10", "100"} <= set(axis(panel))
     button(panel, "time").click()
     panel.settle()
-    start, middle, end = ends(panel, "path[data-rank]")
-    assert (middle[0] - start[0]) > 8 * (end[0] - middle[0])
+    assert drawn(panel)["0"] == [[0, 1], [9, 10], [10, 100]]
     panel.page.get_by_label("Smoothing").select_option("0.6")
     panel.settle()
-    assert ends(panel, "path[data-rank]")[-1][1] > end[1] - 1e9
+    *_, (_, last) = drawn(panel)["0"]
+    assert last is not None and 10 < last < 100
     expect(panel.page.locator("[data-figure=loss] .xn-at")).to_have_text("smoothed · last")
     expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 0100")
 
@@ -1019,11 +1133,8 @@ def test_memory_over_time_is_a_chart_on_request(panel: Panel) -> None:
     shown = panel.page.get_by_role("region", name="Figures").locator("figure")
     expect(shown).to_contain_text("memory, MiB")
     expect(shown.locator("[data-legend='0']")).to_have_text("rank 0100")
-    plot = shown.locator("svg")
-    plot.hover(position={"x": 100, "y": 50})
+    shown.locator(".u-over").hover(position={"x": 100, "y": 50})
     expect(shown.locator(".xn-at")).to_have_text("at 5 s")
-    units = shown.locator(".xn-axes text[text-anchor=middle]").all_text_contents()
-    assert units and all(text.endswith(" s") for text in units)
 
 
 def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
@@ -1603,11 +1714,11 @@ def test_the_arrow_keys_move_among_choices_and_charts(panel: Panel) -> None:
     expect(button(panel, "time")).to_be_focused()
     panel.page.keyboard.press("ArrowRight")  # "each rank" is not shown
     expect(button(panel, "memory")).to_be_focused()
-    panel.page.locator("[data-figure=loss] svg").focus()
+    panel.page.locator("[data-figure=loss]").get_by_role("img").focus()
     panel.page.keyboard.press("ArrowDown")
-    expect(panel.page.locator("[data-figure=accuracy] svg")).to_be_focused()
+    expect(panel.page.locator("[data-figure=accuracy]").get_by_role("img")).to_be_focused()
     panel.page.keyboard.press("ArrowUp")
-    expect(panel.page.locator("[data-figure=loss] svg")).to_be_focused()
+    expect(panel.page.locator("[data-figure=loss]").get_by_role("img")).to_be_focused()
 
 
 def tabbed(page: Page) -> list[str]:

@@ -21,15 +21,19 @@ SCRIPTS = (
     *("values", "words", "nodes", "folding", "toolbar"),
     *("lines", "store", "parts"),
     *("head", "sections", "ranks"),
-    *("axes", "curves", "chart", "figures"),
-    *("files", "folds", "marks", "output"),
+    *("charts", "files", "folds", "marks", "output"),
     *("displays", "view", "panel"),
 )
 
 
+def uplot() -> str:
+    """What draws the charts, as it was released: a script that defines `uPlot`."""
+    return (PAGE.with_name("vendor") / "uPlot.min.js").read_text("utf-8")
+
+
 def script() -> str:
     """What a front end loads for a widget, which is one script."""
-    return "\n".join((PAGE / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
+    return "\n".join([uplot(), *((PAGE / f"{name}.js").read_text("utf-8") for name in SCRIPTS)])
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]

@@ -26,9 +26,9 @@ const option = ([value, text]) => h("option", { value }, text);
 
 // A rank's hue: eight far apart, then by the golden angle.
 const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
+const hue = (rank) => (rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360));
 const tint = (node, rank) => {
-	const hue = rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360);
-	node.style.setProperty("--xn-hue", hue);
+	node.style.setProperty("--xn-hue", hue(rank));
 	return node;
 };
 

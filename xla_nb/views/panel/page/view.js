@@ -54,7 +54,7 @@ class View {
 		this.store.views.delete(this);
 		this.watch.disconnect();
 		this.displays.close();
-		this.parts.figures.resized.disconnect();
+		this.parts.figures.close();
 		document.removeEventListener("visibilitychange", this.wake);
 		clearInterval(this.clock);
 		cancelAnimationFrame(this.frame);
