@@ -89,12 +89,9 @@ def _small_print(snapshot: Snapshot) -> str:
     since, how = (snapshot.started, "") if live is None else (live.since, "running for ")
     if live is not None and live.is_idle:
         how = "idle for "
+    time = f'{how}<span data-since="{since:.1f}"></span>' if since is not None else ""
     if snapshot.ended is not None:
         time = facts.took(snapshot.elapsed)
-    elif since is None:
-        time = ""
-    else:
-        time = f'{how}<span data-since="{since:.1f}">{facts.going(snapshot.now - since)}</span>'
     hosts = escaped(hosts_in_short(snapshot)) if snapshot.hosts else ""
     if snapshot.lost:
         hosts = mark(PHASES["died"].glyph, hosts, PHASES["died"].colour)

@@ -119,15 +119,16 @@ def _doing(card: Card) -> str:
 
 
 def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    slots = [slot.second for card in cards for slot in card.lane]
-    if not slots:
+    seconds = [slot.second for card in cards for slot in card.lane]
+    if not seconds:
         return []
-    newest = max(slots)
+    newest = max(seconds)
+    lasted = snapshot.elapsed if snapshot.live is None else newest - min(seconds) + 1
 
     def strip(card: Card) -> str:
-        return _strip(card.lane, newest, snapshot.elapsed) if card.lane else ""
+        return _strip(card.lane, newest, lasted) if card.lane else ""
 
-    title = f"last {round(min(_SECONDS, snapshot.elapsed)) or 1} s"
+    title = f"last {round(min(_SECONDS, lasted)) or 1} s"
     return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left", "lane")]
 
 
