@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -189,7 +189,10 @@ def as_news(snapshot: Snapshot) -> str:
     columns = [] if many else _columns(cards, snapshot)
     drawn = ""
     for name, group in groups.items():
-        inner = _grid(group, snapshot) if many else _rows(group, columns, snapshot)
+        inner = "" if many else _rows(group, columns, snapshot)
+        if many:
+            marks = ((card, _as_rank(card, snapshot)) for card in group)
+            inner = _grid(_tile(card, snapshot, _LONGEST, mark) for card, mark in marks)
         lost = " data-lost" if name in snapshot.lost else ""
         head = _host(name, group, snapshot) if name else ""
         label = f' role="group" aria-label="{escape(name)}"' if name else ""
@@ -301,45 +304,34 @@ def _marked(card: Card, snapshot: Snapshot) -> str:
     return " data-marked" if found and found.level != "calm" and card.rank in found.ranks else ""
 
 
-def _grid(cards: Sequence[Card], snapshot: Snapshot) -> str:
-    tiles = (_tile(card, snapshot, _LONGEST, _as_rank(card, snapshot)) for card in cards)
-    return f'<div class="xn-tiles">{"".join(tiles)}</div>'
-
-
 # ---------------------------------------------------------------- tiles
 
 
 def _crowd(snapshot: Snapshot) -> str:
-    """More ranks than rows: tiles by phase, and a table of the ranks in trouble."""
+    """More ranks than rows: tiles, those that need attention first, and a table of these."""
     groups = facts.by_phase(snapshot.cards)
-    room, tiles = bounds.TILES, []
-    for phase, cards in groups.items():
-        tiles.append(_tiles(phase, cards[:room], len(cards), snapshot))
-        room = max(room - len(cards), 0)
-    troubled = [card for phase, cards in groups.items() if phase in TROUBLED for card in cards]
+    each = (_counted(phase, cards) for phase, cards in groups.items())
+    every = [card for cards in groups.values() for card in cards]
+    shown, left_out = bounds.limited(every, bounds.TILES, snapshot.unit)
+    troubled = [card for card in every if card.phase in TROUBLED]
     listed, more = bounds.limited(troubled, bounds.ROWS, snapshot.unit)
     last = _Column("last line", lambda card: code(card.line, 100) if card.line else "")
-    troubles = _table(listed, snapshot, last) if listed else ""
-    return "".join(
-        [
-            _facts(facts.of_cards(snapshot.cards)),
-            _hosts(snapshot),
-            *tiles,
-            troubles,
-            div(f"font-size:12px;{FAINT}", more) if more else "",
-        ]
-    )
+    parts = [
+        _facts(facts.of_cards(snapshot.cards)),
+        _hosts(snapshot),
+        div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *each),
+        _grid([_tile(card, snapshot, bounds.TITLES // len(shown)) for card in shown]),
+        div(f"font-size:12px;{FAINT}", left_out) if left_out else "",
+        _table(listed, snapshot, last) if listed else "",
+        div(f"font-size:12px;{FAINT}", more) if more else "",
+    ]
+    return "".join(parts)
 
 
-def _tiles(phase: Phase, cards: Sequence[Card], number: int, snapshot: Snapshot) -> str:
-    sign = PHASES[phase]
-    room = bounds.TITLES // min(len(snapshot.cards), bounds.TILES)
-    tiles = [_tile(card, snapshot, room) for card in cards]
-    left_out = f" (the first {len(cards)} shown)" if cards and len(cards) < number else ""
-    title = mark(sign.glyph, f"{number:,} {phase}", sign.colour) + left_out
-    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(34px,1fr));gap:2px"
-    grid = div(f"{columns};{MONO};font-size:12px;line-height:18px;text-align:center", *tiles)
-    return div("margin:4px 0", title, grid if tiles else "")
+def _grid(tiles: Iterable[str]) -> str:
+    columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(46px,1fr));gap:3px"
+    style = f"{columns};font-size:12px;line-height:22px;text-align:center"
+    return f'<div class="xn-tiles" style="{style}">{"".join(tiles)}</div>'
 
 
 def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
