@@ -324,12 +324,11 @@ def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
 
 
 def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Of a run that did not finish: what each rank did that no error tells of. Equal ones once."""
+    """Of a run that goes on, or did not finish: what each rank does, or did, that no error tells
+    of. Equal ones once."""
     told = {rank for trouble in snapshot.troubles for rank in trouble.ranks}
-    if snapshot.ok is not False:
-        return []
     doing: dict[int, str] = {}
-    for card in snapshot.cards:
+    for card in () if snapshot.ok else snapshot.cards:
         if card.rank not in told and card.phase != "early":  # which the title has told
             at = f" at {card.place}" if card.place and card.phase != "finished" else ""
             doing[card.rank] = f"{card.phase}{at}{f': {card.detail}' if card.detail else ''}"

@@ -60,7 +60,7 @@ def test_a_run_of_this_notebook_whose_files_were_removed_says_so(recorded):
 
 
 @pytest.mark.parametrize(
-    "text", ["Cell In[3]", "2 ranks finished", "epoch 1", "loss", "5.00 s", NAME]
+    "text", ["Cell In[3]", "2 ranks finished", "epoch 1", "loss", "5.0 s", NAME]
 )
 def test_an_ended_run_is_shown_as_html_and_as_text(recorded, text):
     finish(recorded)

@@ -416,7 +416,9 @@ def test_a_rank_is_shown_with_all_facts() -> None:
             fallbacks={"aten::nonzero": 12},
         ),
     )
-    for shown in both(snapshot(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2"))):
+    html, text = both(snapshot(ok=None, cards=(card,), hosts=("tpu-vm-1", "tpu-vm-2")))
+    assert "rank 3: waiting at Cell In[2], line 31: all_reduce: waits for rank 2" in text
+    for shown in [html]:
         for part in (
             "◔ waiting",
             "for 5 s",
@@ -461,8 +463,7 @@ def test_a_lost_host_comes_first(hosts: int, each: int) -> None:
     assert f"{hosts} hosts, 1 lost" in text
     lost = f"worker-1† lostits node is gone† {each} died"
     assert html.index(lost) < html.index(f"worker-0● {each} running")
-    lost = f"worker-1 († lost: its node is gone): ranks {each}"
-    assert text.index(lost) < text.index("worker-0: ranks 0")
+    assert "worker-1 was lost: its node is gone" in text
 
 
 def rows(html: str) -> list[list[str]]:
@@ -498,29 +499,27 @@ def test_each_rank_is_a_row_under_named_columns() -> None:
 
 def test_what_never_differs_between_ranks_is_said_once() -> None:
     same = tuple(replace(card, pid=4711, device="xla:0") for card in cards(4))
-    for shown in both(snapshot(cards=same)):
-        assert shown.count("4711") == shown.count("xla:0") == 1
-        assert "all 4 ranks" in shown
-    for shown in both(snapshot(cards=same, unit="device")):
-        assert shown.count("4711") == 1
-        assert "the process" in shown
+    shown, _ = both(snapshot(cards=same))
+    assert shown.count("4711") == shown.count("xla:0") == 1
+    assert "all 4 ranks" in shown
+    shown, _ = both(snapshot(cards=same, unit="device"))
+    assert shown.count("4711") == 1
+    assert "the process" in shown
 
 
 def test_the_last_minute_of_a_rank_is_a_picture_with_its_seconds_in_words() -> None:
     slots = (Slot(100, compiling=1.0), Slot(101, running=0.5, others=0.5), Slot(102, data=1.0))
     whole = snapshot(cards=(Card(0, lane=slots), Card(1, lane=slots[:1])))
-    html, text = both(whole)
+    html, _ = both(whole)
     alts = [image["alt"] for image in Page(saved.render_html(whole)).named("img")]
     told = "compiling 1.00 s, running 0.50 s, waiting for others 0.50 s, waiting for data 1.00 s"
     assert alts == [told, "compiling 1.00 s"]
     assert "waiting for data" in html  # what the colours mean
-    assert "last 3.00 s: " + "compiling 1.00 s" in " ".join(text.split())
 
 
 def test_a_lane_says_no_more_seconds_than_the_rank_lived_and_names_what_is_to_be_seen() -> None:
     parts = [Slot(100, blocked=0.7), Slot(101, blocked=0.98, data=0.02), Slot(102, blocked=1.0)]
     whole = snapshot(elapsed=2.7, cards=(Card(0, lane=(*parts,)), Card(1, "finished")))
-    assert "last 2.70 s: waiting for data" in " ".join(saved.render_text(whole).split())
     page = Page(saved.render_html(whole))
     assert "last 3 s" in page.text
     assert "in a blocking call" in page.text
@@ -568,9 +567,8 @@ def test_where_other_ranks_were_is_told_of_a_run_that_failed() -> None:
 
 
 def test_the_list_of_hosts_is_bounded() -> None:
-    html, text = both(spread(1000, 4))
+    html, _ = both(spread(1000, 4))
     assert "and 976 more hosts" in html
-    assert "and 976 more hosts" in text
 
 
 def test_a_run_on_one_host_has_no_list_of_hosts() -> None:
@@ -579,16 +577,17 @@ def test_a_run_on_one_host_has_no_list_of_hosts() -> None:
 
 
 def test_an_ended_rank_shows_how_long_it_took() -> None:
-    for shown in both(snapshot(cards=(Card(0, "finished", since=NOW - 2.5),))):
-        assert "after 10.0 s" in shown
+    html, _ = both(snapshot(cards=(Card(0, "finished", since=NOW - 2.5),)))
+    assert "after 10.0 s" in html
 
 
-def test_each_of_a_few_ranks_has_a_line_in_the_text() -> None:
-    lines = saved.render_text(snapshot(cards=cards(16))).splitlines()
-    assert [line for line in lines if re.match(r"rank \d+: ✓ finished", line)] == [
-        line for line in lines if line.startswith("rank ")
-    ]
-    assert sum(line.startswith("rank ") for line in lines) == 16
+def test_the_text_of_a_run_that_goes_on_says_what_its_ranks_do() -> None:
+    each = (*cards(3, "running"), Card(3, "waiting", detail="in time.sleep"))
+    told = saved.render_text(snapshot(ok=None, cards=each)).splitlines()
+    assert {"ranks 0–2: running", "rank 3: waiting: in time.sleep"} <= set(told)
+    assert not any(
+        "running" in line for line in saved.render_text(snapshot(cards=each)).splitlines()
+    )
 
 
 PHASES: tuple[Phase, ...] = ("running", "failed", "finished", "died", "waiting", "compiling")
@@ -606,27 +605,27 @@ def test_each_of_many_ranks_has_a_tile_with_a_tooltip() -> None:
 
 
 def test_phases_in_trouble_come_first() -> None:
-    for shown in both(snapshot(cards=mixed(256))):
-        marks = ("✗ 43 failed", "† 43 died", "◔ 42 waiting", "◍ 42 compiling", "● 43 running")
-        at = [shown.index(mark) for mark in marks]
-        assert at == sorted(at)
-        assert shown.index("● 43 running") < shown.index("✓ 43 finished")
+    shown, _ = both(snapshot(cards=mixed(256)))
+    marks = ("✗ 43 failed", "† 43 died", "◔ 42 waiting", "◍ 42 compiling", "● 43 running")
+    at = [shown.index(mark) for mark in (*marks, "✓ 43 finished")]
+    assert at == sorted(at)
 
 
 def test_the_table_of_ranks_in_trouble_is_bounded() -> None:
-    for shown in both(snapshot(cards=cards(100, "failed"))):
-        assert "and 76 more ranks" in shown
+    html, _ = both(snapshot(cards=cards(100, "failed")))
+    assert "and 76 more ranks" in html
 
 
 def test_ranks_beyond_the_tiles_are_counted() -> None:
     page = Page(saved.render_html(snapshot(cards=cards(1500))))
-    assert "✓ 1,500 finished (the first 1024 shown)" in page.text
+    assert "✓ 1,500 finished" in page.text
+    assert "and 476 more ranks" in page.text
 
 
 def test_the_memory_of_many_ranks_is_a_range() -> None:
     many = tuple(replace(card, sample=sample(memory=(card.rank + 1) << 30)) for card in cards(40))
-    for shown in both(snapshot(cards=many)):
-        assert "memory 1.0 GiB to 40.0 GiB" in shown
+    html, _ = both(snapshot(cards=many))
+    assert "memory 1.0 GiB to 40.0 GiB" in html
 
 
 # --- figures -----------------------------------------------------------------------------------

@@ -195,7 +195,10 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
 
 
 def _whereabouts(snapshot: Snapshot) -> str:
-    """What the ranks did that did not fail, a line for those that did the same."""
+    """What the ranks did that did not fail, a line for those that did the same; while a run goes on
+    their table tells it."""
+    if snapshot.ok is None:
+        return ""
     shown, more = bounds.limited(facts.whereabouts(snapshot), bounds.GROUPS, "group")
     lines = [f"<b>{ranks}</b> {escaped(what)}" for ranks, what in shown]
     lines += [more] if more else []

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from xla_nb import wording
 from xla_nb.run.activity import KINDS, Slot
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart
@@ -454,18 +453,3 @@ def _hosts(snapshot: Snapshot) -> str:
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
     lines = [_host(name, cards, snapshot) for name, cards in hosts]
     return div(f"margin:2px 0 6px;{columns};gap:2px 20px", *lines, more) if hosts else ""
-
-
-def hosts_as_text(snapshot: Snapshot) -> list[str]:
-    cards = sorted(snapshot.cards, key=lambda card: card.rank)
-    hosts, more = bounds.limited(list(_by_host(snapshot, cards).items()), bounds.HOSTS, "host")
-    lines = [_host_line(name, cards, snapshot) for name, cards in hosts]
-    return ["", *lines, *([more] if more else [])] if hosts else []
-
-
-def _host_line(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
-    lost = snapshot.lost.get(name)
-    why = f" ({_LOST.glyph} lost: {facts.cut(lost, 100)})" if lost else ""
-    phases = [f"{len(group)} {phase}" for phase, group in facts.by_phase(cards).items()]
-    ranks = f": {wording.ranks(card.rank for card in cards)}: {', '.join(phases)}"
-    return f"{facts.cut(name, 60)}{why}{ranks if cards else ''}"

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, cells, figures, hang, log, ranks, returned, style
-from xla_nb.views.snapshot import Card, Series, Snapshot
-
-_WIDTH = 100  # columns of our own sentences
+from xla_nb.views.saved import bounds, cells, figures, hang, log, returned, style
+from xla_nb.views.snapshot import Series, Snapshot
 
 
 def render_text(snapshot: Snapshot) -> str:
@@ -21,14 +19,13 @@ def render_text(snapshot: Snapshot) -> str:
     lines += [facts.cut(line, 600) for note in notes for line in note]
     lines += hang.as_text(snapshot)
     lines += _troubles(snapshot)
+    lines += _lost(snapshot)
     lines += _whereabouts(snapshot)
     lines += [facts.bar_in_short(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
     lines += cells.as_text(snapshot.live)
     lines += _output(snapshot)
     lines += ["", *returned.as_text(snapshot.returned)] if snapshot.returned else []
     lines += _figures(snapshot.series)
-    lines += ranks.hosts_as_text(snapshot)
-    lines += _ranks(snapshot)
     lines += ["", f"files: {facts.cut(facts.short_path(snapshot.record), 400)}"]
     return "\n".join(lines)
 
@@ -56,6 +53,12 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
         lines += [f"{style.OTHERS}:", *(f"  {other}" for other in shown.others)]
         lines += [f"  {shown.more}"] if shown.more else []
     return lines
+
+
+def _lost(snapshot: Snapshot) -> list[str]:
+    hosts, more = bounds.limited([*snapshot.lost.items()], bounds.HOSTS, "lost host")
+    lines = [f"{facts.cut(name, 60)} was lost: {facts.cut(why, 100)}" for name, why in hosts]
+    return ["", *lines, *([more] if more else [])] if lines else []
 
 
 def _whereabouts(snapshot: Snapshot) -> list[str]:
@@ -90,59 +93,3 @@ def _lasts(series: Series) -> str:
     if not 0 < len(lasts) <= bounds.NAMED:
         return facts.over_ranks(lasts)
     return ", ".join(f"rank {rank} {facts.figure(value)}" for rank, value in lasts.items())
-
-
-def _ranks(snapshot: Snapshot) -> list[str]:
-    groups = facts.by_phase(snapshot.cards)
-    cards = [card for group in groups.values() for card in group]
-    if not cards:
-        return []
-    lines = [""]
-    if len(cards) > bounds.CARDS:
-        lines += [
-            f"{style.PHASES[phase].glyph} {len(group):,} {phase}: "
-            f"{wording.ranks(card.rank for card in group)}"
-            for phase, group in groups.items()
-        ]
-        lines += _filled([f"{fact.label} {fact.value}" for fact in facts.of_cards(cards)])
-        cards = [card for card in cards if card.phase in style.TROUBLED]
-        same = []
-    else:
-        cards = sorted(cards, key=lambda card: card.rank)
-        same = facts.in_common(snapshot)
-        who = facts.everybody(snapshot)
-        lines += _filled([f"{who}: {_in_words(same)}"]) if same else []
-    many = len(snapshot.cards) > bounds.CARDS
-    listed, more = bounds.limited(cards, bounds.ROWS if many else bounds.CARDS, "rank")
-    for card in listed:
-        lines += _card(card, snapshot, same)
-    return [*lines, more] if more else lines
-
-
-def _in_words(known: Sequence[facts.Fact]) -> str:
-    return ", ".join(f"{fact.label} {facts.cut(fact.value, 80)}" for fact in known)
-
-
-def _card(card: Card, snapshot: Snapshot, same: Sequence[facts.Fact]) -> list[str]:
-    glyph = style.PHASES[card.phase].glyph
-    first = f"{facts.name(card, snapshot)}: {glyph} {card.phase} {facts.when(card, snapshot)}"
-    parts = [facts.cut(one, 200) for one in facts.activity(card)]
-    spent = facts.lane(card.lane)
-    lane = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in spent)
-    parts += [f"last {facts.span(sum(part for _, part in spent))}: {lane}"] if lane else []
-    parts += [_in_words([fact]) for fact in facts.in_table(card, snapshot) if fact not in same]
-    parts += [facts.bar_in_short(bar) for bar in card.bars[:4]]
-    if card.line and len(snapshot.cards) > bounds.CARDS:  # else it is above, in the output
-        parts.append(f"last line: {facts.cut(card.line, 200)}")
-    return _filled([first.rstrip(), *parts])
-
-
-def _filled(parts: Sequence[str]) -> list[str]:
-    """The parts after each other, in lines of at most _WIDTH columns where they fit."""
-    lines = list(parts[:1])
-    for part in parts[1:]:
-        if len(lines[-1]) + len(part) + 2 <= _WIDTH:
-            lines[-1] += f", {part}"
-        else:
-            lines.append(f"  {part}")
-    return lines
