@@ -141,6 +141,15 @@ def test_of_folders_only_those_that_nobody_holds_are_removed(tmp_path):
     assert not held.exists()
 
 
+def test_what_ends_while_all_are_looked_for_leaves_nobody_behind():
+    """What a process had started is somebody else's child from its end on: one look may see
+    neither."""
+    left = subprocess.Popen(["sleep", "600"])
+    looks = iter([[], [left.pid]])
+    linux.end_all(lambda: next(looks, []))
+    assert left.wait(10) == -signal.SIGKILL
+
+
 def test_a_tracker_that_does_not_end_is_killed_when_the_time_is_over():
     with subprocess.Popen([sys.executable, "-c", STUCK], process_group=0) as stuck:
         linux.end_all(lambda: linux.in_group(stuck.pid), 0.1)

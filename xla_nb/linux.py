@@ -185,7 +185,8 @@ def end_all(find: Callable[[], list[int]], seconds: float = 5.0) -> None:
     of them have ended, which takes milliseconds: it is killed only when the time is over, since
     that would leave them in /dev/shm for ever."""
     deadline = time.monotonic() + seconds
-    while (pids := find()) and time.monotonic() < deadline:
+    # Twice: what a process leaves behind that ends in between is somebody else's child only then.
+    while (pids := find() or find()) and time.monotonic() < deadline:
         kill(pids)
         time.sleep(0.005)
     kill(pids, trackers=True)
