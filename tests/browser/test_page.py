@@ -193,6 +193,15 @@ def test_the_head_shows_the_cell_and_counts_ranks_by_phase(panel: Panel) -> None
     expect(counts.locator("[data-phase=waiting]")).to_contain_text("1 waiting")
 
 
+def test_a_run_that_has_only_begun_is_one_line(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(card(0), started=time.time(), lines=[block(0, "soon")])
+    log = panel.page.locator(".xn-log")
+    assert not log.is_visible()
+    expect(button(panel, "Stop")).to_be_visible()
+    expect(log).to_be_visible()  # half a second later
+
+
 def speak_at_once(panel: Panel) -> None:
     """The next title, though less than five seconds after the last one."""
     panel.page.evaluate("document.querySelector('.xn-panel').xnView.parts.head.spoken = -5000")

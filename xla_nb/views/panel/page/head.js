@@ -1,5 +1,7 @@
 // The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
 
+const QUIET = 0.5; // seconds in which a run is one line
+
 class Head {
 	every = 100;
 
@@ -27,9 +29,17 @@ class Head {
 		return over || ["no", "armed"].includes(stop) ? about.state : "stopping";
 	}
 
+	/** Whether the run has only begun: most cells are over before there is more to see than a line. */
+	get isNew() {
+		const { about, over, now } = this.view.store;
+		return !over && !about.live && (about.started === null || now - about.started < QUIET);
+	}
+
 	draw(now) {
 		const { view, state } = this;
 		const { about, over, parts, frozen, lost, say, stacks } = view.store;
+		mark(view.root, "data-new", this.isNew || null);
+		if (this.isNew) this.later ??= setTimeout(() => ((this.later = null), view.changed("head")), 1000 * QUIET);
 		const title = frozen === null ? about.title : lost;
 		mark(view.root, "data-state", state);
 		mark(view.root, "data-level", frozen === null ? about.level : "calm");
