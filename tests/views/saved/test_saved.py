@@ -34,7 +34,7 @@ TRACEBACK = (
 # it is used here. It keeps a property only if the value matches the property's pattern, which
 # var(), our url() and `unicode-bidi: isolate` do not.
 TAGS = {"div", "span", "b", "i", "bdi", "pre", "details", "summary", "img", "table", "thead"}
-TAGS |= {"tbody", "tr", "th", "td", "h4", "h5", "ul", "li", "figure", "figcaption"}
+TAGS |= {"code", "tbody", "tr", "th", "td", "h4", "h5", "ul", "li", "figure", "figcaption"}
 ATTRIBUTES = {"style", "title", "dir", "open", "src", "alt", "width", "height", "class", "scope"}
 #: For a panel, and dropped elsewhere.
 ATTRIBUTES |= {"data-cell", "data-line", "data-share"}
@@ -227,6 +227,11 @@ def test_the_diagnosis_is_the_title(ok: bool | None) -> None:
     for shown in both(snapshot(ok=ok, diagnosis=SLOW)):
         assert shown[1:].lstrip().startswith("Rank 2 is the slowest")
         assert "2 ranks finished" not in shown
+
+
+def test_what_stands_in_backticks_is_code() -> None:
+    html = saved.render_html(snapshot(diagnosis=Diagnosis("`w` <differs>", "warning")))
+    assert re.search(r"<code [^>]*>w</code> &lt;differs&gt;", html)
 
 
 @pytest.mark.parametrize(("ok", "word"), [(True, "finished"), (False, "stopped")])

@@ -8,7 +8,6 @@ docs/how-it-works.md has the protocol.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,7 +141,7 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
     live, found = snapshot.live, snapshot.diagnosis
     failed = snapshot.ok is False
     return {
-        "title": _UNIT.sub("\\1\xa0\\2", facts.cut(facts.title(snapshot), 600)),
+        "title": facts.cut(facts.title(snapshot), 600),
         "level": found.level if found else "bad" if failed else "calm",
         "marked": list(found.ranks) if found else [],
         "state": _state(snapshot),
@@ -155,9 +154,6 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "home": str(Path.home()),
         "unit": snapshot.unit,
     }
-
-
-_UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and what it should not lose
 
 
 def _state(snapshot: Snapshot) -> str:

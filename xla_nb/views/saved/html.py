@@ -7,6 +7,7 @@ for each property; no `var()`, no `break-inside` but the older `page-break-insid
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from xla_nb import wording
@@ -29,6 +30,7 @@ from xla_nb.views.saved.tags import (
     heading,
     mark,
     place,
+    sentence,
     unbroken,
 )
 from xla_nb.views.snapshot import Snapshot, hosts_in_short
@@ -70,6 +72,7 @@ def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
     state = facts.state(snapshot)
     return {
         "sign": chip(state.glyph, state.colour),
+        "title": sentence(_UNIT.sub("\\1\xa0\\2", facts.title(snapshot))),
         "about": _small_print(snapshot),
         "bar": ranks.bar(snapshot.bar) if snapshot.bar and snapshot.ok is None else "",
         "errors": _troubles(snapshot) + hang.as_html(snapshot) + _notices(snapshot),
@@ -78,6 +81,9 @@ def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
         "detail": ranks.detail(chosen[0], snapshot) if chosen else "",
         "cells": cells.as_html(snapshot.live),
     }
+
+
+_UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and what it should not lose
 
 
 def _small_print(snapshot: Snapshot) -> str:
@@ -118,7 +124,7 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
     about = " · ".join(map(unbroken, facts.about(snapshot)))
     words = [
         f'{chip(state.glyph, state.colour)} <b style="font-size:14px">',
-        f"{escaped(facts.title(snapshot), 600)}</b>{facts.gap(snapshot)}{faint(about)}",
+        f"{sentence(facts.title(snapshot))}</b>{facts.gap(snapshot)}{faint(about)}",
     ]
     return div(
         f"display:flex;flex-wrap:wrap;align-items:baseline;gap:0 16px;padding:5px 12px;{WHOLE}",

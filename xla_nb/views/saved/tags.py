@@ -47,6 +47,14 @@ def escaped(text: str, longest: int = 300) -> str:
     return f"<bdi>{escape(facts.cut(text, longest))}</bdi>"
 
 
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def sentence(text: str, longest: int = 600) -> str:
+    """A sentence of ours, with what stands in backticks as code."""
+    return _CODE.sub(f'<code style="{MONO}">\\1</code>', escaped(text, longest))
+
+
 _PLACE = re.compile(r"Cell In\[(\d+)\](?:, line (\d+))?")
 
 

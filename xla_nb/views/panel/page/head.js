@@ -44,7 +44,7 @@ class Head {
 		mark(view.root, "data-state", state);
 		mark(view.root, "data-level", frozen === null ? about.level : "calm");
 		place(this.sign, parts.sign, view);
-		put(this.sentence, title);
+		place(this.sentence, frozen === null ? parts.title : lost, view);
 		const [ask, act] = about.live ? ["Shut down", "Shutting down…"] : ["Stop", "Stopping…"];
 		put(this.stop, state === "stopping" ? act : ask);
 		this.stop.disabled = over || frozen !== null || (about.live && state === "stopping");

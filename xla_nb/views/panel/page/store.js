@@ -6,7 +6,7 @@ const POINTS = 2000; // of one line of a figure
 const ARMED = 10_000; // ms in which a second click ends them
 const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 // Which parts of a view show each part that the kernel draws.
-const SHOWN = { sign: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
+const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
 
 class Store {
 	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", home: "", unit: "rank", focus: null };
