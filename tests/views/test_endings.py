@@ -4,7 +4,9 @@ One table, to be read as a whole: headlines, the rows of ranks, RunFailed and `%
 true, and of one voice.
 """
 
+import re
 from dataclasses import dataclass
+from html import unescape
 from typing import ClassVar
 
 import pytest
@@ -15,7 +17,7 @@ from xla_nb.record.files import Record
 from xla_nb.run import recorded
 from xla_nb.run.failed import RunFailed
 from xla_nb.views.observer import observe
-from xla_nb.views.saved import render_text
+from xla_nb.views.saved import ranks, render_text
 
 NAME = "20260101-000000-abcdef"
 STOP = events.StopRequested(why="Stopped by an interrupt")
@@ -265,14 +267,14 @@ def test_what_is_raised_says_it_in_one_line(run, ending):
 
 
 def test_the_rows_of_ranks_agree_with_it(run, ending):
-    cards = observe(run).cards
-    text = render_text(observe(run)).splitlines()
-    rows = [line for line in text for card in cards if line.startswith(f"rank {card.rank}: ")]
-    of_rank = {row.partition(": ")[0]: row for row in rows}
+    of_rank = {}
+    for row in re.findall(r"<tr.*?</tr>", ranks.as_html(observe(run)))[1:]:
+        number, *cells = (unescape(re.sub(r"<.*?>", "", cell)) for cell in row.split("</td>"))
+        of_rank[int(number)] = " ".join(cells).replace(" · ", ", ")
     for rank, told in enumerate(ending.rows):
         sign, *facts = told.split(", ", 1)
-        assert of_rank[f"rank {rank}"].startswith(f"rank {rank}: {sign}")
-        assert all(fact in of_rank[f"rank {rank}"] for fact in facts)
+        assert of_rank[rank].startswith(sign)
+        assert all(fact in of_rank[rank] for fact in facts)
 
 
 def test_the_list_of_runs_has_the_same(run, ending):
