@@ -38,7 +38,6 @@ class Head {
 	draw(now) {
 		const { view, state } = this;
 		const { about, over, parts, frozen, lost, say, stacks } = view.store;
-		mark(view.root, "data-new", this.isNew || null);
 		if (this.isNew) this.later ??= setTimeout(() => ((this.later = null), view.changed("head")), 1000 * QUIET);
 		const title = frozen === null ? about.title : lost;
 		mark(view.root, "data-state", state);

@@ -84,6 +84,7 @@ class View {
 	flush(now) {
 		this.frame = 0;
 		if (!this.seen) return;
+		mark(this.root, "data-new", this.parts.head.isNew || null); // first: what is hidden has no width
 		for (const name in this.parts) {
 			const part = this.parts[name];
 			if (!this.dirty.has(name) || now - (this.drawn.get(name) ?? -Infinity) < part.every) continue;
