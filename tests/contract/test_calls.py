@@ -47,8 +47,8 @@ def test_the_call_that_a_rank_waits_in_is_named_with_its_line(notebook):
     assert re.match(r"● 5 ranks: 4 waiting, 1 running · [\d.]+ s so far · ", shown), shown
     lines = [line for line in shown.splitlines() if re.match(r"rank \d:", line)]
     for name, place, line in zip(NAMES, (4, 7, 10, 12), lines, strict=False):
-        assert re.search(rf"◔ waiting\b.*, line {place}, in {re.escape(name)}", line)
-    assert "● running" in lines[4]
+        assert re.search(rf": waiting at .*, line {place}: in {re.escape(name)}", line)
+    assert ": running" in lines[4]
     assert " in " not in lines[4]
 
 

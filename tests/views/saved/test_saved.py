@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from tests.support.shown import rows
 from xla_nb.messages.events import Concluded, HangReported, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.run.activity import Slot
@@ -469,25 +470,6 @@ def test_a_lost_host_comes_first(hosts: int, each: int) -> None:
     lost = f"worker-1† lostits node is gone† {each} died"
     assert html.index(lost) < html.index(f"worker-0● {each} running")
     assert "worker-1 was lost: its node is gone" in text
-
-
-def rows(html: str) -> list[list[str]]:
-    """The cells of the tables."""
-    found: list[list[str]] = []
-
-    class Table(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            if tag == "tr":
-                found.append([])
-            elif tag in ("td", "th"):
-                found[-1].append("")
-
-        def handle_data(self, data: str) -> None:
-            if found and found[-1]:
-                found[-1][-1] += data
-
-    Table(convert_charrefs=True).feed(html.partition("</table>")[0])
-    return found
 
 
 def test_each_rank_is_a_row_under_named_columns() -> None:
