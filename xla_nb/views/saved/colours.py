@@ -12,12 +12,12 @@ from xla_nb.views.saved import bounds, tags
 def coloured(line: str, longest: int, css: Callable[[ansi.Style], str] | None = None) -> str:
     """Its first `longest` characters. `css`: the style of a piece, by default that of a page whose
     theme is not known."""
-    css = css or _css
-    shown = line[:longest]
+    css, shown = css or _css, ansi.clean(line[:longest])
     # A line with more codes is a picture, or an attempt to fill the notebook.
-    many = shown.count("\x1b") > 40
-    pieces = [(ansi.Style(), ansi.plain(shown))] if many else ansi.spans(ansi.clean(shown))
-    drawn = [
+    is_plain = not 0 < shown.count("\x1b") <= 40
+    pieces = () if is_plain else ansi.spans(shown)
+    drawn = [escape(ansi.plain(shown))] if is_plain else []
+    drawn += [
         tags.bit(rules, escape(piece)) if (rules := css(style)) else escape(piece)
         for style, piece in pieces
     ]
