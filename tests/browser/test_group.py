@@ -170,6 +170,9 @@ def test_ranks_that_do_not_answer_for_their_variables_are_told(panel: Panel) -> 
     button(panel, "Variables").click()
     panel.give(asked(html="", problem="Rank 1 exited with status 3."))
     expect(panel.page.locator(".xn-variables")).to_contain_text("Rank 1 exited with status 3.")
+    panel.give(asked())
+    expect(panel.page.locator(".xn-variables")).to_contain_text("2 names on 4 ranks")
+    expect(panel.page.locator(".xn-variables")).not_to_contain_text("exited")
 
 
 def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:

@@ -530,6 +530,15 @@ def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
     expect(shown).to_be_hidden()
 
 
+def test_a_click_on_a_rows_line_chooses_no_rank(opened: Opener) -> None:
+    panel = opened()
+    panel.page.evaluate("document.body.className = 'jp-Notebook'")  # lines are links there
+    panel.begin(card(0), card(1))
+    option(panel, 1).get_by_role("link").click()
+    expect(panel.page.locator(".xn-say")).to_contain_text("is no longer in this notebook")
+    expect(panel.page.get_by_label("Ranks shown")).to_have_value("all")
+
+
 def test_fallbacks_are_a_warning(panel: Panel) -> None:
     panel.tell(card(1, fallbacks={"aten::x": 1}))
     expect(cell(panel, 1, "state")).to_contain_text("⚠")

@@ -37,13 +37,13 @@ class Head {
 
 	draw(now) {
 		const { view, state } = this;
-		const { about, over, parts, frozen, lost, say, stacks } = view.store;
+		const { about, over, parts, frozen, farewell, say, stacks } = view.store;
 		if (this.isNew) this.later ??= setTimeout(() => ((this.later = null), view.changed("head")), 1000 * QUIET);
-		const title = frozen === null ? about.title : lost;
+		const title = frozen === null ? about.title : farewell;
 		mark(view.root, "data-state", state);
 		mark(view.root, "data-level", frozen === null ? about.level : "calm");
 		place(this.sign, parts.sign, view);
-		place(this.sentence, frozen === null ? parts.title : lost, view);
+		place(this.sentence, frozen === null ? parts.title : farewell, view);
 		const [ask, act] = about.live ? ["Shut down", "Shutting down…"] : ["Stop", "Stopping…"];
 		put(this.stop, state === "stopping" ? act : ask);
 		this.stop.disabled = over || frozen !== null || (about.live && state === "stopping");

@@ -18,7 +18,7 @@ class Ranks {
 		});
 		const about = {
 			keydown: (event) => this.key(event),
-			click: ({ target }) => this.pick(target.closest("[data-rank]")),
+			click: ({ target }) => target.closest("[role=link]") || this.pick(target.closest("[data-rank]")),
 			focusin: ({ target }) => this.rove(target.closest("[data-rank]")),
 		};
 		this.grid = h("div.grid", about);

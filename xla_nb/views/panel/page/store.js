@@ -26,7 +26,7 @@ class Store {
 	asked = 0;
 	updated = new Date();
 	frozen = null; // the kernel's time when the page lost it,
-	lost = ""; // and how that is told
+	farewell = ""; // and how that is told
 
 	constructor(model) {
 		this.model = model;
@@ -91,7 +91,7 @@ class Store {
 	freeze(what = "Kernel restarted") {
 		if (this.over || this.frozen !== null) return;
 		this.frozen = this.now;
-		this.lost = `${what}; last update ${timeOfDay(this.updated)}`;
+		this.farewell = `${what}; last update ${timeOfDay(this.updated)}`;
 		this.changed("ranks", "cells", "variables");
 		this.speak(`Its ranks end with it. import xla_nb; xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
@@ -177,7 +177,7 @@ class Store {
 	}
 
 	on_variables({ type, run, ...variables }) {
-		this.variables = { ...this.variables, ...variables };
+		this.variables = variables;
 		this.changed("variables");
 	}
 

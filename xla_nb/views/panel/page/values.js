@@ -11,9 +11,9 @@ const SGR = /\x1b\[([0-9;:]*)m/g;
 const plain = (text) => inert(text.replace(SGR, ""));
 
 const raw = (x) => (typeof x === "string" ? x : "");
-const string = (x) => plain(raw(x));
 const number = (x) => (typeof x === "number" && Number.isFinite(x) ? x : null);
 const amount = (x) => number(x) ?? 0;
+
 /** The value of a key in a map, made if it is missing. */
 function held(map, key, make) {
 	if (!map.has(key)) map.set(key, make());
