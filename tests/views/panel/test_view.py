@@ -307,6 +307,7 @@ def test_messages_are_numbered_without_gaps(notebook, tmp_path):
     page = held(notebook, tmp_path / "go")
     assert [m["seq"] for m in page.news] == list(range(1, len(page.news) + 1))
     assert page.news[0]["whole"]
+    assert sum("uplot" in message for message in page.news) == 1  # what draws charts
 
 
 def test_a_flood_makes_at_most_twenty_bounded_messages_per_second(notebook):

@@ -20,7 +20,7 @@ from xla_nb.views import picture
 from xla_nb.views.loop import slot
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
-from xla_nb.views.panel.widget import Page
+from xla_nb.views.panel.widget import Page, uplot
 from xla_nb.views.saved import html
 
 _BEAT = 0.05  # seconds between two messages
@@ -48,7 +48,7 @@ class PanelView:
         self._news = messages.PanelNews()
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "repeat", "save"), 0.0)
-        self._whole = True
+        self._whole, self._has_charts = True, False
         self._pages: dict[str, bool] = {}  # by the page's id: whether it has what came before
         self._sampled, self._repeated = messages.Turns(_MANY), messages.Turns(_MANY)
         self._focus: int | None = None
@@ -127,6 +127,9 @@ class PanelView:
             message |= {"pages": opened, "before": [messages.lines(old) for old in before]}
         if output:
             message["lines"] = [messages.lines(new) for new in output]
+        self._has_charts &= not whole
+        if not self._has_charts and not message.keys().isdisjoint(("figures", "memory")):
+            message["uplot"], self._has_charts = uplot(), True
         if message:
             self._sequence += 1
             self._send("news", seq=self._sequence, whole=whole, now=time.time(), **message)

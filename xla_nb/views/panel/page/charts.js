@@ -172,7 +172,7 @@ class Chart {
 	renewed(width, whole) {
 		this.uplot?.destroy();
 		this.style = getComputedStyle(this.plot);
-		const { rank, charting: { log } } = this.view;
+		const { rank, store, charting: { log } } = this.view;
 		const axis = { stroke: this.ink("quiet"), font: `12px ${this.style.fontFamily}`, gap: 4, ticks: { show: false } };
 		const room = (texts) => 8 + 7.5 * Math.max(4, ...(texts ?? []).map(({ length }) => length));
 		const across = {
@@ -190,9 +190,9 @@ class Chart {
 			if (low === null) return [null, null];
 			const more = low < high ? (high / low) ** 0.06 : 2;
 			if (log) return [low / more, high * more];
-			return low || high ? uPlot.rangeNum(low, high, 0.1, true) : [0, 1];
+			return low || high ? store.uPlot.rangeNum(low, high, 0.1, true) : [0, 1];
 		};
-		this.uplot = new uPlot({
+		this.uplot = new store.uPlot({
 			...{ width, height: HIGH, padding: [6, 22, 0, 0], legend: { show: false } },
 			scales: { x: { time: false }, y: { distr: log ? 3 : 1, range } },
 			axes: [across, up].map((one) => ({ ...axis, ...one })),
@@ -315,7 +315,8 @@ class Figures {
 	}
 
 	draw() {
-		const { figures, memory } = this.view.store;
+		const { figures, memory, uPlot } = this.view.store;
+		if (!uPlot) return figures.size > 0; // until it is loaded
 		const all = new Map([...figures].map(([name, lines]) => [`figure ${name}`, [name, lines]]));
 		if (this.view.charting.memory && memory.size) all.set("memory", ["memory, MiB", memory]);
 		show(this.node, all.size || memory.size);

@@ -127,6 +127,7 @@ class Store {
 		}
 		if (message.phases) this.number(list(message.phases).map(list));
 		if (message.memory) this.weigh(list(message.memory).map(list));
+		if (typeof message.uplot === "string") this.loadCharts(message.uplot);
 		if (message.figures) this.plot(objects(message.figures));
 		this.begun ||= message.seq === 1;
 		if (!this.begun && list(message.pages).includes(PAGE)) {
@@ -137,6 +138,15 @@ class Store {
 			this.print(objects(message.before));
 		}
 		if (message.lines) this.print(objects(message.lines));
+	}
+
+	/** Loads the library that draws charts. */
+	async loadCharts(script) {
+		if (this.uPlot) return;
+		const url = URL.createObjectURL(new Blob([`${script}\nexport { uPlot };`], { type: "text/javascript" }));
+		this.uPlot = (await import(url)).uPlot;
+		URL.revokeObjectURL(url);
+		this.changed("figures");
 	}
 
 	describe(about) {
