@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 
 from xla_nb.run.activity import KINDS, Slot
@@ -32,8 +32,7 @@ from xla_nb.views.saved.tags import (
 from xla_nb.views.snapshot import Bar, Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
-_TELLING = ("step", "waits", "memory", "device", "steps")  # facts that have a column each,
-_STAYING = ("step", "waits", "memory", "device")  # and in the panel
+_TELLING = ("step", "waits", "memory", "device")  # facts that have a column each
 _SEEN_WAITS = 0.005  # share that is worth a column
 
 
@@ -76,15 +75,7 @@ _NUMBER = "text-align:right;white-space:nowrap"
 
 
 def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
-    columns = [
-        _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>"),
-        _Column("state", lambda card: _state(card, snapshot)),
-        _Column(_when(cards, snapshot), _doing),
-        *_lanes(cards, snapshot),
-        *_metrics(snapshot),
-        *_known(cards, snapshot),
-        *more,
-    ]
+    columns = [*_columns(cards, snapshot), _others(snapshot), *more]
     rows = [[column.draw(card) for column in columns] for card in cards]
     shown = [n for n in range(len(columns)) if n < 2 or any(row[n] for row in rows)]
     drawn = table(
@@ -96,25 +87,46 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
     return drawn + (_key(slots) if slots else "")
 
 
-def _state(card: Card, snapshot: Snapshot) -> str:
+def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
+    """Those that keep their place: what is told of any rank."""
+    alone = snapshot.unit == "device" and len(cards) > 1
+    parts = [facts.portion(card.bars[0]) for card in cards if card.bars]
+    apart = bool(parts) and max(parts) - min(parts) > _APART
+    told = [] if alone else [*_metrics(snapshot), *_known(cards, snapshot)]
+    return [
+        _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>", name="rank"),
+        _Column("state", _state, name="state"),
+        _Column("", lambda card: _at(card, snapshot), name="at"),
+        *_lanes(cards, snapshot),
+        *([_Column("done", _done, name="done")] if apart else []),
+        *told,
+    ]
+
+
+_APART = 0.02  # how far the least and the most advanced rank are apart, for each to have a number
+
+
+def _done(card: Card) -> str:
+    return f"{100 * facts.portion(card.bars[0]):.0f} %" if card.bars else ""
+
+
+def _state(card: Card) -> str:
     sign = PHASES[card.phase]
-    return (
-        f"{mark(sign.glyph, card.phase, sign.colour)} {unbroken(facts.when(card, snapshot), FAINT)}"
-    )
+    warns = ' <b title="ran on the CPU">⚠</b>' if card.sample.fallbacks else ""
+    return mark(sign.glyph, card.phase, sign.colour) + warns
 
 
-def _when(cards: Sequence[Card], snapshot: Snapshot) -> str:
-    if snapshot.ok is None:
-        return "now"
-    return "last seen" if any(map(facts.activity, cards)) else "progress"
-
-
-def _doing(card: Card) -> str:
-    """Where it is, what it does, and how far its loops are."""
-    parts = [place(card.place, _LONGEST)] if card.place else []
-    parts += [escaped(card.detail, _LONGEST)] if card.detail else []
-    parts += [escaped(facts.bar_in_short(bar), _LONGEST) for bar in card.bars[:4]]
-    return div("min-width:8em;max-width:34em", " · ".join(parts)) if parts else ""
+def _at(card: Card, snapshot: Snapshot) -> str:
+    """What it does (a collective by its name), where, and for how long, where that tells much."""
+    whole = card.sample.operation
+    detail = card.detail.replace(whole, whole.partition(" ")[0], 1) if whole else card.detail
+    idle = snapshot.live is not None and snapshot.live.is_idle
+    lasted = snapshot.now - (card.since or snapshot.now)
+    quiet = card.phase == "running" or idle or (card.phase not in ENDED and lasted < 2)
+    parts = [escaped(detail, _LONGEST)] if detail else []
+    parts += [] if quiet else [faint(facts.when(card, snapshot))]
+    parts += [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
+    return " · ".join(parts)
 
 
 def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
@@ -145,14 +157,9 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
     return [_Column(escaped(first.name, 40), value, _NUMBER, "metric")]
 
 
-def _known(cards: Sequence[Card], snapshot: Snapshot, staying: Sequence[str] = ()) -> list[_Column]:
-    """The facts that differ between ranks: the telling ones in columns, then the others; or only
-    columns that stay where they are, whether ranks differ in them or not."""
-    same = set() if staying else {fact.id for fact in facts.in_common(snapshot)}
-    each = {
-        card.rank: {one.id: one for one in facts.in_table(card, snapshot) if one.id not in same}
-        for card in cards
-    }
+def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
+    """The telling facts, each in a column."""
+    each = {card.rank: {one.id: one for one in facts.in_table(card, snapshot)} for card in cards}
     labels = {fact.id: fact.label for known in each.values() for fact in known.values()}
     if all((card.waits or 0) < _SEEN_WAITS for card in cards):
         labels.pop("waits", None)
@@ -164,12 +171,18 @@ def _known(cards: Sequence[Card], snapshot: Snapshot, staying: Sequence[str] = (
 
         return _Column(labels[name], draw, _NUMBER, name)
 
-    def others(card: Card) -> str:
-        known = [one for one in each[card.rank].values() if one.id not in _TELLING]
+    return [column(name) for name in _TELLING if name in labels]
+
+
+def _others(snapshot: Snapshot) -> _Column:
+    """The other facts that differ between ranks, in a column together."""
+    same = {*_TELLING, *(fact.id for fact in facts.in_common(snapshot))}
+
+    def draw(card: Card) -> str:
+        known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in same]
         return ", ".join(f"{faint(one.label)} {_code(one.value)}" for one in known)
 
-    columns = [column(name) for name in staying or _TELLING if name in labels]
-    return columns if staying else [*columns, _Column("", others, "text-align:left;min-width:6em")]
+    return _Column("", draw, "text-align:left;min-width:6em")
 
 
 def _code(value: str) -> str:
@@ -197,7 +210,7 @@ def as_news(snapshot: Snapshot) -> str:
         label = f' role="group" aria-label="{escape(name)}"' if name else ""
         drawn += f'<div class="xn-host"{label}{lost}>{head}{inner}</div>'
     slots = [] if many else [slot for card in cards for slot in card.lane]
-    same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=(*_STAYING, "xla"))
+    same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=(*_TELLING, "xla"))
     below = (_key(slots) if slots else "") + (_facts(same) if same else "")
     return f'{drawn}<div class="xn-below">{below}</div>'
 
@@ -219,9 +232,10 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     sign = PHASES[card.phase]
     known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in ("xla", "host")]
     state = mark(sign.glyph, card.phase, sign.colour)
-    where = [card.host, *(f"pid {card.pid}" for _ in [0] if card.pid)]
-    about = [state, faint(facts.when(card, snapshot)), _doing(replace(card, bars=()))]
-    about += [faint(escaped(text)) for text in (card.device, " · ".join(filter(None, where)))]
+    where = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
+    doing = filter(None, [place(card.place, _LONGEST), escaped(card.detail, _LONGEST)])
+    about = [state, faint(facts.when(card, snapshot)), " · ".join(doing)]
+    about += [faint(escaped(one)) for one in (card.device, " · ".join(where)) if one]
     title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""
@@ -239,48 +253,6 @@ def bar(one: Bar) -> str:
     track = f'<div data-share="{100 * share:.0f}" title="{label}" style="{ground}#80808038">'
     line = f"{track}{done}</div>" if one.total else ""
     return div("margin:4px 0", words, line)
-
-
-def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    """Those of the panel's rows, which keep their place: what is told of any rank."""
-    alone = snapshot.unit == "device" and len(cards) > 1
-    parts = [facts.portion(card.bars[0]) for card in cards if card.bars]
-    apart = bool(parts) and max(parts) - min(parts) > _APART
-    told = [] if alone else [*_metrics(snapshot), *_known(cards, snapshot, _STAYING)]
-    return [
-        _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>", name="rank"),
-        _Column("", _now, name="state"),
-        _Column("", lambda card: _at(card, snapshot), name="at"),
-        *_lanes(cards, snapshot),
-        *([_Column("done", _done, name="done")] if apart else []),
-        *told,
-    ]
-
-
-_APART = 0.02  # how far the least and the most advanced rank are apart, for each to have a number
-
-
-def _done(card: Card) -> str:
-    return f"{100 * facts.portion(card.bars[0]):.0f} %" if card.bars else ""
-
-
-def _now(card: Card) -> str:
-    sign = PHASES[card.phase]
-    warns = ' <b title="ran on the CPU">⚠</b>' if card.sample.fallbacks else ""
-    return mark(sign.glyph, card.phase, sign.colour) + warns
-
-
-def _at(card: Card, snapshot: Snapshot) -> str:
-    """What it does (a collective by its name), where, and for how long, where that tells much."""
-    whole = card.sample.operation
-    detail = card.detail.replace(whole, whole.partition(" ")[0], 1) if whole else card.detail
-    idle = snapshot.live is not None and snapshot.live.is_idle
-    lasted = snapshot.now - (card.since or snapshot.now)
-    quiet = card.phase == "running" or idle or (card.phase not in ENDED and lasted < 2)
-    parts = [escaped(detail, _LONGEST)] if detail else []
-    parts += [] if quiet else [faint(facts.when(card, snapshot))]
-    parts += [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
-    return " · ".join(parts)
 
 
 def _rows(cards: Sequence[Card], columns: Sequence[_Column], snapshot: Snapshot) -> str:
