@@ -176,7 +176,7 @@ def test_a_screen_reader_finds_headings_lists_and_a_table(untrusted: LabNotebook
     assert shown.get_by_role("heading", name="Output", level=5).count() == 1
     assert shown.get_by_role("list").count() == 1
     heads = shown.get_by_role("columnheader").all_inner_texts()
-    assert heads[:6] == ["rank", "state", "", "last 2 s", "loss", "per sync"]
+    assert heads[:6] == ["rank", "state", "", "whole run", "loss", "per sync"]
     assert shown.get_by_role("row").count() == 5
     chart = shown.get_by_role("img").filter(visible=True).last
     assert (chart.get_attribute("alt") or "").startswith("Chart. loss: ")

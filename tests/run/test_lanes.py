@@ -137,25 +137,36 @@ def test_a_clock_that_is_set_back_begins_again_there():
     assert made.lane == (Slot(100, running=1.0), Slot(101, running=1.0))
 
 
+def test_a_lane_is_the_last_minute_and_the_whole_all_time_in_some_hundred_slots():
+    made = track(*((float(at), {"data_waited": float(min(at, 2000))}) for at in range(10_001)))
+    assert [slot.second for slot in made.lane] == [*range(9940, 10_000)]
+    assert 30 <= len(made.whole) <= 180
+    assert {slot.wide for slot in made.whole} == {256}
+    assert sum(slot.data for slot in made.whole) == 2000
+    assert sum(sum(slot.parts) for slot in made.whole) == 10_000
+    assert [slot.second for slot in made.whole][:3] == [0, 256, 512]
+
+
 # ---------------------------------------------------------------- waiting
 
 
 def test_the_share_of_waiting_is_of_all_that_a_lane_shows():
     made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 1.0, "compile_seconds": 2.0}))
-    assert made.waits() == 0.25
+    assert made.waits(made.lane) == 0.25
 
 
-def test_what_lies_before_the_minute_that_lanes_show_is_no_part_of_the_share():
+def test_what_is_not_shown_is_no_part_of_the_share():
     made = track((100.0, {"waited": 0.0}), (104.0, {"waited": 4.0}), (108.0, {"waited": 4.0}))
-    assert made.waits() == 0.5
-    assert made.waits(newest=163) == 0.0
-    assert made.waits(newest=300) is None
+    assert made.waits(made.lane) == 0.5
+    assert made.waits(made.lane[4:]) == 0.0
+    assert made.waits(()) is None
 
 
 def test_waits_are_unknown_where_they_cannot_be_seen():
     unseen = track((100.0, {"lock_waited": 0.0}), (102.0, {"lock_waited": 1.0}))
-    assert unseen.waits() is None
-    assert track((100.0, {"waited": 0.0}), (102.0, {"waited": 1.0})).waits() == 0.5
+    assert unseen.waits(unseen.lane) is None
+    seen = track((100.0, {"waited": 0.0}), (102.0, {"waited": 1.0}))
+    assert seen.waits(seen.lane) == 0.5
 
 
 # ---------------------------------------------------------------- steps

@@ -1,5 +1,5 @@
 """What each rank of a run does, as its samples tell it: how long it has made no progress, where the
-seconds of its last minute went (its lane), how long a step takes.
+seconds of its last minute went (its lane) and those of the whole run, how long a step takes.
 
 Progress is what a rank writes, reports, counts or goes through: output, figures, loops, steps,
 graphs, collectives, the `lock`, a phase. What only shows that it lives (memory, CPU time, its
@@ -16,10 +16,11 @@ import math
 import statistics
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
+from typing import Any
 
 from xla_nb.record.sample import DATA, INPUT, LOCK, Activity, Sample
 from xla_nb.run.state import Phase, RankState
@@ -28,7 +29,7 @@ from xla_nb.run.state import Phase, RankState
 _UNHEARD = 10.0
 _SAME = 0.5  # seconds by which the start of one wait may differ between samples
 _BUSY = 0.2  # of a CPU, from which on a rank is said to compute: others may load the machine
-_LANE = 60  # seconds of a lane
+LANE = 60  # seconds of a lane
 _GAP = 20.0  # seconds between two samples, from which on what was between them is not known
 #: What may be counted when it is over, or by looks: it is taken from earlier running.
 _LATE = ("compiling", "data", "blocked")
@@ -50,9 +51,9 @@ KINDS = ("compiling", "running", "waiting for others", "waiting for data", "in a
 
 @dataclass(frozen=True)
 class Slot:
-    """One second of a rank's lane: when it began, in whole seconds since the epoch, and the seconds
-    of it that went into each thing. They add up to 1, but for the first and the newest slot, and
-    for time in which a live rank was idle."""
+    """One second of a rank's lane, or `wide` ones: when it began, in whole seconds since the epoch,
+    and the seconds of it that went into each thing. They add up to that, but for the first and the
+    newest slot, and for time in which a live rank was idle."""
 
     second: int
     compiling: float = 0.0
@@ -60,11 +61,22 @@ class Slot:
     others: float = 0.0  # waiting for other ranks, or for the `lock`
     data: float = 0.0  # waiting for a loader's next batch
     blocked: float = 0.0  # in a call that only waits, such as time.sleep
+    wide: int = field(default=1, kw_only=True)
 
     @property
     def parts(self) -> tuple[float, ...]:
         """All of them, in this order."""
         return self.compiling, self.running, self.others, self.data, self.blocked
+
+
+def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
+    """The same in slots of so many seconds, a multiple of theirs."""
+    found: dict[int, Slot] = {}
+    for slot in slots:
+        at = slot.second // wide * wide
+        before = found.get(at) or Slot(at)
+        found[at] = Slot(at, *map(sum, zip(before.parts, slot.parts, strict=True)), wide=wide)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -177,7 +189,9 @@ class Track:
         self._recent: deque[Sample] = deque()  # what was counted about _LATELY ago, and since
         #: The operation and the line at which it was last seen to do each of these.
         self._seen: dict[str, tuple[str, str]] = {}
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, Slot] = {}  # of the last minute, and of the one before
+        self._past: tuple[Slot, ...] = ()  # those before, joined
+        self._wide = 1
         self._marks: deque[Sample] = deque()  # the first ones to see a step
         self._lane: tuple[Slot, ...] | None = ()
         self._watched: Sample | None = None  # what `watch` has seen last
@@ -203,8 +217,8 @@ class Track:
             recent.clear()
         elif before is not None:
             self._fill(before, sample)
-            for second in [at for at in self._slots if at < math.ceil(sample.at) - _LANE]:
-                del self._slots[second]
+            if len(self._slots) > 2 * LANE:
+                self._forget(math.ceil(sample.at) - LANE)
         recent.append(sample)
         while len(recent) > 2 and recent[1].at <= sample.at - _LATELY:
             recent.popleft()
@@ -243,14 +257,18 @@ class Track:
     @property
     def lane(self) -> tuple[Slot, ...]:
         if self._lane is None:
-            self._lane = tuple(self._slots.values())
+            first = math.ceil(self.sample.at) - LANE if self.sample else 0
+            self._lane = tuple(slot for at, slot in self._slots.items() if at >= first)
         return self._lane
 
-    def waits(self, newest: int | None = None) -> float | None:
-        """Share of all that its lane shows in which it waited for others; None where that cannot be
-        seen, or of less than a second. newest: the last second that lanes show."""
-        first = -math.inf if newest is None else newest - _LANE
-        shown = [slot for slot in self.lane if slot.second > first]
+    @property
+    def whole(self) -> tuple[Slot, ...]:
+        """All its time, in at most some hundred slots."""
+        return joined([*self._past, *self._slots.values()], self._wide)
+
+    def waits(self, shown: Sequence[Slot]) -> float | None:
+        """Share of all that these slots show in which it waited for others; None where that cannot
+        be seen, or of less than a second."""
         known = math.fsum(sum(slot.parts) for slot in shown)
         if self.sample is None or self.sample.waited is None or known < 1.0:
             return None
@@ -341,7 +359,8 @@ class Track:
         span = left = end - begin
         if not _LEAST < span < _GAP:
             return
-        late, parts = {}, {}
+        late: dict[str, float] = {}
+        parts: Any = {}
         for name, counted in spent.items():
             parts[name] = min(counted, left)
             late[name] = counted - parts[name]
@@ -355,6 +374,14 @@ class Track:
     def _put(self, second: int, parts: Sequence[float]) -> None:
         before = self._slots.get(second) or Slot(second)
         self._slots[second] = Slot(second, *map(sum, zip(before.parts, parts, strict=True)))
+
+    def _forget(self, first: int) -> None:
+        """Keep what was before this second in fewer slots."""
+        old = [self._slots.pop(at) for at in [*self._slots] if at < first]
+        self._past = joined([*self._past, *old], self._wide)
+        while len(self._past) > LANE:
+            self._wide *= 2
+            self._past = joined(self._past, self._wide)
 
     def _put_earlier(self, second: int, late: list[float]) -> None:
         """What is counted only when it is over had begun before, and calls are counted by what a
@@ -380,7 +407,7 @@ class Track:
         ):
             marks.clear()
         marks.append(mark)
-        while len(marks) > 2 and marks[0].at < mark.at - _LANE:
+        while len(marks) > 2 and marks[0].at < mark.at - LANE:
             marks.popleft()
 
     def _has_begun_anew(self, sample: Sample) -> bool:

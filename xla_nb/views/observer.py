@@ -20,7 +20,7 @@ from xla_nb.record.files import Record
 from xla_nb.record.sample import INPUT, Loop, Sample
 from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends
 from xla_nb.run import sentences, waits
-from xla_nb.run.activity import missing
+from xla_nb.run.activity import LANE, missing
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.state import ENDED, ProgramState, RankState, RunState
 from xla_nb.views import facts
@@ -118,7 +118,7 @@ class Observer:
         self._rows: dict[int, Rows] = {}
         self._over_cells = RowsOverCells(run.state, run.record)
         self._damage: dict[int, str] = {}  # of what a rank reported
-        self._newest: int | None = None  # the last second of all lanes
+        self._since = 0  # the first second that lanes show
         self._diagnoser = Diagnoser()
 
     def go_on(self, former: Observer) -> None:
@@ -223,7 +223,7 @@ class Observer:
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
         with tracks.lock:
             ends = [track.lane[-1].second for track in tracks.values() if track.lane]
-            self._newest = max(ends, default=None)
+            self._since = max(ends, default=0) - LANE + 1
             own = [self.card(rank) for rank in ranks]
             paces = {rank: track.pace for rank, track in tracks.items()}
             free = self._free()
@@ -299,6 +299,9 @@ class Observer:
             )
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
+        is_over = self.run.state.ended is not None and self.run.state.group is None
+        last = (slot for slot in track.lane if slot.second >= self._since)
+        lane = track.whole if is_over else tuple(last)
         steady = sample and track.steady(sample)
         phase, since = _phase(self.run.state, rank, sample, steady)
         rests = phase == "idle" or (ended and sample is not None and sample.activity == "idle")
@@ -325,8 +328,8 @@ class Observer:
             line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
             cpu=None if ended or phase == "idle" else track.cpu,
             step=None if rests else track.step,
-            waits=track.waits(self._newest),
-            lane=track.lane,
+            waits=track.waits(lane),
+            lane=lane,
             bars=tuple(
                 replace(one, eta=None, least=rank.phase == "died")
                 if ended or self.run.state.stopping

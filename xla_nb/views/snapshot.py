@@ -70,7 +70,8 @@ class Card:
     step      seconds from one of its last steps to the next; None until some were seen
     waits     share of its lane, from 0 to 1, in which it waited for others; None where that cannot
               be seen
-    lane      the last 60 s, oldest first; a gap is time of which nothing is known
+    lane      its last 60 s, of a run that is over all its time, oldest first; a gap is time of
+              which nothing is known
     sample    its newest figures; views/facts.py says which are shown
     """
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from xla_nb.run.activity import KINDS, Slot
+from xla_nb.run.activity import KINDS, LANE, Slot, joined
 from xla_nb.views import facts
 from xla_nb.views.saved import bounds, chart
 from xla_nb.views.saved.style import ENDED, FAINT, MONO, PHASES, TROUBLED
@@ -130,16 +130,21 @@ def _at(card: Card, snapshot: Snapshot) -> str:
 
 
 def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    seconds = [slot.second for card in cards for slot in card.lane]
-    if not seconds:
+    """A strip of at least 10 slots; of a run that goes on of at most the last 60 s."""
+    wide = max((slot.wide for card in cards for slot in card.lane), default=1)
+    lanes = {card.rank: joined(card.lane, wide) for card in cards}
+    starts = [slot.second for lane in lanes.values() for slot in lane]
+    if not starts:
         return []
-    newest = max(seconds)
-    lasted = snapshot.elapsed if snapshot.live is None else newest - min(seconds) + 1
+    newest, live = max(starts), snapshot.live is not None
+    is_over = snapshot.ok is not None and not live
+    lasted = newest - min(starts) + wide if is_over or live else snapshot.elapsed
+    lasted = lasted if is_over else min(LANE, lasted)
+    title = "whole run" if is_over else f"last {round(lasted) or 1} s"
 
     def strip(card: Card) -> str:
-        return _strip(card.lane, newest, lasted) if card.lane else ""
+        return _strip(lanes[card.rank], newest, max(10, math.ceil(lasted / wide)))
 
-    title = f"last {round(min(_SECONDS, lasted)) or 1} s"
     return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left", "lane")]
 
 
@@ -316,25 +321,27 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
     return f'<span{mark} style="{style}" title="{title}">{sign.glyph} {card.rank}</span> '
 
 
-# ---------------------------------------------------------------- a rank's last minute
+# ---------------------------------------------------------------- where a rank's time went
 
-
-_SECONDS, _HEIGHT = 60, 12
-_EACH = 5  # units of the drawing for a second; it is shown at half its size
-_SEEN = 0.05  # seconds of one second that are to be seen in it
-_WIDTH = _SECONDS * _EACH // 2  # CSS pixels, where there is room
+_WIDTH, _HEIGHT = 150, 12  # CSS pixels, where there is room
+_EACH = 5  # units of the drawing for a slot
+_SEEN = 0.05  # of a slot, that is to be seen in it
 #: The colours of the live panel, light and dark.
 COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
 
-def _strip(slots: Sequence[Slot], newest: int, lasted: float) -> str:
-    """The seconds before `newest` (since the epoch) as a picture: as many as the run has lasted, at
-    least 10 and at most 60. What a second went into is stacked, since nobody knows its order."""
+def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
+    """So many slots up to the one that begins at `newest` (seconds since the epoch) as a picture.
+    What a slot went into is stacked, since nobody knows its order."""
+    if not slots:
+        return ""
     told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
-    shown = math.ceil(min(_SECONDS, max(10, lasted)))
-    seen = [slot for slot in slots if slot.second > newest - shown]
+    wide = slots[0].wide
+    first = newest // wide - shown + 1
+    places = [Slot(slot.second // wide, *(part / wide for part in slot.parts)) for slot in slots]
+    seen = [slot for slot in places if slot.second >= first]
     before, after = [None, *seen], [*seen[1:], None]
-    bars = [_bar(*three, newest - shown + 1) for three in zip(before, seen, after, strict=False)]
+    bars = [_bar(*three, first) for three in zip(before, seen, after, strict=False)]
     parts = "".join(
         f"<path d='M0 {_HEIGHT}{''.join(bar[n] for bar in bars)}V{_HEIGHT}z' fill='{colour}' "
         "shape-rendering='crispEdges'/>"
@@ -372,7 +379,8 @@ def _heights(parts: Sequence[float], wide: float) -> tuple[str, ...]:
 
 def _key(slots: Sequence[Slot]) -> str:
     """What the colours mean that these have, where it is to be seen."""
-    most = map(max, zip(*(slot.parts for slot in slots), strict=True))
+    shares = ([part / slot.wide for part in slot.parts] for slot in slots)
+    most = map(max, zip(*shares, strict=True))
     words = (
         bit("white-space:nowrap", swatch(colour), f" {word}")
         for (word, colour), part in zip(COLOURS.items(), most, strict=True)
