@@ -19,7 +19,7 @@ def told_after_a_restart(kernel):
     kernel.manager.restart_kernel(now=False)
     kernel.client.wait_for_ready(timeout=120)
     kernel.ok(COLD)
-    return kernel.ok("%xla_runs 1").stdout.splitlines()[1]
+    return kernel.ok("%xla_runs 1").text.splitlines()[1]
 
 
 def test_a_run_in_its_cell_was_stopped_by_the_kernels_restart_and_by_no_interrupt(kernel):

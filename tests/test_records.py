@@ -195,7 +195,7 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
     cell = "import xla_nb\nlive_cell = xla_nb.ranks('listed', n=1).run('rank + 7', view='none')"
     notebook.ok(cell)
     group = notebook.value("xla_nb.ranks('listed')._own.run.name").strip("'")
-    listed = notebook.ok("%xla_runs").stdout
+    listed = notebook.ok("%xla_runs").text
     name = notebook.value("live_cell.name").strip("'")
     assert group in listed
     assert name not in listed

@@ -40,7 +40,7 @@ from xla_nb.run.options import DEFAULTS, DROPIN, LIMITS, OPTIONS, SETTINGS, Opti
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import diagram
-from xla_nb.views.picture import table
+from xla_nb.views import picture
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, meant, ranks, several, shortened, size
 
@@ -506,7 +506,8 @@ class XlaMagics(Magics):
             return
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
-        print(table(entries))
+        shown = picture.runs(entries)
+        picture.show(shown) if picture.kernel() else print(shown["text/plain"])
 
     def _named_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by a variable or by their own name; none named: all, but for

@@ -131,7 +131,7 @@ def test_what_both_call_launches_too(published):
     published.ok("found = pjrt.run_multiprocess(lambda a, b=1: (a, b), 5, b=2)")
     assert published.value("found == dict.fromkeys(range(4), (5, 2))") == "True"
     published.ok("def both(a): return a\nfound = pjrt.run_multiprocess(both, 6)")
-    assert ", both  " in published.ok("%xla_runs 1").stdout
+    assert ", both  " in published.ok("%xla_runs 1").text
     published.ok("run = pjrt.spawn(lambda index, a: a, nprocs=2, args=(7,))")
     assert published.value("run.results") == "{0: 7, 1: 7}"
 
@@ -364,7 +364,7 @@ def test_a_run_is_named_by_its_cell_where_one_has_called_and_by_its_function(pub
     )
     published.ok("import threading\nthread = threading.Thread(target=xmp.spawn, args=(train,))")
     published.ok("thread.start(); thread.join()")
-    assert "Cell In" not in published.ok("%xla_runs 1").stdout
+    assert "Cell In" not in published.ok("%xla_runs 1").text
 
 
 def test_accelerates_launcher_refuses_arguments_that_do_not_fit_before_ranks_start(published):

@@ -91,7 +91,7 @@ def test_a_notebook_that_can_write_nothing_follows_its_runs_to_their_ends(limite
     assert limited.value("run.results") == "{0: 0, 1: 1}"
     texts = limited.value("' '.join(n.text for n in run.state.notices)")
     assert texts.count("Cannot write all of the saved record") == 1
-    listed = limited.ok("%xla_runs").stdout
+    listed = limited.ok("%xla_runs").text
     assert "running" not in listed
     assert "2 ranks finished" in listed
 
@@ -143,6 +143,6 @@ def test_ranks_that_fill_the_disk_run_to_their_ends_and_say_what_is_lost(tiny):
         assert notebook.value("{e.kind for e in run.errors.values()} <= {'ResultError'}") == "True"
         assert "Cannot write all of its output" in shown.stderr
         assert notebook.value("run.done") == "True"
-        assert "running" not in notebook.ok("%xla_runs").stdout
+        assert "running" not in notebook.ok("%xla_runs").text
     finally:
         notebook.close()

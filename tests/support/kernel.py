@@ -59,6 +59,12 @@ class Shown:
         return unfolded(self.stderr)
 
     @property
+    def text(self) -> str:
+        """What it displayed, as text."""
+        shown = (message["content"] for message in self.messages)
+        return "\n".join(one["data"].get("text/plain", "") for one in shown if "data" in one)
+
+    @property
     def page(self) -> str:
         """The HTML that the cell keeps: of each display as it was updated last. It may have
         updated those of other cells, too."""

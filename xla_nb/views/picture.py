@@ -6,12 +6,14 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.views import facts, observer, rank_outputs, saved
 from xla_nb.views.loop import shell, slot
+from xla_nb.views.saved import style, tags
 from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import aligned, in_one_line
 
@@ -111,12 +113,20 @@ class OpenedRun(RecordedRun):
         return self._repr_mimebundle_()["text/html"]
 
 
-def table(entries: list[Entry]) -> str:
-    """A table of recorded runs, one line each."""
-    if not entries:
-        return "No recorded runs."
-    rows = [("run", "outcome", "time", "cell", "result")]
+def runs(entries: Sequence[Entry]) -> dict[str, str]:
+    """Recorded runs, a row each: as a table, and as lines of text."""
+    lines, rows = [("run", "outcome", "time", "cell", "result")], []
     for entry in entries:
         time = "" if entry.elapsed is None else facts.took(entry.elapsed)
-        rows.append((entry.name, entry.outcome, time, entry.cell, in_one_line(entry.headline, 80)))
-    return "\n".join(aligned(rows))
+        told = in_one_line(entry.headline, 80)
+        lines.append((entry.name, entry.outcome, time, entry.cell, told))
+        sign = style.PHASES[entry.outcome]
+        state = tags.mark(sign.glyph, entry.outcome, sign.colour)
+        result = tags.sentence(entry.headline, 300)
+        rows.append((tags.code(entry.name), state, time, tags.place(entry.cell), result))
+    text = "\n".join(aligned(lines)) if rows else "No recorded runs."
+    drawn = tags.table([tags.faint(title) for title in lines[0]], rows)
+    return {
+        "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn if rows else text),
+        "text/plain": text,
+    }
