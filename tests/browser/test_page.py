@@ -999,7 +999,7 @@ def test_figures_of_ranks_that_reported_at_other_moments_are_of_all_of_them(
     button(panel, "each rank").click()
     button(panel, "time").click()
     legend = panel.page.locator("[data-figure=loss] .xn-legend")
-    expect(legend).to_have_text("mean5.5min0 (rank 0)max11 (rank 11)")
+    expect(legend).to_have_text("lastmean5.5min0 (rank 0)max11 (rank 11)")
     expect(panel.page.locator("[data-figure=loss] .xn-end")).to_have_count(0)
 
 
@@ -1075,7 +1075,7 @@ ROOM = """() => {
 def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
     narrow = (1.0004, 1.0007), (273.15, 273.1502), (0.99900, 0.99907), (12345678, 12345679.2)
     narrow += (123_456_000_000, 123_456_010_000), (-12345678.3, -12345678.1), (1.2341e-5, 1.2349e-5)
-    for values in (1e9, 1.03e9), (0, 3e-8), (483.10, 483.16), (0, 1e30), (-1e9, 1.5), *narrow:
+    for values in (1e9, 1.03e9), (0, 3e-8), (483.10, 483.16), (0, 1e30), (0, 2e34), (-1e9, 1.5), *narrow:
         panel.tell(figures=[figure(0, *values)])
         assert len(set(axis(panel))) == len(axis(panel)) >= 3, values
         assert 0 <= panel.page.evaluate(ROOM) < 40, values
@@ -1317,7 +1317,7 @@ def test_the_log_opens_in_jupyterlab_where_that_shows_its_folder(
         " node.textContent = JSON.stringify({serverRoot: root}); document.head.append(node); }",
         root,
     )
-    panel.begin(card(0))
+    panel.begin(card(0), lines=[block(0, "one")])
     panel.page.evaluate("void mount(document.getElementById('here'))")
     panel.settle()
     open_log = button(panel, "Open log")
@@ -1491,6 +1491,7 @@ def test_copy_works_without_clipboard_permission(panel: Panel) -> None:
 
 
 def test_the_path_is_of_the_selected_rank_and_stream(panel: Panel) -> None:
+    panel.tell(lines=[block(2, "one")])
     panel.page.get_by_label("Ranks shown").select_option("2")
     panel.page.get_by_label("Stream").select_option("err")
     told = f"{RUN.record}/rank-2.err"
@@ -1715,7 +1716,8 @@ def test_ranks_charts_and_their_choices_are_one_tab_stop_each(opened: Opener) ->
     panel.page.evaluate("document.body.className = 'jp-Notebook'")  # lines are links there
     names = ("loss", "accuracy", "lr")
     figures = [{**figure(rank, 1, 2), "name": name} for name in names for rank in range(8)]
-    panel.begin(*(card(rank, memory=1 << 29) for rank in range(8)), figures=figures)
+    ranks = (card(rank, memory=1 << 29) for rank in range(8))
+    panel.begin(*ranks, figures=figures, lines=[block(0, "one")])
     reached = tabbed(panel.page)
     assert reached == [
         *("Stacks", "Stop", "Cell In[3]", "8 ranks", "0● runningline 7512 MiB"),

@@ -123,9 +123,13 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
         sign = style.PHASES[entry.outcome]
         state = tags.mark(sign.glyph, entry.outcome, sign.colour)
         result = tags.sentence(entry.headline, 300)
-        rows.append((tags.code(entry.name), state, time, tags.place(entry.cell), result))
+        rows.append((entry.name, state, time, tags.place(entry.cell), result))
     text = "\n".join(aligned(lines)) if rows else "No recorded runs."
-    drawn = tags.table([tags.faint(title) for title in lines[0]], rows)
+    titles = [tags.faint(title) for title in lines[0]]
+    short = "text-align:left;white-space:nowrap"
+    drawn = tags.table(
+        titles, rows, [f"{short};{style.MONO}", short, short, short, "text-align:left"]
+    )
     return {
         "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn if rows else text),
         "text/plain": text,

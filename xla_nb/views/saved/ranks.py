@@ -239,8 +239,9 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     state = mark(sign.glyph, card.phase, sign.colour)
     where = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
     doing = filter(None, [place(card.place, _LONGEST), escaped(card.detail, _LONGEST)])
-    about = [state, faint(facts.when(card, snapshot)), " · ".join(doing)]
-    about += [faint(escaped(one)) for one in (card.device, " · ".join(where)) if one]
+    told = (facts.when(card, snapshot), card.device, " · ".join(where))
+    when, *others = (faint(escaped(one)) if one else "" for one in told)
+    about = filter(None, [state, when, bit("", " · ".join(doing)), *others])
     title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""

@@ -6,6 +6,7 @@ const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on 
 const LABELS = 8; // ends of lines that have room for a number
 const BAND = ["high", "low", "mean"];
 const WHOLE = Array.from({ length: 45 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3)}`)); // distances of steps
+const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // of values
 const isFigure = (y) => typeof y === "number";
 
 /** A running mean, debiased as in TensorBoard. */
@@ -110,7 +111,7 @@ class Chart {
 			this.point(Math.max(0, Math.min((left < 0 ? wide : left) + by, wide)));
 		};
 		this.plot = h("div.plot", { role: "img", keydown, blur: () => this.point(-10) });
-		const caption = h("figcaption.caption", {}, h("strong", {}, this.name), this.at);
+		const caption = h("figcaption.caption", {}, h("strong", {}, this.name));
 		this.node = h("figure.figure", { "data-figure": name }, caption, this.plot, this.legend);
 	}
 
@@ -180,7 +181,7 @@ class Chart {
 			values: (_, all) => told(all).map((text) => text + (this.overTime ? " s" : "")),
 		};
 		const up = {
-			...{ size: (_, texts) => room(texts), space: 12, grid: { stroke: this.ink("tint2"), width: 1 } }, // three or more
+			...{ size: (_, texts) => room(texts), space: 12, incrs: SCALE, grid: { stroke: this.ink("tint2"), width: 1 } }, // three or more
 			values: (_, all) => told(all).map((text, i) => (i % 2 && all.length > 5 ? "" : text)),
 			...(log && { splits: (_, axis, low, high) => powers(low, high), filter: (_, all) => all }),
 		};
@@ -254,10 +255,11 @@ class Chart {
 		put(this.at, joined(...notes, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
 		const rows = this.summed ? this.summary(values, ended) : [...values].map(ofRank);
 		mark(this.plot, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
-		fill(this.legend, String(rows), () => rows.map(([key, name, value]) => {
+		const told = ([key, name, value]) => {
 			const label = isFigure(key) ? tint(span("one", name), key) : span("quiet", name);
 			return h("span", { "data-legend": key }, label, h("b", {}, value));
-		}));
+		};
+		fill(this.legend, String(rows), () => [this.at, ...rows.map(told)]);
 	}
 
 	/** Rows of the legend for many ranks. */

@@ -82,10 +82,10 @@ class Output {
 
 	draw() {
 		const { rank } = this;
-		const { record, live, home } = this.view.store.about;
+		const { record, home } = this.view.store.about;
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
-		show(this.node, !live || this.lines.next); // of cells it is elsewhere
+		show(this.node, this.lines.next); // nothing is to be controlled of none
 		this.options();
 		if (this.clear) {
 			this.body.replaceChildren();
