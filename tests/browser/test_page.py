@@ -1075,7 +1075,15 @@ ROOM = """() => {
 def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
     narrow = (1.0004, 1.0007), (273.15, 273.1502), (0.99900, 0.99907), (12345678, 12345679.2)
     narrow += (123_456_000_000, 123_456_010_000), (-12345678.3, -12345678.1), (1.2341e-5, 1.2349e-5)
-    for values in (1e9, 1.03e9), (0, 3e-8), (483.10, 483.16), (0, 1e30), (0, 2e34), (-1e9, 1.5), *narrow:
+    for values in (
+        (1e9, 1.03e9),
+        (0, 3e-8),
+        (483.10, 483.16),
+        (0, 1e30),
+        (0, 2e34),
+        (-1e9, 1.5),
+        *narrow,
+    ):
         panel.tell(figures=[figure(0, *values)])
         assert len(set(axis(panel))) == len(axis(panel)) >= 3, values
         assert 0 <= panel.page.evaluate(ROOM) < 40, values

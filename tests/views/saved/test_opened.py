@@ -1,6 +1,7 @@
 """Recorded runs: one displayed, and all of them in a table."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -9,7 +10,7 @@ from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import Entry
 from xla_nb.views import picture
-from xla_nb.views.picture import OpenedRun, table
+from xla_nb.views.picture import OpenedRun, runs
 
 NAME = "20260101-000000-abcdef"
 
@@ -115,8 +116,12 @@ def test_a_notebook_displays_an_opened_run(notebook):
 # ---------------------------------------------------------------- all runs
 
 
+def listed(entries):
+    return runs(entries)["text/plain"]
+
+
 def test_an_empty_table_says_that_there_are_no_runs():
-    assert table([]) == "No recorded runs."
+    assert listed([]) == "No recorded runs."
 
 
 def test_each_run_is_a_line_in_aligned_columns():
@@ -125,7 +130,7 @@ def test_each_run_is_a_line_in_aligned_columns():
         Entry("r20", "Cell In[12]", "finished", "4 ranks finished", 12.34),
         Entry("r1", "", "failed", "rank 2 failed: boom", 0.5),
     ]
-    assert table(rows).splitlines() == [
+    assert listed(rows).splitlines() == [
         "run  outcome   time    cell         result",
         "r3   running           Cell In[3]",
         "r20  finished  12.3 s  Cell In[12]  4 ranks finished",
@@ -133,12 +138,23 @@ def test_each_run_is_a_line_in_aligned_columns():
     ]
 
 
+def test_a_notebook_shows_a_table_with_how_each_went_in_full():
+    rows = [
+        Entry("r3", "Cell In[3]", "running", "", None),
+        Entry("r1", "", "failed", "x" * 200, 0.5),
+    ]
+    shown = runs(rows)["text/html"]
+    assert shown.count("<tr") == 3
+    assert "● running" in re.sub(r"<[^>]*>", "", shown)
+    assert "x" * 200 in shown
+
+
 @pytest.mark.parametrize("headline", ["x" * 500, "one\n\ntwo\n" * 100])
 def test_a_long_headline_is_cut_to_one_line(headline):
-    _, row = table([Entry("r", "", "failed", headline, None)]).splitlines()
+    _, row = listed([Entry("r", "", "failed", headline, None)]).splitlines()
     assert row.endswith("…")
     assert len(row) < 120
 
 
 def test_a_headline_of_80_characters_is_not_cut():
-    assert table([Entry("r", "", "failed", "x" * 80, None)]).endswith("x" * 80)
+    assert listed([Entry("r", "", "failed", "x" * 80, None)]).endswith("x" * 80)

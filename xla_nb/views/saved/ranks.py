@@ -46,7 +46,7 @@ def as_html(snapshot: Snapshot) -> str:
 
 def _same(snapshot: Snapshot) -> str:
     """What never differs between ranks, said once."""
-    same = facts.in_common(snapshot)
+    same = facts.in_common(snapshot, but=_TELLING)
     who = facts.everybody(snapshot)
     return _facts([facts.Fact("", who + ":", ""), *same]) if same else ""
 
@@ -124,7 +124,7 @@ def _at(card: Card, snapshot: Snapshot) -> str:
     lasted = snapshot.now - (card.since or snapshot.now)
     quiet = card.phase == "running" or idle or (card.phase not in ENDED and lasted < 2)
     parts = [escaped(detail, _LONGEST)] if detail else []
-    parts += [] if quiet else [faint(facts.when(card, snapshot))]
+    parts += [] if quiet else [unbroken(facts.when(card, snapshot), FAINT)]
     parts += [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
     return " · ".join(parts)
 

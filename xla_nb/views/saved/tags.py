@@ -65,7 +65,8 @@ def place(text: str, longest: int = 300, near: str = "") -> str:
     if not (found := _PLACE.match(text)):
         return escaped(words, longest)
     where = f'data-cell="{found[1]}" data-line="{found[2] or 1}"'
-    return f"<span {where}>{escaped(words, longest)}</span>"
+    kept = ' style="white-space:nowrap"' if len(words) <= _SHORT else ""
+    return f"<span {where}{kept}>{escaped(words, longest)}</span>"
 
 
 def unbroken(text: str, style: str = "") -> str:
