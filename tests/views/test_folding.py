@@ -5,14 +5,12 @@ import random
 import pytest
 
 from xla_nb.views import folding
-from xla_nb.views.folding import Folder, folded
-
-HOLD = 0.25
+from xla_nb.views.folding import HOLD, Folder, folded
 
 
 def shown(lines):
     """As `(ranks, line)`."""
-    return [(one.ranks, one.line) for one in lines]
+    return [(tuple(sorted(one.ranks)), one.line) for one in lines]
 
 
 def at_once(written):
@@ -22,19 +20,19 @@ def at_once(written):
 
 def timed(written):
     """The same of lines with the times at which they came, of one stream."""
-    return [one for _, one in folded({(rank, "out"): lines for rank, lines in written.items()})]
+    return list(folded({(rank, "out"): lines for rank, lines in written.items()}))
 
 
 def in_order(out, err):
     """What is folded of two streams, as `(stream, ranks, line)`."""
     written = {(rank, "out"): lines for rank, lines in out.items()}
     written |= {(rank, "err"): lines for rank, lines in err.items()}
-    return [(stream, one.ranks, one.line) for stream, one in folded(written)]
+    return [(one.stream, tuple(sorted(one.ranks)), one.line) for one in folded(written)]
 
 
 def held(**written):
     """A folder in which ranks (`r0="a b"`) have written words at the time 0."""
-    folder = Folder(HOLD)
+    folder = Folder()
     for name, words in written.items():
         folder.add(int(name[1:]), words.split(), 0.0)
     return folder
@@ -46,6 +44,12 @@ def held(**written):
 def test_equal_lines_are_folded_though_a_rank_has_others_between_them():
     written = {0: ["hello", "epoch 1", "done"], 1: ["hello", "done"], 2: ["hello", "done"]}
     assert shown(at_once(written)) == [((0, 1, 2), "hello"), ((0,), "epoch 1"), ((0, 1, 2), "done")]
+
+
+def test_each_ranks_own_lines_stand_between_those_of_all():
+    written = {rank: ["epoch 0", f"loss {rank}", "epoch 1", f"loss {rank + 9}"] for rank in (0, 1)}
+    found = [line for _, line in shown(at_once(written))]
+    assert found == ["epoch 0", "loss 0", "loss 1", "epoch 1", "loss 9", "loss 10"]
 
 
 def test_lines_that_are_equal_within_a_rank_stay_as_many():
@@ -141,49 +145,26 @@ def test_a_line_is_held_for_a_moment_only():
     assert shown(folder.due([0, 1], HOLD)) == [((0,), "a")]
 
 
-def test_ranks_with_lines_in_another_order_do_not_hold_each_other_up():
+def test_a_line_is_held_no_more_once_the_others_have_gone_on():
     folder = held(r0="a b", r1="b a")
-    assert shown(folder.due([0, 1], 0.0)) == []
-    assert shown(folder.due([0, 1], HOLD)) == [((0,), "a"), ((0, 1), "b"), ((1,), "a")]
+    assert shown(folder.due([0, 1], 0.0)) == [((0,), "a"), ((0, 1), "b")]
+    assert shown(folder.due([0, 1], HOLD)) == [((1,), "a")]
 
 
-def test_lines_are_not_held_where_each_rank_has_gone_on_with_one_of_its_own():
-    folder = held(r0="loss-0", r1="loss-1", r2="done")
-    assert shown(folder.due([0, 1, 2, 3], 0.0)) == []
-    folder.add(3, ["done"], 0.0)
-    assert shown(folder.due([0, 1, 2, 3], 0.0)) == [((0,), "loss-0"), ((1,), "loss-1")]
-    folder.add(0, ["done"], 0.1)
-    folder.add(1, ["done"], 0.1)
-    assert shown(folder.due([0, 1, 2, 3], 0.1)) == [((0, 1, 2, 3), "done")]
+def test_what_is_shown_is_joined_by_nobody():
+    folder = held(r0="a")
+    assert shown(folder.due([0], 0.0)) == [((0,), "a")]
+    folder.add(1, ["a"], 0.1)
+    assert shown(folder.all()) == [((1,), "a")]
 
 
-def test_a_rank_whose_lines_nobody_else_writes_is_not_held_up():
-    folder = held(r0=" ".join(f"step-{n}" for n in range(folding._VAIN)))
-    assert len(shown(folder.due([0, 1], HOLD))) == folding._VAIN
-    folder.add(0, ["step-next"], 1.0)
-    assert shown(folder.due([0, 1], 1.0)) == [((0,), "step-next")]
-
-
-def test_it_is_held_again_once_another_rank_has_written_the_same():
-    folder = held(r0=" ".join(f"step-{n}" for n in range(folding._VAIN)))
-    assert len(shown(folder.due([0, 1], HOLD))) == folding._VAIN
-    folder.add(0, ["now-both"], 1.0)
-    assert shown(folder.due([0, 1], 1.0)) == [((0,), "now-both")]
-    folder.add(1, ["now-both"], 1.1)
-    assert shown(folder.due([0, 1], 1.1)) == []
-    assert shown(folder.due([0, 1], 1.1 + HOLD)) == [((1,), "now-both")]
-    folder.add(0, ["again"], 2.0)
-    assert shown(folder.due([0, 1], 2.0)) == []
-    folder.add(1, ["again"], 2.1)
-    assert shown(folder.due([0, 1], 2.1)) == [((0, 1), "again")]
-
-
-def test_a_flood_is_shown_as_it_comes():
-    folder = Folder(3600.0)
-    for rank in range(2):
-        folder.add(rank, ["y"] * folding._FLOOD, 0.0)
-    assert len(shown(folder.due([0, 1], 0.0))) == 2 * folding._FLOOD
-    assert folder.is_empty
+def test_a_flood_of_equal_lines_is_folded_in_a_moment():
+    folder = Folder()
+    for rank in range(8):
+        folder.add(rank, ["y"] * 20_000, 0.0)
+    lines = list(folder.all())
+    assert len(lines) == 20_000
+    assert {one.who for one in lines} == {"0–7"}
 
 
 @pytest.mark.parametrize(

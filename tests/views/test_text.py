@@ -8,7 +8,7 @@ import pytest
 from tests.support.run_double import Run
 from tests.support.text_view import viewing, written
 from xla_nb.messages import events
-from xla_nb.views import text
+from xla_nb.views import folding, text
 
 
 class Terminal(io.StringIO):
@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """Lines do not wait for other ranks."""
-    monkeypatch.setattr(text, "HOLD", 0.0)
+    monkeypatch.setattr(folding, "HOLD", 0.0)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_equal_lines_of_ranks_are_one_line(run, view):
 
 
 def holding(run, monkeypatch, seconds):
-    monkeypatch.setattr(text, "HOLD", seconds)
+    monkeypatch.setattr(folding, "HOLD", seconds)
     return viewing(run)
 
 

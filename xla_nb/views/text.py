@@ -21,7 +21,7 @@ from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import diagnosis, facts, folding, observer, picture
-from xla_nb.views.folding import HOLD, Folded, Folder
+from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import slot
 from xla_nb.views.saved import returned
 from xla_nb.wording import several, shortened
@@ -91,7 +91,7 @@ class TextView:
         self._is_live = _is_live(self._out)
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
-        self._lines: dict[str, Folder[int | None]] = {k: Folder(HOLD) for k in ("out", "err")}
+        self._lines = {kind: Folder() for kind in ("out", "err")}
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
@@ -148,7 +148,7 @@ class TextView:
             for kind, lines in self._lines.items():
                 lines.add(rank, list(look(self._stream(rank, kind))), now)
 
-    def _due(self, lines: Folder[int | None], now: float) -> Iterator[str]:
+    def _due(self, lines: Folder, now: float) -> Iterator[str]:
         running = [r.rank for r in self._run.state.ranks.values() if r.phase not in ENDED]
         return map(_shown, lines.due(running, now))
 
@@ -228,8 +228,8 @@ class TextView:
             self._bar = bar
 
 
-def _shown(one: Folded[int | None]) -> str:
-    return f"[{folding.who(one.ranks)}] {one.line}"
+def _shown(one: Folded) -> str:
+    return f"[{one.who}] {one.line}"
 
 
 def _put(stream: TextIO, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 from xla_nb.views import folding
 from xla_nb.views.saved import bounds, colours
@@ -37,9 +38,8 @@ def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterato
         )
         for excerpt, lines in each
     }
-    seen = groupby(folding.folded(written), lambda one: (one[0], one[1].ranks))
-    for (stream, ranks), group in seen:
-        yield Group(stream, folding.who(ranks), [one.line for _, one in group])
+    for (stream, ranks), group in groupby(folding.folded(written), attrgetter("stream", "who")):
+        yield Group(stream, ranks, [one.line for one in group])
 
 
 def _times(excerpt: Excerpt, lines: bounds.Shown) -> Iterable[float]:
