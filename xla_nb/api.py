@@ -42,7 +42,7 @@ from xla_nb.topology import diagram
 from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
-from xla_nb.views.saved.compared import Comparison
+from xla_nb.views.rendering.compared import Comparison
 from xla_nb.wording import listed, several, shortened, size
 
 #: A recorded run's name or folder.

@@ -30,7 +30,7 @@ from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
-from xla_nb.views import loop, observer, picture, saved
+from xla_nb.views import loop, observer, picture, rendering
 from xla_nb.views.picture import ShownRun, StillGroup
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, shortened
@@ -294,7 +294,7 @@ def show(group: Group) -> None:
     they do, the cells they have run, their variables. A terminal gets them as text, as they are
     now."""
     if picture.kernel() is None:
-        print(saved.render_text(observer.observe(group.run)))
+        print(rendering.render_text(observer.observe(group.run)))
         return
     here, before = notebook.current(), _shown().pop(group.run.name, None)
     if before is not None and here is not None:

@@ -20,8 +20,8 @@ from tests.browser.harness import RUN, Panel, block, card, lane, trouble
 from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.views.facts import figure as in_words
 from xla_nb.views.facts import going
-from xla_nb.views.saved import html
-from xla_nb.views.saved.style import ENDED
+from xla_nb.views.rendering import html
+from xla_nb.views.rendering.style import ENDED
 from xla_nb.views.snapshot import Bar, Card, Diagnosis, Series
 
 Opener = Callable[..., Panel]

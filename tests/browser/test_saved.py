@@ -11,7 +11,7 @@ from nbformat import NotebookNode, v4
 from tests.browser.lab import DARK, LIGHT, Lab, LabNotebook, of_cells
 from xla_nb.record.sample import Sample
 from xla_nb.run.activity import Slot
-from xla_nb.views import saved
+from xla_nb.views import rendering
 from xla_nb.views.snapshot import Card, Diagnosis, Excerpt, Series, Snapshot, Trouble
 
 NOW = 1_763_726_585.0
@@ -109,7 +109,7 @@ def kept(*snapshots: Snapshot) -> NotebookNode:
     """A notebook with a saved cell for each, everything unfolded but in the first cell."""
     made = of_cells([f"# {number}" for number in range(len(snapshots))])
     for number, (cell, snapshot) in enumerate(zip(made.cells, snapshots, strict=True)):
-        html = saved.render_html(snapshot)
+        html = rendering.render_html(snapshot)
         forms = {"text/html": html.replace("<details", "<details open") if number else html}
         cell.outputs = [v4.new_output("display_data", data=forms)]
         cell.execution_count = number + 1

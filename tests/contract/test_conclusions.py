@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from xla_nb.views.saved import style
+from xla_nb.views.rendering import style
 
 pytestmark = pytest.mark.usefixtures("soon")
 

@@ -11,7 +11,7 @@ from tests.support.shown import words
 # What the panel would show until the run ends, and the text that stays.
 WATCH = """
 import time
-from xla_nb.views import facts, saved
+from xla_nb.views import facts, rendering
 from xla_nb.views.observer import Observer
 def watched(run):
     observer, seen = Observer(run), []
@@ -23,7 +23,7 @@ def watched(run):
         seen.append((now.diagnosis.sentence, etas, now.ok, steps))
         time.sleep(0.1)
     ended = observer.look()
-    return seen, saved.render_text(ended), saved.render_html(ended)
+    return seen, rendering.render_text(ended), rendering.render_html(ended)
 """
 
 

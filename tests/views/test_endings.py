@@ -17,7 +17,7 @@ from xla_nb.record.files import Record
 from xla_nb.run import recorded
 from xla_nb.run.failed import RunFailed
 from xla_nb.views.observer import observe
-from xla_nb.views.saved import ranks, render_text
+from xla_nb.views.rendering import ranks, render_text
 
 NAME = "20260101-000000-abcdef"
 STOP = events.StopRequested(why="Stopped by an interrupt")

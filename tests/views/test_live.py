@@ -10,7 +10,7 @@ from tests.support.run_double import Run
 from xla_nb.messages import events
 from xla_nb.record import sample
 from xla_nb.record.sample import Sample
-from xla_nb.views import saved
+from xla_nb.views import rendering
 from xla_nb.views.observer import CELLS, Observer
 
 
@@ -164,7 +164,7 @@ def test_a_cell_that_goes_on_for_long_is_not_forgotten_over_those_of_other_ranks
     snapshot = observer.snapshot()
     assert not snapshot.live.is_idle
     assert snapshot.diagnosis.sentence == "Cell In[1] is running on rank 0"
-    assert f"{CELLS + 3} cells, 1 running" in saved.render_text(snapshot).splitlines()[0]
+    assert f"{CELLS + 3} cells, 1 running" in rendering.render_text(snapshot).splitlines()[0]
 
 
 def test_the_time_that_is_told_is_that_of_the_cell_or_of_being_idle(group, observer):
@@ -207,7 +207,7 @@ def test_the_saved_text_has_the_state_the_cells_and_the_ranks(group, observer):
     group.ends(1, at=11.5)
     group.begins(2, 0)
     group.ends(2, "failed", "Rank 0 failed at Cell In[2], line 1: ValueError: boom")
-    text = saved.render_text(observer.snapshot())
+    text = rendering.render_text(observer.snapshot())
     first, *rest = text.splitlines()
     assert first.startswith("○ 2 live ranks, idle for ")
     assert "2 cells, 1 failed or stopped · ends after 30 min without a cell" in first
@@ -221,7 +221,7 @@ def test_the_saved_html_has_them_too_and_folds_all_but_the_newest_cells(group, o
     for number in range(1, 40):
         group.begins(number)
         group.ends(number)
-    html = saved.render_html(observer.snapshot())
+    html = rendering.render_html(observer.snapshot())
     assert "2 live ranks, idle" in html
     assert html.index("Cell In[39]") < html.index("33 more cells") < html.index("Cell In[2]<")
     assert html.count("</table>") == 3
@@ -232,8 +232,8 @@ def test_earlier_cells_than_those_shown_are_counted(group, observer):
         group.begins(number)
         group.ends(number)
     snapshot = observer.snapshot()
-    assert "… and 7 earlier cells" in saved.render_text(snapshot)
-    assert "… and 7 earlier cells" in saved.render_html(snapshot)
+    assert "… and 7 earlier cells" in rendering.render_text(snapshot)
+    assert "… and 7 earlier cells" in rendering.render_html(snapshot)
 
 
 def test_ranks_that_have_ended_are_told_with_what_ended_them(group, observer):
@@ -243,7 +243,7 @@ def test_ranks_that_have_ended_are_told_with_what_ended_them(group, observer):
     for rank in (0, 1):
         group.tell(events.RankFinished(rank=rank, preview="", nbytes=0))
     group.tell(events.JobEnded(status=0))
-    first = saved.render_text(observer.snapshot()).splitlines()[0]
+    first = rendering.render_text(observer.snapshot()).splitlines()[0]
     assert first.startswith("✓ 2 live ranks ended by %xla_shutdown · alive for 1.2 s · 1 cell · ")
 
 

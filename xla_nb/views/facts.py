@@ -20,7 +20,7 @@ from xla_nb.run.activity import KINDS, Slot
 from xla_nb.run.group import DEFAULT
 from xla_nb.run.sentences import MISMATCH, Trouble
 from xla_nb.run.stacks import alike
-from xla_nb.views.saved import style
+from xla_nb.views.rendering import style
 from xla_nb.views.snapshot import (
     Bar,
     Card,

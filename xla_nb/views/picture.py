@@ -11,9 +11,9 @@ from typing import Any
 
 from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.run.run import Run
-from xla_nb.views import facts, observer, rank_outputs, saved
+from xla_nb.views import facts, observer, rank_outputs, rendering
 from xla_nb.views.loop import shell, slot
-from xla_nb.views.saved import style, tags
+from xla_nb.views.rendering import style, tags
 from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import aligned, in_one_line
 
@@ -29,8 +29,8 @@ _ON_PAPER = (
 def bundle(snapshot: Snapshot, *, told: bool = False) -> dict[str, str]:
     """The picture as HTML and as text, both complete; `told`: the cell has the output already, so
     that it is folded in the HTML."""
-    html = saved.render_html(snapshot, folds_output=told)
-    return {"text/html": _ON_PAPER % html, "text/plain": saved.render_text(snapshot)}
+    html = rendering.render_html(snapshot, folds_output=told)
+    return {"text/html": _ON_PAPER % html, "text/plain": rendering.render_text(snapshot)}
 
 
 def whole(run: RecordedRun) -> dict[str, str]:

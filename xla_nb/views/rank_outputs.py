@@ -21,8 +21,8 @@ from xla_nb import ansi
 from xla_nb.record.displays import Display, Reader, Shown
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views.loop import View, shell, slot
-from xla_nb.views.saved.style import EDGE, FAINT, SANS
-from xla_nb.views.saved.tags import details, div, faint, pre
+from xla_nb.views.rendering.style import EDGE, FAINT, SANS
+from xla_nb.views.rendering.tags import details, div, faint, pre
 from xla_nb.wording import listed, ranks, several, size
 
 #: Bytes of the HTML of one run, and of what a front end draws itself; characters of one text.

@@ -23,7 +23,7 @@ from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import slot
-from xla_nb.views.saved import returned
+from xla_nb.views.rendering import returned
 from xla_nb.wording import several, shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.

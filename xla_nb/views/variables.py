@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared, Verdict
 from xla_nb.views import facts
-from xla_nb.views.saved.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
-from xla_nb.views.saved.tags import at_least, bit, chip, div, escaped, faint, frame, table
+from xla_nb.views.rendering.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
+from xla_nb.views.rendering.tags import at_least, bit, chip, div, escaped, faint, frame, table
 from xla_nb.wording import several, shortened, size, spans
 
 #: Names that are shown, lines below one and below all; names that differ come first.

@@ -16,7 +16,7 @@ from xla_nb import ansi
 from xla_nb.record.tail import Earlier
 from xla_nb.views import facts
 from xla_nb.views.observer import Lines, Observer
-from xla_nb.views.saved import colours, html
+from xla_nb.views.rendering import colours, html
 from xla_nb.views.snapshot import STREAMS, Snapshot
 
 # ---------------------------------------------------------------- from the page

@@ -21,7 +21,7 @@ from xla_nb.views.loop import slot
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.widget import Page, uplot
-from xla_nb.views.saved import html
+from xla_nb.views.rendering import html
 
 _BEAT = 0.05  # seconds between two messages
 #: Up to _FEW ranks, all samples and figures are read every _SAMPLE seconds; of more ranks, the

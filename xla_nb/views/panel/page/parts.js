@@ -1,4 +1,4 @@
-// Parts that the kernel has drawn (views/saved/html.py), put into their places: what is the same
+// Parts that the kernel has drawn (views/rendering/html.py), put into their places: what is the same
 // stays, with the focus, the selection, open folds and a click that is under way.
 
 const KEPT = new Set(["open", "hidden", "tabindex", "aria-selected"]); // the page's and the user's

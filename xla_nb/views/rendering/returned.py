@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from xla_nb import wording
 from xla_nb.run.sentences import Returned
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds
-from xla_nb.views.saved.style import MONO
-from xla_nb.views.saved.tags import bit, code, div, escaped, faint, table
+from xla_nb.views.rendering import bounds
+from xla_nb.views.rendering.style import MONO
+from xla_nb.views.rendering.tags import bit, code, div, escaped, faint, table
 
 _MOST = 16  # different results that are shown
 _LINE = 100  # characters of results that stand beside each other

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, cells, figures, hang, log, returned, style
+from xla_nb.views.rendering import bounds, cells, figures, hang, log, returned, style
 from xla_nb.views.snapshot import Series, Snapshot
 
 

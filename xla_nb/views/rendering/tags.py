@@ -9,7 +9,7 @@ from html import escape
 from typing import TypeVar
 
 from xla_nb.views import facts
-from xla_nb.views.saved.style import FAINT, MONO
+from xla_nb.views.rendering.style import FAINT, MONO
 
 #: A page is printed without a break in it.
 WHOLE = "page-break-inside:avoid"

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from xla_nb.views.saved import chart
-from xla_nb.views.saved.chart import INSET
+from xla_nb.views.rendering import chart
+from xla_nb.views.rendering.chart import INSET
 
 WIDTH, HEIGHT = 200, 80
 RED, BLUE = "#e04040", "#4060e0"
@@ -145,7 +145,7 @@ def test_ticks_enclose_any_values(low, high):
 
 def test_importing_the_module_loads_no_heavy_module():
     code = (
-        "import sys, xla_nb.views.saved.chart\n"
+        "import sys, xla_nb.views.rendering.chart\n"
         "print(*{'numpy', 'PIL', 'matplotlib', 'torch'} & {*sys.modules})"
     )
     done = subprocess.run(

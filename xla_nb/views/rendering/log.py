@@ -8,9 +8,9 @@ from itertools import groupby
 from operator import attrgetter
 
 from xla_nb.views import folding
-from xla_nb.views.saved import bounds, colours
-from xla_nb.views.saved.style import FAINT
-from xla_nb.views.saved.tags import div, faint, gap, in_parts, unseen
+from xla_nb.views.rendering import bounds, colours
+from xla_nb.views.rendering.style import FAINT
+from xla_nb.views.rendering.tags import div, faint, gap, in_parts, unseen
 from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot, Stream
 
 _ROWS = 24  # lines that are to be seen at once, about

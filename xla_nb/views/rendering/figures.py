@@ -10,9 +10,9 @@ from html import escape
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, chart
-from xla_nb.views.saved.style import AMBER, BLUE, FAINT, LINES, MONO
-from xla_nb.views.saved.tags import WHOLE, bit, div, escaped, swatch
+from xla_nb.views.rendering import bounds, chart
+from xla_nb.views.rendering.style import AMBER, BLUE, FAINT, LINES, MONO
+from xla_nb.views.rendering.tags import WHOLE, bit, div, escaped, swatch
 from xla_nb.views.snapshot import Series
 
 _WIDTH, _HEIGHT = 380, 108

@@ -11,7 +11,7 @@ from xla_nb.errors import UsageError
 from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.views.saved.compared import Comparison
+from xla_nb.views.rendering.compared import Comparison
 
 
 def recorded(number, **figures):

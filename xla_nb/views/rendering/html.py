@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from xla_nb import wording
 from xla_nb.messages.events import StackGroup
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, cells, colours, figures, hang, log, ranks, returned
-from xla_nb.views.saved.style import AMBER, EDGE, OTHERS, PHASES, RED, SANS
-from xla_nb.views.saved.tags import (
+from xla_nb.views.rendering import bounds, cells, colours, figures, hang, log, ranks, returned
+from xla_nb.views.rendering.style import AMBER, EDGE, OTHERS, PHASES, RED, SANS
+from xla_nb.views.rendering.tags import (
     WHOLE,
     bit,
     boxed,

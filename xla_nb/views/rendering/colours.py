@@ -6,7 +6,7 @@ from collections.abc import Callable
 from html import escape
 
 from xla_nb import ansi
-from xla_nb.views.saved import bounds, tags
+from xla_nb.views.rendering import bounds, tags
 
 
 def coloured(line: str, longest: int, css: Callable[[ansi.Style], str] | None = None) -> str:

@@ -9,10 +9,10 @@ from functools import cached_property
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.views import facts
 from xla_nb.views.observer import Observer
-from xla_nb.views.saved import bounds, figures
-from xla_nb.views.saved.figures import Figure, Spread
-from xla_nb.views.saved.style import EDGE, FAINT, LINES, SANS
-from xla_nb.views.saved.tags import bit, div, escaped, frame, heading, swatch
+from xla_nb.views.rendering import bounds, figures
+from xla_nb.views.rendering.figures import Figure, Spread
+from xla_nb.views.rendering.style import EDGE, FAINT, LINES, SANS
+from xla_nb.views.rendering.tags import bit, div, escaped, frame, heading, swatch
 from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import several
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from xla_nb.views.saved.figures import last_values, over_ranks
+from xla_nb.views.rendering.figures import last_values, over_ranks
 from xla_nb.views.snapshot import Series
 
 

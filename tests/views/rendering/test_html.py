@@ -13,8 +13,8 @@ from tests.support.shown import rows
 from xla_nb.messages.events import Concluded, HangReported, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.run.activity import Slot
-from xla_nb.views import facts, saved
-from xla_nb.views.saved import ranks, style
+from xla_nb.views import facts, rendering
+from xla_nb.views.rendering import ranks, style
 from xla_nb.views.snapshot import (
     Bar,
     Card,
@@ -133,7 +133,7 @@ def printed(
 
 def both(whole: Snapshot) -> tuple[str, str]:
     """The text of the HTML, and the plain text."""
-    return Page(saved.render_html(whole)).text, saved.render_text(whole)
+    return Page(rendering.render_html(whole)).text, rendering.render_text(whole)
 
 
 def hostile(evil: str) -> Snapshot:
@@ -231,7 +231,7 @@ def test_the_diagnosis_is_the_title(ok: bool | None) -> None:
 
 
 def test_what_stands_in_backticks_is_code() -> None:
-    html = saved.render_html(snapshot(diagnosis=Diagnosis("`w` <differs>", "warning")))
+    html = rendering.render_html(snapshot(diagnosis=Diagnosis("`w` <differs>", "warning")))
     assert re.search(r"<code [^>]*>w</code> &lt;differs&gt;", html)
 
 
@@ -295,8 +295,8 @@ def test_notices_are_shown() -> None:
 def test_a_stack_in_a_notice_has_lines_of_its_own() -> None:
     note = 'Sent SIGTERM to rank 1.\n  File "Cell In[3]", line 9, in f\n    wait()'
     shown = snapshot(notices=(note,))
-    assert f"note: {note}\n" in saved.render_text(shown)
-    page = saved.render_html(shown)
+    assert f"note: {note}\n" in rendering.render_text(shown)
+    page = rendering.render_html(shown)
     first, _, third = page[page.index("Sent SIGTERM") :].splitlines()[:3]
     assert 'white-space:pre-wrap"><bdi>Sent SIGTERM' in page
     assert first == "Sent SIGTERM to rank 1.</bdi>"
@@ -314,7 +314,7 @@ def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
     for text in both(whole):
         for part in ("hang", "Rank 1 hangs", "report of ", "rank 0", "place 0", "line 0 of it"):
             assert part in text
-    assert {"open": ""} not in Page(saved.render_html(whole)).named("details")
+    assert {"open": ""} not in Page(rendering.render_html(whole)).named("details")
 
 
 def test_a_hang_that_is_the_title_is_told_once() -> None:
@@ -362,7 +362,9 @@ def test_differing_messages_of_the_same_error_are_shown() -> None:
 
 def test_only_the_first_error_is_unfolded() -> None:
     one = Trouble((0,), True, "ValueError", "", TRACEBACK)
-    page = Page(saved.render_html(snapshot(troubles=(one, replace(one, ranks=(1,), first=False)))))
+    page = Page(
+        rendering.render_html(snapshot(troubles=(one, replace(one, ranks=(1,), first=False))))
+    )
     assert ["open" in box for box in page.named("details")] == [False, True, False]  # files first
 
 
@@ -472,13 +474,13 @@ def test_a_lost_host_comes_first(hosts: int, each: int) -> None:
 
 
 def test_each_rank_is_a_row_under_named_columns() -> None:
-    head, *ranks = rows(saved.render_html(spread(3, 2)))
+    head, *ranks = rows(rendering.render_html(spread(3, 2)))
     assert head == ["rank", "state", "", ""]
     assert [row[0] for row in ranks] == [str(rank) for rank in range(6)]
     assert ranks[2] == ["2", "† died", "after 11.5 s", "pid 102, device xla:2, host worker-1"]
     figures = sample(memory=1 << 30, steps=7), sample(memory=2 << 30, steps=8)
     measured = (replace(card, sample=one) for card, one in zip(cards(2), figures, strict=True))
-    head, *ranks = rows(saved.render_html(snapshot(cards=tuple(measured))))
+    head, *ranks = rows(rendering.render_html(snapshot(cards=tuple(measured))))
     assert head == ["rank", "state", "", "memory", ""]
     assert ranks[1][2:] == ["after 11.5 s", "2.0 GiB", "syncs 8, pid 101, device xla:1"]
 
@@ -497,7 +499,7 @@ def test_the_last_minute_of_a_rank_is_a_picture_with_its_seconds_in_words() -> N
     slots = (Slot(100, compiling=1.0), Slot(101, running=0.5, others=0.5), Slot(102, data=1.0))
     whole = snapshot(cards=(Card(0, lane=slots), Card(1, lane=slots[:1])))
     html, _ = both(whole)
-    alts = [image["alt"] for image in Page(saved.render_html(whole)).named("img")]
+    alts = [image["alt"] for image in Page(rendering.render_html(whole)).named("img")]
     told = "compiling 1.00 s, running 0.50 s, waiting for others 0.50 s, waiting for data 1.00 s"
     assert alts == [told, "compiling 1.00 s"]
     assert "waiting for data" in html  # what the colours mean
@@ -506,7 +508,7 @@ def test_the_last_minute_of_a_rank_is_a_picture_with_its_seconds_in_words() -> N
 def test_a_lane_says_no_more_seconds_than_the_rank_lived_and_names_what_is_to_be_seen() -> None:
     parts = [Slot(100, blocked=0.7), Slot(101, blocked=0.98, data=0.02), Slot(102, blocked=1.0)]
     whole = snapshot(elapsed=2.7, cards=(Card(0, lane=(*parts,)), Card(1, "finished")))
-    page = Page(saved.render_html(whole))
+    page = Page(rendering.render_html(whole))
     assert "whole run" in page.text
     assert "in a blocking call" in page.text
     assert "waiting for data" not in page.text
@@ -523,12 +525,14 @@ def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
 
 
 def test_a_run_without_lanes_has_no_column_for_them() -> None:
-    assert "last 60 s" not in Page(saved.render_html(snapshot(cards=cards(4)))).text
+    assert "last 60 s" not in Page(rendering.render_html(snapshot(cards=cards(4)))).text
 
 
 def test_the_table_has_the_last_value_of_the_first_figure() -> None:
     series = Series("loss", {rank: [(0.0, 0.5 + rank)] for rank in range(2)})
-    html = saved.render_html(snapshot(cards=cards(2), series=(series, replace(series, name="x"))))
+    html = rendering.render_html(
+        snapshot(cards=cards(2), series=(series, replace(series, name="x")))
+    )
     head, *ranks = rows(html)
     assert [row[head.index("loss")] for row in ranks] == ["0.5", "1.5"]
 
@@ -560,10 +564,10 @@ def test_an_ended_rank_shows_how_long_it_took() -> None:
 
 def test_the_text_of_a_run_that_goes_on_says_what_its_ranks_do() -> None:
     each = (*cards(3, "running"), Card(3, "waiting", detail="in time.sleep"))
-    told = saved.render_text(snapshot(ok=None, cards=each)).splitlines()
+    told = rendering.render_text(snapshot(ok=None, cards=each)).splitlines()
     assert {"ranks 0–2: running", "rank 3: waiting: in time.sleep"} <= set(told)
     assert not any(
-        "running" in line for line in saved.render_text(snapshot(cards=each)).splitlines()
+        "running" in line for line in rendering.render_text(snapshot(cards=each)).splitlines()
     )
 
 
@@ -575,7 +579,7 @@ def mixed(count: int) -> tuple[Card, ...]:
 
 
 def test_each_of_many_ranks_has_a_tile_with_a_tooltip() -> None:
-    page = Page(saved.render_html(snapshot(cards=mixed(256))))
+    page = Page(rendering.render_html(snapshot(cards=mixed(256))))
     titles = [tile["title"] for tile in page.named("span") if "title" in tile]
     assert sorted(int(title.split()[1]) for title in titles if title) == list(range(256))
     assert any("rank 7 · failed" in (title or "") for title in titles)
@@ -594,7 +598,7 @@ def test_the_table_of_ranks_in_trouble_is_bounded() -> None:
 
 
 def test_ranks_beyond_the_tiles_are_counted() -> None:
-    page = Page(saved.render_html(snapshot(cards=cards(1500))))
+    page = Page(rendering.render_html(snapshot(cards=cards(1500))))
     assert "✓ 1,500 finished" in page.text
     assert "and 476 more ranks" in page.text
 
@@ -610,7 +614,7 @@ def test_the_memory_of_many_ranks_is_a_range() -> None:
 
 def test_a_figure_is_a_chart_with_a_scale_and_the_last_value_of_each_rank() -> None:
     series = Series("loss", {rank: [(0.0, 2.4), (500.0, 0.25 + rank)] for rank in range(2)})
-    html = saved.render_html(snapshot(series=(series,)))
+    html = rendering.render_html(snapshot(series=(series,)))
     page = Page(html)
     (image,) = page.named("img")
     assert (image["src"] or "").startswith("data:image/svg+xml;base64,")
@@ -622,8 +626,8 @@ def test_a_figure_is_a_chart_with_a_scale_and_the_last_value_of_each_rank() -> N
 def test_a_figure_of_many_ranks_shows_their_range() -> None:
     series = Series("loss", {rank: [(0.0, float(rank))] for rank in range(101)})
     whole = snapshot(series=(series,))
-    (image,) = Page(saved.render_html(whole)).named("img")
-    for shown in (saved.render_text(whole), image["alt"] or ""):
+    (image,) = Page(rendering.render_html(whole)).named("img")
+    for shown in (rendering.render_text(whole), image["alt"] or ""):
         assert "0 to 100 over 101 ranks, median 50" in shown
     assert "mean and range; last 0 to 100 over 101 ranks" in both(whole)[0]
 
@@ -641,7 +645,7 @@ def test_a_figure_with_only_nan_is_told_in_words(ranks: int, told: str) -> None:
     html, text = both(snapshot(series=(series,)))
     assert told in html
     assert "NaN" in text
-    assert not Page(saved.render_html(snapshot(series=(series,)))).named("img")
+    assert not Page(rendering.render_html(snapshot(series=(series,)))).named("img")
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -650,14 +654,14 @@ def test_a_chart_ends_at_the_last_step_reported_though_nothing_was_finite_there(
     odd = dict.fromkeys(range(ranks), ((7.0, ("inf", "NaN")),))
     series = Series("loss", dict.fromkeys(range(ranks), line), odd)
     html, text = both(snapshot(series=(series,)))
-    assert "over steps 0 to 59" in saved.render_html(snapshot(series=(series,)))
+    assert "over steps 0 to 59" in rendering.render_html(snapshot(series=(series,)))
     assert "inf or NaN since step 7" in html
     assert "inf or NaN since step 7" in text
 
 
 def test_axis_labels_distinguish_close_values() -> None:
     series = Series("loss", {0: [(0.0, 7.00001), (1.0, 7.00002)]})
-    assert "7.00001" in Page(saved.render_html(snapshot(series=(series,)))).text
+    assert "7.00001" in Page(rendering.render_html(snapshot(series=(series,)))).text
 
 
 # --- output ------------------------------------------------------------------------------------
@@ -699,7 +703,7 @@ def test_equal_lines_of_ranks_are_one_line() -> None:
 def test_the_middle_of_long_output_is_folded_and_short_output_is_not() -> None:
     def folds(lines: int) -> list[str]:
         numbered = (f"line {number}" for number in range(lines))
-        html = saved.render_html(snapshot(excerpts=(printed(*numbered),)))
+        html = rendering.render_html(snapshot(excerpts=(printed(*numbered),)))
         return re.findall(r">(\d+) more lines<", html)
 
     assert folds(24) == []
@@ -709,7 +713,7 @@ def test_the_middle_of_long_output_is_folded_and_short_output_is_not() -> None:
 def test_a_fold_tells_of_the_lines_that_are_not_in_it() -> None:
     numbered = tuple(f"line {number}" for number in range(25))
     excerpt = printed(*numbered, left_out=59_950, tail=numbered)
-    html = saved.render_html(snapshot(excerpts=(excerpt,)))
+    html = rendering.render_html(snapshot(excerpts=(excerpt,)))
     (told,) = re.findall(r"<summary[^>]*>(?:(?!</summary>).)*more lines.*?</summary>", html)
     assert "26 more lines, <i>… 59,950 lines left out, in rank-0.out</i>" in told
 
@@ -720,7 +724,7 @@ def test_a_fold_counts_lines_also_where_ranks_take_turns() -> None:
         numbered = tuple(f"{number} of {rank}" for number in range(60))
         at = tuple(float(number) for number in range(60))
         each.append(replace(printed(*numbered, rank=rank), times=at))
-    html = saved.render_html(snapshot(excerpts=tuple(each)))
+    html = rendering.render_html(snapshot(excerpts=tuple(each)))
     shown = len(re.findall(r"\d+ of \d", html))
     (told,) = re.findall(r">(\d+) more lines<", html)
     hidden = re.findall(r"\d+ of \d", html[html.index(" more lines") : html.rindex("</details>")])
@@ -729,24 +733,24 @@ def test_a_fold_counts_lines_also_where_ranks_take_turns() -> None:
 
 def test_output_that_the_cell_has_already_is_folded_beside_the_title() -> None:
     whole = snapshot(excerpts=(printed("hello"),))
-    page = Page(saved.render_html(whole, folds_output=True))
+    page = Page(rendering.render_html(whole, folds_output=True))
     assert [name for name, _ in page.elements].count("details") == 2
     assert page.text.index("output") < page.text.index("hello") < page.text.index("files")
 
 
 def test_output_is_colored_in_html_and_plain_in_text() -> None:
     whole = snapshot(excerpts=(printed("\x1b[1;31mred\x1b[0m plain"),))
-    html = saved.render_html(whole)
+    html = rendering.render_html(whole)
     tinted = r'<span style="background:#[0-9a-f]{6}40;font-weight:bold">red</span> plain'
     assert re.search(tinted, html)
-    assert "[0] red plain" in saved.render_text(whole)
+    assert "[0] red plain" in rendering.render_text(whole)
 
 
 @pytest.mark.parametrize(
     "code", ["30", "97", "38;2;0;0;0", "38;2;255;255;255", "38;5;226", "7", "37;47", "30;40"]
 )
 def test_colored_output_is_readable_on_white_and_on_black(code: str) -> None:
-    html = saved.render_html(snapshot(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
+    html = rendering.render_html(snapshot(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
     found = re.search(r'style="(?:color:(#\w{6});)?background:(#\w{6})(\w\w)?[^"]*">word<', html)
     assert found
     ink, ground, opacity = found.groups()
@@ -775,7 +779,7 @@ def luminance(colour: tuple[int, ...]) -> float:
 
 
 def test_signs_are_white_on_a_colour_that_is_dark_enough() -> None:
-    for look in saved.PHASES.values():
+    for look in rendering.PHASES.values():
         assert contrast((255, 255, 255), rgb(look.colour)) >= 4.5
 
 
@@ -833,8 +837,8 @@ def flood(ranks: int, line: str) -> Snapshot:
 @pytest.mark.parametrize("line", ["x" * 300, '"<&' * 100, "猫" * 300, "\x1b[31ma\x1b[32mb" * 150])
 def test_the_size_is_bounded_whatever_256_ranks_print_and_raise(line: str) -> None:
     whole = flood(256, line)
-    assert len(saved.render_html(whole).encode()) < 400_000
-    assert len(saved.render_text(whole).encode()) < 200_000
+    assert len(rendering.render_html(whole).encode()) < 400_000
+    assert len(rendering.render_text(whole).encode()) < 200_000
 
 
 # --- inert, trusted or not ---------------------------------------------------------------------
@@ -852,7 +856,7 @@ SAMPLES = [
 def test_the_html_has_only_what_an_untrusted_notebook_keeps(
     sample: Snapshot,
 ) -> None:
-    page = Page(saved.render_html(sample))
+    page = Page(rendering.render_html(sample))
     assert {tag for tag, _ in page.elements} <= TAGS
     assert {name for _, attributes in page.elements for name in attributes} <= ATTRIBUTES
     assert {name for name, _ in page.styles} <= PROPERTIES
@@ -865,15 +869,15 @@ def test_the_html_has_only_what_an_untrusted_notebook_keeps(
 
 @pytest.mark.parametrize("whole", [hostile(EVIL), crowded(hostile(EVIL))])
 def test_hostile_text_is_shown_as_text(whole: Snapshot) -> None:
-    page = Page(saved.render_html(whole))
+    page = Page(rendering.render_html(whole))
     start = EVIL[:40]
     assert page.text.count(start) >= 15
-    assert start in saved.render_text(whole)
+    assert start in rendering.render_text(whole)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_no_control_character_gets_through(sample: Snapshot) -> None:
-    for shown in (saved.render_html(sample), saved.render_text(sample)):
+    for shown in (rendering.render_html(sample), rendering.render_text(sample)):
         shown.encode()  # no lone surrogate
         assert not re.search(
             r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", shown
@@ -881,15 +885,15 @@ def test_no_control_character_gets_through(sample: Snapshot) -> None:
 
 
 def test_right_to_left_text_is_isolated() -> None:
-    html = saved.render_html(snapshot(headline="שלום", cards=(Card(0, detail="مرحبا"),)))
+    html = rendering.render_html(snapshot(headline="שלום", cards=(Card(0, detail="مرحبا"),)))
     assert "<bdi>שלום</bdi>" in html
     assert "<bdi>مرحبا</bdi>" in html
 
 
 def test_each_phase_has_a_word_beside_its_color() -> None:
-    for phase, look in saved.PHASES.items():
+    for phase, look in rendering.PHASES.items():
         for count in (1, 40):
-            html = saved.render_html(snapshot(cards=cards(count, phase)))
+            html = rendering.render_html(snapshot(cards=cards(count, phase)))
             assert re.search(rf">{look.glyph}</span> (40 )?{phase}</span>", html)
 
 
@@ -905,8 +909,8 @@ def test_any_number_can_be_rendered(number: float) -> None:
         cards=(Card(0, since=number, cpu=number, sample=figures),),
         series=(Series("s", {0: [(number, number), (1.0, 2.0)]}),),
     )
-    assert "rank 0" in saved.render_text(whole)
-    assert rows(saved.render_html(whole))[1][0] == "0"
+    assert "rank 0" in rendering.render_text(whole)
+    assert rows(rendering.render_html(whole))[1][0] == "0"
 
 
 def test_an_empty_snapshot_can_be_rendered() -> None:

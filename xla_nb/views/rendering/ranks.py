@@ -14,9 +14,9 @@ from html import escape
 
 from xla_nb.run.activity import KINDS, LANE, Slot, joined
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, chart
-from xla_nb.views.saved.style import ENDED, FAINT, MONO, PHASES, TROUBLED
-from xla_nb.views.saved.tags import (
+from xla_nb.views.rendering import bounds, chart
+from xla_nb.views.rendering.style import ENDED, FAINT, MONO, PHASES, TROUBLED
+from xla_nb.views.rendering.tags import (
     bit,
     code,
     div,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from xla_nb import wording
 from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.views import facts
-from xla_nb.views.saved import bounds, colours
-from xla_nb.views.saved.style import AMBER
-from xla_nb.views.saved.tags import boxed, details, div, escaped, faint, gap, place
+from xla_nb.views.rendering import bounds, colours
+from xla_nb.views.rendering.style import AMBER
+from xla_nb.views.rendering.tags import boxed, details, div, escaped, faint, gap, place
 from xla_nb.views.snapshot import Snapshot
 
 _ROOM = 24_000  # bytes of all stacks

@@ -1,10 +1,10 @@
 """What ranks returned, in saved HTML and text: folded, and bounded whatever they return."""
 
-from tests.views.saved.test_saved import rows
+from tests.views.rendering.test_html import rows
 from xla_nb.messages import events
 from xla_nb.run import sentences
 from xla_nb.run.state import RunState
-from xla_nb.views.saved import returned
+from xla_nb.views.rendering import returned
 
 
 def of(*results, **numbers):

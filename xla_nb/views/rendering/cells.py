@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.saved.style import AMBER, FAINT, MONO, PHASES, Look
-from xla_nb.views.saved.tags import (
+from xla_nb.views.rendering.style import AMBER, FAINT, MONO, PHASES, Look
+from xla_nb.views.rendering.tags import (
     at_least,
     bit,
     div,
