@@ -226,7 +226,6 @@ def test_a_log_below_jupyterlabs_folder_opens_there(notebook: LabNotebook) -> No
 def test_the_head_stays_in_sight_while_the_notebook_is_scrolled(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 16", "hold()")
     run.in_phase("waiting", 16)
-    run.panel.locator(".xn-log").scroll_into_view_if_needed()
     run.panel.evaluate("panel => panel.querySelector('[data-rank=\"9\"]').scrollIntoView()")
     stop = run.panel.get_by_role("button", name="Stop")
     inside = "n => { const box = n.getBoundingClientRect(); const [x, y] = [box.x + 9, box.y + 9];"

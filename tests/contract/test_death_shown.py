@@ -55,7 +55,7 @@ def texts(page):
 def test_of_a_killed_rank_the_last_line_and_memory_stay(notebook):
     page = notebook.run(KILLED).page
     (row,) = [line for line in texts(page).splitlines() if "† died" in line]
-    assert re.search(r"Cell In\[\d+\], line [67]", row)
+    assert re.search(r"line [67]", row)
     assert "killed by SIGKILL, last seen there" in row
     assert re.search(r"\d+ MiB", row)
 
