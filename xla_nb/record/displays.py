@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,6 @@ class Display:
         """Its plain text, or the MIME types that it has instead."""
         text = self.data.get("text/plain")
         return text if isinstance(text, str) else f"<{', '.join(self.data)}>"
-
-    @functools.cached_property
-    def is_closed(self) -> bool:
-        """Whether its HTML, if it has any, leaves alone what would follow it in a page."""
-        html = self.data.get("text/html")
-        return not isinstance(html, str) or is_closed(html)
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(self.data), dict(self.metadata)
@@ -242,49 +235,3 @@ def _append(fd: int, line: bytes, size: int) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(fd, size)
         raise
-
-
-# ---------------------------------------------------------------- HTML of a rank's
-
-#: Elements without an end.
-_VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr")
-)
-_DEEPEST = 500  # elements in one another; browsers have a limit like this
-
-
-class _Elements(HTMLParser):
-    """`are_plain`: each element so far ends in the one that it began in, and there is nothing that
-    browsers read in another way than this parser."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.are_plain = True
-        self.open_now: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in _VOID:
-            self.open_now.append(tag)
-        self.are_plain &= tag != "plaintext" and len(self.open_now) < _DEEPEST
-
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
-        self.are_plain &= tag in _VOID or "svg" in self.open_now  # elsewhere `<div/>` is open
-
-    def handle_endtag(self, tag: str) -> None:
-        self.are_plain &= bool(self.open_now) and self.open_now.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.are_plain &= self.cdata_elem is None or "<" not in data
-
-    def handle_comment(self, data: str) -> None:
-        self.are_plain = False
-
-    unknown_decl = handle_pi = handle_comment
-
-
-def is_closed(html: str) -> bool:
-    """Whether HTML ends outside of tags, comments and elements, and ends none it did not open."""
-    elements = _Elements()
-    elements.feed(html)
-    unread = "<" in elements.rawdata or elements.cdata_elem is not None
-    return elements.are_plain and not elements.open_now and not unread

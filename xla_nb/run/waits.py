@@ -16,7 +16,7 @@ from xla_nb.record.sample import DATA, INPUT, LOCK, Sample
 from xla_nb.run.activity import RankStatus
 from xla_nb.run.stacks import alike
 from xla_nb.run.state import ENDED
-from xla_nb.wording import in_one_line, listed, ranks, several, shortened
+from xla_nb.wording import exactly, in_one_line, listed, ranks, several, shortened
 
 WAITED = "waited"  #: the kind of who waited for whom
 _LONG = 3.0  # seconds of a wait, from which it is told in the title
@@ -296,11 +296,9 @@ def _continue(pids: Sequence[str]) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A duration, rounded down: `45 s`, `5 min`, `2 h 05 min`."""
-    if seconds < 60:
-        return f"{int(seconds)} s"
-    minutes = int(seconds) // 60
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    """A duration, rounded down: `45 s`, `1 min 49 s`, `2 h 5 min`."""
+    whole = int(seconds)
+    return exactly(whole if whole < 3600 else whole - whole % 60)
 
 
 def _since(seconds: float) -> str:

@@ -33,13 +33,6 @@ def bundle(snapshot: Snapshot, *, told: bool = False) -> dict[str, str]:
     return {"text/html": _ON_PAPER % html, "text/plain": rendering.render_text(snapshot)}
 
 
-def whole(run: RecordedRun) -> dict[str, str]:
-    """The picture of a run as it is now, with what its ranks displayed below it."""
-    own = bundle(observer.observe(run))
-    displayed = rank_outputs.of(run)
-    return {kind: f"{own[kind]}\n{displayed[kind]}" for kind in own} if displayed else own
-
-
 def show(forms: dict[str, Any]) -> None:
     """Display it in the cell that is being executed."""
     from IPython.display import publish_display_data
@@ -64,13 +57,13 @@ def cell() -> int | None:
 
 
 class ShownRun(Run):
-    """A Run that a notebook displays as its cell's last state."""
+    """A Run that a notebook displays as its cell's last state, with what its ranks displayed."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        return whole(self) | self.as_data()
+        return bundle(observer.observe(self)) | self.as_data()
 
     def _repr_html_(self) -> str:
-        return whole(self)["text/html"]
+        return bundle(observer.observe(self))["text/html"]
 
     def _ipython_display_(self) -> None:
         """A terminal has no room for a picture, and there is none of a run that only starts."""
@@ -79,6 +72,7 @@ class ShownRun(Run):
             print(f"<Run {self.name}>" if told else repr(self))
         elif not told:
             show(self._repr_mimebundle_())
+            rank_outputs.show(self)
 
 
 class StillGroup:
@@ -103,14 +97,21 @@ class StillGroup:
 
 
 class OpenedRun(RecordedRun):
-    """A RecordedRun that a notebook displays like the panel's last state."""
+    """A RecordedRun that a notebook displays like the panel's last state, and its displays."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         self.check_files("what it showed")
-        return whole(self)
+        return bundle(observer.observe(self))
 
     def _repr_html_(self) -> str:
         return self._repr_mimebundle_()["text/html"]
+
+    def _ipython_display_(self) -> None:
+        if getattr(shell(), "kernel", None) is None:
+            print(repr(self))
+        else:
+            show(self._repr_mimebundle_())
+            rank_outputs.show(self)
 
 
 def runs(entries: Sequence[Entry]) -> dict[str, str]:

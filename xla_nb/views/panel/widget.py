@@ -22,7 +22,7 @@ SCRIPTS = (
     *("lines", "store", "parts"),
     *("head", "sections", "ranks"),
     *("charts", "files", "folds", "marks", "output"),
-    *("displays", "view", "panel"),
+    *("view", "panel"),
 )
 
 

@@ -136,7 +136,8 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     starts = [slot.second for lane in lanes.values() for slot in lane]
     if not starts:
         return []
-    newest, live = max(starts), snapshot.live is not None
+    live = snapshot.live is not None
+    newest = max([*starts, int(snapshot.now) - 1]) if live else max(starts)
     is_over = snapshot.ok is not None and not live
     lasted = newest - min(starts) + wide if is_over or live else snapshot.elapsed
     lasted = lasted if is_over else min(LANE, lasted)
@@ -238,10 +239,11 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in ("xla", "host")]
     state = mark(sign.glyph, card.phase, sign.colour)
     where = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
-    doing = filter(None, [place(card.place, _LONGEST), escaped(card.detail, _LONGEST)])
+    doing = [place(card.place, _LONGEST)] if card.place else []
+    doing += [escaped(card.detail, _LONGEST)] if card.detail else []
     told = (facts.when(card, snapshot), card.device, " · ".join(where))
     when, *others = (faint(escaped(one)) if one else "" for one in told)
-    about = filter(None, [state, when, bit("", " · ".join(doing)), *others])
+    about = filter(None, [state, when, bit("", " · ".join(doing)) if doing else "", *others])
     title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""

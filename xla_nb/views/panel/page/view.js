@@ -35,7 +35,6 @@ class View {
 		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
 		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
-		this.displays = new Displays();
 		this.wake = () => this.schedule();
 		this.watch = new IntersectionObserver((entries) => {
 			this.inSight = entries.at(-1).isIntersecting;
@@ -53,7 +52,6 @@ class View {
 	close() {
 		this.store.views.delete(this);
 		this.watch.disconnect();
-		this.displays.close();
 		this.parts.figures.close();
 		document.removeEventListener("visibilitychange", this.wake);
 		clearInterval(this.clock);
