@@ -455,6 +455,23 @@ def test_a_run_that_is_stopped_again_skips_what_is_left_of_the_grace_period(neve
     ]
 
 
+def test_a_stop_that_a_busy_kernel_hears_of_in_two_ways_is_one(never, start, engine):
+    job = start(*ranks(2), grace=3600)
+    job.run.stop("the button", same="an interrupt")
+    job.run.stop("an interrupt", same="the button")
+    assert engine.terminated == []
+    job.run.stop("the button", same="an interrupt")
+    assert engine.terminated == [[100, 101]]
+
+
+def test_another_stop_some_seconds_later_is_another(never, start, engine, monkeypatch):
+    monkeypatch.setattr("xla_nb.run.run._SAME", 0.0)
+    job = start(*ranks(2), grace=3600)
+    job.run.stop("the button", same="an interrupt")
+    job.run.stop("an interrupt", same="the button")
+    assert engine.terminated == [[100, 101]]
+
+
 def test_a_run_that_is_being_killed_is_not_killed_by_stronger_means_for_impatience(engine):
     run = a_run(engine, grace=3600)
     for event in ranks(1):

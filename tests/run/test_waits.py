@@ -84,7 +84,7 @@ CASES = {
     "the one compiles": (
         [reduces(0, 1), compiling(1, lasting=310.0)],
         "Rank 0 has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1, which has been "
-        "compiling for 5 min at line 4",
+        "compiling for 5 min 10 s at line 4",
     ),
     "the one computes": (
         [reduces(0, 1), computing(1)],
@@ -117,7 +117,7 @@ CASES = {
     ),
     "those who came later wait for the hung one too": (
         [reduces(0, 1, lasting=200.0, quiet=200.0), at(1)],
-        "Rank 0 has waited 3 min in all_reduce at Cell In[3], line 6 for rank 1, which is in "
+        "Rank 0 has waited 3 min 20 s in all_reduce at Cell In[3], line 6 for rank 1, which is in "
         "`queue.get` at line 9",
     ),
     "data is moved": (
@@ -269,7 +269,7 @@ def test_a_verdict_on_many_places_is_short():
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (7500, "2 h 05 min")],
+    [(0.5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min 59 s"), (7529, "2 h 5 min")],
 )
 def test_a_duration_is_rounded_down(seconds, words):
     assert lasting(seconds) == words

@@ -41,6 +41,7 @@ EXIT_PATIENCE = 3.0
 LIVE_PATIENCE = 30.0
 _TICK, _SOON = 0.1, 0.2  # between two looks; until the first at ranks, for which no cell waits
 _LAST_LINES = 50  # of stderr, in which a rank that died may have said why
+_SAME = 2.0  # seconds between two stops that may be one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
 _NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
@@ -179,16 +180,20 @@ class Run(RecordedRun):
         """Have it called before ranks that do not stop get a signal that ends them."""
         self._at_force.append(callback)
 
-    def stop(self, why: str = "Stopped by run.stop()") -> None:
+    def stop(self, why: str = "Stopped by run.stop()", *, same: str = "") -> None:
         """Stop every rank: KeyboardInterrupt in its function; SIGTERM when the grace period
         (`--grace`) is over, then SIGKILL. Stopping a run again skips what is left of a period.
 
-        why: a headline for people, without a full stop."""
+        why: a headline for people, without a full stop. same: if it was stopped for this reason
+        less than 2 s ago, this is the same stop, which a busy kernel has heard of in two ways."""
         with self._stop_lock:
             settled = self.state.settled  # which another thread may change meanwhile
             if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
                 return  # impatience is no reason to use stronger means
             now, again = time.monotonic(), bool(self.state.stopping)
+            lately = self._stopped is not None and now - self._stopped < _SAME
+            if same and self.state.stopping == same and lately:
+                return
             if not settled and not again:  # else there are only processes left
                 if not (self._options.hang_stop and self.state.hang):  # its report has that
                     conclusions.conclude(self, self.label, conclusions.at_stop)

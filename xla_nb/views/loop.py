@@ -24,6 +24,8 @@ from xla_nb.run.run import Run
 
 #: Why a run has stopped that the user interrupted.
 INTERRUPTED = "Stopped by an interrupt"
+#: The same where the panel's Stop has; its page interrupts a kernel that is slow to hear of it.
+STOP_BUTTON = "Stopped by the Stop button"
 #: The same where the kernel was interrupted since it is to end, which is known a moment later.
 KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
@@ -107,7 +109,7 @@ def follow(run: Run, view: View) -> None:
                 _wait(run, pause)
                 if len(interrupts) > answered:
                     answered += 1
-                    run.stop(INTERRUPTED)  # a second time: less time to stop
+                    run.stop(INTERRUPTED, same=STOP_BUTTON)  # a second time: less time to stop
                 if run.state.stopping == INTERRUPTED and _ends_here():
                     run.stops_because(KERNEL_ENDED)
                 run.urgent.clear()

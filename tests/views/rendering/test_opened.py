@@ -9,7 +9,7 @@ import pytest
 from xla_nb.messages import events
 from xla_nb.record.files import Record
 from xla_nb.run.recorded import Entry
-from xla_nb.views import picture
+from xla_nb.views import observer, picture
 from xla_nb.views.picture import OpenedRun, runs
 
 NAME = "20260101-000000-abcdef"
@@ -56,7 +56,7 @@ def test_a_run_of_this_notebook_whose_files_were_removed_says_so(recorded):
     finish(recorded)
     run = OpenedRun.open(recorded, {}.__getitem__)
     shutil.rmtree(recorded.path)
-    bundle = picture.whole(run)
+    bundle = picture.bundle(observer.observe(run))
     assert all("The files of this run were removed" in text for text in bundle.values())
 
 

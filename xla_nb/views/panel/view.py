@@ -17,7 +17,7 @@ from xla_nb.record import tail
 from xla_nb.run.run import Run
 from xla_nb.run.stacks import Inquiry
 from xla_nb.views import picture
-from xla_nb.views.loop import slot
+from xla_nb.views.loop import INTERRUPTED, STOP_BUTTON, slot
 from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.widget import Page, uplot
@@ -198,7 +198,7 @@ class PanelView:
             return
         assert isinstance(message, dict)
         if message["type"] == "stop":
-            self.run.stop("Stopped by the Stop button")
+            self.run.stop(STOP_BUTTON, same=INTERRUPTED)
         self._inbox.put(message)
         with self.run.changed:
             self.run.changed.notify_all()
