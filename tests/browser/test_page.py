@@ -381,6 +381,14 @@ def test_stacks_are_grouped_below_the_ranks(panel: Panel) -> None:
     expect(shown).to_be_hidden()
 
 
+def test_stacks_that_were_closed_before_the_answer_stay_closed(panel: Panel) -> None:
+    button(panel, "Stacks").click()
+    button(panel, "Close stacks").click()
+    answer = {"type": "stacks", "run": "run-1", "html": html.stacks([StackGroup((0,), "", "", "")])}
+    panel.give({**answer, "request": panel.wait_sent("stacks")["request"]})
+    expect(region(panel, "Stacks")).to_be_hidden()
+
+
 def test_stacks_without_an_answer_refer_to_the_rows(panel: Panel) -> None:
     button(panel, "Stacks").click()
     shown = region(panel, "Stacks")
@@ -930,11 +938,11 @@ def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opene
     expect(shown.locator(".xn-at")).to_contain_text("zoomed")
     panel.page.mouse.dblclick(middle, y)
     panel.page.mouse.move(1, 1)
-    expect(shown.locator(".xn-at")).to_have_text("last")
+    expect(shown.locator(".xn-at")).to_have_text("step 999")
     assert (drawn(panel)["mean"][0][0], drawn(panel)["mean"][-1][0]) == (0, 1000)
     panel.page.mouse.click(middle, y)  # is no drag
     panel.page.mouse.move(1, 1)
-    expect(shown.locator(".xn-at")).to_have_text("last")
+    expect(shown.locator(".xn-at")).to_have_text("step 999")
 
 
 def test_three_ranks_are_a_mean_in_a_band_and_a_line_each_on_request(panel: Panel) -> None:
@@ -947,6 +955,19 @@ def test_three_ranks_are_a_mean_in_a_band_and_a_line_each_on_request(panel: Pane
     button(panel, "each rank").click()
     expect(shown.locator("[data-legend='2']")).to_have_text("rank 25")
     assert names(panel) == ["0", "1", "2"]
+
+
+def test_a_summary_is_of_a_step_that_all_have_and_the_chosen_ranks_own_value_its_last(
+    opened: Opener,
+) -> None:
+    panel = opened()
+    ahead = figure(3, *range(1, 9))
+    panel.begin(*map(card, range(12)), figures=[ahead, *(figure(n, 1, 2) for n in range(3))])
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator(".xn-at")).to_have_text("step 1")
+    expect(shown.locator("[data-legend=mean]")).to_have_text("mean2")
+    option(panel, 3).click()
+    expect(shown.locator("[data-legend='3']")).to_have_text("rank 38")
 
 
 def names(panel: Panel) -> list[str]:
@@ -999,7 +1020,7 @@ def test_figures_of_ranks_that_reported_at_other_moments_are_of_all_of_them(
     button(panel, "each rank").click()
     button(panel, "time").click()
     legend = panel.page.locator("[data-figure=loss] .xn-legend")
-    expect(legend).to_have_text("lastmean5.5min0 (rank 0)max11 (rank 11)")
+    expect(legend).to_have_text(re.compile(r"^at 8 smean5.5min0 \(rank 0\)max11 \(rank 11\)$"))
     expect(panel.page.locator("[data-figure=loss] .xn-end")).to_have_count(0)
 
 
@@ -1437,7 +1458,8 @@ def test_hostile_text_is_shown_as_text(panel: Panel) -> None:
         )
         expect(panel.page.locator(".xn-headline")).not_to_be_empty()
     panel.choose(0)
-    answer = {"type": "stacks", "run": "run-1", "request": None}
+    button(panel, "Stacks").click()
+    answer = {"type": "stacks", "run": "run-1", "request": panel.wait_sent("stacks")["request"]}
     panel.give({**answer, "html": html.stacks([StackGroup((0,), t, t, t) for t in HOSTILE])})
     panel.page.get_by_label("Ranks shown").select_option("all")
     panel.settle()

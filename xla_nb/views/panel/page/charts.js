@@ -252,8 +252,11 @@ class Chart {
 			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
 		}
 		const notes = [this.hides && "without values ≤ 0", this.view.charting.smooth && "smoothed", this.zoom[this.overTime] && "zoomed"];
+		at ??= this.summed ? this.end : null;
 		put(this.at, joined(...notes, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
-		const rows = this.summed ? this.summary(values, ended) : [...values].map(ofRank);
+		const own = this.lines.find(({ rank }) => rank === this.view.rank);
+		const chosen = own && [own.rank, x === null ? own.values.at(-1) : values.get(own.rank)];
+		const rows = this.summed ? this.summary(values, ended, chosen) : [...values].map(ofRank);
 		mark(this.plot, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
 		const told = ([key, name, value]) => {
 			const label = isFigure(key) ? tint(span("one", name), key) : span("quiet", name);
@@ -263,10 +266,10 @@ class Chart {
 	}
 
 	/** Rows of the legend for many ranks. */
-	summary(values, ended) {
+	summary(values, ended, chosen) {
 		const [odd, known] = [true, false].map((odd) => [...values].filter(([, value]) => isFinite(value) !== odd));
 		const sorted = known.filter(([rank]) => !ended.has(rank)).sort(([, a], [, b]) => a - b);
-		const rows = [...values].filter(([rank]) => rank === this.view.rank).map(ofRank);
+		const rows = chosen ? [ofRank(chosen)] : [];
 		if (sorted.length) {
 			const of = sorted.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean";
 			rows.push(["mean", of, figure(sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length)]);

@@ -323,6 +323,7 @@ class Store {
 
 	on_stacks(message) {
 		this.on_ack(message);
+		if (this.stacks.state === "closed") return; // meanwhile
 		this.setStacks("answered", `${message.html ?? ""}`);
 	}
 
