@@ -94,6 +94,11 @@ def test_a_model_is_compared_by_parameter():
     assert figures.largest == pytest.approx(0.5)
 
 
+def test_of_three_values_it_is_said_from_whose_the_difference_is():
+    told = comparing.sentence(only(torch.zeros(2), torch.full((2,), 10.0), torch.full((2,), -10.0)))
+    assert told == "2 of 2 elements, largest difference from rank 0 10"
+
+
 @pytest.mark.parametrize("odd", [[3, None], [3, "x"], [3, 2**60]])
 def test_a_list_with_something_else_than_numbers_has_other_contents(odd):
     one = only([3, 0.5], [3, 0.5], odd)

@@ -392,12 +392,9 @@ def _elements(leaf: ComparedLeaf) -> list[str]:
     most = max(known, key=lambda one: one.count)
     up_to = "up to " if len({one.count for one in known}) > 1 else ""
     counts = f"{up_to}{most.count:,} of {several(most.of, 'element')}"
-    return [counts, *_largest(known)]
-
-
-def _largest(known: Iterable[Difference]) -> list[str]:
     gaps = [one.largest for one in known if one.largest is not None]
-    return [f"largest difference {max(gaps):.3g}"] if gaps else []
+    of = f" from {ranks(leaf.groups[0].ranks)}" if len(leaf.groups) > 2 else ""
+    return [counts, *([f"largest difference{of} {max(gaps):.3g}"] if gaps else [])]
 
 
 def _nans(leaf: ComparedLeaf) -> list[str]:
