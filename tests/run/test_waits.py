@@ -364,10 +364,10 @@ def test_ranks_that_wait_alike_are_one_group_however_little_is_known_of_one():
 
 
 def test_a_rank_that_did_not_answer_says_so():
-    silent = StackGroup((0,), line(9), "", "no answer: Python is blocked in native code")
+    silent = StackGroup((0,), line(9), "", "no answer, as when Python is blocked in native code")
     (group,) = groups([at(0, unheard=True)], {0: silent})
     assert (group.place, group.stack) == (line(9), "")
-    assert group.note.endswith("no answer: Python is blocked in native code")
+    assert group.note.endswith("no answer, as when Python is blocked in native code")
 
 
 def test_many_groups_are_all_there_but_only_some_with_their_stack():

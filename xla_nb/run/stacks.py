@@ -102,7 +102,7 @@ def _answer(run: Asked, rank: RankState, since: float) -> StackGroup:
     elif seen is not None:
         ago = f"{max(0.0, since - seen.at):.0f} s ago"
         place = seen.place
-        note = f"no answer: Python is blocked in native code (last seen here {ago})"
+        note = f"no answer, as when Python is blocked in native code (last seen here {ago})"
     return StackGroup((rank.rank,), place, "", note)
 
 
