@@ -72,11 +72,11 @@ def test_time_in_which_a_live_rank_was_idle_is_none_of_its_running():
     assert [(slot.second, slot.running) for slot in made.lane] == [(108, 1.0), (109, 1.0)]
 
 
-def test_the_lane_of_an_idle_rank_empties():
+def test_the_lane_of_an_idle_rank_is_its_last_minute_of_work():
     made = track((100.0, {}), (101.0, {"activity": "idle"}))
     for second in range(111, 171, 10):
         made.add(Sample(at=second, since=101.0, activity="idle", idle=second - 101.0))
-    assert made.lane == ()
+    assert made.lane == (Slot(100, running=1.0),)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.4])

@@ -423,7 +423,7 @@ def test_a_rank_that_is_slow_because_it_waits_for_data_is_told_with_that():
 
 def test_a_rank_that_waits_for_data_nearly_as_long_is_told_as_well():
     found = diagnose(snapshot(card(0), card(1)), {0: loading(11.0), 1: loading(9.0)})
-    assert found == Diagnosis("Waiting for data took 10 s of the last 50 s", "warning", ())
+    assert found == Diagnosis("Waiting for data took up to 11 s of the last 50 s", "warning", ())
 
 
 def test_of_ranks_that_wait_for_data_those_that_do_so_longest_are_told_however_few_steps_they_got():
@@ -435,7 +435,7 @@ def test_of_ranks_that_wait_for_data_those_that_do_so_longest_are_told_however_f
 def test_ranks_that_wait_for_the_lock_are_told():
     paces = {0: pace(locked=0.5), 1: pace(locked=30.0), 2: pace(locked=40.0)}
     found = diagnose(snapshot(card(0), card(1), card(2)), paces)
-    told = "Waiting for the `lock` took 35 s of the last 50 s on ranks 1, 2"
+    told = "Waiting for the `lock` took up to 40 s of the last 50 s on ranks 1, 2"
     assert found == Diagnosis(told, "warning", (1, 2))
 
 

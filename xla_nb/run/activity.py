@@ -257,8 +257,8 @@ class Track:
     @property
     def lane(self) -> tuple[Slot, ...]:
         if self._lane is None:
-            first = math.ceil(self.sample.at) - LANE if self.sample else 0
-            self._lane = tuple(slot for at, slot in self._slots.items() if at >= first)
+            last = max(self._slots, default=0)
+            self._lane = tuple(slot for at, slot in self._slots.items() if at > last - LANE)
         return self._lane
 
     @property

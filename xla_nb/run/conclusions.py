@@ -116,9 +116,10 @@ class _Time:
         if not much:
             return None
         who = [rank for rank, cost in waited.items() if cost >= max(much) / 2]
-        some, cost = self._some(who), statistics.median(waited[rank] for rank in who)
+        some, cost = self._some(who), max(waited.values())
         on = f" on {ranks(some)}" if some else ""
-        told = f"waiting for {what} took {self._part(cost)}{on}"
+        up_to = "up to " if min(waited[rank] for rank in who) < _EACH * cost else ""
+        told = f"waiting for {what} took {up_to}{self._part(cost)}{on}"
         return Concluded(kind=kind, sentence=told, ranks=some, strength=cost)
 
     def _slowest(self) -> Concluded | None:

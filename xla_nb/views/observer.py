@@ -223,7 +223,6 @@ class Observer:
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
         with tracks.lock:
             ends = [track.lane[-1].second for track in tracks.values() if track.lane]
-            ends += [int(time.time()) - 1] if state.group else []
             self._since = max(ends, default=0) - LANE + 1
             own = [self.card(rank) for rank in ranks]
             paces = {rank: track.pace for rank, track in tracks.items()}

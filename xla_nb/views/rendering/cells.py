@@ -17,6 +17,7 @@ from xla_nb.views.rendering.tags import (
     in_parts,
     mark,
     place,
+    sentence,
     table,
     unseen,
 )
@@ -81,7 +82,7 @@ def _row(cell: RanCell) -> tuple[str, ...]:
         faint(f"{cell.number:,}"),
         bit("white-space:nowrap", place(cell.label)),
         bit(MONO, escaped(wording.spans(cell.ranks), 80)),
-        f"{mark(sign.glyph, '', sign.colour)}{escaped(cell.told, _LONGEST)}",
+        f"{mark(sign.glyph, '', sign.colour)}{sentence(cell.told, _LONGEST)}",
         bit(f"{MONO};white-space:nowrap", facts.took_of(cell)),
         bit(f"{MONO};white-space:nowrap", facts.time_of_day(cell.began)),
     )

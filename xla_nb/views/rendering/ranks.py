@@ -25,6 +25,7 @@ from xla_nb.views.rendering.tags import (
     heading,
     mark,
     place,
+    sentence,
     swatch,
     table,
     unbroken,
@@ -90,20 +91,15 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
 def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """Those that keep their place: what is told of any rank."""
     alone = snapshot.unit == "device" and len(cards) > 1
-    parts = [facts.portion(card.bars[0]) for card in cards if card.bars]
-    apart = bool(parts) and max(parts) - min(parts) > _APART
     told = [] if alone else [*_metrics(snapshot), *_known(cards, snapshot)]
     return [
         _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>", name="rank"),
         _Column("state", _state, name="state"),
         _Column("", lambda card: _at(card, snapshot), name="at"),
         *_lanes(cards, snapshot),
-        *([_Column("done", _done, name="done")] if apart else []),
+        *([_Column("done", _done, name="done")] if any(card.bars for card in cards) else []),
         *told,
     ]
-
-
-_APART = 0.02  # how far the least and the most advanced rank are apart, for each to have a number
 
 
 def _done(card: Card) -> str:
@@ -123,7 +119,7 @@ def _at(card: Card, snapshot: Snapshot) -> str:
     idle = snapshot.live is not None and snapshot.live.is_idle
     lasted = snapshot.now - (card.since or snapshot.now)
     quiet = card.phase == "running" or idle or (card.phase not in ENDED and lasted < 2)
-    parts = [escaped(detail, _LONGEST)] if detail else []
+    parts = [sentence(detail, _LONGEST)] if detail else []
     parts += [] if quiet else [unbroken(facts.when(card, snapshot), FAINT)]
     parts += [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
     return " · ".join(parts)
@@ -136,16 +132,17 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     starts = [slot.second for lane in lanes.values() for slot in lane]
     if not starts:
         return []
-    live = snapshot.live is not None
-    newest = max([*starts, int(snapshot.now) - 1]) if live else max(starts)
-    is_over = snapshot.ok is not None and not live
+    newest, live = max(starts), snapshot.live
+    is_over = snapshot.ok is not None and live is None
     lasted = newest - min(starts) + wide if is_over or live else snapshot.elapsed
     lasted = lasted if is_over else min(LANE, lasted)
-    title = "whole run" if is_over else f"last {round(lasted) or 1} s"
+    rests = live is not None and (live.is_idle or snapshot.ok is not None)
+    last = f"last {round(lasted) or 1} s{' until idle' if rests else ''}"
 
     def strip(card: Card) -> str:
         return _strip(lanes[card.rank], newest, max(10, math.ceil(lasted / wide)))
 
+    title = "whole run" if is_over else last
     return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left", "lane")]
 
 
@@ -240,8 +237,9 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     state = mark(sign.glyph, card.phase, sign.colour)
     where = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
     doing = [place(card.place, _LONGEST)] if card.place else []
-    doing += [escaped(card.detail, _LONGEST)] if card.detail else []
-    told = (facts.when(card, snapshot), card.device, " · ".join(where))
+    doing += [sentence(card.detail, _LONGEST)] if card.detail else []
+    since = "" if card.phase == "running" else facts.when(card, snapshot)  # since it began
+    told = (since, card.device, " · ".join(where))
     when, *others = (faint(escaped(one)) if one else "" for one in told)
     about = filter(None, [state, when, bit("", " · ".join(doing)) if doing else "", *others])
     title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))

@@ -181,7 +181,8 @@ def in_parts(
     inside = [line for item in middle for line in lines(item)]
     gaps = [line for line in inside if isinstance(line, str) and line.startswith(_GAP)]
     rest = f"{len(inside) - len(gaps):,} more {noun}"
-    between = details(faint(", ".join([rest, *gaps])), draw(middle))
+    told = gaps[:2] + ([f"{_GAP}… and in {len(gaps) - 2} more files</i>"] if gaps[2:] else [])
+    between = details(faint(", ".join([rest, *told])), draw(middle))
     return draw(items[:head]) + between + draw(items[len(items) - tail :])
 
 
