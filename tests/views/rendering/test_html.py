@@ -20,6 +20,7 @@ from xla_nb.views.snapshot import (
     Card,
     Diagnosis,
     Excerpt,
+    Live,
     Phase,
     Series,
     Snapshot,
@@ -512,6 +513,20 @@ def test_a_lane_says_no_more_seconds_than_the_rank_lived_and_names_what_is_to_be
     assert "whole run" in page.text
     assert "in a blocking call" in page.text
     assert "waiting for data" not in page.text
+
+
+def test_the_lane_of_idle_ranks_is_of_the_time_until_they_were() -> None:
+    lane = (Slot(100, running=1.0), Slot(101, running=1.0))
+    for running, told in ((0, "last 2 s until idle"), (1, "last 2 s")):
+        live = Live(name="default", since=NOW - 30, running=running)
+        shown = ranks.as_news(snapshot(ok=None, live=live, cards=(Card(0, "idle", lane=lane),)))
+        assert rows(shown)[0][3] == told
+
+
+def test_a_rank_is_not_said_to_run_since_its_last_wait() -> None:
+    whole = snapshot(ok=None)
+    assert "30 s" not in ranks.detail(Card(0, "running", since=NOW - 30), whole)
+    assert "for 30 s" in ranks.detail(Card(0, "waiting", since=NOW - 30), whole)
 
 
 def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
