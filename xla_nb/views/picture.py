@@ -124,7 +124,7 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
         sign = style.PHASES[entry.outcome]
         state = tags.mark(sign.glyph, entry.outcome, sign.colour)
         result = tags.sentence(entry.headline, 300)
-        rows.append((entry.name, state, time, tags.place(entry.cell), result))
+        rows.append((tags.escaped(entry.name), state, time, tags.place(entry.cell), result))
     text = "\n".join(aligned(lines)) if rows else "No recorded runs."
     titles = [tags.faint(title) for title in lines[0]]
     short = "text-align:left;white-space:nowrap"

@@ -75,7 +75,13 @@ def outputs(shown: Mapping[int, Shown]) -> list[Output]:
 def alone(shown: Mapping[int, Shown]) -> list[Output]:
     """All of it in one output, in which what is no image is text."""
     groups = _groups(shown)
-    html = "".join(_all_of(group) for group in groups)
+    html, room = "", LARGEST
+    for group in groups:
+        html += _head(group).data["text/html"]
+        for display in group.shown.displays:
+            piece = _image(display) or pre([escape(ansi.plain(display.text)[:_TEXT])])
+            room -= len(piece)
+            html += piece if room >= 0 else div(FAINT, "too large to be shown here")
     text = "\n".join(line for group in groups for line in _lines(group))
     return [Output({"text/html": html, "text/plain": text}, {})] if groups else []
 
@@ -124,16 +130,6 @@ def _head(group: _Group, what: str = "") -> Output:
 
 def _note(html: str, text: str) -> Output:
     return Output({"text/html": div(f"{SANS};font-size:13px", html), "text/plain": text}, {})
-
-
-def _all_of(group: _Group) -> str:
-    drawn, room = [_head(group).data["text/html"]], LARGEST
-    for display in group.shown.displays:
-        drawn.append(_image(display) or pre([escape(ansi.plain(display.text)[:_TEXT])]))
-        room -= len(drawn[-1])
-        if room < 0:
-            drawn[-1] = div(FAINT, "too large to be shown here")
-    return "".join(drawn)
 
 
 def _image(display: Display) -> str:
