@@ -27,7 +27,7 @@ class Run(RecordedRun):
         self.looks -= 1
         return self.looks < 0
 
-    def stop(self, why):
+    def stop(self, why, *, same=""):
         self.stopped.append(why)
 
     def stops_because(self, why):
