@@ -5,8 +5,8 @@ const HIGH = 96; // of a chart, in pixels
 const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
 const LABELS = 8; // ends of lines that have room for a number
 const BAND = ["high", "low", "mean"];
-const WHOLE = Array.from({ length: 45 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3)}`)); // distances of steps
-const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // of values
+const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // distances of values
+const WHOLE = SCALE.filter(Number.isInteger); // and of steps
 const isFigure = (y) => typeof y === "number";
 
 /** A running mean, debiased as in TensorBoard. */
