@@ -3,13 +3,14 @@
 import linecache
 import textwrap
 import threading
+from contextlib import nullcontext
 
 import pytest
 
 from xla_nb import wording
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.rank import loader, reporting
+from xla_nb.rank import loader, reporting, step_changes
 
 CELL, OTHER = "Cell In[3]", "Cell In[5]"
 LABELS = {CELL, OTHER}
@@ -109,6 +110,16 @@ def test_the_loop_of_progress_is_not_shown_between_what_calls_it_and_what_it_cal
     got = failure(cell, progress=reporting.progress)
     files = [line for line in got.text.splitlines() if line.startswith("  File")]
     assert [line.split(", ")[0] for line in files] == ['  File "Cell In[3]"'] * 2
+
+
+@pytest.mark.parametrize("call", ["functional.cross_entropy(x, y)", "functional.conv2d(x, x)"])
+def test_an_operation_that_is_noted_fails_as_any(call):
+    torch = pytest.importorskip("torch")
+    names = {"functional": torch.nn.functional, "x": torch.ones(2, 3), "y": torch.ones(1).long()}
+    cell = f"def f():\n    with mode:\n        {call}"
+    noting = step_changes._mode(step_changes.StepChanges(LABELS)._call)
+    plain, noted = (failure(cell, mode=mode, **names) for mode in (nullcontext(), noting))
+    assert noted == plain
 
 
 def test_a_fault_of_xla_nb_keeps_its_frames():

@@ -19,6 +19,7 @@ _PACKAGE = __package__.partition(".")[0]
 _OURS = Path(__file__).parents[1]
 #: The most frames of a stack; a recursion error would fill the page.
 DEPTH = 60
+_PASSES = "(*args, **kwargs)"  # what calls a function with what it was called with itself
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def locate_frame(frame: FrameType, labels: Container[str]) -> tuple[str, str]:
     how xla_nb waits at its end."""
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
-    kept = _without_loops(_before_ours(summary[first:]) or summary[first:])
+    kept = _without_watchers(_before_ours(summary[first:]) or summary[first:])
     return place_in(kept, labels), "".join(kept.format()).rstrip()
 
 
@@ -155,22 +156,23 @@ def _before_ours(frames: Iterable[traceback.FrameSummary]) -> list[traceback.Fra
     return kept
 
 
-def _without_loops(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
-    """Without the frames of `xla_nb.progress`, and of what times loaders, that have called others:
-    they are in no program."""
-    last = len(frames) - 1
-    return traceback.StackSummary.from_list(
-        [
-            frame
-            for n, frame in enumerate(frames)
-            if n == last or _OURS / "rank" not in Path(frame.filename).parents
-        ]
-    )
+def _without_watchers(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
+    """Without the frames of what watches a program's loops, loaders and operations, and of torch
+    that hands it these: they are in no program. An innermost one that does more than call what it
+    was given is at fault, and stays."""
+    kept: list[traceback.FrameSummary] = []
+    for frame in frames:
+        fails = frame is frames[-1] and _PASSES not in (frame.line or "")
+        if fails or _OURS / "rank" not in Path(frame.filename).parents:
+            kept.append(frame)
+        elif kept and kept[-1].name == "handle_torch_function":
+            del kept[-2:]  # and the call of it, which stands once more below
+    return traceback.StackSummary.from_list(kept)
 
 
 def _as_users(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
     """Without our frames, but for those of a fault of ours."""
-    return _without_loops(_before_our_raise(frames))
+    return _without_watchers(_before_our_raise(frames))
 
 
 def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
