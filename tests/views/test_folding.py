@@ -34,7 +34,7 @@ def held(**written):
     """A folder in which ranks (`r0="a b"`) have written words at the time 0."""
     folder = Folder()
     for name, words in written.items():
-        folder.add(int(name[1:]), words.split(), 0.0)
+        folder.add(int(name[1:]), [("out", word) for word in words.split()], 0.0)
     return folder
 
 
@@ -106,14 +106,24 @@ def test_an_equal_line_that_comes_much_later_is_a_line_of_its_own():
 
 
 def test_streams_are_folded_apart_and_stand_in_order_of_time():
-    # Of what was seen at once nobody knows which stream came first: not alike on both ranks.
     out = {0: [(1.0, "done")], 1: [(1.0, "done"), (3.0, "end")]}
-    err = {0: [(1.0, "warning")], 1: [(0.9, "warning"), (2.0, "late")]}
+    err = {0: [(0.9, "warning")], 1: [(0.9, "warning"), (2.0, "late")]}
     assert in_order(out, err) == [
         ("err", (0, 1), "warning"),
         ("out", (0, 1), "done"),
         ("err", (1,), "late"),
         ("out", (1,), "end"),
+    ]
+
+
+def test_a_line_joins_none_before_what_its_rank_wrote_to_the_other_stream():
+    # As where rank 0 was seen a moment later: its last line came before its warning.
+    out = {0: [(1.1, "last of 0")], 1: [(1.0, "last of 1")]}
+    err = {0: [(1.1, "warning")], 1: [(1.0, "warning")]}
+    assert in_order(out, err) == [
+        ("out", (1,), "last of 1"),
+        ("out", (0,), "last of 0"),
+        ("err", (0, 1), "warning"),
     ]
 
 
@@ -134,7 +144,7 @@ def test_a_line_that_waits_for_the_same_is_not_overtaken_by_what_its_rank_wrote_
 def test_a_line_is_shown_once_every_rank_that_may_write_it_has():
     folder = held(r0="a", r1="a")
     assert shown(folder.due([0, 1, 2], 0.0)) == []
-    folder.add(2, ["a"], 0.1)
+    folder.add(2, [("out", "a")], 0.1)
     assert shown(folder.due([0, 1, 2], 0.1)) == [((0, 1, 2), "a")]
     assert folder.is_empty
 
@@ -154,14 +164,14 @@ def test_a_line_is_held_no_more_once_the_others_have_gone_on():
 def test_what_is_shown_is_joined_by_nobody():
     folder = held(r0="a")
     assert shown(folder.due([0], 0.0)) == [((0,), "a")]
-    folder.add(1, ["a"], 0.1)
+    folder.add(1, [("out", "a")], 0.1)
     assert shown(folder.all()) == [((1,), "a")]
 
 
 def test_a_flood_of_equal_lines_is_folded_in_a_moment():
     folder = Folder()
     for rank in range(8):
-        folder.add(rank, ["y"] * 20_000, 0.0)
+        folder.add(rank, [("out", "y")] * 20_000, 0.0)
     lines = list(folder.all())
     assert len(lines) == 20_000
     assert {one.who for one in lines} == {"0–7"}

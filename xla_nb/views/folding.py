@@ -46,12 +46,18 @@ class Folded:
 def folded(
     written: Mapping[tuple[int | None, Stream], Iterable[tuple[float, str]]],
 ) -> list[Folded]:
-    """Lines by rank and stream with the times at which they were seen, in order of time."""
-    each = [((at, *of), line) for of, lines in written.items() for at, line in lines]
+    """Lines by rank and stream with the times at which they were seen, in order of time; of what a
+    rank was seen to have written at once, in the order of the streams here."""
+    each = [(at, rank, (of, text)) for (rank, of), own in written.items() for at, text in own]
     folder = Folder()
-    for (at, rank, stream), came in groupby(sorted(each, key=lambda one: one[0][0]), itemgetter(0)):
-        folder.add(rank, [line for _, line in came], at, stream)
+    for (at, rank), came in groupby(sorted(each, key=_look), itemgetter(0, 1)):
+        folder.add(rank, [line for *_, line in came], at)
     return folder.all()
+
+
+def _look(seen: tuple[float, int | None, object]) -> tuple[float, int]:
+    at, rank, _ = seen
+    return at, -1 if rank is None else rank
 
 
 def who(ranks: Sequence[int | None]) -> str:
@@ -73,24 +79,24 @@ _GAP = 1 << 256  # between the places of lines: others may stand between them
 
 class Folder:
     """Lines that come; one joins the first equal one that it may join: of the last HOLD seconds,
-    and behind what its rank wrote before it in the same stream. What the rank wrote in between
-    stands right before that."""
+    and behind what its rank wrote before it. What the rank wrote in between stands right before
+    that."""
 
     def __init__(self) -> None:
         self._held: list[Folded] = []  # in the order of their places
         self._equal: dict[tuple[str, str], list[Folded]] = {}  # those that may be joined, in order
-        self._last: dict[tuple[int | None, str], int] = {}  # the place of a rank's last line
+        self._last: dict[int | None, int] = {}  # the place of a rank's last line
         self._shown = self._top = 0  # the last place of those that are shown, and of all
 
     @property
     def is_empty(self) -> bool:
         return not self._held
 
-    def add(self, rank: int | None, lines: Iterable[str], now: float, stream: str = "") -> None:
-        """What a rank has written since the last call."""
-        last = self._last.get((rank, stream), 0)
+    def add(self, rank: int | None, lines: Iterable[tuple[str, str]], now: float) -> None:
+        """What a rank has written since the last call: streams and lines."""
+        last = self._last.get(rank, 0)
         own: list[Folded] = []
-        for line in lines:
+        for stream, line in lines:
             text = _compared(line)
             equal = self._equal.get((stream, text), [])
             while equal and now - equal[0].at > HOLD:
@@ -106,7 +112,7 @@ class Folder:
         end = self._top + _GAP * (len(own) + 1)
         self._put(own, self._top, end)
         self._top = own[-1].place if own else self._top
-        self._last[rank, stream] = own[-1].place if own else last
+        self._last[rank] = own[-1].place if own else last
 
     def _put(self, lines: Sequence[Folded], first: int, end: int) -> bool:
         """Place lines behind the first place and right before the other; False if there is no
@@ -126,7 +132,7 @@ class Folder:
 
     def due(self, others: Collection[int], now: float) -> list[Folded]:
         """The lines that nobody may join any more. `others`: the ranks that may still write."""
-        passed = min((self._last.get((rank, ""), 0) for rank in others), default=math.inf)
+        passed = min((self._last.get(rank, 0) for rank in others), default=math.inf)
         found = [*takewhile(lambda one: one.place <= passed or now - one.at >= HOLD, self._held)]
         del self._held[: len(found)]
         for one in found:

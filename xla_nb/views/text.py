@@ -146,7 +146,7 @@ class TextView:
         for rank in [None, *sorted(self._run.state.ranks)]:
             self._stream(rank, "out").tail.align(self._stream(rank, "err").tail)
             for kind, lines in self._lines.items():
-                lines.add(rank, list(look(self._stream(rank, kind))), now)
+                lines.add(rank, [(kind, line) for line in look(self._stream(rank, kind))], now)
 
     def _due(self, lines: Folder, now: float) -> Iterator[str]:
         running = [r.rank for r in self._run.state.ranks.values() if r.phase not in ENDED]

@@ -44,8 +44,7 @@ def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterato
 
 def _times(excerpt: Excerpt, lines: bounds.Shown) -> Iterable[float]:
     """When the lines that are shown were seen; the gap goes with the lines after it."""
-    late = 1e-6 * STREAMS.index(excerpt.stream)  # of what was seen at once, stdout comes first
-    times = [at + late for at in excerpt.times] or [0.0] * (len(excerpt.head) + len(excerpt.tail))
+    times = excerpt.times or (0.0,) * (len(excerpt.head) + len(excerpt.tail))
     first, last = times[: len(lines.head)], times[len(times) - len(lines.tail) :]
     return (*first, *(last or times)[: bool(lines.left_out)], *last)
 
