@@ -58,6 +58,7 @@ def test_ranks_that_show_the_same_are_shown_once():
 def test_a_result_is_marked_as_returned():
     displays = [text("a"), text("r", result=True)]
     assert told(r0=displays) == ["[0]", "a", "[0] returned", "r"]
+    assert told(r0=displays[1:]) == ["[0] returned", "r"]
 
 
 def test_of_many_the_rest_is_counted():

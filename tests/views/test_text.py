@@ -113,6 +113,19 @@ def holding(run, monkeypatch, seconds):
     return viewing(run)
 
 
+def test_a_line_on_stderr_comes_after_what_its_ranks_printed_before(run, monkeypatch):
+    view = holding(run, monkeypatch, 3600)
+    for rank in (0, 1):
+        run.prints(rank, f"line of {rank}\n")
+        run.prints(rank, "warning\n", "err")
+        view.draw()
+    assert view.out.getvalue() == "[0] line of 0\n[1] line of 1\n"
+    view = holding(run, monkeypatch, 0.0)
+    view._out = view._err = both = io.StringIO()
+    view.draw()
+    assert both.getvalue() == "[0] line of 0\n[1] line of 1\n[0, 1] warning\n"
+
+
 def test_a_line_waits_for_the_same_from_other_ranks(run, monkeypatch):
     view = holding(run, monkeypatch, 3600)
     run.prints(0, "same\n")

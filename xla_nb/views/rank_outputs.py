@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -21,6 +21,7 @@ from xla_nb.wording import listed, ranks, several
 
 #: Displays of one run, and bytes of these; characters of one text in a background run's output.
 _MOST, LARGEST, _TEXT = 100, 16_000_000, 20_000
+_RETURNED = ("returned",)  # what follows is no display, but the result
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -55,8 +56,8 @@ def outputs(shown: Mapping[int, Shown]) -> list[Output]:
     left: list[str] = []
     count = size = 0
     for group in _groups(shown):
-        found.append(_head(group))
-        told = False
+        told = any(display.result for display in group.shown.displays[:1])
+        found.append(_head(group, [*_gaps(group.shown), *(_RETURNED if told else ())]))
         for display in group.shown.displays:
             count, size = count + 1, size + display.nbytes
             if count > _MOST or size > LARGEST:
@@ -64,7 +65,7 @@ def outputs(shown: Mapping[int, Shown]) -> list[Output]:
                 continue
             if display.result and not told:
                 told = True
-                found.append(_head(group, "returned"))
+                found.append(_head(group, _RETURNED))
             found.append(Output(display.data, display.metadata))
     if left:
         rest = f"… {several(len(left), 'more display')}: {listed(dict.fromkeys(left), most=3)}"
@@ -77,7 +78,7 @@ def alone(shown: Mapping[int, Shown]) -> list[Output]:
     groups = _groups(shown)
     html, room = "", LARGEST
     for group in groups:
-        html += _head(group).data["text/html"]
+        html += _head(group, [*_gaps(group.shown)]).data["text/html"]
         for display in group.shown.displays:
             piece = _image(display) or pre([escape(ansi.plain(display.text)[:_TEXT])])
             room -= len(piece)
@@ -121,9 +122,8 @@ def _gaps(shown: Shown) -> Iterator[str]:
         yield f"{several(shown.unreadable, 'display')} cut off or damaged"
 
 
-def _head(group: _Group, what: str = "") -> Output:
+def _head(group: _Group, told: Sequence[str]) -> Output:
     """Whose displays follow."""
-    told = [what] if what else list(_gaps(group.shown))
     more = "".join(f" · {escape(one)}" for one in told)
     return _note(f"<b>{group.name}</b>{faint(more)}", " ".join([f"[{group.short}]", *told]))
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TextIO
 
 from xla_nb.ansi import clean
@@ -24,6 +26,7 @@ from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import slot
 from xla_nb.views.rendering import returned
+from xla_nb.views.snapshot import STREAMS
 from xla_nb.wording import several, shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.
@@ -91,7 +94,7 @@ class TextView:
         self._is_live = _is_live(self._out)
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
-        self._lines = {kind: Folder() for kind in ("out", "err")}
+        self._lines = Folder()
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
@@ -109,27 +112,25 @@ class TextView:
         self._settled = self._settled or settled
         self._read(lambda stream: stream.settle(False) if settled else stream.show())
         now = time.monotonic()
-        out, err = (list(self._due(lines, now)) for lines in self._lines.values())
-        news = list(self._news(self._run.state))
-        self._write(out, [*news, *err])
+        running = [r.rank for r in self._run.state.ranks.values() if r.phase not in ENDED]
+        lines = self._lines.due(running, now)
+        self._show_lines(lines)
         self._show_open_lines()
-        self._pause = _OFTEN if out or err else min(_SELDOM, self._pause * 1.2)
-        holds = not all(lines.is_empty for lines in self._lines.values())
-        return min(self._pause, _HOLDING) if holds else self._pause
+        self._pause = _OFTEN if lines else min(_SELDOM, self._pause * 1.2)
+        return self._pause if self._lines.is_empty else min(self._pause, _HOLDING)
 
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the run's result."""
         self._show_rest()
         results = returned.as_text(sentences.returned(self._run.state))
-        self._write([*results, self._summary()], [])
+        self._write([("out", line) for line in (*results, self._summary())])
 
     def withdraw(self) -> None:
         """Nothing: text cannot tell a page."""
 
     def _show_rest(self) -> None:
         self._read(lambda stream: stream.settle(True))
-        out, err = (list(map(_shown, lines.all())) for lines in self._lines.values())
-        self._write(out, [*self._news(self._run.state), *err])
+        self._show_lines(self._lines.all())
 
     def _summary(self) -> str:
         run = self._run
@@ -144,13 +145,10 @@ class TextView:
         """Take in what is new of each stream."""
         self._run.arrivals.now = now = time.monotonic()
         for rank in [None, *sorted(self._run.state.ranks)]:
-            self._stream(rank, "out").tail.align(self._stream(rank, "err").tail)
-            for kind, lines in self._lines.items():
-                lines.add(rank, [(kind, line) for line in look(self._stream(rank, kind))], now)
-
-    def _due(self, lines: Folder, now: float) -> Iterator[str]:
-        running = [r.rank for r in self._run.state.ranks.values() if r.phase not in ENDED]
-        return map(_shown, lines.due(running, now))
+            streams = {kind: self._stream(rank, kind) for kind in STREAMS}
+            streams["out"].tail.align(streams["err"].tail)
+            lines = ((kind, line) for kind in STREAMS for line in look(streams[kind]))
+            self._lines.add(rank, list(lines), now)
 
     def _stream(self, rank: int | None, kind: str) -> _Stream:
         key = rank, kind
@@ -197,12 +195,18 @@ class TextView:
             self._was_over = True
             yield f"The hang is over: {clean(hang.over)}"
 
-    def _write(self, out: list[str], err: list[str]) -> None:
-        if out or err:
+    def _show_lines(self, lines: Iterable[Folded]) -> None:
+        """Write them, and what there is to say of the run."""
+        news = (("err", line) for line in self._news(self._run.state))
+        self._write([*((one.stream, f"[{one.who}] {one.line}") for one in lines), *news])
+
+    def _write(self, lines: Sequence[tuple[str, str]]) -> None:
+        """Write lines to their streams, `out` or `err`."""
+        if lines:
             self._erase()
-        for stream, lines in ((self._out, out), (self._err, err)):
-            if lines:
-                _put(stream, "\n".join(lines) + "\n")
+        for kind, each in groupby(lines, itemgetter(0)):
+            text = "".join(f"{line}\n" for _, line in each)
+            _put(self._out if kind == "out" else self._err, text)
 
     def _erase(self) -> None:
         """Take the changing line away."""
@@ -226,10 +230,6 @@ class TextView:
             self._out.write("\r" + bar + " " * (len(self._bar) - len(bar)))
             self._out.flush()
             self._bar = bar
-
-
-def _shown(one: Folded) -> str:
-    return f"[{one.who}] {one.line}"
 
 
 def _put(stream: TextIO, text: str) -> None:
