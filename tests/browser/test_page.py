@@ -1259,6 +1259,8 @@ def test_rows_fit_a_narrow_panel(panel: Panel) -> None:
         panel.page.locator(".xn-panel").evaluate("(n, w) => (n.style.width = `${w}px`)", wide)
         panel.settle()
         edge = panel.page.locator(".xn-grid").evaluate("n => n.getBoundingClientRect().right")
+        key, drawn = panel.page.locator(".xn-key"), panel.page.locator("td.xn-lane img")
+        assert key.is_visible() == drawn.is_visible() == (wide > 760), wide
         within = "(all, edge) => all.every(n => n.getBoundingClientRect().right <= edge + 1)"
         assert panel.page.eval_on_selector_all(".xn-grid :is(th, td)", within, edge)
         for name in ("state", "metric") if wide > 500 else ("state",):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb.record.sample import DATA, Sample
+from xla_nb.record.sample import DATA, LOCK, Sample
 from xla_nb.run.activity import Slot, Track
 
 
@@ -214,6 +214,14 @@ def test_a_rank_is_said_to_run_and_to_load_where_it_was_seen_to():
     made = track((100.0, {}), (101.0, loads | {"data_waited": 1.0}), (101.5, {"data_waited": 1.5}))
     told = made.steady(Sample(at=101.5, since=101.0, place="Cell In[1], line 9"))
     assert (told.activity, told.operation, told.place) == ("waiting", DATA, "Cell In[1], line 5")
+
+
+def test_who_holds_the_lock_is_not_told_of_ranks_that_take_it_in_turn():
+    waits = {"activity": "waiting", "operation": LOCK, "missing": (2,)}
+    made = track((100.0, {}), (101.9, waits | {"lock_waited": 1.8}))
+    told = made.steady(Sample(at=101.9, since=101.8, **waits))
+    assert (told.operation, told.missing) == (LOCK, ())
+    assert made.steady(Sample(at=101.9, since=100.1, **waits)).missing == (2,)
 
 
 def test_what_live_ranks_did_in_the_cell_before_is_not_what_they_do():

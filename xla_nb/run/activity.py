@@ -251,7 +251,7 @@ class Track:
         kind = max(waits, key=waits.__getitem__) if most == "waiting" else most
         call, place = self._seen.get(kind, (DATA if kind == "data" else "", ""))
         same = sample.activity == most and sample.operation in (call, "")
-        missing = sample.missing if same else ()
+        missing = sample.missing if same and call != LOCK else ()  # it has changed hands since
         return replace(sample, activity=most, operation=call, place=place, missing=missing)
 
     @property

@@ -266,12 +266,10 @@ def of_card(card: Card) -> list[Fact]:
 
 
 def in_common(snapshot: Snapshot, but: Sequence[str] = ()) -> list[Fact]:
-    """What is the same for all of several ranks, to be said once, but for these facts; and of their
-    host, of any."""
+    """What is the same for all of several ranks, to be said once, but for these facts."""
     each = [in_table(card, snapshot) for card in snapshot.cards]
     first = each[0] if len(each) > 1 else []
-    same = [fact for fact in first if fact.id not in but and all(fact in one for one in each)]
-    return [*same, *free(snapshot)]
+    return [fact for fact in first if fact.id not in but and all(fact in one for one in each)]
 
 
 def free(snapshot: Snapshot) -> list[Fact]:

@@ -624,6 +624,13 @@ def test_the_memory_of_many_ranks_is_a_range() -> None:
     assert "memory 1.0 GiB to 40.0 GiB" in html
 
 
+@pytest.mark.parametrize("count", [2, 40])
+def test_the_hosts_free_memory_is_told_of_few_and_many_ranks(count: int) -> None:
+    told = snapshot(cards=cards(count), free=3 << 30)
+    for html in rendering.render_html(told), ranks.as_news(told):
+        assert "host's free memory 3.0 GiB" in Page(html).text
+
+
 # --- figures -----------------------------------------------------------------------------------
 
 

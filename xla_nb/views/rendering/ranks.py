@@ -47,7 +47,7 @@ def as_html(snapshot: Snapshot) -> str:
 
 def _same(snapshot: Snapshot) -> str:
     """What never differs between ranks, said once."""
-    same = facts.in_common(snapshot, but=_TELLING)
+    same = [*facts.in_common(snapshot, but=_TELLING), *facts.free(snapshot)]
     who = facts.everybody(snapshot)
     return _facts([facts.Fact("", who + ":", ""), *same]) if same else ""
 
@@ -214,8 +214,9 @@ def as_news(snapshot: Snapshot) -> str:
         drawn += f'<div class="xn-host"{label}{lost}>{head}{inner}</div>'
     slots = [] if many else [slot for card in cards for slot in card.lane]
     same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=(*_TELLING, "xla"))
-    below = (_key(slots) if slots else "") + (_facts(same) if same else "")
-    return f'{drawn}<div class="xn-below">{below}</div>'
+    same += facts.free(snapshot)
+    key = f'<div class="xn-key">{_key(slots)}</div>' if slots else ""
+    return f'{drawn}<div class="xn-below">{key}{_facts(same) if same else ""}</div>'
 
 
 def counts(snapshot: Snapshot) -> str:
@@ -294,7 +295,7 @@ def _crowd(snapshot: Snapshot) -> str:
     listed, more = bounds.limited(troubled, bounds.ROWS, snapshot.unit)
     last = _Column("last line", lambda card: code(card.line, 100) if card.line else "")
     parts = [
-        _facts(facts.of_cards(snapshot.cards)),
+        _facts([*facts.of_cards(snapshot.cards), *facts.free(snapshot)]),
         _hosts(snapshot),
         div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *each),
         _grid([_tile(card, snapshot, bounds.TITLES // len(shown)) for card in shown]),
