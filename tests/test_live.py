@@ -409,14 +409,6 @@ def test_commands_are_given_what_the_notebook_holds(live):
     assert results(live, "shown = !echo {part}\nshown") == "{0: ['4'], 1: ['4']}"
 
 
-def test_what_is_timed_uses_and_binds_names_as_other_lines(live):
-    live.ok("to_time = 5\nflagged = True")
-    assert results(live, "%time squared = to_time ** 2\nsquared") == "{0: 25, 1: 25}"
-    live.ok("%%xla\nflagged\n%time flagged = True")
-    live.ok("flagged = False")
-    assert results(live, "flagged") == "{0: True, 1: True}"
-
-
 def test_a_cell_leaves_the_notebooks_random_generators_as_they_are(live):
     live.ok("import random, numpy, torch\nbefore = random.getstate()")
     live.ok("numpys, torchs = numpy.random.get_state()[1].copy(), torch.get_rng_state()")

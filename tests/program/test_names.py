@@ -116,15 +116,6 @@ def test_a_function_wants_names_that_may_not_be_bound_where_it_is_called(source,
     assert names(source).later.keys() == later
 
 
-def test_what_a_magic_times_is_read_and_binds():
-    timed = "get_ipython().run_line_magic('time', 'x = f(x)')"
-    found = names(f"{timed}\nx")
-    assert (found.now, found.binds) == ({"f": 1, "x": 1}, {"x"})
-    inside = names(f"for i in a:\n    {timed}\nx")
-    assert inside.wanted() == {"a", "get_ipython", "f", "x"}
-    assert inside.required().keys() == {"a", "get_ipython"}
-
-
 LIBRARY = Path(ast.__file__).parent
 FILES = [
     *("argparse", "ast", "dataclasses", "enum", "inspect", "typing", "tarfile", "zipfile"),

@@ -328,7 +328,6 @@ def test_a_form_feed_does_not_move_the_lines_that_are_shown():
         ("held += [2]", set()),
         ("flag |= False", {"flag"}),  # is another's on another rank
         ("for _ in 'ab': held += [2]", {"_"}),
-        ("get_ipython().run_line_magic('time', 'flag = True')", {"flag"}),
     ],
 )
 def test_a_cell_says_which_names_it_surely_binds(text, bound):

@@ -85,12 +85,6 @@ def test_cd_and_pwd(tmp_path, monkeypatch):
     assert Path(str(scope["x"])) == tmp_path == Path.cwd()
 
 
-def test_time_returns_the_value_of_an_expression_and_runs_a_statement(capsys):
-    scope = run(f"x = {line_magic('time', 'n + 1')}\n{line_magic('time', 'y = n')}", n=2)
-    assert (scope["x"], scope["y"]) == (3, 2)
-    assert capsys.readouterr().out.count("wall time") == 2
-
-
 def test_notebook_magics_do_nothing_on_ranks():
     assert run(f"x = {line_magic('matplotlib', 'inline')}")["x"] is None
 

@@ -127,10 +127,9 @@ def in_bodies(code: types.CodeType) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def in_texts(code: types.CodeType) -> tuple[str, ...]:
-    """What may be names in texts of code: in commands of IPython's (`!cp {source} $target`, `%time
-    f(x)`), of which code does not tell which texts they are; in all texts where it looks names up
-    by them (`globals()["model"]`, `eval`); and behind `@`, as in pandas' `frame.query("a > @low")`.
-    """
+    """What may be names in texts of code: in commands of IPython's (`!cp {source} $target`), of
+    which code does not tell which texts they are; in all texts where it looks names up by them
+    (`globals()["model"]`, `eval`); and behind `@`, as in pandas' `frame.query("a > @low")`."""
     found: list[str] = []
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -142,8 +141,8 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
     if by_text:
         found += code.co_names  # `__main__.model`
     if "get_ipython" in code.co_names:
-        its = texts if "time" in texts else re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
-        found += re.findall(_WORD, " ".join(its))
+        expanded = re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
+        found += re.findall(_WORD, " ".join(expanded))
     return tuple(dict.fromkeys(found))
 
 

@@ -14,13 +14,14 @@ from xla_nb.errors import ProgramError
 from xla_nb.wording import listed
 
 IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "config"})
-SUPPORTED = frozenset({"env", "set_env", "cd", "time", "pwd"})
+SUPPORTED = frozenset({"env", "set_env", "cd", "pwd"})
 _SHELL_CALLS = {"system": "!", "getoutput": "!"}
 _MAGIC_CALLS = {"run_line_magic": "%", "run_cell_magic": "%%", "magic": "%"}
 _INSTEAD = {
     "pip": "install packages in a separate cell, before the launch",
     "conda": "install packages in a separate cell, before the launch",
     "run": "import the file's functions",
+    "time": "write %%time above the whole cell, or use time.perf_counter()",
     "timeit": "use time.perf_counter()",
     "prun": "use cProfile inside the function",
 }
@@ -42,30 +43,6 @@ def find(tree: ast.AST) -> list[Escape]:
     """The uses of IPython's syntax in the tree, in line order."""
     found = [_escape(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return sorted((e for e in found if e is not None), key=lambda escape: escape.line)
-
-
-def timed(call: ast.Call) -> ast.Module | None:
-    """The code that a call has `%time` run, at its line; None where it runs none."""
-    escape = _escape(call)
-    if escape is None or str(escape) != "%time":
-        return None
-    try:
-        trees = [ast.parse(text.strip()) for text in _texts(call)[1:2]]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return ast.increment_lineno(trees[0], call.lineno - 1) if trees else None
-
-
-def steps(statement: ast.stmt) -> list[ast.stmt]:
-    """The statements that one has `%time` run, else itself."""
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    code = timed(call) if isinstance(call, ast.Call) else None
-    return code.body if code else [statement]
-
-
-def _texts(call: ast.Call) -> list[str]:
-    values = [part.value for part in call.args if isinstance(part, ast.Constant)]
-    return [value for value in values if isinstance(value, str)]
 
 
 def _escape(call: ast.Call) -> Escape | None:

@@ -18,7 +18,6 @@ from functools import lru_cache
 from types import CodeType
 from typing import TypeAlias
 
-from xla_nb.program import ipython_syntax
 from xla_nb.program.cell_text import (
     DEFINITION,
     FUNCTION,
@@ -80,9 +79,8 @@ def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Na
     """The global names that these top-level statements bind and read."""
     reader = _Reader()
     with quiet():
-        for node in (part for one in nodes for part in ipython_syntax.steps(one)):
-            with suppress(SyntaxError):  # of `%time return`, which raises that where it runs
-                reader.take(node, _compiled(node, lazy_annotations))
+        for node in nodes:
+            reader.take(node, _compiled(node, lazy_annotations))
     return reader.finished()
 
 
@@ -183,11 +181,6 @@ class _Reader:
     def _text(self, node: ast.AST) -> None:
         """Take what only the text tells."""
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Call())):  # get_ipython()
-                if timed := ipython_syntax.timed(node):
-                    inside = names_in(timed.body)
-                    self._hints |= inside.wanted()
-                    self._names.binds |= inside.binds
             case ast.ImportFrom(names=[ast.alias(name="*")]):
                 self._names.stars.append(node.module or "")
             case ast.Try() | ast.TryStar() if any(map(_catches_name_error, node.handlers)):

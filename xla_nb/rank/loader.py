@@ -29,9 +29,8 @@ from xla_nb.pickling.code_facts import is_ready
 from xla_nb.pickling.parcel import Parcel
 from xla_nb.process_state import absl_flags
 from xla_nb.process_state.settings import unmoved
-from xla_nb.program import ipython_syntax
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.program.names import bindings, names_in
+from xla_nb.program.names import bindings
 from xla_nb.rank import displays, patches
 from xla_nb.rank.shell import RankShell
 
@@ -175,8 +174,7 @@ def _bound_by(
     targets = [node.target for node in inside if isinstance(node, ast.AugAssign)]
     changed = {target.id for target in targets if isinstance(target, ast.Name)}
     changed = {name for name in changed if not is_ready(namespace.get(name))}
-    timed = ipython_syntax.steps(statement)
-    return (bindings(code) if timed == [statement] else names_in(timed).binds) - changed
+    return bindings(code) - changed
 
 
 def ends_quietly(table: ModuleMap) -> bool:

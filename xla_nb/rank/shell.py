@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -39,8 +38,6 @@ class RankShell:
         caller = sys._getframe(1)
         if name in IGNORED:
             return None
-        if name == "time":
-            return _time(line, caller)
         if name not in _MAGICS:
             raise UsageError(refusal(Escape(caller.f_lineno, "%", name)))
         return _MAGICS[name](expand(line, caller).strip())
@@ -75,19 +72,6 @@ def _shell(command: str, *, capture: bool) -> subprocess.CompletedProcess[str]:
 def _flush() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _time(code: str, caller: FrameType) -> object:
-    """Run one expression or statement as the caller would, and print how long it took."""
-    try:
-        compiled = compile(code.strip(), "<%time>", "eval")
-    except SyntaxError:
-        compiled = compile(code.strip(), "<%time>", "exec")
-    wall, cpu = time.perf_counter(), time.process_time()
-    result: object = eval(compiled, caller.f_globals, caller.f_locals)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(f"CPU time: {cpu:.3g} s, wall time: {wall:.3g} s")
-    return result
 
 
 def _env(line: str) -> object:
