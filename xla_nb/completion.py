@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xla_nb import live_questions
-from xla_nb.program.split import RANK_NAMES
+from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.run.group import Group
 from xla_nb.run.options import LIMITS, OPTIONS, SETTINGS
 

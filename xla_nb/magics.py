@@ -30,7 +30,7 @@ from xla_nb.pickling import multiprocess
 from xla_nb.program.build import Program, Scope, build, build_entry
 from xla_nb.program.cell_text import CALL, UNREADABLE, Cell, parse
 from xla_nb.program.names import names_in
-from xla_nb.program.split import RANK_NAMES, functions
+from xla_nb.program.rank_cell import RANK_NAMES, functions
 from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded

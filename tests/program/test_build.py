@@ -5,23 +5,12 @@ import sys
 import pytest
 
 from tests.support.notebook_double import shipped
-from xla_nb.program import module_file
 from xla_nb.program.build import Cell, build_call
-
-
-def test_a_module_file_has_the_lines_of_its_cell(notebook):
-    program = notebook.build("import math\n\nclass A:\n    n = 1\nmath.floor(A.n)")
-    text, start = module_file.source(program)
-    source = program.sources["Cell In[1]"].splitlines()
-    assert text.splitlines()[start - 1 :] == source[:4]
 
 
 def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
     notebook.run("def same(fn): return fn")
-    cell = "# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n"
-    program = notebook.build(cell)
-    assert "@same\nclass A:\n    n = 1\n" in module_file.source(program)[0]
-    assert notebook.rank(program) == 1
+    assert notebook.launch("# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n") == 1
 
 
 def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
@@ -82,7 +71,7 @@ def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
     exec(compile(source, str(path), "exec"), notebook.values)
     notebook.cells.append(Cell(str(path), source, str(path)))
     program = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
-    assert (program.module, program.restored) == ("", ("N", "f", "math"))
+    assert (program.body, program.restored) == (None, ("N", "f", "math"))
     assert notebook.rank(program) == 2
 
 

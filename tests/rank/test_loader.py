@@ -1,13 +1,11 @@
 """A program's file as the live module of a rank, which shows the notebook's cells."""
 
-import inspect
 import linecache
 import multiprocessing.spawn
 import os
 import runpy
 import subprocess
 import sys
-import textwrap
 import traceback
 
 import cloudpickle
@@ -38,17 +36,13 @@ def interpreter(monkeypatch):
 
 @pytest.fixture
 def load(tmp_path):
-    """Load a module that has a piece of a cell: its label, first line and text."""
+    """Load a module with this text, beside which the sources of these cells lie."""
 
-    def load(piece=None, sources=None, flags=0, check=lambda: None):
-        label, first, text = piece or (FIRST, 1, "")
-        text = "\n" * (first - 1) + textwrap.dedent(text).strip("\n") + "\n"
+    def load(text="", sources=None):
         path = tmp_path / "a_program.py"
         path.write_text(HEAD + text)
-        start = HEAD.count("\n") + 1 if piece else 0
-        table = ModuleMap({label: text, **(sources or {})}, label, flags, start)
-        lines(path).write_text(table.text())
-        return loader.load(path, check)
+        lines(path).write_text(ModuleMap(sources or {}).text())
+        return loader.load(path)
 
     return load
 
@@ -74,56 +68,9 @@ def stack(call):
 
 
 DEFINES = "def f():\n    return 1 / 0\n"
-DECORATED = """
-def same(it): return it
-
-@same
-@same
-def decorated():
-    return 1
-"""
 
 
 # ---------------------------------------------------------------- the module
-
-
-def test_a_traceback_names_the_cell_and_shows_its_line(load):
-    module = load((FIRST, 5, DEFINES))
-    assert '"Cell In[2]", line 6, in f\n    return 1 / 0\n' in stack(module.f)
-
-
-def test_two_pieces_of_one_cell_each_keep_their_lines(load):
-    module = load((FIRST, 5, DEFINES + "\n" * 13 + "def g():\n\n    return 1 / 0"))
-    assert '"Cell In[2]", line 6, in f' in stack(module.f)
-    assert '"Cell In[2]", line 22, in g' in stack(module.g)
-
-
-def test_a_failing_statement_has_its_line_in_the_cell(load):
-    assert '"Cell In[7]", line 3, in <module>' in stack(
-        lambda: load((SECOND, 2, "a = 1\nb = a / 0"))
-    )
-
-
-def test_the_source_of_a_function_is_found(load):
-    module = load((FIRST, 5, DEFINES))
-    assert inspect.getsource(module.f) == DEFINES
-    assert inspect.getsourcelines(module.f)[1] == 5
-
-
-def test_a_decorated_function_starts_at_its_first_decorator(load):
-    module = load((FIRST, 5, DECORATED))
-    assert module.decorated.__code__.co_firstlineno == 7  # of its first decorator
-    assert inspect.getsource(module.decorated) == ("@same\n@same\ndef decorated():\n    return 1\n")
-
-
-def test_the_source_of_a_class_is_found(load):
-    module = load((FIRST, 5, "class Net:\n    def forward(self):\n        return 1 / 0"))
-    if sys.version_info < (3, 13):
-        assert inspect.getsource(module.Net).startswith("class Net:\n")
-    else:  # it would take another line for the class's
-        with pytest.raises(OSError, match="source code not available"):
-            inspect.getsource(module.Net)
-    assert '"Cell In[2]", line 7, in forward' in stack(module.Net().forward)
 
 
 def test_lines_outside_cells_belong_to_the_file(load, tmp_path):
@@ -134,19 +81,19 @@ def test_lines_outside_cells_belong_to_the_file(load, tmp_path):
 
 
 def test_the_module_is_main_and_importable_by_its_own_name(load):
-    module = load((FIRST, 1, DEFINES))
+    module = load(DEFINES)
     assert module.f.__module__ == module.__name__ == "__main__"
     assert sys.modules["__main__"] is module
     assert __import__("a_program") is module
 
 
 def test_what_a_spawned_helper_sends_back_is_of_the_modules_classes(load):
-    module = load((FIRST, 1, "class Net: pass"))
+    module = load("class Net: pass")
     assert sys.modules["__mp_main__"].Net is module.Net
 
 
 def test_a_spawned_process_can_import_the_file(load, tmp_path):
-    load((FIRST, 1, "VALUE = 3"))
+    load("VALUE = 3")
     about = multiprocessing.spawn.get_preparation_data("worker")
     assert about["init_main_from_name"] == "a_program"
     assert about["sys_path"][-1] == str(tmp_path)
@@ -154,7 +101,7 @@ def test_a_spawned_process_can_import_the_file(load, tmp_path):
 
 
 def test_code_of_a_cell_finds_no_file_and_no_spec_as_in_a_notebook(load):
-    namespace = vars(load((FIRST, 1, "VALUE = 3")))
+    namespace = vars(load("VALUE = 3"))
     assert "__file__" not in namespace
     assert namespace["__spec__"] is None
 
@@ -171,22 +118,17 @@ def test_a_script_finds_its_own_file_and_package(parcel, monkeypatch):
 
 
 def test_a_pickle_refers_to_the_main_module_by_its_name(load):
-    module = load((FIRST, 1, "VALUE = 3"))
+    module = load("VALUE = 3")
     assert cloudpickle.loads(cloudpickle.dumps(module)) is module
 
 
-def test_future_imports_are_in_force(load):
-    module = load((FIRST, 1, "def f(x: Missing): pass"), flags=future_flags(["annotations"]))
-    assert module.f.__annotations__ == {"x": "Missing"}
-
-
 def test_the_loaders_future_imports_are_not_in_force(load):
-    module = load((FIRST, 1, "def f(x: int): pass"))
+    module = load("def f(x: int): pass")
     assert module.f.__annotations__ == {"x": int}
 
 
 def test_code_can_call_get_ipython_and_display(load, capsys):
-    load((FIRST, 1, "get_ipython().run_line_magic('matplotlib', 'inline')\ndisplay('shown')"))
+    load("get_ipython().run_line_magic('matplotlib', 'inline')\ndisplay('shown')")
     assert capsys.readouterr().out == "'shown'\n"
 
 
@@ -195,28 +137,11 @@ def test_sources_of_cells_with_only_values_are_known(load):
     assert linecache.getline(SECOND, 2) == "two\n"
 
 
-def test_a_failed_check_names_the_statement_before_it(load):
-    answers = iter([None, None, None, "the device is open"])
-    with pytest.raises(loader.CellError, match="the device is open") as caught:
-        load((FIRST, 5, "a = 1\nb = 2\nc = 3"), check=lambda: next(answers))
-    assert caught.value.place == "Cell In[2], line 6"
-
-
-def test_nothing_runs_after_a_failed_check(load):
-    with pytest.raises(loader.CellError):
-        load((FIRST, 1, "a = 1\nb = 2"), check=lambda: "no" if "a" in main() else None)
-    assert "b" not in main()
-
-
-def main():
-    return vars(sys.modules["__main__"])
-
-
 # ---------------------------------------------------------------- a body
 
 
 def body(text, first=1, flags=0, **names):
-    return loader.run_body(ModuleMap({}, SECOND, flags, 0, "\n" * (first - 1) + text), names)
+    return loader.run_body(ModuleMap({}, SECOND, flags, "\n" * (first - 1) + text), names)
 
 
 def test_a_body_returns_its_last_expression():
@@ -285,13 +210,13 @@ def test_future_imports_are_in_force_in_a_body():
 
 def test_values_are_restored_where_the_program_calls_restore(load, parcel):
     parcel({"n": 41, "words": ["a"]})
-    module = load((FIRST, 1, "restore(globals())\nm = n + 1"))
+    module = load("restore(globals())\nm = n + 1")
     assert (module.m, module.words) == (42, ["a"])
 
 
 def test_importers_of_the_program_share_its_values(load, parcel):
     parcel({"n": [1]})
-    module = load((FIRST, 1, "restore(globals())"))
+    module = load("restore(globals())")
     again = {}
     loader.restore(again)
     assert again["n"] == module.n

@@ -25,7 +25,7 @@ from xla_nb.program import module_file
 from xla_nb.program.build import Cell, Program, Scope, build, build_call, build_entry
 from xla_nb.program.cell_text import Cells, parse
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.program.split import functions
+from xla_nb.program.rank_cell import functions
 from xla_nb.rank import loader
 
 

@@ -36,7 +36,7 @@ from xla_nb.program.imports import repeated
 from xla_nb.program.missing_names import MissingNames
 from xla_nb.program.names import Names, newest
 from xla_nb.program.origins import star_names
-from xla_nb.program.split import RANK_NAMES, CellSplit, functions, split_cell
+from xla_nb.program.rank_cell import RANK_NAMES, RankCell, functions, rank_cell
 
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
@@ -79,12 +79,12 @@ class Program:
     """Everything the ranks need to run a cell.
 
     `label` names what was launched. The module imports `imports`, for what that does, and has the
-    values in `parcel`, among them `restored` and the entry's arguments; then the cell's text in
-    `module` is executed. `details` describe those values that are no code. `body` is the text that
-    every rank then runs in the module's namespace, where the cell is plain statements; else ranks
-    call `entry` with their index and the arguments, and have bound `binds` by that. `named` are the
-    functions and classes that the notebook has as well, by the names by which results refer to
-    them. `futures` are in force for the module and the body. `script` is a script's file and, if
+    values in `parcel`, among them `restored` and the entry's arguments. `details` describe those
+    values that are no code. `body` is the cell's text, which every rank then runs in the module's
+    namespace, where it is plain statements; else ranks call `entry` with their index and the
+    arguments, and have bound `binds` by that. `named` are the functions and classes that the
+    notebook has as well, by the names by which results refer to them. `futures` are in force for
+    the body. `script` is a script's file and, if
     `python -m` was given one, the name of its module. `notes` are for the user, `once` those to be
     told once in a session. `drops`: None takes the place of a result that cannot be sent. `remote`
     are the names that are the ranks' own, `both` those of them that a live cell reads and that the
@@ -95,7 +95,6 @@ class Program:
     parcel: Packed
     label: str = ""
     imports: tuple[str, ...] = ()
-    module: str = ""
     entry: str | None = None
     body: str | None = None
     takes_lock: bool = False
@@ -125,9 +124,9 @@ def build(cell: Cell, scope: Scope, *, name: str) -> Program:
     have, and is to be told once they have got it (`Sent.confirm`).
     Raises ProgramError and ShippingError."""
     try:
-        plan = split_cell(cell, _futures(scope), live=scope.sent is not None)
+        plan = rank_cell(cell, _futures(scope), live=scope.sent is not None)
         made = _Needs(scope, plan, {}, ()).program(name, cell.label)
-        return replace(made, magic=cell.magic, module=plan.module, body=plan.body)
+        return replace(made, magic=cell.magic, body=cell.source)
     except RecursionError as error:  # Python compiles what is a little too deep to be analyzed
         raise unreadable(cell, error) from None
 
@@ -180,7 +179,7 @@ class _Needs:
     def __init__(
         self,
         scope: Scope,
-        plan: CellSplit | None,
+        plan: RankCell | None,
         called: Mapping[str, object],
         args: tuple[object, ...],
     ) -> None:

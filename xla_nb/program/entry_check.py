@@ -12,7 +12,7 @@ from types import FunctionType
 from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import Cell, parsed
 from xla_nb.program.origins import name_of
-from xla_nb.program.split import functions
+from xla_nb.program.rank_cell import functions
 from xla_nb.wording import meant, several, shortened
 
 _FIX = '--args "({},)"'

@@ -20,7 +20,7 @@ from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.program.cell_text import Cells
 from xla_nb.program.names import Names, names_in, newest
 from xla_nb.program.origins import star_names
-from xla_nb.program.split import RANK_NAMES
+from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.wording import meant
 
 #: What binds names only where a condition holds.

@@ -123,12 +123,6 @@ def place_in(frames: traceback.StackSummary, labels: Container[str]) -> str:
     return f"{cells[-1].filename}, line {cells[-1].lineno}" if cells else ""
 
 
-def line_in(error: BaseException, label: str) -> str:
-    """The innermost line of one cell that an error passed, or an empty string."""
-    frames = traceback.extract_tb(untrusted.trace_of(error))
-    return place_in(frames, (label,))
-
-
 def innermost(thread: int, labels: Container[str]) -> str:
     """A thread's innermost line of the notebook, `Cell In[3], line 7`, or an empty string."""
     frame: FrameType | None = sys._current_frames().get(thread)

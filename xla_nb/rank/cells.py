@@ -21,7 +21,7 @@ from xla_nb.pickling.rebuild import take_notices
 from xla_nb.process_state.settings import unmoved
 from xla_nb.program.imports import imported_as
 from xla_nb.program.module_file import ModuleMap
-from xla_nb.program.split import RANK_NAMES
+from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
 from xla_nb.wording import listed

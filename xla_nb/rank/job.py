@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import linux, old_names, runtimes
-from xla_nb.errors import XlaNbError
 from xla_nb.linux import name_process
 from xla_nb.messages import events
 from xla_nb.messages.channel import Sender
@@ -279,38 +278,28 @@ def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
     try:
-        namespace = vars(loader.load(path, opened))
+        namespace = vars(loader.load(path))
+    except Unopened as error:
+        raise _unopened(order.request.label, error, table) from error
     except BaseException as error:
-        raise _raised(order.request.label, error, table) from error
+        raise _refusal("Cannot load the program", error, table) from error
     finally:
         if torch:
             torch.set_num_threads(threads)
+    if message := opened():
+        raise _Refused("DeviceTouched", message)
     return namespace, table
 
 
-def _raised(label: str, error: BaseException, table: ModuleMap) -> _Refused:
-    """What the cell's top level raised, by the cell's own line."""
-    if isinstance(error, loader.CellError):
-        return _Refused("DeviceTouched", f"{error.place}: {error}")
-    if isinstance(error, Unopened):
-        return _unopened(label, error, table)
-    return _refusal("Cannot load the program", error, table, tracebacks.line_in(error, label))
-
-
-def _refusal(problem: str, error: BaseException, table: ModuleMap, own: str = "") -> _Refused:
-    """By the line of the cell's that raised it, if one did."""
+def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
+    """By the notebook's line that raised it, if one did."""
     failure = tracebacks.tell(error, table.sources)
-    inside = "" if failure.place in ("", own) else f" (at {failure.place})"
-    if not own:
-        told = f"{problem}{inside}: {failure.kind}"
-    elif isinstance(error, XlaNbError):  # its sentence says what it is
-        told = f"{own}{inside}"
-    else:
-        told = f"{own} raised {failure.kind}{inside} before any rank was started"
+    inside = f" (at {failure.place})" if failure.place else ""
     # The headline has the traceback's last line, unless that will be cut.
     last = f"\n{failure.kind}: {failure.message}"
     text = failure.text.removesuffix(last if len(last) < 300 else "")
-    return _Refused(failure.kind, f"{told}: {failure.message}", text)
+    told = f"{problem}{inside}: {failure.kind}: {failure.message}"
+    return _Refused(failure.kind, told, text)
 
 
 def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:

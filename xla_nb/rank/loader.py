@@ -1,8 +1,8 @@
-"""Load a program's file as the live module of a rank.
+"""Load a program's file as the live module of a rank, and run a cell's text in it.
 
-Each statement is compiled under the name of its cell, at that cell's lines, so tracebacks and
-`inspect` show the notebook. A spawned process (a DataLoader worker) that imports the file as plain
-Python must get the same names and values.
+Each statement is compiled under the name of its cell, so tracebacks and `inspect` show the
+notebook. A spawned process (a DataLoader worker) that imports the file as plain Python must get
+the same values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import sys
 import tokenize
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,6 @@ from xla_nb.rank.shell import RankShell
 
 #: The environment variable with the path of the parcel that holds the run's values.
 PARCEL = "XLA_NB_PARCEL"
-
-
-class CellError(Exception):
-    """Raised by `load` when `check` failed after the statement at `place`."""
-
-    def __init__(self, message: str, place: str) -> None:
-        super().__init__(message)
-        self.place = place
 
 
 def parcel_path(fd: int) -> str:
@@ -89,8 +81,7 @@ class _Main(types.ModuleType):
 
     Its globals say of `__file__` and `__spec__` what the script's or the notebook's say. But a
     process that multiprocessing spawns must import the program: by the name in the module's
-    `__spec__`, which it prefers to `__file__`. `inspect` finds classes of a launched cell there;
-    not from Python 3.13 on, where it takes the line of the cell for one of that file."""
+    `__spec__`, which it prefers to `__file__`."""
 
     __slots__ = ("_program",)  # no global of the cell's
 
@@ -102,34 +93,21 @@ class _Main(types.ModuleType):
     def __spec__(self) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
         return importlib.util.spec_from_file_location(self._program.stem, self._program)
 
-    def __getattr__(self, name: str) -> str:
-        if name == "__file__" and sys.version_info < (3, 13):
-            return str(self._program)
-        raise AttributeError(f"module '__main__' has no attribute '{name}'")
-
     def __reduce__(self) -> Any:  # as cloudpickle does it with other modules
         return importlib.import_module, ("__main__",)
 
 
-def load(path: Path, check: Callable[[], str | None] = lambda: None) -> types.ModuleType:
-    """Execute the program's file as ``__main__``, importable under its own name as well.
-
-    `check` is called after every statement; a message that it returns is raised as a CellError.
-    """
+def load(path: Path) -> types.ModuleType:
+    """Execute the program's file as ``__main__``, importable under its own name as well."""
     module = _Main(path)
     shell = RankShell()
     vars(module).update(get_ipython=lambda: shell, display=displays.display)
     # A spawned helper has the file as `__mp_main__`, and sends objects of its classes back so.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = sys.modules[path.stem] = module
     sys.path.append(str(path.parent))  # not first, where a script has its own folder
-    table = ModuleMap.open(path)
-    for label, source in table.sources.items():
+    for label, source in ModuleMap.open(path).sources.items():
         remember(label, source)
-    for statement in ast.parse(path.read_text(), str(path)).body:
-        label, line = _move(statement, table) or (str(path), statement.lineno)
-        _execute(statement, label, vars(module), table.flags)
-        if message := check():
-            raise CellError(message, f"{label}, line {line}")
+    exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), vars(module))
     return module
 
 
@@ -197,13 +175,6 @@ async def _run_in_loop(
     return value
 
 
-def _execute(statement: ast.stmt, label: str, namespace: dict[str, Any], flags: int) -> None:
-    code = _compiled(ast.Module([statement], []), label, "exec", flags)
-    value = eval(code, namespace)
-    if _awaits(code):
-        _complete(value)
-
-
 def _awaits(code: types.CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_COROUTINE)
 
@@ -235,12 +206,3 @@ def _loop() -> Any:
     import asyncio
 
     return asyncio.new_event_loop()
-
-
-def _move(statement: ast.stmt, table: ModuleMap) -> tuple[str, int] | None:
-    decorators = getattr(statement, "decorator_list", [])
-    first = min([statement.lineno, *(node.lineno for node in decorators)])
-    place = table.cell(first)
-    if place is not None:
-        ast.increment_lineno(statement, place[1] - first)
-    return place

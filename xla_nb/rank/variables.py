@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 from xla_nb import untrusted
 from xla_nb.pickling import code_facts
 from xla_nb.pickling.libraries import jax_values
-from xla_nb.program.split import RANK_NAMES
+from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
 

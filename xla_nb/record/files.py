@@ -264,7 +264,7 @@ def _of_rank(rank: int, ending: str) -> str:
 
 
 def lines(program: Path) -> Path:
-    """Beside a program's file: whose its lines are (`program.module_file.ModuleMap`)."""
+    """Beside a program's file: the cells that it came from (`program.module_file.ModuleMap`)."""
     return program.with_suffix(".json")
 
 

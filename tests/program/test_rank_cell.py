@@ -1,4 +1,4 @@
-"""A launched cell is split into what ranks define, run and call."""
+"""A cell that ranks run themselves, and the entry of one that defines a function."""
 
 import sys
 
@@ -6,7 +6,7 @@ import pytest
 
 from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import Cell
-from xla_nb.program.split import split_cell
+from xla_nb.program.rank_cell import rank_cell
 
 
 def test_the_entry_is_the_last_function_of_the_cell_and_statements_may_follow_it(notebook):
@@ -35,44 +35,16 @@ def test_statements_can_use_rank_names_and_return_the_last_expression(notebook):
     assert notebook.launch("x = rank + world_size\n(x, device, lock)") == (4, "xla:0", "the lock")
 
 
-FUTURE = "from __future__ import annotations"
-
-
-@pytest.mark.parametrize(
-    ("source", "module", "body"),
-    [
-        ("import a\n\nx = 1\ny", "import a\n", "\n\nx = 1\ny"),
-        ("import a\nimport b; x = 1", "import a\n", "\nimport b; x = 1"),
-        ("import a; x = 1", "", "import a; x = 1"),
-        ("@d(\n 1)\ndef f(): pass\nx", "@d(\n 1)\ndef f(): pass\n", "\n\n\nx"),
-        (f"#\n{FUTURE}\nimport a\nx", "\n\nimport a\n", "\n\n\nx"),
-        (f"{FUTURE}\nx", "", "\nx"),
-        (f"{FUTURE}; import a\nimport b\nx", "", f"{FUTURE}; import a\nimport b\nx"),
-        ("x = 1\nimport a", "", "x = 1\nimport a"),
-    ],
-)
-def test_a_cell_is_cut_between_lines(source, module, body):
-    split = split_cell(Cell("c", source), set(), live=False)
-    assert (split.module, split.body) == (module, body)
-
-
-def test_a_cell_of_live_ranks_is_not_cut():
-    split = split_cell(Cell("c", f"{FUTURE}\nimport a\nx"), set(), live=True)
-    assert (split.module, split.body) == ("", "\nimport a\nx")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "n = rank + 5\nclass Net:\n    k = n\nNet.k",
-        "class Net:\n    k = rank + 5\nNet.k",
-        "class Old:\n    def get(self): return rank + 5\nclass Net:\n    k = Old().get()\nNet.k",
-    ],
-)
-def test_a_definition_that_needs_what_ranks_have_stays_with_the_statements(notebook, source):
-    program = notebook.build(source)
-    assert "Net" not in vars(notebook.load(program))
-    assert notebook.rank(program) == 5
+def test_a_cells_future_imports_are_in_force_and_no_names_of_its(notebook):
+    cell = "#\nfrom __future__ import annotations\ndef f(x: Missing): pass\nf.__annotations__"
+    with pytest.raises(ProgramError, match="nothing"):
+        notebook.build("from __future__ import annotations\nimport os")
+    read = rank_cell(Cell("c", cell), set(), live=True)
+    assert (read.futures, read.names.binds) == ({"annotations"}, {"f"})
+    made = notebook.build(
+        "from __future__ import annotations\nclass A:\n    x: Missing\nA.x = 1\nA.x"
+    )
+    assert notebook.rank(made) == 1
 
 
 def test_a_class_used_before_its_redefinition_is_the_old_one(notebook):

@@ -1,0 +1,76 @@
+"""A cell that ranks run themselves: of live ranks, or launched without a function.
+
+Only the cell's own text decides, and the `__future__` imports of earlier cells: the same cell must
+not be read differently when the notebook's values change.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from xla_nb.errors import ProgramError
+from xla_nb.program import ipython_syntax
+from xla_nb.program.cell_text import (
+    DEFINITION,
+    FUNCTION,
+    IMPORT,
+    Cell,
+    Function,
+    futures,
+    parse,
+)
+from xla_nb.program.names import Names, names_in
+
+RANK_NAMES = frozenset({"rank", "world_size", "device", "lock"})
+
+
+@dataclass(frozen=True)
+class RankCell:
+    """A cell, the names that it binds and reads, the `__future__` imports that are in force, and
+    notes for the user."""
+
+    cell: Cell
+    names: Names
+    futures: set[str]
+    notes: tuple[str, ...]
+
+
+def rank_cell(cell: Cell, known_futures: set[str], *, live: bool) -> RankCell:
+    """What a cell is for ranks that run all of it; `live` ones keep what it binds. Raises
+    ProgramError."""
+    tree = parse(cell, awaits=live)
+    in_force = known_futures | futures(tree)
+    nodes = [node for node in tree.body if not _is_future(node)]
+    if not live and all(isinstance(node, (*IMPORT, *DEFINITION)) for node in nodes):
+        raise ProgramError(
+            f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
+            "imports and classes. Define a function, or name one of the notebook's after "
+            "%%xla_spawn."
+        )
+    return RankCell(
+        cell=cell,
+        names=names_in(nodes, lazy_annotations="annotations" in in_force),
+        futures=in_force,
+        notes=vet(tree, cell.label),
+    )
+
+
+def vet(tree: ast.AST, label: str) -> tuple[str, ...]:
+    """Notes on what ranks skip. Raises ProgramError for what cannot run on ranks."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise ProgramError(
+                f"{label}, line {node.lineno}: relative imports do not work in a notebook. "
+                "Use the module's full name."
+            )
+    return ipython_syntax.check(tree, label)
+
+
+def functions(tree: ast.Module) -> list[Function]:
+    """The functions at the top level, which ranks may call."""
+    return [node for node in tree.body if isinstance(node, FUNCTION)]
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
