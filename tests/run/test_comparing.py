@@ -181,8 +181,8 @@ def test_those_that_differ_come_first():
     assert [one.name for one in compared(*namespaces)] == ["c", "b", "a"]
 
 
-def test_a_thousand_names_of_many_ranks_are_compared():
-    namespace = {f"x{number}": number for number in range(1000)}
+def test_hundreds_of_names_of_many_ranks_are_compared():
+    namespace = {f"x{number}": number for number in range(200)}
     assert {one.verdict for one in compared(*[namespace] * 8)} == {"equal"}
 
 
