@@ -42,6 +42,15 @@ def test_a_text_that_cannot_be_had_is_replaced_by_why(endless):
     assert words(endless, "repr()", 0.01) == "<its repr() took longer than 0.01 s>"
 
 
+def test_a_text_of_a_class_of_its_own_is_text():
+    class Message(str):
+        def __repr__(self):
+            return self
+
+    said = message_of(KeyError(Message("Caught KeyError\nline 2")))
+    assert (type(said), said) == (str, "Caught KeyError\nline 2")
+
+
 def test_an_error_within_an_errors_message_is_named():
     class Mute(Exception):
         def __str__(self):

@@ -56,7 +56,8 @@ def words(look: Callable[[], object], what: str, seconds: float = PATIENCE) -> s
         return f"<its {what} took {late}>"
     except BaseException as problem:
         return f"<its {what} raised {name_of(type(problem))}>"
-    return text if type(text) is str else f"<its {what} is no text>"
+    # Of a kind of str, such as torch's message of a worker's KeyError, only the text.
+    return str.__str__(text) if issubclass(type(text), str) else f"<its {what} is no text>"
 
 
 def message_of(error: BaseException) -> str:

@@ -28,6 +28,21 @@ def test_a_loop_over_a_device_loader_raises_what_the_data_set_raised(notebook: N
     assert ", line 7: FileNotFoundError: img_5.jpg" in shown.error
 
 
+def test_a_key_that_a_loaders_worker_does_not_find_is_named_with_the_workers_traceback(
+    notebook: Notebook,
+) -> None:
+    notebook.ok(DATA)
+    notebook.ok("class Rows(Images):\n    def __getitem__(self, i): return {'image': i}['label']")
+    shown = notebook.run(
+        "def train(rank):\n"
+        "    for x in DataLoader(Rows(), 2, num_workers=1): pass\n"
+        "xmp.spawn(train, nprocs=2)"
+    )
+    assert "line 2: KeyError: Caught KeyError in DataLoader worker process 0." in shown.error
+    assert "{'image': i}['label']" in shown.text + shown.error
+    assert "KeyError: 'label'" in shown.text + shown.error
+
+
 def test_a_rank_whose_data_ended_in_an_error_is_the_one_that_failed(notebook: Notebook) -> None:
     notebook.ok(DATA)
     shown = notebook.run(
