@@ -229,11 +229,14 @@ def test_an_error_whose_str_raises_says_so():
 # ---------------------------------------------------------------- depth
 
 
-def test_infinite_recursion_has_a_short_traceback():
-    got = failure("def f():\n    return f()")
-    assert got.kind == "RecursionError"
-    assert got.place == "Cell In[3], line 2"
+def test_infinite_recursion_has_a_short_traceback_that_tells_how_often_a_line_is_repeated():
+    got = failure("def f(n=0):\n    return f(n + 1) if n < 600 else 1 / 0")
+    assert "[Previous line repeated 598 more times]" in got.text
+    assert (got.kind, got.place) == ("ZeroDivisionError", "Cell In[3], line 2")
     assert got.text.count("\n") < 20
+    got = failure("def f():\n    g()\ndef g():\n    f()")
+    assert got.kind == "RecursionError"
+    assert got.text.count("  File ") == tracebacks.DEPTH
 
 
 def test_a_deep_stack_keeps_its_innermost_frames():

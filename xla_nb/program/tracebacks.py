@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -17,8 +18,9 @@ from xla_nb import untrusted
 
 _PACKAGE = __package__.partition(".")[0]
 _OURS = Path(__file__).parents[1]
-#: The most frames of a stack; a recursion error would fill the page.
-DEPTH = 60
+#: The most frames of a stack, equal ones that follow each other as one, as Python shows them; and
+#: of all that are looked at. A recursion error would fill the page.
+DEPTH, _DEEPEST = 60, 10_000
 _PASSES = "(*args, **kwargs)"  # what calls a function with what it was called with itself
 
 
@@ -58,9 +60,9 @@ def _in_full(
 ) -> Told:
     kind = type(error)
     ours, name = _is_ours(kind), _name(kind)
-    told = traceback.TracebackException(kind, error, trace, limit=-DEPTH)
+    told = traceback.TracebackException(kind, error, trace, limit=-_DEEPEST)
     if ours:  # where xla_nb raised it does not help the user
-        told.stack = traceback.StackSummary.from_list(_without_ours(told.stack))
+        told.stack = traceback.StackSummary.from_list(_innermost(_without_ours(told.stack)))
         told.__cause__ = told.__context__ = None
     else:
         told.stack = _as_users(told.stack)
@@ -97,7 +99,8 @@ def _name(kind: type) -> str:
 
 
 def _where(name: str, frames: traceback.StackSummary) -> str:
-    return "\n".join([name, *(f"{frame.filename}:{frame.lineno}" for frame in frames)])
+    places = groupby(f"{frame.filename}:{frame.lineno}" for frame in frames)
+    return "\n".join([name, *(place for place, _ in places)])
 
 
 def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
@@ -165,8 +168,13 @@ def _without_watchers(frames: Sequence[traceback.FrameSummary]) -> traceback.Sta
 
 
 def _as_users(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
-    """Without our frames, but for those of a fault of ours."""
-    return _without_watchers(_before_our_raise(frames))
+    """The innermost ones without ours, but for those of a fault of ours."""
+    return _without_watchers(_innermost(_before_our_raise(frames)))
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
+    begins = [0, *(n for n, (one, two) in enumerate(pairwise(frames), 1) if one != two)]
+    return frames[begins[-DEPTH] if len(begins) > DEPTH else 0 :]
 
 
 def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
