@@ -346,8 +346,7 @@ class Observer:
         lines = self.figures[name]
         points = {rank: line.whole() for rank, line in sorted(lines.items())}
         odd = {rank: line.odd for rank, line in lines.items() if line.odd}
-        going = (rank for rank, one in self.run.state.ranks.items() if one.phase not in ENDED)
-        return Series(name, points, odd, frozenset(going))
+        return Series(name, points, odd)
 
     def _free(self) -> int | None:
         """The memory that can still be taken on the host with the least, by its newest sample."""

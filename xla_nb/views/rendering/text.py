@@ -89,7 +89,7 @@ def _figures(series: Sequence[Series]) -> list[str]:
 
 
 def _lasts(series: Series) -> str:
-    lasts = figures.last_values(series)
+    lasts = facts.last_values(series)
     if not 0 < len(lasts) <= bounds.NAMED:
         return facts.over_ranks(lasts)
     return ", ".join(f"rank {rank} {facts.figure(value)}" for rank, value in lasts.items())
