@@ -766,12 +766,9 @@ def test_output_is_colored_in_html_and_plain_in_text() -> None:
 )
 def test_colored_output_is_readable_on_white_and_on_black(code: str) -> None:
     html = rendering.render_html(snapshot(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
-    found = re.search(r'style="(?:color:(#\w{6});)?background:(#\w{6})(\w\w)?[^"]*">word<', html)
+    found = re.search(r'style="background:(#\w{6})(\w\w)[^"]*">word<', html)
     assert found
-    ink, ground, opacity = found.groups()
-    if ink:
-        assert contrast(rgb(ink), rgb(ground)) >= 4.5
-        return
+    ground, opacity = found.groups()
     for page, words in ((0xFF, 0x21), (0x11, 0xDE)):  # JupyterLab's themes
         part = int(opacity, 16) / 255
         tinted = tuple(round(part * own + (1 - part) * page) for own in rgb(ground))
