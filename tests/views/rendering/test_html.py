@@ -312,9 +312,12 @@ def hanging(groups: int = 1, lines: int = 1) -> HangReported:
 
 def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
     whole = snapshot(hang=hanging())
-    for text in both(whole):
-        for part in ("hang", "Rank 1 hangs", "report of ", "rank 0", "place 0", "line 0 of it"):
-            assert part in text
+    html, text = both(whole)
+    for part in ("hang", "Rank 1 hangs", "report of "):
+        assert part in html
+        assert part in text
+    for part in ("rank 0", "place 0", "line 0 of it"):
+        assert part in html
     assert {"open": ""} not in Page(rendering.render_html(whole)).named("details")
 
 
@@ -326,11 +329,9 @@ def test_a_hang_that_is_the_title_is_told_once() -> None:
 
 
 def test_the_stacks_of_a_hang_are_bounded() -> None:
-    html, text = both(snapshot(hang=hanging(groups=16, lines=400)))
+    html, _ = both(snapshot(hang=hanging(groups=16, lines=400)))
     assert len(html) < 45_000
-    assert len(text) < 45_000
     assert "place 15" in html
-    assert "place 15" in text
 
 
 def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place() -> None:
