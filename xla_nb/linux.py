@@ -72,14 +72,6 @@ def name_process(name: str) -> None:
     Path("/proc/self/comm").write_text(name)
 
 
-def name(pid: int) -> str:
-    """What `ps` shows; "" if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
-    except OSError:
-        return ""
-
-
 def children() -> list[int]:
     """The pids of this process's children (proc(5), task/TID/children)."""
     found = []

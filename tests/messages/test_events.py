@@ -40,7 +40,6 @@ SAMPLES = [
     events.Concluded(kind="compiles", sentence="line 9 compiled", ranks=(1,), strength=2.0),
     events.HangOver(why="Rank 1 made progress"),
     events.ProcessesStopped(host="here", pids=(3,)),
-    events.ProcessesLeft(host="here", names=("sh", "sleep")),
     events.JobEnded(status=None),
 ]
 

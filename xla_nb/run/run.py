@@ -405,8 +405,7 @@ class Run(RecordedRun):
 
     def _tell_what_lingers(self) -> None:
         """Say what is cut off, before it is."""
-        here, lives = self._engine.here, bool(self._group)
-        for text in left_running(self.state, self._patience, here=here, lives=lives):
+        if text := left_running(self.state, self._patience, lives=bool(self._group)):
             self.take(events.Notice(text=text))
 
 

@@ -74,8 +74,7 @@ class RankState:
 class HostState:
     """One machine of the run. `lost` says why it is gone before its job ended, if it is.
 
-    `job` is the job's process; `stopped` are the processes that are stopped now (state T); `left`
-    are the names of those that ranks had started, where the ranks' own have ended."""
+    `job` is the job's process; `stopped` are the processes that are stopped now (state T)."""
 
     name: str
     started: float | None = None
@@ -83,7 +82,6 @@ class HostState:
     lost: str = ""
     job: int | None = None
     stopped: tuple[int, ...] = ()
-    left: tuple[str, ...] = ()
 
 
 @dataclass
@@ -226,8 +224,6 @@ class RunState:
                 self._open(event)
             case events.ProcessesStopped():
                 self._host(event.host).stopped = event.pids
-            case events.ProcessesLeft():
-                self._host(event.host).left = event.names
             case events.JobEnded():
                 self._close(event)
             case events.Concluded():
