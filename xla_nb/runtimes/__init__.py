@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from xla_nb.errors import UsageError
 from xla_nb.messages.orders import Order
 from xla_nb.runtimes.forking import Lifecycle
-from xla_nb.runtimes.gauges import Gauges, PendingCollective
+from xla_nb.runtimes.gauges import Gauges
 from xla_nb.wording import listed
 
 NAMES = ("xla", "spmd", "torchax")
@@ -67,10 +67,8 @@ class RankInfo:
     devices: tuple[str, ...] = ()
 
 
-class Prepared(Gauges, abc.ABC):
-    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges.
-
-    What has a default here is for runtimes whose collectives are part of a compiled program."""
+class Prepared(Gauges):
+    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges."""
 
     ranks: int
     simulated = False  # whether the ranks are those of a simulated TPU host
@@ -96,18 +94,6 @@ class Prepared(Gauges, abc.ABC):
 
     def consequence(self, error: BaseException) -> BaseException | None:
         """The error, in clear words, if only another rank's end caused it; otherwise None."""
-        return None
-
-    def waiting(self) -> PendingCollective | None:
-        return None
-
-    def waited(self) -> tuple[float, float] | None:
-        return None
-
-    def executed(self) -> int | None:
-        return None
-
-    def memory(self) -> tuple[int, int] | None:
         return None
 
 

@@ -19,8 +19,9 @@ from typing import Any
 from xla_nb.messages.orders import Order
 from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, gauges
 from xla_nb.runtimes.forking import Lifecycle, RankContext
-from xla_nb.runtimes.gauges import Counts, PendingCollective
+from xla_nb.runtimes.gauges import Counts
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
+from xla_nb.stopwatch import Wait
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, SIMULATED, process_bounds
 from xla_nb.topology.slices import WORKERS
@@ -216,7 +217,7 @@ class SimulatedChips(Chips):
         follows = isinstance(error, CollectiveMismatch) and error.follows
         return error if follows or isinstance(error, RankLost) else None
 
-    def waiting(self) -> PendingCollective | None:
+    def waiting(self) -> Wait | None:
         return _host().waiting()  # type: ignore[no-any-return]
 
     def waited(self) -> tuple[float, float] | None:
