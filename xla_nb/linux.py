@@ -87,13 +87,6 @@ def is_alive(pid: int) -> bool:
     return _state(pid) not in ("", "Z", "X")
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal, such as SIGSTOP (state T).
-
-    One that a debugger holds (t) is not, nor is one that is gone."""
-    return _state(pid) == "T"
-
-
 def _state(pid: int) -> str:
     """A process's state, one letter; "" if it is gone."""
     stat = _stat(pid)

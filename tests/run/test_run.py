@@ -418,7 +418,7 @@ def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine)
     assert [notice.text for notice in run.state.notices] == [
         "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (--grace): "
         "finally blocks there may not have finished.\n"
-        "rank 1: no answer, as when Python is blocked in native code"
+        "rank 1: no answer, as when Python is stopped or blocked in native code"
     ]
 
 

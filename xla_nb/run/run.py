@@ -94,9 +94,7 @@ class Run(RecordedRun):
         self.drawn, self.is_followed = threading.Event(), False
         self.drawn.set()
         self.shown_in: int | None = None
-        self._hangs = HangWatch(
-            weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
-        )
+        self._hangs = HangWatch(weakref.proxy(self), options.hang_after, stops=options.hang_stop)
         self._figures = FigureWatch(weakref.proxy(self), stops=options.stop_on_nan)
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []

@@ -419,9 +419,6 @@ def _is_of_before(sample: Sample, began: float) -> bool:
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "died":
         return sentences.death_in_short(state, rank)
-    host = state.hosts.get(rank.host)
-    if host and rank.phase == "running" and rank.pid in host.stopped:
-        return "stopped (SIGSTOP)"
     if rank.phase != "running" or sample is None:
         return ""
     others = {number: state.ranks.get(number) for number in sample.missing}
