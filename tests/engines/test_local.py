@@ -53,15 +53,15 @@ def test_the_fork_server_runs_in_a_session_of_its_own(notebook):
     assert os.getsid(pid) == pid
 
 
-def test_ranks_are_forked_with_what_each_of_them_would_import_or_read(notebook):
+def test_ranks_are_forked_with_what_each_of_them_would_import(notebook):
     notebook.ok(
         f"{SPAWN}-o warm\ndef f(rank):\n"
-        "    import linecache, sys, torch.library\n"
+        "    import sys\n"
         "    loaded = list(sys.modules)\n"
         "    server = loaded[:loaded.index('xla_nb.rank.job')]\n"
-        "    return 'xla_nb.runtimes.xla' in server, torch.library.__file__ in linecache.cache"
+        "    return 'xla_nb.runtimes.xla' in server"
     )
-    assert notebook.value("warm[0], warm[1]") == "((True, True), (True, True))"
+    assert notebook.value("warm[0], warm[1]") == "(True, True)"
 
 
 @pytest.mark.slow

@@ -103,9 +103,6 @@ class Runtime(Protocol):
     def plan(self, machine: Machine, n: int | None) -> Plan:
         """What a launch needs. Raises XlaNbError if this machine or n does not fit."""
 
-    def warm_up(self) -> None:
-        """In the fork server, after its imports: what every rank would do anew."""
-
     def set_up(self) -> None:
         """In the job, before the program's module is executed."""
 
@@ -122,10 +119,3 @@ def named(name: str) -> Runtime:
         raise UsageError(f"Unknown runtime {name!r}. Choose {listed(NAMES, 'or')}.")
     module: Any = importlib.import_module(f"xla_nb.runtimes.{name}")
     return cast(Runtime, module)
-
-
-def warm_up(imports: Iterable[str]) -> None:
-    """Do so for the runtimes among these modules, which are imported."""
-    for name in NAMES:
-        if f"{__name__}.{name}" in imports:
-            named(name).warm_up()

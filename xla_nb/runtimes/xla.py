@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import decimal
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -36,10 +35,6 @@ IMPORTS = (
 )
 
 
-#: Those of xla_model.xla_real_devices and _internal/tpu.version.
-_PATTERNS = (r"xla:(\d+)$", r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
-
-
 def plan(machine: Machine, n: int | None) -> Plan:
     """All ranks of the TPU, or `n` on one host if its chips allow it; of a simulated one, too."""
     if machine.device == "TPU":
@@ -63,23 +58,6 @@ def opened() -> str | None:
         "this line opens the XLA device before the ranks exist, and then the process can no longer "
         "start ranks. Move the line into the function."
     )
-
-
-def warm_up() -> None:
-    """Compile torch_xla's patterns, which `re` keeps, and read what `torch.library` reads of the
-    callers of each library. A third of what it takes a rank to join was this."""
-    import linecache
-
-    import torch.library
-    from torch_xla._internal import utils
-
-    from xla_nb.simulation import refusals, torch_names
-
-    utils.parse_xla_device("CPU:0")
-    for pattern in _PATTERNS:
-        re.compile(pattern)
-    for module in (torch.library, torch_names, refusals):
-        linecache.getlines(str(module.__file__))
 
 
 def set_up() -> None:
