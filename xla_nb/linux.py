@@ -72,14 +72,6 @@ def name_process(name: str) -> None:
     Path("/proc/self/comm").write_text(name)
 
 
-def name(pid: int) -> str:
-    """What `ps` shows; "" if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
-    except OSError:
-        return ""
-
-
 def children() -> list[int]:
     """The pids of this process's children (proc(5), task/TID/children)."""
     found = []
@@ -93,13 +85,6 @@ def children() -> list[int]:
 def is_alive(pid: int) -> bool:
     """Whether a process has not ended (not a zombie)."""
     return _state(pid) not in ("", "Z", "X")
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal, such as SIGSTOP (state T).
-
-    One that a debugger holds (t) is not, nor is one that is gone."""
-    return _state(pid) == "T"
 
 
 def _state(pid: int) -> str:

@@ -1,8 +1,20 @@
-"""A stopwatch that one thread starts and stops, and any thread reads."""
+"""How long a thread has waited: a wait that is in progress, and a stopwatch that one thread starts
+and stops and any thread reads."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A wait for other ranks or for the user, since a time of `time.monotonic()`; `missing` are the
+    ranks that it is for, as far as is known."""
+
+    operation: str
+    since: float
+    missing: tuple[int, ...] = ()
 
 
 class Stopwatch:

@@ -183,7 +183,7 @@ class Arena:
     def _after(self, result: Round) -> None:
         """The run ends by itself, or says what is wrong and can be stopped."""
         harmless = result.victim == "spare" or (
-            result.victim == "server" and result.number == signal.SIGSTOP
+            result.victim in ("server", "job") and result.number == signal.SIGSTOP
         )
         if harmless:
             self._until_step(1)

@@ -53,15 +53,15 @@ def test_the_fork_server_runs_in_a_session_of_its_own(notebook):
     assert os.getsid(pid) == pid
 
 
-def test_ranks_are_forked_with_what_each_of_them_would_import_or_read(notebook):
+def test_ranks_are_forked_with_what_each_of_them_would_import(notebook):
     notebook.ok(
         f"{SPAWN}-o warm\ndef f(rank):\n"
-        "    import linecache, sys, torch.library\n"
+        "    import sys\n"
         "    loaded = list(sys.modules)\n"
         "    server = loaded[:loaded.index('xla_nb.rank.job')]\n"
-        "    return 'xla_nb.runtimes.xla' in server, torch.library.__file__ in linecache.cache"
+        "    return 'xla_nb.runtimes.xla' in server"
     )
-    assert notebook.value("warm[0], warm[1]") == "((True, True), (True, True))"
+    assert notebook.value("warm[0], warm[1]") == "(True, True)"
 
 
 @pytest.mark.slow
@@ -183,8 +183,9 @@ def test_processes_that_ranks_leave_running_are_ended_with_the_run_and_told(note
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
     assert (
-        "Processes that ranks had started (sleep) had not ended 3 s after the ranks, and were "
-        "ended. Wait for them in the function (`process.wait()`)."
+        "Threads, processes or `atexit` handlers of ranks 0, 1 were still running 3 s after the "
+        "ranks had ended, and were ended. Wait for them in the function (`thread.join()`, "
+        "`process.wait()`)."
     ) in shown.stderr.replace("\n", " ")
 
 
@@ -205,14 +206,14 @@ def test_processes_that_ranks_have_started_have_time_to_end(notebook, start):
         f"def f(rank):\n    {start}"
     )
     assert notebook.value("[later.output(r) for r in (0, 1)]") == repr(["late\n"] * 2)
-    assert "had not ended" not in shown.stderr
+    assert "were still running" not in shown.stderr
 
 
 def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_told(notebook):
     """A relay that nobody reads from, resource trackers, a Manager and a Pool that nobody closed,
     workers of a loader that stay."""
     notebook.ok("import multiprocessing\nunread = multiprocessing.Queue()")
-    notebook.ok(
+    shown = notebook.ok(
         SPAWN + "-o helped\nimport multiprocessing, torch\nfrom multiprocessing import "
         "shared_memory\ndef f(rank):\n"
         "    global kept, batches\n"
@@ -224,9 +225,7 @@ def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_to
         "    return next(batches).item()"
     )
     assert notebook.value("helped.results") == "{0: 0, 1: 0}"
-    assert "ProcessesLeft" not in notebook.value(
-        "(helped.record.path / 'events.jsonl').read_text()"
-    )
+    assert "were still running" not in shown.stderr
     assert notebook.value("[len(unread.get(timeout=60)) for _ in 'ab']") == "[200000, 200000]"
     notebook.ok("unread.close(); unread.join_thread()")
 

@@ -39,8 +39,6 @@ SAMPLES = [
     events.FigureTurned(rank=1, name="loss", kinds=("inf", "NaN"), since=30.0, last=0.31),
     events.Concluded(kind="compiles", sentence="line 9 compiled", ranks=(1,), strength=2.0),
     events.HangOver(why="Rank 1 made progress"),
-    events.ProcessesStopped(host="here", pids=(3,)),
-    events.ProcessesLeft(host="here", names=("sh", "sleep")),
     events.JobEnded(status=None),
 ]
 

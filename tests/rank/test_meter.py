@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from xla_nb.rank import meter, reporting
-from xla_nb.rank.lock import Wait
 from xla_nb.rank.meter import Compiling, Meter, Rates
 from xla_nb.rank.reporting import progress
 from xla_nb.record.files import Losses
 from xla_nb.record.sample import LOCK, decode
 from xla_nb.runtimes import gauges
 from xla_nb.runtimes.gauges import Counts
+from xla_nb.stopwatch import Wait
 
 PATIENCE = 60  # seconds
 
@@ -419,7 +419,7 @@ def test_waits_that_cannot_be_seen_are_not_known(metered):
 
 
 def test_a_wait_of_the_ranks_own_thread_for_the_lock_is_a_wait(metered):
-    wait, here = Wait(time.monotonic() - 5, (3,)), threading.get_ident()
+    wait, here = Wait(LOCK, time.monotonic() - 5, (3,)), threading.get_ident()
     metered.lock = SimpleNamespace(
         taken=2,
         waiting=lambda thread: wait if thread == here else None,

@@ -24,8 +24,8 @@ class Looked:
 
     def look(self, now, written=0, rank=RANK, **figures):
         self.track.add(sample(now, **figures))
-        self.track.watch(rank, written, now, stopped=False)
-        return self.track.status(rank, None, now, {})
+        self.track.watch(rank, written, now)
+        return self.track.status(rank, now, {})
 
 
 def waiting(since, operation="all_reduce", missing=(1,)):
@@ -100,11 +100,13 @@ def test_to_try_for_the_lock_again_and_again_is_no_progress():
 
 def test_without_a_sample_its_files_tell():
     track = Track()
-    track.watch(RANK, 0, 0.0, stopped=False)
-    track.watch(RANK, 0, 50.0, stopped=False)
-    assert track.status(RANK, None, 50.0, {}).quiet == 50.0
-    track.watch(RANK, 9, 60.0, stopped=False)
-    assert track.status(RANK, None, 60.0, {}).quiet == 0.0
+    track.watch(RANK, 0, 0.0)
+    track.watch(RANK, 0, 50.0)
+    assert track.status(RANK, 50.0, {}).quiet == 50.0
+    assert track.status(RANK, 50.0, {}).unheard
+    track.watch(RANK, 9, 60.0)
+    assert track.status(RANK, 60.0, {}).quiet == 0.0
+    assert not track.status(RANK, 60.0, {}).unheard
 
 
 # ---------------------------------------------------------------- what it does
@@ -120,7 +122,7 @@ def test_how_long_it_has_waited_is_of_its_own_clock():
 
 def test_a_wait_goes_on_while_no_sample_comes():
     looked = Looked(**waiting(-30.0))
-    assert looked.track.status(RANK, 7, 100.0, {}).lasting == 130.0
+    assert looked.track.status(RANK, 100.0, {}).lasting == 130.0
 
 
 def test_a_wait_for_the_lock_is_no_collective():
@@ -146,6 +148,5 @@ def test_its_share_of_a_cpu_is_not_known_at_once():
 def test_a_rank_whose_samples_stop_is_unheard():
     looked = Looked()
     assert not looked.look(5.0).unheard
-    looked.track.watch(RANK, 0, 100.0, stopped=False)  # the same sample again
-    assert looked.track.status(RANK, None, 100.0, {}).unheard
-    assert not looked.track.status(RANK, 7, 100.0, {}).unheard  # it is stopped
+    looked.track.watch(RANK, 0, 100.0)  # the same sample again
+    assert looked.track.status(RANK, 100.0, {}).unheard

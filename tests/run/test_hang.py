@@ -2,9 +2,6 @@
 
 import dataclasses
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -55,9 +52,9 @@ class Run(run_double.Run):
 class Watched:
     """A run and its watch; `at` is a moment, two calls long: to ask, and to report."""
 
-    def __init__(self, run, after=AFTER, stops=False, here=False):
+    def __init__(self, run, after=AFTER, stops=False):
         self.run = run
-        self.watch = HangWatch(run, after, stops=stops, here=here)
+        self.watch = HangWatch(run, after, stops=stops)
         self.at(0.0)
 
     def at(self, *moments):
@@ -202,70 +199,6 @@ def test_a_rank_that_returns_ends_the_report_by_itself(watched):
     assert watched.at(305, 310) == []  # it is over already
 
 
-# ---------------------------------------------------------------- stopped processes
-
-
-@pytest.fixture
-def process():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        process.kill()
-
-
-def test_a_process_that_is_stopped_is_told_at_once_and_so_is_that_it_runs(
-    tmp_path, process, monkeypatch
-):
-    monkeypatch.setattr(stacks, "PATIENCE", 0.0)
-    watched = Watched(Run(tmp_path, pids=(os.getpid(), process.pid), silent=(1,)), here=True)
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-    (report,) = watched.at(1, 2)
-    assert report.verdict.startswith(f"Rank 1 is stopped (SIGSTOP; pid {process.pid})")
-    assert report.ranks == (1,)
-    assert watched.at(*range(3, 30)) == []
-    process.send_signal(signal.SIGCONT)
-    os.waitid(os.P_PID, process.pid, os.WCONTINUED)
-    (over,) = watched.at(31, 32)
-    assert over.why == "Rank 1 is no longer stopped"
-
-
-def test_a_process_that_another_host_tells_of_is_told(run, monkeypatch):
-    watched = Watched(run)
-    run.take(events.ProcessesStopped(host="h", pids=(2,)))
-    (report,) = watched.at(1)
-    assert report.verdict.startswith("Rank 1 is stopped (SIGSTOP; pid 2)")
-
-
-def test_a_stopped_job_is_told(run):
-    watched = Watched(run)
-    run.take(events.ProcessesStopped(host="h", pids=(os.getpid(),)))
-    (report,) = watched.at(1)
-    assert report.verdict.startswith("The process that started the ranks is stopped (SIGSTOP; pid ")
-    run.take(events.ProcessesStopped(host="h", pids=()))
-    (over,) = watched.at(2)
-    assert over.why == "The process that started the ranks is no longer stopped"
-
-
-def test_a_rank_that_stays_stopped_is_told_once(run):
-    watched, reports = Watched(run), []
-    run.take(events.ProcessesStopped(host="h", pids=(2,)))
-    for now in range(1, 1000, 4):
-        run.has(0, steps=now)
-        reports += watched.at(now)
-    assert [report.ranks for report in reports] == [(1,)]
-
-
-def test_a_rank_that_was_stopped_for_long_has_its_time_anew(run):
-    watched = Watched(run)
-    run.take(events.ProcessesStopped(host="h", pids=(2,)))
-    for now in range(1, 1000, 4):
-        run.has(0, steps=now)
-        watched.at(now)
-    run.take(events.ProcessesStopped(host="h", pids=()))
-    (over,) = watched.at(*range(1000, 1200, 4))
-    assert over.why == "Rank 1 is no longer stopped"
-
-
 # ---------------------------------------------------------------- the lock
 
 
@@ -315,14 +248,6 @@ def test_who_tries_for_that_lock_again_and_again_is_told_once(run):
             waits_for_the_lock(run, 0, holder=1, since=now - now % 4 - 1.0)
         told += watched.at(now)
     assert [type(event) for event in told] == [events.HangReported]
-
-
-def test_a_process_that_is_stopped_every_other_second_does_not_fill_the_record(run):
-    watched, reports = Watched(run), 0
-    for now in range(1, 2 * 3600):
-        run.take(events.ProcessesStopped(host="h", pids=(2,) if now % 2 else ()))
-        reports += len([e for e in watched.at(now) if isinstance(e, events.HangReported)])
-    assert 10 < reports < 30
 
 
 # ---------------------------------------------------------------- robust

@@ -418,7 +418,7 @@ def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine)
     assert [notice.text for notice in run.state.notices] == [
         "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (--grace): "
         "finally blocks there may not have finished.\n"
-        "rank 1: no answer, as when Python is blocked in native code"
+        "rank 1: no answer, as when Python is stopped or blocked in native code"
     ]
 
 
@@ -637,13 +637,9 @@ def test_stopping_what_is_done_takes_nothing_back(start, engine):
     assert engine.killed == ["r1"]
 
 
-def left(*names):
-    return events.ProcessesLeft(host="h", names=names)
-
-
-def test_what_ranks_had_started_is_told_by_its_names_before_it_is_ended(engine):
+def test_what_ranks_leave_running_is_told_before_it_is_ended(engine):
     run = a_run(engine)
-    for event in [*ranks(1), finished(0), left("sh", "sleep")]:
+    for event in [*ranks(1), finished(0)]:
         run.take(event)
     began = time.monotonic()
     run._act(began + run_module.EXIT_PATIENCE - 1)
@@ -652,16 +648,17 @@ def test_what_ranks_had_started_is_told_by_its_names_before_it_is_ended(engine):
     assert engine.killed == ["r1"]
     (told,) = run.state.notices
     assert told.text == (
-        "Processes that ranks had started (sh and sleep) had not ended 3 s after the ranks, and "
-        "were ended. Wait for them in the function (`process.wait()`)."
+        "Threads, processes or `atexit` handlers of rank 0 were still running 3 s after the ranks "
+        "had ended, and were ended. Wait for them in the function (`thread.join()`, "
+        "`process.wait()`)."
     )
 
 
-def test_what_has_ended_by_itself_is_not_told(engine):
+def test_of_a_job_that_refused_and_lingers_nothing_is_told(engine):
     run = a_run(engine)
-    for event in [*ranks(1), finished(0), left("sh"), left()]:
-        run.take(event)
+    run.take(events.JobFailed(kind="E", message="m", text=""))
     run._act(time.monotonic() + run_module.EXIT_PATIENCE + 1)
+    assert engine.killed == ["r1"]
     assert run.state.notices == []
 
 
@@ -675,7 +672,6 @@ def test_what_a_killed_or_stopped_rank_had_started_is_ended_and_not_told(engine,
     if isinstance(end, events.RankStopped):
         run.stop()
     run.take(end)
-    run.take(left("python"))
     run._act(time.monotonic() + run_module.EXIT_PATIENCE)
     assert engine.killed == ["r1"]
     assert run.state.notices == []

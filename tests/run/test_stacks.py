@@ -116,7 +116,10 @@ def test_an_answer_to_an_earlier_question_is_none(run, impatient):
     asked = run(1)
     asked.state.apply(events.RankAt(rank=0, place="old", stack="s", at=time.time() - 10))
     (group,) = Inquiry(asked).wait()
-    assert (group.place, group.note) == ("", "no answer, as when Python is blocked in native code")
+    assert (group.place, group.note) == (
+        "",
+        "no answer, as when Python is stopped or blocked in native code",
+    )
 
 
 def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, impatient):
@@ -125,7 +128,7 @@ def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, im
     asked.record.sample(1).write_bytes(sample.encode(seen))
     silent = Inquiry(asked).wait()[1]
     assert (silent.ranks, silent.place, silent.stack) == ((1,), "Cell In[3], line 7", "")
-    assert silent.note.startswith("no answer, as when Python is blocked in native code")
+    assert silent.note.startswith("no answer, as when Python is stopped or blocked in native code")
     assert "last seen here 30 s ago" in silent.note
 
 

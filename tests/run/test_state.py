@@ -386,20 +386,6 @@ def test_a_rank_that_returns_is_hung_no_more():
     assert state.hang.over == "Rank 0 returned"
 
 
-def test_stopped_processes_are_those_of_running_ranks_on_their_own_host():
-    on = {"local_rank": 0, "pid": 7, "device": "xla:0"}
-    state = fold(
-        events.JobStarted(pid=1, host="left", ranks=1, simulated=True),
-        events.JobStarted(pid=1, host="right", ranks=1, simulated=True, first=1),
-        events.RankStarted(rank=0, host="left", **on),
-        events.RankStarted(rank=1, host="right", **on),
-        events.ProcessesStopped(host="right", pids=(7,)),
-    )
-    assert state.stopped == {1: 7}
-    state.apply(finished(1))
-    assert state.stopped == {}
-
-
 # ---------------------------------------------------------------- questions
 
 

@@ -49,7 +49,7 @@ from xla_nb.simulation.agreement import (
 )
 from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
-from xla_nb.simulation.waits import CollectiveWait
+from xla_nb.stopwatch import Wait
 
 # torch_xla 2.8's process group has no all_to_all of lists, gather, scatter or reduce, and mistakes
 # a subgroup's root for the world's.
@@ -1562,7 +1562,7 @@ def _lacks_memory(*_: object) -> None:
 def late(rank: int) -> list[Any]:
     """Rank 0 arrives once the others have reported that they wait."""
     agreement._LATE = 0.1
-    waits: list[CollectiveWait] = []
+    waits: list[Wait] = []
     watcher = threading.Thread(target=watch, args=(waits,))
     if rank == 0:
         until(lambda: files("waits*") == 3)
@@ -1575,7 +1575,7 @@ def late(rank: int) -> list[Any]:
     return [*((each.operation, each.missing) for each in waits), host.waiting()]
 
 
-def watch(waits: list[CollectiveWait]) -> None:
+def watch(waits: list[Wait]) -> None:
     def is_waiting() -> bool:
         current = host.waiting()
         if current is None or current.missing != (0,):

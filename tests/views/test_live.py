@@ -202,7 +202,7 @@ def test_steps_that_a_cell_counts_on_are_as_it_says(group, observer):
 # ---------------------------------------------------------------- what is kept
 
 
-def test_the_saved_text_has_the_state_the_cells_and_the_ranks(group, observer):
+def test_the_saved_text_has_the_state_the_number_of_cells_and_the_ranks(group, observer):
     group.begins(1)
     group.ends(1, at=11.5)
     group.begins(2, 0)
@@ -211,13 +211,10 @@ def test_the_saved_text_has_the_state_the_cells_and_the_ranks(group, observer):
     first, *rest = text.splitlines()
     assert first.startswith("○ 2 live ranks, idle for ")
     assert "2 cells, 1 failed or stopped · ends after 30 min without a cell" in first
-    told = "2. Cell In[2] on rank 0: ✗ Rank 0 failed at Cell In[2], line 1: ValueError: boom, 2.0 s"
-    assert f"    {told}" in rest
-    assert "    1. Cell In[1] on ranks 0, 1: ✓ finished, 1.5 s" in rest
     assert "ranks 0, 1: idle" in rest
 
 
-def test_the_saved_html_has_them_too_and_folds_all_but_the_newest_cells(group, observer):
+def test_the_saved_html_has_the_cells_too_and_folds_all_but_the_newest_cells(group, observer):
     for number in range(1, 40):
         group.begins(number)
         group.ends(number)
@@ -232,7 +229,6 @@ def test_earlier_cells_than_those_shown_are_counted(group, observer):
         group.begins(number)
         group.ends(number)
     snapshot = observer.snapshot()
-    assert "… and 7 earlier cells" in rendering.render_text(snapshot)
     assert "… and 7 earlier cells" in rendering.render_html(snapshot)
 
 

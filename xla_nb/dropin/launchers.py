@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import os
 import sys
 import types
@@ -22,7 +21,7 @@ from xla_nb.run.options import count
 from xla_nb.run.run import Run
 from xla_nb.topology import chips, tpu_types
 from xla_nb.views.loop import INTERRUPTED
-from xla_nb.wording import listed, several
+from xla_nb.wording import listed
 
 #: Packages that pass a call on: the launchers' own, and the standard library.
 _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
@@ -190,11 +189,8 @@ def accelerated(
             of_this_process().original("notebook_launcher")(function, args, 1, mixed_precision)
         return None
     _check_state()
-    entry = Accelerated(function)
-    if isinstance(args, tuple):  # others are refused with all else that is no tuple
-        _check_arguments(entry, args)
     env = {} if mixed_precision == "no" else {"ACCELERATE_MIXED_PRECISION": mixed_precision}
-    return launched(entry, args, num_processes, "notebook_launcher", env=env)
+    return launched(Accelerated(function), args, num_processes, "notebook_launcher", env=env)
 
 
 def _check_precision(precision: str) -> None:
@@ -216,22 +212,6 @@ def _check_state() -> None:
             f"{TRAINING_FUNCTION}. Restart your notebook and make sure no cells initializes an "
             "`Accelerator`."
         )
-
-
-def _check_arguments(entry: Accelerated, args: tuple[object, ...]) -> None:
-    """Refuse what every rank would fail with, in accelerate's code and at no line of the cell."""
-    try:
-        signature = inspect.signature(entry.function)
-    except (TypeError, ValueError):  # some C functions have none
-        return
-    try:
-        signature.bind(*args)
-    except TypeError as error:
-        raise UsageError(
-            f"notebook_launcher: cannot call {entry.__name__}{signature} with "
-            f"{several(len(args), 'argument')}: {error}. Ranks get what is in args alone, not "
-            "their number."
-        ) from None
 
 
 def _is_own(frame: types.FrameType | None) -> bool:

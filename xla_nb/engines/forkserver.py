@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xla_nb import linux, runtimes
+from xla_nb import linux
 from xla_nb.linux import adopt_orphans, children, die_with_parent, name_process
 from xla_nb.memory import OutOfMemory
 from xla_nb.messages import channel
@@ -241,7 +241,6 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
         for name in (*imports, *ALWAYS):
             importlib.import_module(name)
         _job().install()
-        runtimes.warm_up(imports)
         tempfile.tempdir = None
         # torch_xla's import calls basicConfig, which would make the user's own call a no-op.
         logging.getLogger().handlers.clear()

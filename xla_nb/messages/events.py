@@ -353,21 +353,6 @@ class Concluded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessesStopped(OfHost):
-    """The processes of the run on a host that are stopped now (state T); none: all run again."""
-
-    pids: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessesLeft(OfHost):
-    """The ranks' processes on a host have ended; what they had started, by these names, has not.
-    None: that has ended too."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobEnded(OfHost):
     """Every process of the run on a host is gone; `status` is the job's, None if unknown. `why`:
     what ended them before their time, where it was not the job's own end."""

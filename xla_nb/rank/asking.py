@@ -17,9 +17,9 @@ from xla_nb.messages.channel import Sender
 from xla_nb.messages.events import Answered, Asked
 from xla_nb.messages.input_requests import Pipe, Refused
 from xla_nb.patching import when_imported
-from xla_nb.rank.lock import Wait
 from xla_nb.rank.threads import OfRank
 from xla_nb.record.sample import INPUT
+from xla_nb.stopwatch import Wait
 
 _NO_RANK = (
     "Only a function that runs on ranks can ask in the notebook, until it returns. Call input() "
@@ -43,7 +43,7 @@ class Asker:
             stream.flush()  # what is printed before the question is seen before it
         with Pipe() as pipe:
             here = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}
-            self.waiting = Wait(time.monotonic(), operation=INPUT)
+            self.waiting = Wait(INPUT, time.monotonic())
             try:
                 self._sender.send(Asked(**here, ino=pipe.ino, prompt=prompt, secret=secret))
                 return pipe.answer()

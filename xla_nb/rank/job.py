@@ -214,29 +214,16 @@ def _run_ranks(
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
     crashes.close()
-    here = socket.gethostname()
-    _wait_for_others(known, lambda names: sender.send(events.ProcessesLeft(host=here, names=names)))
+    _wait_for_others(known)
 
 
-def _wait_for_others(known: Collection[int], tell: Callable[[tuple[str, ...]], None]) -> None:
+def _wait_for_others(known: Collection[int]) -> None:
     """Wait until this process, which adopts orphans, has no children left but `known`: processes
     that ranks have started and that go on after them. How long is for the notebook to decide, which
-    ends the job.
-
-    `tell` gets the names of those it waits for, each time they change; none at the end. It is not
-    called where there are none.
-    """
-    told: tuple[str, ...] = ()
+    ends the job."""
     # Twice: a list read while a child ends may lack others (proc(5), children).
     while left := _left(known) or _left(known):
-        # One that is on its way out is not told: by then a tracker cannot be told from others.
-        names = tuple(sorted({linux.name(pid) for pid in left if not linux.is_ending(pid)} - {""}))
-        if names != told:
-            tell(names)
-            told = names
         _wait_for_one(left)
-    if told:
-        tell(())
 
 
 def _left(known: Collection[int]) -> list[int]:

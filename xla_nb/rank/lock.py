@@ -11,24 +11,13 @@ import mmap
 import multiprocessing
 import os
 import threading
-from dataclasses import dataclass
 from multiprocessing import synchronize
 from typing import Any
 
 from xla_nb.record.sample import LOCK
-from xla_nb.stopwatch import Stopwatch
+from xla_nb.stopwatch import Stopwatch, Wait
 
 _NONE = Stopwatch()  # of a thread that has not waited
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A wait, as of the lock, since a time of `time.monotonic()`; `missing` is the rank that holds
-    it, empty if that is not known."""
-
-    since: float
-    missing: tuple[int, ...] = ()
-    operation: str = LOCK
 
 
 class SharedLock(synchronize.Lock):
@@ -103,7 +92,7 @@ class SharedLock(synchronize.Lock):
         if since is None:
             return None
         holder = self._holder[0] - 1
-        return Wait(since, (holder,) if holder >= 0 else ())
+        return Wait(LOCK, since, (holder,) if holder >= 0 else ())
 
     def waited(self, thread: int) -> float:
         """Seconds that a thread of this process has waited so far; safe in any thread."""

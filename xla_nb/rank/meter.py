@@ -31,7 +31,8 @@ from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private, sample
 from xla_nb.record.files import Losses, is_of_disk
 from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample
-from xla_nb.runtimes.gauges import Counts, Gauges, PendingCollective
+from xla_nb.runtimes.gauges import Counts, Gauges
+from xla_nb.stopwatch import Wait
 
 #: Seconds between samples on average, and between checks for a request for stacks.
 TICK = 0.25
@@ -359,15 +360,13 @@ class Meter:
             loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting, now),
         )
 
-    def _stand(self, waiting: PendingCollective | None) -> None:
+    def _stand(self, waiting: Wait | None) -> None:
         """Look whether the rank is blocked, beside all that is counted otherwise."""
         told = INPUT if waiting and waiting.operation == INPUT else ""
         counted = waiting or self._book.idle.since is not None or self._book.loading.since
         self._standstill.look(told if counted else None)
 
-    def _doing(
-        self, waiting: PendingCollective | None, compiling: float | None, now: float
-    ) -> Activity:
+    def _doing(self, waiting: Wait | None, compiling: float | None, now: float) -> Activity:
         activity: Activity = "running" if compiling is None else "compiling"
         began = None if compiling is None else time.monotonic() - compiling
         still = self._standstill

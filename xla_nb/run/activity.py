@@ -125,21 +125,17 @@ class RankStatus:
 
     quiet      since its last progress
     lasting    since its activity began
-    pid        of its process, if that is stopped
-    host       where it is, if the run has several
     operation  of its wait, as in Sample; `missing` are the ranks that it waits for
     place      its innermost line of the notebook; `call`: what it has called there
     cpu        its share of a CPU lately, if known
     returned   its function has returned; the result is on its way
-    unheard    no sample has come for some time, though its process is not stopped
+    unheard    no sample has come for some time
     """
 
     rank: int
     phase: Phase = "running"
     quiet: float = 0.0
     lasting: float = 0.0
-    pid: int | None = None
-    host: str = ""
     activity: Activity = "running"
     operation: str = ""
     missing: tuple[int, ...] = ()
@@ -316,36 +312,32 @@ class Track:
 
     # ---------------------------------------------------------- progress
 
-    def watch(self, rank: RankState, written: int, now: float, stopped: bool) -> None:
+    def watch(self, rank: RankState, written: int, now: float) -> None:
         """Note whether it has got on: `written` is how many bytes its files have, `now` of
-        `time.monotonic()`, since the clocks of hosts may differ. A process that is `stopped` can
-        make no progress: its time begins when it goes on."""
+        `time.monotonic()`, since the clocks of hosts may differ."""
         before, sample = self._watched, self.sample
         if self._heard > now or (sample is not None and (before is None or sample.at > before.at)):
             self._heard = now
         mark = rank.phase, written, sample and _counts(sample)
         moved = mark != self._mark or _in_collective(before) or _in_collective(sample)
-        if stopped or (moved and not _in_one_collective(before, sample)):
+        if moved and not _in_one_collective(before, sample):
             self._progress = now
         self._mark, self._watched = mark, sample
 
-    def status(
-        self, rank: RankState, pid: int | None, now: float, ended: Mapping[int, float]
-    ) -> RankStatus:
-        """As it was watched last. `pid`: of its process, if that is stopped; `ended`: when other
-        ranks have."""
+    def status(self, rank: RankState, now: float, ended: Mapping[int, float]) -> RankStatus:
+        """As it was watched last; `ended`: when other ranks have."""
         sample, quiet = self._watched, max(0.0, now - self._progress)
         one = RankStatus.of(rank, sample, ended)
         if sample is None or rank.phase != "running":
-            return replace(one, quiet=quiet, lasting=quiet, pid=pid)
+            unheard = rank.phase == "running" and quiet >= _UNHEARD
+            return replace(one, quiet=quiet, lasting=quiet, unheard=unheard)
         age = now - self._heard
         return replace(
             one,
             quiet=quiet,
             lasting=one.lasting + age,
-            pid=pid,
             cpu=self.cpu,
-            unheard=pid is None and age >= _UNHEARD,
+            unheard=age >= _UNHEARD,
         )
 
     # ---------------------------------------------------------- the lane

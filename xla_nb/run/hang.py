@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from xla_nb.linux import is_stopped
 from xla_nb.messages import events
 from xla_nb.record.files import Record, partial
 from xla_nb.run import waits
@@ -26,10 +25,8 @@ _SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it
 _AGAIN = 10.0  # seconds between two waits for the lock that are taken for one
 _FREELY, _DISTANCE = 10, 3600.0  # reports, after which each next one is twice as far, up to that
 
-_JOB_RUNS = "The process that started the ranks is no longer stopped"
-
-#: What is wrong, and of which rank: "stopped", "lock", "quiet"; "job" has a host's name.
-_Reason = tuple[str, int | str]
+#: What is wrong, "lock" or "quiet", and of which rank.
+_Reason = tuple[str, int]
 
 
 class Watched(Asked, Protocol):
@@ -47,13 +44,10 @@ class HangWatch:
 
     after  seconds without progress after which a rank is hung; 0: never
     stops  a report stops the run
-    here   the processes are on this machine, where those that are stopped (SIGSTOP) can be seen
     """
 
-    def __init__(self, run: Watched, after: float, *, stops: bool, here: bool) -> None:
+    def __init__(self, run: Watched, after: float, *, stops: bool) -> None:
         self._run, self._after, self._stops = run, after, stops
-        self._here = here
-        self._due = 0.0  # when to look for stopped processes
         self._looked = self._last = float("-inf")  # when: the last look, the last report
         self._reports = 0
         self._waited: dict[int, float] = {}  # when ranks were last seen to wait for the lock
@@ -62,7 +56,6 @@ class HangWatch:
 
     def act(self, now: float) -> None:
         """What is due at `now`, of `time.monotonic()`; called often, while nobody stops the run."""
-        self._look_for_stopped(now)
         if self._inquiry is not None:
             if self._inquiry.settled:
                 answers, self._inquiry = self._inquiry.answers(), None
@@ -70,24 +63,10 @@ class HangWatch:
         elif now - self._looked >= self._pause():
             self._look(now)
 
-    def _look_for_stopped(self, now: float) -> None:
-        """A process that is stopped can tell nobody."""
-        if not self._here or now < self._due:
-            return
-        self._due = now + _OFTEN
-        state = self._run.state
-        for name, host in state.hosts.items():
-            ranks = (rank for rank in state.ranks.values() if rank.host == name)
-            pids = {host.job, *(rank.pid for rank in ranks if rank.death is None)} - {None}
-            stopped = tuple(sorted(pid for pid in pids if pid and is_stopped(pid)))
-            if stopped != tuple(sorted(host.stopped)):
-                self._run.take(events.ProcessesStopped(host=name, pids=stopped))
-
     def _pause(self) -> float:
         """Seconds between two looks: each costs a read and a few calls for every rank."""
         state = self._run.state
-        soon = self._reported or any(host.stopped for host in state.hosts.values())
-        often = soon or any(rank.phase in ENDED for rank in state.ranks.values())
+        often = self._reported or any(rank.phase in ENDED for rank in state.ranks.values())
         pause = _OFTEN * max(1.0, len(state.ranks) / _MANY) if often else _SELDOM
         return min(pause, max(_SOONEST, self._after / 5)) if self._after else pause
 
@@ -123,10 +102,8 @@ class HangWatch:
         hang = self._run.state.hang
         if hang is None or hang.over:
             return
-        before = sorted({rank for _, rank in gone if isinstance(rank, int)})
-        stopped = [rank for kind, rank in gone if kind == "stopped" and isinstance(rank, int)]
-        why = waits.why_over(before, statuses, stopped) if before else _JOB_RUNS
-        self._run.take(events.HangOver(why=why))
+        before = sorted({rank for _, rank in gone})
+        self._run.take(events.HangOver(why=waits.why_over(before, statuses)))
 
     def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
         statuses = [_with_answer(one, answers.get(one.rank)) for one in self._statuses(now)]
@@ -136,11 +113,11 @@ class HangWatch:
         found = self._reasons(statuses, _NEAR)
         self._reported, self._last = found, now
         self._reports += 1
-        told = waits.verdict(statuses, _NEAR * self._after, self._stopped_jobs())
+        told = waits.verdict(statuses, _NEAR * self._after)
         self._run.take(
             events.HangReported(
                 verdict=told,
-                ranks=tuple(sorted({rank for _, rank in found if isinstance(rank, int)})),
+                ranks=tuple(sorted({rank for _, rank in found})),
                 groups=tuple(waits.groups(statuses, answers)),
             )
         )
@@ -151,16 +128,10 @@ class HangWatch:
         """What is wrong, one reason for a rank; ranks are quiet after this share of the time."""
         by_rank = {one.rank: one for one in statuses}
         running = [one for one in statuses if one.phase not in ENDED]
-        found: set[_Reason] = {
-            ("job", name)
-            for name, host in self._run.state.hosts.items()
-            if host.job in host.stopped
-        }
+        found: set[_Reason] = set()
         for one in running:
             held = [by_rank[rank] for rank in one.missing if rank in by_rank]
-            if one.pid is not None:
-                found.add(("stopped", one.rank))
-            elif (
+            if (
                 one.waits_for_lock
                 and one.lasting >= _SURE
                 and any(holder.phase in ENDED for holder in held)
@@ -173,19 +144,16 @@ class HangWatch:
     def _statuses(self, now: float) -> list[RankStatus]:
         self._looked = now
         state, tracks = self._run.state, self._run.tracks
-        stopped, several = state.stopped, len(state.hosts) > 1
         ended = {rank.rank: rank.ended for rank in state.ranks.values() if rank.ended is not None}
         statuses = []
         for rank in sorted(state.ranks.values(), key=lambda rank: rank.rank):
-            pid = stopped.get(rank.rank)
             with tracks.lock:
                 if rank.phase not in ENDED:
                     with contextlib.suppress(OSError):  # this thread must not end
                         tracks.look(rank, self._run.sample)
                     written = self._written(rank)
-                    tracks[rank.rank].watch(rank, written, now, stopped=pid is not None)
-                one = tracks[rank.rank].status(rank, pid, now, ended)
-            statuses.append(replace(one, host=rank.host if several else ""))
+                    tracks[rank.rank].watch(rank, written, now)
+                statuses.append(tracks[rank.rank].status(rank, now, ended))
         return statuses
 
     def _written(self, rank: RankState) -> int:
@@ -201,15 +169,6 @@ class HangWatch:
             with contextlib.suppress(OSError):
                 size += path.stat().st_size
         return size
-
-    def _stopped_jobs(self) -> list[str]:
-        hosts = self._run.state.hosts
-        where = " on {}" if len(hosts) > 1 else ""
-        return [
-            f"{host.job}{where.format(name)}"
-            for name, host in hosts.items()
-            if host.job in host.stopped
-        ]
 
 
 def _with_answer(one: RankStatus, answer: events.StackGroup | None) -> RankStatus:

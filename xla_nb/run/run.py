@@ -94,9 +94,7 @@ class Run(RecordedRun):
         self.drawn, self.is_followed = threading.Event(), False
         self.drawn.set()
         self.shown_in: int | None = None
-        self._hangs = HangWatch(
-            weakref.proxy(self), options.hang_after, stops=options.hang_stop, here=engine.here
-        )
+        self._hangs = HangWatch(weakref.proxy(self), options.hang_after, stops=options.hang_stop)
         self._figures = FigureWatch(weakref.proxy(self), stops=options.stop_on_nan)
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []
@@ -405,8 +403,7 @@ class Run(RecordedRun):
 
     def _tell_what_lingers(self) -> None:
         """Say what is cut off, before it is."""
-        here, lives = self._engine.here, bool(self._group)
-        for text in left_running(self.state, self._patience, here=here, lives=lives):
+        if text := left_running(self.state, self._patience, lives=bool(self._group)):
             self.take(events.Notice(text=text))
 
 

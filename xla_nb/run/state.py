@@ -72,18 +72,12 @@ class RankState:
 
 @dataclass
 class HostState:
-    """One machine of the run. `lost` says why it is gone before its job ended, if it is.
-
-    `job` is the job's process; `stopped` are the processes that are stopped now (state T); `left`
-    are the names of those that ranks had started, where the ranks' own have ended."""
+    """One machine of the run. `lost` says why it is gone before its job ended, if it is."""
 
     name: str
     started: float | None = None
     ended: float | None = None
     lost: str = ""
-    job: int | None = None
-    stopped: tuple[int, ...] = ()
-    left: tuple[str, ...] = ()
 
 
 @dataclass
@@ -224,10 +218,6 @@ class RunState:
                 self.started = event.at
             case events.JobStarted():
                 self._open(event)
-            case events.ProcessesStopped():
-                self._host(event.host).stopped = event.pids
-            case events.ProcessesLeft():
-                self._host(event.host).left = event.names
             case events.JobEnded():
                 self._close(event)
             case events.Concluded():
@@ -284,18 +274,6 @@ class RunState:
         return [one for one in self.asked if self._rank(one.rank).phase not in ENDED]
 
     @property
-    def stopped(self) -> dict[int, int]:
-        """The processes of running ranks that are stopped now (state T), by rank."""
-        return {
-            rank.rank: rank.pid
-            for rank in self.ranks.values()
-            if rank.pid is not None
-            and rank.phase not in ENDED
-            and rank.host in self.hosts
-            and rank.pid in self.hosts[rank.host].stopped
-        }
-
-    @property
     def has_all_ranks(self) -> bool:
         """Every host has told its ranks, or will not any more."""
         waits = any(host.started is None and not host.lost for host in self.hosts.values())
@@ -342,7 +320,7 @@ class RunState:
         return self.ranks[rank]
 
     def _open(self, event: events.JobStarted) -> None:
-        self._host(event.host).started, self._host(event.host).job = event.at, event.pid
+        self._host(event.host).started = event.at
         self.simulated, self.started = event.simulated, self.started or event.at
         for one in event.live:
             self._start(one, event.host, event.at)

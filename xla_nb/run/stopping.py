@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from xla_nb import linux
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.messages import events
@@ -193,11 +192,8 @@ def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
 
 _LINGERING = (
     "Threads, processes or `atexit` handlers of {ranks} were still running {seconds:g} s after the "
-    "ranks had ended, and were ended. Wait for them in the function (`thread.join()`)."
-)
-_LEFT = (
-    "Processes that ranks had started ({names}) had not ended {seconds:g} s after the ranks, and "
-    "were ended. Wait for them in the function (`process.wait()`)."
+    "ranks had ended, and were ended. Wait for them in the function (`thread.join()`, "
+    "`process.wait()`)."
 )
 _NOT_READY = (
     "{ranks} had run the cell, and were not ready for the next one {seconds:g} s later; the live "
@@ -205,17 +201,14 @@ _NOT_READY = (
 )
 
 
-def left_running(state: RunState, seconds: float, *, here: bool, lives: bool) -> list[str]:
-    """Sentences on what has not ended `seconds` after the ranks. here: their processes are on this
-    machine. lives: they are live ranks, and should have been ready for another program."""
-    every = state.ranks.values()
+def left_running(state: RunState, seconds: float, *, lives: bool) -> str:
+    """The sentence on what has not ended `seconds` after the ranks, if it is to be told.
+
+    lives: they are live ranks, and should have been ready for another program
+    """
+    who = ranks(state.ranks)
     if lives:
-        who = ranks([rank.rank for rank in every]).capitalize()
-        return [_NOT_READY.format(ranks=who, seconds=seconds)]
-    alive = [rank.rank for rank in every if here and rank.pid and linux.is_alive(rank.pid)]
-    sentences = [_LINGERING.format(ranks=ranks(alive), seconds=seconds)] if alive else []
-    left = {name for host in state.hosts.values() for name in host.left}
-    if left and all(rank.death is None for rank in every):  # else nobody could wait for them
-        names = listed(sorted(left), most=5)
-        sentences.append(_LEFT.format(names=names, seconds=seconds))
-    return sentences
+        return _NOT_READY.format(ranks=who.capitalize(), seconds=seconds)
+    # Where one was killed, nobody could wait for what it had started.
+    was_killed = any(rank.death is not None for rank in state.ranks.values())
+    return "" if was_killed or not state.ranks else _LINGERING.format(ranks=who, seconds=seconds)

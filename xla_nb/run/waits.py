@@ -102,17 +102,12 @@ def line(place: str, cell: str) -> str:
 # ---------------------------------------------------------------- the verdict on a hang
 
 
-def verdict(statuses: Iterable[RankStatus], after: float, jobs: Iterable[str] = ()) -> str:
+def verdict(statuses: Iterable[RankStatus], after: float) -> str:
     """The sentence, without a full stop. Ranks without progress for `after` seconds are hung (0:
-    none is), and those that wait for a stopped process, or for the lock of a rank that has ended.
-    `jobs`: pids of jobs that are stopped, with their hosts where there are several."""
+    none is), and those that wait for the lock of a rank that has ended."""
     known = {status.rank: status for status in statuses}
     said = _Verdict(known, after or float("inf"))
-    clauses = [
-        f"the process that started the ranks is stopped (SIGSTOP; pid {job}): {_continue([job])}"
-        for job in jobs
-    ]
-    clauses += [*said.stopped(), *said.locked(), *said.collectives()]
+    clauses = [*said.locked(), *said.collectives()]
     rest = said.others()
     if rest:
         clauses.append(f"{'also no' if clauses else 'no'} progress for {rest[0]}")
@@ -154,13 +149,9 @@ class _Verdict:
         self._told |= _numbers(found)
         return _grouped(found)
 
-    def stopped(self) -> Iterator[str]:
-        for group in self._tell([one for one in self._running if one.pid is not None]):
-            yield f"{_clause(group)}: {_continue(_pids(group))}"
-
     def locked(self) -> Iterator[str]:
         """Those who wait for the lock, by the rank that holds it and by line."""
-        waiting = [one for one in self._running if one.waits_for_lock and one.pid is None]
+        waiting = [one for one in self._running if one.waits_for_lock]
         for group in self._tell([one for one in waiting if self._is_due(one)]):
             first = group[0]
             holder = self._all.get(first.missing[0]) if first.missing else None
@@ -198,8 +189,7 @@ class _Verdict:
         """What they do; of some that are not hung, also when they last got on."""
         quiet = min(one.quiet for one in group)
         lately = f" and last made progress {_since(quiet)} ago" if quiet < self._after else ""
-        over = group[0].phase in ENDED or group[0].pid is not None
-        return f"{_phrase(group)}{'' if over else lately}"
+        return f"{_phrase(group)}{'' if group[0].phase in ENDED else lately}"
 
     def others(self) -> list[str]:
         """The rest of the hung: those in the fewest first, as they are the odd ones out."""
@@ -232,9 +222,6 @@ def _phrase(group: Sequence[RankStatus]) -> str:
     one, at, have = group[0], _at(group[0]), _have(group)
     if one.phase in ENDED:
         return f"{have} {_ENDS[one.phase]}"
-    if one.pid is not None:
-        where = f" on {one.host}" if one.host else ""
-        return f"{_are(group)} stopped (SIGSTOP; pid {', '.join(_pids(group))}{where})"
     if one.phase == "starting":
         return f"{have} been joining the runtime for {_long(group)}"
     if one.activity == "compiling":
@@ -277,22 +264,12 @@ def _runs(group: Sequence[RankStatus]) -> str:
     if one.returned:
         return f"sending {'its result' if len(group) == 1 else 'their results'}{at}"
     if one.unheard:
-        silent = "not responding, probably blocked in native code"
+        silent = "not responding (stopped, or blocked in native code)"
         return f"{silent}, last seen{at or ' at an unknown line'}"
     if one.computes:
         share = min(each.cpu or 0.0 for each in group)
         return f"computing{inside and ' '}{inside}{at} ({100 * share:.0f} % of a CPU)"
     return f"{inside}{at}".lstrip() or "at an unknown line"
-
-
-def _pids(group: Sequence[RankStatus]) -> list[str]:
-    return list(dict.fromkeys(str(one.pid) for one in group))
-
-
-def _continue(pids: Sequence[str]) -> str:
-    it = "it" if len(pids) == 1 else "them"
-    numbers = " ".join(pid.partition(" ")[0] for pid in pids)
-    return f"continue {it} with `kill -CONT {numbers}`, or stop the run"
 
 
 def lasting(seconds: float) -> str:
@@ -350,8 +327,6 @@ def _grouped(statuses: Iterable[RankStatus]) -> list[list[RankStatus]]:
 
 def _kind(one: RankStatus) -> tuple[object, ...]:
     """The same for all that are said to do the same, whatever their times are."""
-    if one.pid is not None:
-        return "stopped", one.host
     runs = one.activity == "running"  # of those that wait nothing is said of it
     state = one.phase, one.activity, one.computes, one.returned, runs and one.unheard
     return *state, one.operation, one.missing, one.place, one.call
@@ -386,8 +361,8 @@ def _module(file: str) -> str:
 
 
 def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) -> list[StackGroup]:
-    """Where the running ranks are: those whose processes are stopped first, those that nobody waits
-    with, then the fewest. Beyond some groups ranks are told without their stack."""
+    """Where the running ranks are: those that wait for nobody first, then the fewest. Beyond some
+    groups ranks are told without their stack."""
     running = {one.rank: one for one in statuses if one.phase not in ENDED}
     nothing = StackGroup((), "", "", "no answer")
     known = {
@@ -397,13 +372,13 @@ def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) ->
     found = []
     for (_, answer), numbers in alike(known).items():
         group = [running[rank] for rank in numbers]
-        place = answer.place or (group[0].place if group[0].pid is None else "")
+        place = answer.place or group[0].place
         notes = "; ".join(filter(None, [_note(group), answer.note]))
         found.append(StackGroup(numbers, place, shortened(answer.stack, _STACK), notes))
 
-    def oddness(group: StackGroup) -> tuple[bool, bool, int, tuple[int, ...]]:
-        one = running[group.ranks[0]]
-        return one.pid is None, one.activity == "waiting", len(group.ranks), group.ranks
+    def oddness(group: StackGroup) -> tuple[bool, int, tuple[int, ...]]:
+        waits = running[group.ranks[0]].activity == "waiting"
+        return waits, len(group.ranks), group.ranks
 
     found.sort(key=oddness)
     return [*found[:_GROUPS], *(replace(group, stack="") for group in found[_GROUPS:])]
@@ -412,28 +387,22 @@ def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) ->
 def _note(group: Sequence[RankStatus]) -> str:
     """What they do there beside their stack; the collective as it is."""
     one = group[0]
-    if one.in_collective and one.pid is None:
+    if one.in_collective:
         if one.operation == INPUT:
             return f"waiting {_long(group)} for an answer in the notebook"
         whom = f" for {ranks(one.missing)}" if one.missing else ""
         return f"waiting {_long(group)} in {one.operation}{whom}"
-    if one.pid is not None or one.phase == "starting" or one.activity != "running" or one.computes:
+    if one.phase == "starting" or one.activity != "running" or one.computes:
         return _phrase([replace(each, place="", call="") for each in group])
     return f"no progress for {_since(min(each.quiet for each in group))}"
 
 
-def why_over(before: Iterable[int], statuses: Iterable[RankStatus], stopped: Iterable[int]) -> str:
-    """What has ended a hang of the ranks `before`; of these `stopped` were stopped."""
+def why_over(before: Iterable[int], statuses: Iterable[RankStatus]) -> str:
+    """What has ended a hang of the ranks `before`."""
     now = {one.rank: one for one in statuses}
     ended = [rank for rank in before if rank in now and now[rank].phase in ENDED]
-    on = [rank for rank in before if rank not in ended]
-    again = [rank for rank in on if rank in set(stopped)]
-    moved = [rank for rank in on if rank not in again]
-    told = (
-        (ended, "has ended", "have ended"),
-        (again, "is no longer stopped", "are no longer stopped"),
-        (moved, "went on", "went on"),
-    )
+    moved = [rank for rank in before if rank not in ended]
+    told = ((ended, "has ended", "have ended"), (moved, "went on", "went on"))
     each = [
         f"{ranks(who, _MOST)} {one if len(who) == 1 else many}" for who, one, many in told if who
     ]

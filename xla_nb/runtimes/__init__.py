@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from xla_nb.errors import UsageError
 from xla_nb.messages.orders import Order
 from xla_nb.runtimes.forking import Lifecycle
-from xla_nb.runtimes.gauges import Gauges, PendingCollective
+from xla_nb.runtimes.gauges import Gauges
 from xla_nb.wording import listed
 
 NAMES = ("xla", "spmd", "torchax")
@@ -67,10 +67,8 @@ class RankInfo:
     devices: tuple[str, ...] = ()
 
 
-class Prepared(Gauges, abc.ABC):
-    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges.
-
-    What has a default here is for runtimes whose collectives are part of a compiled program."""
+class Prepared(Gauges):
+    """A runtime in the job and, through the fork, in each rank. The meter reads its gauges."""
 
     ranks: int
     simulated = False  # whether the ranks are those of a simulated TPU host
@@ -98,27 +96,12 @@ class Prepared(Gauges, abc.ABC):
         """The error, in clear words, if only another rank's end caused it; otherwise None."""
         return None
 
-    def waiting(self) -> PendingCollective | None:
-        return None
-
-    def waited(self) -> tuple[float, float] | None:
-        return None
-
-    def executed(self) -> int | None:
-        return None
-
-    def memory(self) -> tuple[int, int] | None:
-        return None
-
 
 class Runtime(Protocol):
     """What a runtime's module defines."""
 
     def plan(self, machine: Machine, n: int | None) -> Plan:
         """What a launch needs. Raises XlaNbError if this machine or n does not fit."""
-
-    def warm_up(self) -> None:
-        """In the fork server, after its imports: what every rank would do anew."""
 
     def set_up(self) -> None:
         """In the job, before the program's module is executed."""
@@ -136,10 +119,3 @@ def named(name: str) -> Runtime:
         raise UsageError(f"Unknown runtime {name!r}. Choose {listed(NAMES, 'or')}.")
     module: Any = importlib.import_module(f"xla_nb.runtimes.{name}")
     return cast(Runtime, module)
-
-
-def warm_up(imports: Iterable[str]) -> None:
-    """Do so for the runtimes among these modules, which are imported."""
-    for name in NAMES:
-        if f"{__name__}.{name}" in imports:
-            named(name).warm_up()

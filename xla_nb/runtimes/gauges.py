@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 from collections import Counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-
-class PendingCollective(Protocol):
-    """A collective that the rank is in, or the `lock`; `since` is a time of `time.monotonic()`."""
-
-    @property
-    def operation(self) -> str: ...
-    @property
-    def since(self) -> float: ...
-    @property
-    def missing(self) -> tuple[int, ...]: ...
-
+from xla_nb.stopwatch import Wait
 
 #: `.item()` only reads a value, but torch_xla counts it as an operator that ran on the CPU.
 _ITEM = "aten::_local_scalar_dense"
@@ -60,21 +51,28 @@ def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
         return None
 
 
-class Gauges(Protocol):
-    """A runtime's figures; safe to read from any thread of a rank."""
+class Gauges(abc.ABC):
+    """A runtime's figures; safe to read from any thread of a rank.
 
+    What has a default here is for runtimes whose collectives are part of a compiled program."""
+
+    @abc.abstractmethod
     def counts(self) -> Counts:
         """What was compiled and run so far."""
 
-    def waiting(self) -> PendingCollective | None:
+    def waiting(self) -> Wait | None:
         """The collective that this rank waits in; None if none, or not visible."""
+        return None
 
     def waited(self) -> tuple[float, float] | None:
         """Seconds that this rank has waited in collectives so far, with the one that it waits in,
         and of a usual wait (Sample); None where that is not visible."""
+        return None
 
     def executed(self) -> int | None:
         """Graphs that were looked up so far, in a microsecond; None where they are not counted."""
+        return None
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes in use on the device, and its capacity; None where unknown."""
+        return None

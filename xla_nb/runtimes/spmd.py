@@ -58,7 +58,6 @@ def plan(machine: Machine, n: int | None) -> Plan:
 
 
 opened = xla.opened
-warm_up = xla.warm_up
 
 
 def set_up() -> None:

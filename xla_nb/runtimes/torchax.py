@@ -95,10 +95,6 @@ def _gpus(visible: str, devices: Path = Path("/dev")) -> int:
     return min(installed, len(visible.split(","))) if visible else installed
 
 
-def warm_up() -> None:
-    """Nothing that could be done before there is a device."""
-
-
 def set_up() -> None:
     """Guard `jax.distributed.initialize`, which a cell may call or bind; and read JAX's variables
     again, because its import came before this launch's environment."""

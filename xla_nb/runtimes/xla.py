@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import decimal
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -19,8 +18,9 @@ from typing import Any
 from xla_nb.messages.orders import Order
 from xla_nb.runtimes import Machine, Plan, Prepared, RankInfo, gauges
 from xla_nb.runtimes.forking import Lifecycle, RankContext
-from xla_nb.runtimes.gauges import Counts, PendingCollective
+from xla_nb.runtimes.gauges import Counts
 from xla_nb.simulation.agreement import CollectiveMismatch, RankLost
+from xla_nb.stopwatch import Wait
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, SIMULATED, process_bounds
 from xla_nb.topology.slices import WORKERS
@@ -33,10 +33,6 @@ IMPORTS = (
     "torch_xla.distributed.xla_multiprocessing",
     "xla_nb.simulation.host",
 )
-
-
-#: Those of xla_model.xla_real_devices and _internal/tpu.version.
-_PATTERNS = (r"xla:(\d+)$", r"^(?:v|tpu)(\d)([A-Za-z]?){7}-(\d+)$")
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
@@ -62,23 +58,6 @@ def opened() -> str | None:
         "this line opens the XLA device before the ranks exist, and then the process can no longer "
         "start ranks. Move the line into the function."
     )
-
-
-def warm_up() -> None:
-    """Compile torch_xla's patterns, which `re` keeps, and read what `torch.library` reads of the
-    callers of each library. A third of what it takes a rank to join was this."""
-    import linecache
-
-    import torch.library
-    from torch_xla._internal import utils
-
-    from xla_nb.simulation import refusals, torch_names
-
-    utils.parse_xla_device("CPU:0")
-    for pattern in _PATTERNS:
-        re.compile(pattern)
-    for module in (torch.library, torch_names, refusals):
-        linecache.getlines(str(module.__file__))
 
 
 def set_up() -> None:
@@ -216,7 +195,7 @@ class SimulatedChips(Chips):
         follows = isinstance(error, CollectiveMismatch) and error.follows
         return error if follows or isinstance(error, RankLost) else None
 
-    def waiting(self) -> PendingCollective | None:
+    def waiting(self) -> Wait | None:
         return _host().waiting()  # type: ignore[no-any-return]
 
     def waited(self) -> tuple[float, float] | None:

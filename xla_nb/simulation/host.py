@@ -28,7 +28,7 @@ from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.programs import Programs
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
-from xla_nb.simulation.waits import CollectiveWait
+from xla_nb.stopwatch import Wait
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
@@ -201,7 +201,7 @@ def leave(reason: str) -> None:
         programs.leave(reason)
 
 
-def waiting() -> CollectiveWait | None:
+def waiting() -> Wait | None:
     """The collective that this rank waits in, if any; safe to call from any thread."""
     programs = _programs()
     return None if programs is None else programs.waits.current

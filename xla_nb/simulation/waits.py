@@ -8,18 +8,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
-from xla_nb.stopwatch import Stopwatch
-
-
-@dataclass(frozen=True)
-class CollectiveWait:
-    """A collective that this rank waits in."""
-
-    operation: str
-    since: float  # of time.monotonic()
-    missing: tuple[int, ...]
+from xla_nb.stopwatch import Stopwatch, Wait
 
 
 class Waits:
@@ -46,12 +36,12 @@ class Waits:
             self._lengths[math.frexp(lasted)[1]] += lasted  # type: ignore[assignment]
 
     @property
-    def current(self) -> CollectiveWait | None:
+    def current(self) -> Wait | None:
         current = self._wait
         if current is None:
             return None
         operation, since, missing = current
-        return CollectiveWait(operation, since, tuple(sorted(missing())))
+        return Wait(operation, since, tuple(sorted(missing())))
 
     @property
     def seconds(self) -> float:

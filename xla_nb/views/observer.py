@@ -346,8 +346,7 @@ class Observer:
         lines = self.figures[name]
         points = {rank: line.whole() for rank, line in sorted(lines.items())}
         odd = {rank: line.odd for rank, line in lines.items() if line.odd}
-        going = (rank for rank, one in self.run.state.ranks.items() if one.phase not in ENDED)
-        return Series(name, points, odd, frozenset(going))
+        return Series(name, points, odd)
 
     def _free(self) -> int | None:
         """The memory that can still be taken on the host with the least, by its newest sample."""
@@ -420,9 +419,6 @@ def _is_of_before(sample: Sample, began: float) -> bool:
 def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase == "died":
         return sentences.death_in_short(state, rank)
-    host = state.hosts.get(rank.host)
-    if host and rank.phase == "running" and rank.pid in host.stopped:
-        return "stopped (SIGSTOP)"
     if rank.phase != "running" or sample is None:
         return ""
     others = {number: state.ranks.get(number) for number in sample.missing}

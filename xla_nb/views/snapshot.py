@@ -173,13 +173,11 @@ class Series:
 
     odd: by rank, the first and the last step at which it became no finite number, and what it was
          from there on
-    going: ranks in progress, which may report more
     """
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
     odd: dict[int, tuple[tuple[float, tuple[str, ...]], ...]] = field(default_factory=dict)
-    going: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xla_nb.run import comparing
@@ -12,14 +11,12 @@ from xla_nb.run.comparing import Compared, Verdict
 from xla_nb.views import facts
 from xla_nb.views.rendering.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SANS
 from xla_nb.views.rendering.tags import at_least, bit, chip, div, escaped, faint, frame, table
-from xla_nb.wording import several, shortened, size, spans
+from xla_nb.wording import aligned, several, shortened, size, spans
 
 #: Names that are shown, lines below one and below all; names that differ come first.
 ROWS, LINES, ALL_LINES = 100, 12, 200
 TITLES = ("Name", "Type", "Value", "Device", "Size", "Ranks", "Across ranks")
-_WIDTH, _GAP = 100, 2
-#: Characters that a column has where there is no room for all of it.
-_NARROW = (18, 12, 20, 6, 8, 6, 18)
+_WIDEST = 24  # characters of a column of text, but for the last
 _LONGEST = 80  # characters of a cell
 _SIGNS: dict[Verdict, tuple[str, str]] = {
     "different": ("≠", RED),
@@ -180,38 +177,16 @@ def notes(compared: Sequence[Compared]) -> list[str]:
 
 
 def as_text(compared: Sequence[Compared], who: str) -> str:
-    """The table in lines of at most 100 characters."""
+    """The table in lines."""
     drawn = rows(compared)
     if not drawn:
         return summary(compared, who)
-    shown = [n for n in range(len(TITLES)) if any(row.cells[n] for row in drawn)]
-    table = [[TITLES[n] for n in shown], *([row.cells[n] for n in shown] for row in drawn)]
-    widths = _widths(table, [_NARROW[n] for n in shown])
-    head, *body = (_line(cells, widths) for cells in table)
+    *shown, last = (n for n in range(len(TITLES)) if any(row.cells[n] for row in drawn))
+    table = (TITLES, *(row.cells for row in drawn))
+    head, *body = aligned(
+        [[*(shortened(cells[n], _WIDEST) for n in shown), cells[last]] for cells in table]
+    )
     lines = [head]
     for line, row in zip(body, drawn, strict=True):
-        lines += [line, *_below(row.lines)]
+        lines += [line, *(f"    {more}" for more in row.lines)]
     return "\n".join([*lines, summary(compared, who), *notes(compared)])
-
-
-def _widths(table: Sequence[Sequence[str]], narrow: Sequence[int]) -> list[int]:
-    """As wide as the widest cell; where that is too much, the widest columns are cut first."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    room = _WIDTH - _GAP * (len(widths) - 1)
-    while sum(widths) > room:
-        over = [width - least for width, least in zip(widths, narrow, strict=True)]
-        widths[over.index(max(over))] -= 1
-    return widths
-
-
-def _line(cells: Iterable[str], widths: Iterable[int]) -> str:
-    cut = (shortened(cell, width).ljust(width) for cell, width in zip(cells, widths, strict=True))
-    return (" " * _GAP).join(cut).rstrip()
-
-
-def _below(lines: Iterable[str]) -> list[str]:
-    return [
-        part
-        for line in lines
-        for part in textwrap.wrap(line, _WIDTH, initial_indent="    ", subsequent_indent="      ")
-    ]

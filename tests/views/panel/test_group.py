@@ -169,7 +169,7 @@ def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
     kernel.ok("while panel._saved_of != panel._mark():\n    time.sleep(0.01)")
     text = kernel.value("panel._saved_snapshot()['text/plain']")
     assert "Saved while the ranks were alive: `import xla_nb; xla_nb.open_run(" in text
-    assert "finished" in text
+    assert "1 cell" in text
 
 
 # ---------------------------------------------------------------- variables
@@ -252,7 +252,7 @@ def test_shutdown_is_acknowledged_and_ends_the_ranks(panel, kernel):
     assert panel.answer("ack")["request"] == 7
     end = panel.end()
     assert "2 live ranks ended by the Shut down button" in end["text/plain"]
-    assert "finished" in end["text/plain"]
+    assert "1 cell" in end["text/plain"]
     assert "application/vnd.jupyter.widget-view+json" not in end
     assert "There are no live ranks" in kernel.run("%xla_ranks").error
 

@@ -312,9 +312,12 @@ def hanging(groups: int = 1, lines: int = 1) -> HangReported:
 
 def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
     whole = snapshot(hang=hanging())
-    for text in both(whole):
-        for part in ("hang", "Rank 1 hangs", "report of ", "rank 0", "place 0", "line 0 of it"):
-            assert part in text
+    html, text = both(whole)
+    for part in ("hang", "Rank 1 hangs", "report of "):
+        assert part in html
+        assert part in text
+    for part in ("rank 0", "place 0", "line 0 of it"):
+        assert part in html
     assert {"open": ""} not in Page(rendering.render_html(whole)).named("details")
 
 
@@ -326,11 +329,9 @@ def test_a_hang_that_is_the_title_is_told_once() -> None:
 
 
 def test_the_stacks_of_a_hang_are_bounded() -> None:
-    html, text = both(snapshot(hang=hanging(groups=16, lines=400)))
+    html, _ = both(snapshot(hang=hanging(groups=16, lines=400)))
     assert len(html) < 45_000
-    assert len(text) < 45_000
     assert "place 15" in html
-    assert "place 15" in text
 
 
 def test_an_error_is_shown_once_with_its_ranks_the_first_of_them_and_its_place() -> None:
@@ -773,12 +774,9 @@ def test_output_is_colored_in_html_and_plain_in_text() -> None:
 )
 def test_colored_output_is_readable_on_white_and_on_black(code: str) -> None:
     html = rendering.render_html(snapshot(excerpts=(printed(f"\x1b[{code}mword\x1b[0m"),)))
-    found = re.search(r'style="(?:color:(#\w{6});)?background:(#\w{6})(\w\w)?[^"]*">word<', html)
+    found = re.search(r'style="background:(#\w{6})(\w\w)[^"]*">word<', html)
     assert found
-    ink, ground, opacity = found.groups()
-    if ink:
-        assert contrast(rgb(ink), rgb(ground)) >= 4.5
-        return
+    ground, opacity = found.groups()
     for page, words in ((0xFF, 0x21), (0x11, 0xDE)):  # JupyterLab's themes
         part = int(opacity, 16) / 255
         tinted = tuple(round(part * own + (1 - part) * page) for own in rgb(ground))

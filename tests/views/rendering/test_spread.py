@@ -2,10 +2,7 @@
 
 import math
 
-import pytest
-
-from xla_nb.views.rendering.figures import last_values, over_ranks
-from xla_nb.views.snapshot import Series
+from xla_nb.views.rendering.figures import over_ranks
 
 
 def drawn(points):
@@ -54,23 +51,3 @@ def test_the_points_of_a_mean_are_bounded_and_the_last_is_among_them():
     one = over_ranks(lines)
     assert len(drawn(one.mean)) <= 401
     assert one.mean[-1][0] == 4999.0
-
-
-def test_the_mean_ends_where_all_ranks_in_progress_have_reported():
-    lines = {rank: [(float(x), 1.0) for x in range(24 - rank)] for rank in range(3)}
-    assert over_ranks(lines).mean[-1][0] == 23.0
-    assert over_ranks(lines, {0, 1, 2}).mean[-1] == (21.0, 1.0)
-    assert over_ranks(lines, {0, 1}).mean[-1][0] == 22.0
-
-
-@pytest.mark.parametrize(("steps", "end"), [(10, 1.0), (60, 59.0)])
-def test_of_many_steps_a_rank_that_is_far_behind_does_not_hold_the_mean_up(steps, end):
-    lines = {0: [(float(x), 1.0) for x in range(steps)], 1: [(0.0, 1.0), (1.0, 1.0)]}
-    assert over_ranks(lines, {0, 1}).mean[-1][0] == end
-
-
-def test_ranks_in_progress_are_compared_at_a_step_that_all_have_reported():
-    lines = {rank: [(float(x), 10.0 - x) for x in range(4 + rank)] for rank in range(4)}
-    still = last_values(Series("lr", lines, going=frozenset(lines)))
-    assert still == dict.fromkeys(lines, 7.0)
-    assert last_values(Series("lr", lines)) == {0: 7.0, 1: 6.0, 2: 5.0, 3: 4.0}

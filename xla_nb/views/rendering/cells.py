@@ -1,4 +1,4 @@
-"""The cells that live ranks have run, newest first: a table in saved HTML, lines in saved text."""
+"""The cells that live ranks have run, newest first: a table in saved HTML."""
 
 from __future__ import annotations
 
@@ -36,35 +36,10 @@ def as_html(live: Live | None) -> str:
     if live is None or not live.cells:
         return ""
     drawn = in_parts(live.cells, _table, "cells", (_NEWEST, 0))
-    rest = div(f"font-size:12px;{FAINT}", more) if (more := _more(live)) else ""
-    return unseen("Cells") + drawn + rest
-
-
-def as_text(live: Live | None) -> list[str]:
-    """Empty where there are none."""
-    if live is None or not live.cells:
-        return []
-    lines = [_line(cell) for cell in live.cells]
-    rest = [more] if (more := _more(live)) else []
-    return ["", "cells, newest first:", *lines, *rest]
-
-
-def _more(live: Live) -> str:
     left_out = live.count - len(live.cells)
-    return f"… and {several(left_out, 'earlier cell')}" if left_out else ""
-
-
-@functools.lru_cache(_DRAWN)
-def _line(cell: RanCell) -> str:
-    took = f", {took}" if (took := facts.took_of(cell)) else ""
-    who = f"on {wording.ranks(cell.ranks)}"
-    told = facts.cut(cell.told, _LONGEST)
-    label = facts.cut(cell.label, 80)
-    return f"{cell.number:>5}. {label} {who}: {_sign(cell).glyph} {told}{took}"
-
-
-def _sign(cell: RanCell) -> Look:
-    return Look("!", AMBER) if cell.found else PHASES[cell.outcome]
+    more = f"… and {several(left_out, 'earlier cell')}"
+    rest = div(f"font-size:12px;{FAINT}", more) if left_out else ""
+    return unseen("Cells") + drawn + rest
 
 
 def _table(cells: Sequence[RanCell]) -> str:
@@ -77,7 +52,7 @@ def _table(cells: Sequence[RanCell]) -> str:
 
 @functools.lru_cache(_DRAWN)
 def _row(cell: RanCell) -> tuple[str, ...]:
-    sign = _sign(cell)
+    sign = Look("!", AMBER) if cell.found else PHASES[cell.outcome]
     return (
         faint(f"{cell.number:,}"),
         bit("white-space:nowrap", place(cell.label)),

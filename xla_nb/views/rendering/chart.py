@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
-from types import MappingProxyType
 
 Point = tuple[float, float]
 Lines = Mapping[int, Sequence[Point]]
@@ -23,9 +20,9 @@ Bands = Mapping[int, Sequence[tuple[float, float, float]]]
 #: label beside a tick.
 INSET = 6
 _GREY = "#808080"
-_MANY = 16  # lines
 _HUGE = 1e300  # beyond it differences overflow
 _BAND = 0.25  # how opaque a band is
+_FEW = 8  # lines that are drawn thick
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Frame:
         return self.ticks[-1]
 
 
-def frame(lines: Lines, bands: Bands = MappingProxyType({})) -> Frame | None:
+def frame(lines: Lines, bands: Bands) -> Frame | None:
     """The frame around all finite points, with round numbers; None if there are no such points."""
     points = [point for line in lines.values() for point in line if drawable(point)]
     for band in bands.values():
@@ -74,19 +71,16 @@ def svg(
     colours: Mapping[int, str],
     width: int,
     height: int,
-    bands: Bands = MappingProxyType({}),
-    shape: Frame | None = None,
+    bands: Bands,
+    shape: Frame,
 ) -> str:
-    """A chart of `width` by `height` CSS pixels in the frame `shape`, by default that of its
-    points; `colours` are `#rrggbb` by line, of its band too.
+    """A chart of `width` by `height` CSS pixels in the frame `shape`; `colours` are `#rrggbb` by
+    line, of its band too.
 
-    The background is transparent. NaN and infinity are gaps; a single point is a dot. Of more
-    points than there are half pixels the lowest and the highest are drawn.
+    The background is transparent. NaN and infinity are gaps; a single point is a dot.
     """
-    shape = shape or frame(lines, bands)
-    if shape is None:
-        return drawing("", width, height)
-    thickness, opacity = _pen(len(lines))
+    # One outlier must be visible among many lines.
+    thickness, opacity = (1.5, 0.9) if len(lines) <= _FEW else (1.0, 0.5)
     parts = [_grid(len(shape.ticks), width, height)]
     for number, band in bands.items():
         edges = [[(x, ends[side]) for x, *ends in band] for side in (0, 1)]
@@ -129,13 +123,6 @@ def _round_step(least: float) -> float:
     return next((power * m for m in (1, 2, 5) if power * m >= least * (1 - 1e-9)), power * 10)
 
 
-def _pen(lines: int) -> tuple[float, float]:
-    """Thickness and opacity: one outlier must be visible among many thin lines."""
-    if lines <= 8:
-        return 1.5, 0.9
-    return (1.0, 0.6) if lines <= _MANY else (1.0, 0.4)
-
-
 def _grid(ticks: int, width: int, height: int) -> str:
     rows = (INSET + n * (height - 2 * INSET) / (ticks - 1) for n in range(ticks))
     each = "".join(f"M0 {row:.1f}H{width}" for row in rows)
@@ -154,20 +141,11 @@ def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> lis
             pieces[-1].append((at, height - INSET - (y - shape.low) * up))
         elif pieces[-1]:
             pieces.append([])
-    most = 2 * width
-    return [list(_thinned(piece)) if len(piece) > most else piece for piece in pieces if piece]
+    return [piece for piece in pieces if piece]
 
 
 def _by_x(point: Point) -> float:
     return point[0] if abs(point[0]) <= _HUGE else -math.inf
-
-
-def _thinned(piece: Sequence[Point]) -> Iterator[Point]:
-    """The lowest and the highest point of each half pixel, in their order."""
-    for _, same in groupby(piece, key=lambda point: int(2 * point[0])):
-        each = list(same)
-        ends = {each.index(pick(each, key=itemgetter(1))) for pick in (min, max)}
-        yield from (each[place] for place in sorted(ends))
 
 
 def _path(points: Sequence[Point]) -> str:

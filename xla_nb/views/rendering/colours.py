@@ -48,24 +48,18 @@ _SIXTEEN = (
     "#2a9d9d",
     "#949494",
 )
-_ENDS = {0: (0, 0, 0), 7: (229, 229, 229), 15: (255, 255, 255)}  # on a background of their own
 _TINT = "40"  # a quarter opaque
-_CONTRAST = 4.5  # that text needs to be readable
+_GREY = (128, 128, 128)  # of inverse text without a color
 
 
 def _css(style: ansi.Style) -> str:
-    """The style of a piece of output, readable on any page: a color of the text is a tint below
-    it, as no ink is readable on white and on black."""
+    """The style of a piece of output, readable on any page: the color of its background, else of
+    its text, is a tint below it, as no ink is readable on white and on black."""
     fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
+    colour = fg if bg is None else bg
     rules = []
-    if bg is not None or style.inverse:
-        ground = (104, 104, 104) if bg is None else _rgb(bg)
-        ink = None if fg is None else _rgb(fg)
-        if ink is None or contrast(ink, ground) < _CONTRAST:
-            ink = max((0, 0, 0), (255, 255, 255), key=lambda ink: contrast(ink, ground))
-        rules += [f"color:{_hex(ink)}", f"background:{_hex(ground)}"]
-    elif fg is not None:
-        tint = _SIXTEEN[fg] if isinstance(fg, int) else _hex(fg)
+    if colour is not None or style.inverse:
+        tint = _SIXTEEN[colour] if isinstance(colour, int) else _hex(colour or _GREY)
         rules.append(f"background:{tint}{_TINT}")
     return ";".join([*rules, *_more(style)])
 
@@ -93,29 +87,5 @@ def _more(style: ansi.Style) -> list[str]:
     return [*rules, *([f"text-decoration:{' '.join(lines)}"] if lines else [])]
 
 
-_RGB = tuple[int, int, int]
-
-
-def _rgb(colour: ansi.Colour) -> _RGB:
-    if isinstance(colour, tuple):
-        return colour
-    if colour in _ENDS:
-        return _ENDS[colour]
-    red, green, blue = bytes.fromhex(_SIXTEEN[colour][1:])
-    return red, green, blue
-
-
-def _hex(colour: _RGB) -> str:
+def _hex(colour: tuple[int, int, int]) -> str:
     return f"#{bytes(colour).hex()}"
-
-
-def contrast(one: _RGB, other: _RGB) -> float:
-    """The contrast of two colors, from 1 to 21 (WCAG 2)."""
-    bright, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (bright + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: _RGB) -> float:
-    parts = (part / 255 for part in colour)
-    linear = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
@@ -51,7 +51,7 @@ def drawn(figures: Sequence[Figure], more: str = "") -> str:
 
 
 def of_series(series: Series) -> Figure:
-    lasts = last_values(series)
+    lasts = facts.last_values(series)
     over = facts.over_ranks(lasts)
     notes = list(filter(None, [odd(series)]))
     marks = sorted({step for turns in series.odd.values() for step, _ in turns})
@@ -59,9 +59,9 @@ def of_series(series: Series) -> Figure:
     every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
     steps = (min(every), max(every)) if every else ()
     if len(series.lines) > LINED:
-        one = over_ranks(series.lines, series.going)
+        one = over_ranks(series.lines)
         ends = {line[-1][0] for line in series.lines.values() if line}
-        last = "last" if series.going or len(ends) == 1 else "last of each"
+        last = "last" if len(ends) == 1 else "last of each"
         note = "; ".join(["mean and range", f"{last} {over}", *notes])
         mean, band = {0: one.mean}, {0: one.band}
         return Figure(series.name, note, summary, mean, {0: BLUE}, band, {}, marks, steps)
@@ -69,20 +69,6 @@ def of_series(series: Series) -> Figure:
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
     note = "".join(notes)
     return Figure(series.name, note, summary, series.lines, colours, {}, legend, marks, steps)
-
-
-def last_values(series: Series) -> dict[int, float]:
-    """The last value of each rank that has one: of those in progress at a step that all have, or
-    ranks would differ by the step that they are at."""
-    lasts = facts.last_values(series)
-    if len(series.lines) <= LINED or not series.going:
-        return lasts
-    placed = _placed(series.lines)
-    end = _end(placed, series.going)
-    for rank in series.going & placed.keys():
-        xs, ys = placed[rank]
-        lasts[rank] = ys[max(0, bisect.bisect_right(xs, end) - 1)]
-    return lasts
 
 
 def odd(series: Series) -> str:
@@ -172,7 +158,6 @@ def _legend(figure: Figure) -> str:
 
 
 _MOST = 400  # points of a mean
-_MANY = 50  # steps; of fewer, one may be a fifth of the axis
 
 
 @dataclass(frozen=True)
@@ -186,15 +171,16 @@ class Spread:
     ranks: int = 0
 
 
-def over_ranks(lines: Mapping[int, Sequence[chart.Point]], going: Set[int] = frozenset()) -> Spread:
+def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
     """Of all finite values. A rank counts between its first point and its last one, on straight
     lines between its points: ranks need not report at the same steps. Where others count than
-    before, the mean of fewer is no fall of it: it has a gap there, and ends at the last step that
-    all ranks in progress have reported but, where there are many, those a fifth of the axis
-    behind."""
-    each = _placed(lines)
-    end = _end(each, going)
-    every = sorted({x for xs, _ in each.values() for x in xs if x <= end})
+    before, the mean of fewer is no fall of it: it has a gap there."""
+    places = {
+        rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
+        for rank, line in lines.items()
+    }
+    each = {rank: tuple(zip(*points, strict=True)) for rank, points in places.items() if points}
+    every = sorted({x for xs, _ in each.values() for x in xs})
     stride = math.ceil(len(every) / _MOST) or 1
     mean: list[chart.Point] = []
     band: list[tuple[float, float, float]] = []
@@ -211,29 +197,6 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]], going: Set[int] = fro
         before = set(values)
     lasts = [line[-1] for line in lines.values() if line]
     return Spread(mean, band, sum(not chart.drawable(last) for last in lasts), len(lasts))
-
-
-#: Of each rank its steps, in order, and its values there.
-_Placed = dict[int, tuple[list[float], list[float]]]
-
-
-def _placed(lines: Mapping[int, Sequence[chart.Point]]) -> _Placed:
-    found: _Placed = {}
-    for rank, line in lines.items():
-        points = sorted(point for point in line if chart.drawable((point[0], 0.0)))
-        if points:
-            found[rank] = [x for x, _ in points], [y for _, y in points]
-    return found
-
-
-def _end(placed: _Placed, going: Set[int]) -> float:
-    """The last step that all ranks in progress have reported but, where there are many, those a
-    fifth of the axis behind."""
-    every = {x for xs, _ in placed.values() for x in xs}
-    left, right = min(every, default=0.0), max(every, default=0.0)
-    far = left + 0.8 * (right - left) if len(every) > _MANY else left
-    ends = (placed[rank][0][-1] for rank in going & placed.keys())
-    return min((x for x in ends if x >= far), default=right)
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A run as plain text, complete in itself: for readers without HTML, and for screen readers."""
+"""A run as plain text, for readers without HTML and for screen readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xla_nb import wording
 from xla_nb.views import facts
-from xla_nb.views.rendering import bounds, cells, figures, hang, log, returned, style
+from xla_nb.views.rendering import bounds, figures, hang, log, returned, style
 from xla_nb.views.snapshot import Series, Snapshot
 
 
@@ -22,7 +22,6 @@ def render_text(snapshot: Snapshot) -> str:
     lines += _lost(snapshot)
     lines += _whereabouts(snapshot)
     lines += [facts.bar_in_short(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
-    lines += cells.as_text(snapshot.live)
     lines += _output(snapshot)
     lines += ["", *returned.as_text(snapshot.returned)] if snapshot.returned else []
     lines += _figures(snapshot.series)
@@ -89,7 +88,7 @@ def _figures(series: Sequence[Series]) -> list[str]:
 
 
 def _lasts(series: Series) -> str:
-    lasts = figures.last_values(series)
+    lasts = facts.last_values(series)
     if not 0 < len(lasts) <= bounds.NAMED:
         return facts.over_ranks(lasts)
     return ", ".join(f"rank {rank} {facts.figure(value)}" for rank, value in lasts.items())
