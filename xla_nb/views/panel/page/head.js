@@ -17,7 +17,7 @@ class Head {
 		this.bar = div("runbar");
 		this.say = div("say");
 		this.live = h("div.live", { "aria-live": "polite" });
-		const title = h("h3.title", {}, this.sign, this.sentence);
+		const title = h("h3.title", {}, this.sign, " ", this.sentence);
 		const actions = div("actions", this.stacks, this.stop);
 		const line = div("line", this.about, this.bar);
 		this.node = h("header.head", {}, title, actions, line, this.say, this.live);

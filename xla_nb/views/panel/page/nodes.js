@@ -1,9 +1,9 @@
 // Makes nodes of the page and changes them, only where something differs. Text is only ever set as text.
 
 /** Makes nodes: `kind` is a tag with classes (`div.log`), `label` the accessible name. */
-const maker = (create) => (kind, attributes, ...children) => {
+function h(kind, attributes, ...children) {
 	const [tag, ...names] = kind.split(".");
-	const node = create(tag);
+	const node = document.createElement(tag);
 	if (names.length) node.setAttribute("class", names.map((name) => `xn-${name}`).join(" "));
 	for (const name in attributes) {
 		const value = attributes[name];
@@ -12,9 +12,8 @@ const maker = (create) => (kind, attributes, ...children) => {
 	}
 	node.append(...children);
 	return node;
-};
-const h = maker((tag) => document.createElement(tag));
-const svg = maker((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+}
+
 const div = (names, ...children) => h(`div.${names}`, {}, ...children);
 const span = (names, ...children) => h(`span.${names}`, {}, ...children);
 const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);

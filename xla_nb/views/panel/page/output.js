@@ -148,7 +148,6 @@ class Output {
 			if (row?.node.isConnected || nodes.includes(row?.node)) {
 				put(row.node.firstChild, spans(row.ranks));
 				mark(row.node, "data-rank", [...row.ranks].join(" "));
-				row.node.firstChild.classList.add("xn-several");
 			} else {
 				const node = this.row(line);
 				folds.add(line, node);
@@ -159,7 +158,7 @@ class Output {
 	}
 
 	row({ id, rank, stream, gap, html }) {
-		const tag = tint(span("tag", rank ?? "cell"), rank);
+		const tag = span("tag", rank ?? "cell");
 		const words = span("text");
 		if (gap) words.append(`… ${plural(gap, "line")} not shown, in ${file(rank, stream)}`);
 		else words.innerHTML = html;
