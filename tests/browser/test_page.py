@@ -1422,7 +1422,8 @@ def test_terminal_styles_are_shown(panel: Panel) -> None:
     words = panel.page.locator(".xn-text")
     expect(words).to_have_text("bold red plain orange deep inverse all")
     spans = words.locator("span")
-    expect(spans.nth(0)).to_have_attribute("style", "color:var(--xn-ansi1);font-weight:bold")
+    red = "oklch(var(--xn-lightness) var(--xn-chroma) 25)"
+    expect(spans.nth(0)).to_have_attribute("style", f"color:{red};font-weight:bold")
     expect(spans.nth(1)).to_have_css("color", "rgb(255, 135, 0)")
     expect(spans.nth(2)).to_have_css("background-color", "rgb(1, 2, 3)")
     expect(spans.nth(3)).to_have_css("color", "rgb(1, 2, 3)")

@@ -209,7 +209,7 @@ class Chart {
 	/** The color of a rank, or one of the style sheet, as it is when it is asked for. */
 	ink(name) {
 		const of = (what) => this.style.getPropertyValue(`--xn-${what}`);
-		return () => (isFigure(name) ? `oklch(${of("rank-light")} ${of("rank-chroma")} ${hue(name)})` : of(name));
+		return () => (isFigure(name) ? `oklch(${of("lightness")} ${of("chroma")} ${hue(name)})` : of(name));
 	}
 
 	select({ left, width }) {
