@@ -143,10 +143,10 @@ class Panel:
         self.page.evaluate("messages => give(...messages)", list(messages))
         self.settle()
 
-    def news(self, *, run: str = "run-1", **parts: Any) -> dict[str, Any]:
+    def news(self, **parts: Any) -> dict[str, Any]:
         """The next news message."""
         self.seq += 1
-        head = {"type": "news", "run": run, "seq": self.seq, "whole": False, "now": time.time()}
+        head = {"type": "news", "seq": self.seq, "whole": False, "now": time.time()}
         return {**head, **parts}
 
     def tell(self, *cards: Card, **about: Any) -> None:

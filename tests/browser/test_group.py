@@ -41,7 +41,7 @@ def asked(state: str = "shown", **more: Any) -> dict[str, Any]:
     """The variables of live ranks, as the kernel sends them."""
     drawn = "<table><tr><td>model</td><td>rank 2 differs</td></tr></table>"
     told = {"summary": "2 names on 4 ranks: 1 differs", "html": drawn, "after": "Cell In[6]"}
-    return {"type": "variables", "run": "run-1", "state": state, "old": False, **told, **more}
+    return {"type": "variables", "state": state, "old": False, **told, **more}
 
 
 @pytest.fixture
@@ -186,9 +186,7 @@ def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:
 
 
 def test_shutdown_is_asked_for_at_a_second_click(panel: Panel) -> None:
-    panel.page.evaluate(
-        "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
-    )
+    panel.page.evaluate("void (answer = ({request}) => give({type: 'ack', request}))")
     button(panel, "Shut down").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("What the ranks hold will be lost.")
     assert panel.sent("shutdown") == []

@@ -27,7 +27,7 @@ from xla_nb.views.snapshot import Bar, Card, Diagnosis, Series
 Opener = Callable[..., Panel]
 
 ANOTHER_VIEW = "void mount(document.body.appendChild(document.createElement('div')))"
-ACKNOWLEDGE = "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
+ACKNOWLEDGE = "void (answer = ({request}) => give({type: 'ack', request}))"
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def warned(sentence: str, *ranks: int, level: Any = "warning") -> Diagnosis:
 
 
 def test_a_new_page_asks_for_everything(opened: Opener) -> None:
-    assert opened().wait_sent("whole")["run"] == "run-1"
+    opened().wait_sent("whole")
 
 
 def test_the_snapshot_below_a_panel_is_hidden_while_the_panel_is_there(panel: Panel) -> None:
@@ -112,22 +112,6 @@ def test_closing_a_view_leaves_the_other_working(panel: Panel) -> None:
     expect(panel.page.locator(".xn-panel")).to_have_count(1)
     panel.tell(card(1, "failed"))
     expect(option(panel, 1)).to_have_attribute("data-phase", "failed")
-
-
-def test_messages_for_another_run_or_of_unknown_shape_are_ignored(panel: Panel) -> None:
-    foreign = panel.news(parts={"ranks": "<p>foreign</p>"})
-    panel.give(
-        {**foreign, "run": "run-2"},
-        {**foreign, "type": "constructor"},
-        {**foreign, "type": "nonsense"},
-        {**foreign, "seq": "one"},
-        "text",  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
-        {**foreign, "parts": {"ranks": 7, "another": "x"}, "lines": [{"rank": {}}, []]},
-        panel.news(parts=7, phases="x", memory=3, lines="x", figures={"a": 1}, about=[]),
-    )
-    assert panel.order() == [0, 1, 2, 3]
-    expect(option(panel, 0)).to_have_attribute("data-phase", "running")
 
 
 def test_a_gap_in_the_sequence_asks_for_everything_at_most_every_two_seconds(panel: Panel) -> None:
@@ -370,7 +354,7 @@ def test_stacks_are_grouped_below_the_ranks(panel: Panel) -> None:
     stack = "Cell In[3], line 7, in train\n    dist.all_reduce(x)\nFile x.py, line 1, in main"
     silent = StackGroup((3,), "Cell In[3], line 9", "", "does not answer")
     groups = [silent, StackGroup((0, 1, 2), "Cell In[3]", stack, "")]
-    answer = {"type": "stacks", "run": "run-1", "html": html.stacks(groups)}
+    answer = {"type": "stacks", "html": html.stacks(groups)}
     panel.give({**answer, "request": panel.wait_sent("stacks")["request"]})
     shown = region(panel, "Stacks")
     expect(shown).to_contain_text(re.compile(r"As of \d\d:\d\d:\d\d\."))
@@ -384,7 +368,7 @@ def test_stacks_are_grouped_below_the_ranks(panel: Panel) -> None:
 def test_stacks_that_were_closed_before_the_answer_stay_closed(panel: Panel) -> None:
     button(panel, "Stacks").click()
     button(panel, "Close stacks").click()
-    answer = {"type": "stacks", "run": "run-1", "html": html.stacks([StackGroup((0,), "", "", "")])}
+    answer = {"type": "stacks", "html": html.stacks([StackGroup((0,), "", "", "")])}
     panel.give({**answer, "request": panel.wait_sent("stacks")["request"]})
     expect(region(panel, "Stacks")).to_be_hidden()
 
@@ -726,11 +710,11 @@ def test_the_keyboard_moves_among_tiles(opened: Opener) -> None:
 # ------------------------------------------------------------------------------ figures
 
 
-def points(*values: float | None) -> list[list[float | None]]:
-    return [[step, value] for step, value in enumerate(values)]
+def points(*values: float | str) -> list[list[float | str]]:
+    return [[step, value, step] for step, value in enumerate(values)]
 
 
-def figure(rank: int, *values: float | str | None, replace: bool = True) -> dict[str, Any]:
+def figure(rank: int, *values: float | str, replace: bool = True) -> dict[str, Any]:
     return {"name": "loss", "rank": rank, "replace": replace, "points": points(*values)}
 
 
@@ -766,7 +750,7 @@ def pieces(panel: Panel, name: str) -> list[list[tuple[float, float]]]:
 
 
 def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, 3, 2, 1), figure(1, 4, None, 2.5)])
+    panel.tell(figures=[figure(0, 3, 2, 1), figure(1, 4, "NaN", 2.5)])
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='1']")).to_have_text("rank 12.5")
     assert pieces(panel, "0") == [[(0, 3), (1, 2), (2, 1)]]
@@ -1189,7 +1173,7 @@ def test_memory_over_time_is_a_chart_on_request(panel: Panel) -> None:
 def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
     panel.page.evaluate(
         "message => { for (const figure of message.figures)"
-        " figure.points = Array.from({length: 30000}, (_, i) => [i, i]); give(message); }",
+        " figure.points = Array.from({length: 30000}, (_, i) => [i, i, i]); give(message); }",
         panel.news(figures=[figure(rank) for rank in range(4)]),
     )
     panel.settle()
@@ -1461,7 +1445,7 @@ def test_hostile_text_is_shown_as_text(panel: Panel) -> None:
         expect(panel.page.locator(".xn-headline")).not_to_be_empty()
     panel.choose(0)
     button(panel, "Stacks").click()
-    answer = {"type": "stacks", "run": "run-1", "request": panel.wait_sent("stacks")["request"]}
+    answer = {"type": "stacks", "request": panel.wait_sent("stacks")["request"]}
     panel.give({**answer, "html": html.stacks([StackGroup((0,), t, t, t) for t in HOSTILE])})
     panel.page.get_by_label("Ranks shown").select_option("all")
     panel.settle()
@@ -1542,7 +1526,6 @@ def test_fetching_earlier_lines_keeps_the_scroll_position(panel: Panel) -> None:
     asked = panel.wait_sent("earlier")
     assert asked | {"request": 0, "count": 0} == {
         "type": "earlier",
-        "run": "run-1",
         "request": 0,
         "rank": 0,
         "stream": "out",
@@ -1557,6 +1540,7 @@ def test_fetching_earlier_lines_keeps_the_scroll_position(panel: Panel) -> None:
             **asked,
             "start": 0,
             "lines": [f"line {n}" for n in range(100)],
+            "sizes": [9] * 100,
             "first": True,
         }
     )
@@ -1565,7 +1549,7 @@ def test_fetching_earlier_lines_keeps_the_scroll_position(panel: Panel) -> None:
     button(panel, "Earlier output").click()
     asked = panel.wait_sent("earlier", 2)
     assert asked["stream"] == "err"
-    panel.give({**asked, "start": 0, "lines": [], "first": True})
+    panel.give({**asked, "start": 0, "lines": [], "sizes": [], "first": True})
     expect(panel.page.locator(".xn-log")).to_contain_text("This is the start of the output")
 
 
@@ -1598,7 +1582,8 @@ def test_earlier_output_is_offered_where_there_is_some(panel: Panel) -> None:
 def test_earlier_lines_in_the_page_are_bounded(panel: Panel) -> None:
     panel.page.evaluate(
         "void (answer = m => m.type === 'earlier' && give({...m, start: m.before - 10000,"
-        " first: false, lines: Array.from({length: 250}, (_, i) => `${m.before} ${i}`)}))"
+        " first: false, sizes: Array(250).fill(40),"
+        " lines: Array.from({length: 250}, (_, i) => `${m.before} ${i}`)}))"
     )
     panel.tell(lines=[block(0, "last", start=10**9)])
     select_rank(panel, 0)
@@ -1622,8 +1607,9 @@ def test_a_flood_leaves_a_bounded_page(opened: Opener, ranks: int) -> None:
                 const lines = Array.from({length: ranks}, (_, rank) => ({
                     rank, stream: 'out', start: k * 1e6, skipped: 0,
                     lines: Array.from({length: each}, (_, i) => `step ${k * each + i}`),
+                    sizes: Array(each).fill(9),
                 }));
-                give({type: 'news', run: 'run-1', seq: k + 2, whole: false, now: 0, lines});
+                give({type: 'news', seq: k + 2, whole: false, now: 0, lines});
                 await new Promise(requestAnimationFrame);
             }
         }""",

@@ -29,7 +29,6 @@ class Panel:
         opens = (m["content"] for m in shown.messages if m["msg_type"] == "comm_open")
         (opened,) = (content for content in opens if "_esm" in content["data"]["state"])
         self.comm = opened["comm_id"]
-        self.run = opened["data"]["state"]["run"]
         self.displays = [
             m["content"]["transient"]["display_id"]
             for m in shown.messages
@@ -37,7 +36,7 @@ class Panel:
         ]
 
     def ask(self, kind, **body):
-        message = {"type": kind, "run": self.run} | body
+        message = {"type": kind} | body
         content = {"comm_id": self.comm, "data": {"method": "custom", "content": message}}
         client = self.notebook.client
         client.shell_channel.send(client.session.msg("comm_msg", content))

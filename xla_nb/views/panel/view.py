@@ -153,7 +153,7 @@ class PanelView:
             self._news.forget(self._repeated.take(list(self.run.state.ranks)))
 
     def _send(self, kind: str, **body: Any) -> None:
-        self._page.send({"type": kind, "run": self.run.name, **body})
+        self._page.send({"type": kind, **body})
 
     @property
     def _snapshot_class(self) -> str:
@@ -188,15 +188,11 @@ class PanelView:
 
     # ---------------------------------------------------------- from the page
 
-    def _receive(self, _widget: object, message: object, _buffers: object) -> None:
+    def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
         """Called by ipywidgets, in any thread."""
-        fault = messages.fault(message, self.run.name)
-        if not fault and message["type"] not in self._actions:  # type: ignore[index]
-            fault = "not for a view of this kind"
-        if fault:
-            log.warning("Ignored a message from the page: %s", fault)
+        if message["type"] not in self._actions:
+            log.warning("Ignored a message from the page: %r", message["type"])
             return
-        assert isinstance(message, dict)
         if message["type"] == "stop":
             self.run.stop(STOP_BUTTON, same=INTERRUPTED)
         self._inbox.put(message)

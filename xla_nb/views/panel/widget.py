@@ -18,7 +18,7 @@ PAGE = Path(__file__).with_name("page")
 
 #: One script in this order, from the ground up. Each begins with its one job.
 SCRIPTS = (
-    *("values", "words", "nodes", "folding", "toolbar"),
+    *("words", "nodes", "folding", "toolbar"),
     *("lines", "store", "parts"),
     *("head", "sections", "ranks"),
     *("charts", "files", "folds", "marks", "output"),
@@ -38,8 +38,8 @@ def script() -> str:
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
-    """The widget. `run` is the run's name, which every message carries; `end` is the HTML that
-    stays, once it is over: no update of the cell's output reaches a page that was reloaded."""
+    """The widget. `run` is the run's name; `end` is the HTML that stays, once it is over:
+    no update of the cell's output reaches a page that was reloaded."""
 
     _esm = script()
     _css = Path(__file__).with_name("panel.css")

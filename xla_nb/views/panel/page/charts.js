@@ -102,7 +102,7 @@ class Chart {
 	constructor(view, name, timed = false) {
 		this.view = view;
 		this.timed = timed;
-		this.name = plain(name);
+		this.name = name;
 		const keydown = (event) => {
 			const by = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
 			if (!by || !this.uplot) return;

@@ -10,7 +10,7 @@ function served(path, home) {
 	} catch {
 		return null;
 	}
-	const folder = raw(root).replace(/^~/, home).replace(/\/?$/, "/");
+	const folder = String(root).replace(/^~/, home).replace(/\/?$/, "/");
 	const below = path.startsWith(folder) ? path.slice(folder.length) : "";
 	return below && !below.split("/").some((part) => part.startsWith(".")) ? below : null;
 }

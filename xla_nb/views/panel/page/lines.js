@@ -34,8 +34,8 @@ class Lines {
 	read({ rank, stream, start, lines, sizes }) {
 		let at = start;
 		return lines.map((line, i) => {
-			const entry = { id: this.next++, rank, stream, at, gap: 0, html: raw(line) };
-			at += amount(list(sizes)[i]);
+			const entry = { id: this.next++, rank, stream, at, gap: 0, html: line };
+			at += sizes[i];
 			return entry;
 		});
 	}

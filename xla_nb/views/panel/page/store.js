@@ -8,6 +8,12 @@ const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 // Which parts of a view show each part that the kernel draws.
 const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
 
+/** The value of a key in a map, made if it is missing. */
+function held(map, key, make) {
+	if (!map.has(key)) map.set(key, make());
+	return map.get(key);
+}
+
 class Store {
 	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", home: "", unit: "rank", focus: null };
 	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
@@ -105,39 +111,35 @@ class Store {
 			this.say = "";
 			this.askWhole();
 		}
-		const handler = `on_${message?.type}`;
-		if (message?.run === this.run && handler in this) this[handler](message);
+		this[`on_${message.type}`](message);
 	}
 
 	on_news(message) {
-		if (!Number.isInteger(message.seq)) return;
-		const all = Boolean(message.whole);
-		if (all) {
+		if (message.whole) {
 			clearTimeout(this.later);
 			this.later = undefined;
 			this.figures = new Map();
 		} else if (message.seq !== this.seq + 1) this.askWhole();
 		this.seq = message.seq;
-		this.offset = (number(message.now) ?? this.now) - Date.now() / 1000;
-		if (isObject(message.about)) this.describe(message.about);
+		this.offset = message.now - Date.now() / 1000;
+		if (message.about) this.describe(message.about);
 		for (const [name, part] of Object.entries(message.parts ?? {})) {
-			if (!(name in SHOWN) || typeof part !== "string") continue;
 			this.parts[name] = part;
 			this.changed(SHOWN[name]);
 		}
-		if (message.phases) this.number(list(message.phases).map(list));
-		if (message.memory) this.weigh(list(message.memory).map(list));
-		if (typeof message.uplot === "string") this.loadCharts(message.uplot);
-		if (message.figures) this.plot(objects(message.figures));
+		if (message.phases) this.number(message.phases);
+		if (message.memory) this.weigh(message.memory);
+		if (message.uplot) this.loadCharts(message.uplot);
+		if (message.figures) this.plot(message.figures);
 		this.begun ||= message.seq === 1;
-		if (!this.begun && list(message.pages).includes(PAGE)) {
+		if (!this.begun && message.pages?.includes(PAGE)) {
 			// It has had a part of these lines, or none.
 			this.lines.byRank.clear();
 			this.lines.received.clear();
 			for (const view of this.views) view.parts.output.refresh();
-			this.print(objects(message.before));
+			this.print(message.before);
 		}
-		if (message.lines) this.print(objects(message.lines));
+		if (message.lines) this.print(message.lines);
 	}
 
 	/** Loads the library that draws charts. */
@@ -159,16 +161,13 @@ class Store {
 	}
 
 	number(phases) {
-		this.cards = new Map(phases.filter(([rank]) => isRank(rank)).map(([rank, phase]) => [rank, { phase }]));
+		this.cards = new Map(phases.map(([rank, phase]) => [rank, { phase }]));
 		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
 		this.changed("ranks", "figures", "output");
 	}
 
 	plot(figures) {
-		for (const { name, ...own } of figures) {
-			if (typeof name !== "string" || !isRank(own.rank) || !Array.isArray(own.points)) continue;
-			this.trace(held(this.figures, name, () => new Map()), own);
-		}
+		for (const { name, ...own } of figures) this.trace(held(this.figures, name, () => new Map()), own);
 		this.changed("figures");
 	}
 
@@ -186,7 +185,7 @@ class Store {
 		this.changed("figures");
 	}
 
-	on_variables({ type, run, ...variables }) {
+	on_variables({ type, ...variables }) {
 		this.variables = variables;
 		this.changed("variables");
 	}
@@ -196,20 +195,16 @@ class Store {
 		if (replace) lines.delete(rank);
 		const { x, y, t } = held(lines, rank, () => ({ x: [], y: [], t: [] }));
 		if (drops) for (const one of [x, y, t]) one.pop();
-		for (const [at, value, when] of points.map(list)) {
-			if (number(at) === null) continue;
+		for (const [at, value, when] of points) {
 			x.push(at);
-			y.push(Number(value ?? NaN));
-			t.push(number(when) ?? at);
+			y.push(Number(value));
+			t.push(when);
 		}
 		for (const one of [x, y, t]) one.splice(0, one.length - POINTS);
 	}
 
 	print(blocks) {
-		for (const { rank, stream, start, skipped, lines, sizes } of blocks) {
-			const valid = (rank === null || isRank(rank)) && ["out", "err"].includes(stream) && Array.isArray(lines);
-			if (valid && number(start) !== null) this.lines.add({ rank, stream, start, skipped: amount(skipped), lines, sizes });
-		}
+		for (const block of blocks) this.lines.add(block);
 		this.changed("output");
 	}
 
@@ -217,7 +212,7 @@ class Store {
 
 	send(message) {
 		try {
-			this.model.send({ ...message, run: this.run });
+			this.model.send(message);
 		} catch (error) {
 			console.debug("xla_nb:", error);
 		}
@@ -324,7 +319,7 @@ class Store {
 	on_stacks(message) {
 		this.on_ack(message);
 		if (this.stacks.state === "closed") return; // meanwhile
-		this.setStacks("answered", `${message.html ?? ""}`);
+		this.setStacks("answered", message.html);
 	}
 
 	focus() {
@@ -335,10 +330,9 @@ class Store {
 
 	on_earlier(message) {
 		this.on_ack(message);
-		const { request, start, lines, first } = message;
+		const { request, start, first } = message;
 		const { answered } = this.requests.get(request) ?? {};
 		this.requests.delete(request);
-		if (!answered || !Array.isArray(lines) || number(start) === null) return;
-		answered(this.lines.read(message), start, first === true);
+		answered?.(this.lines.read(message), start, first);
 	}
 }
