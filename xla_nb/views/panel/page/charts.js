@@ -127,7 +127,7 @@ class Chart {
 	/** Shows a part of the x axis, or all of it. */
 	show(ends = null) {
 		this.zoom[this.overTime] = ends;
-		this.view.redraw("figures");
+		this.view.changed("figures");
 	}
 
 	draw(figures) {
@@ -290,7 +290,7 @@ class Figures {
 	constructor(view) {
 		this.view = view;
 		const { charting } = view;
-		const redraw = () => view.redraw("figures");
+		const redraw = () => view.changed("figures");
 		const choice = (text, key, title) => {
 			const flip = ({ currentTarget }) => {
 				charting[key] = !charting[key];
@@ -313,10 +313,6 @@ class Figures {
 		this.shaded.observe(view.root, { attributeFilter: ["data-dark"] });
 		this.grid.addEventListener("focusin", () => oneStop(this.plots));
 		this.grid.addEventListener("keydown", walk(() => this.plots, "ArrowUp", "ArrowDown"));
-	}
-
-	get every() {
-		return this.view.store.cards.size > 32 ? 500 : 150;
 	}
 
 	draw() {

@@ -3,8 +3,6 @@
 const QUIET = 0.5; // seconds in which a run is one line
 
 class Head {
-	every = 100;
-
 	constructor(view) {
 		this.view = view;
 		const { store } = view;

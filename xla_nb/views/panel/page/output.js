@@ -4,7 +4,6 @@ const ROWS = 1000; // lines in the page while scrolled up,
 const ROWS_LIVE = 100; // and while following: more would cost frames
 
 class Output {
-	every = 0;
 	stream = "both";
 	needle = "";
 

@@ -4,7 +4,6 @@ const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: "up", ArrowDown: "down", 
 const FEW = 8; // ranks that need no search
 
 class Ranks {
-	every = 100;
 	needle = "";
 
 	constructor(view) {

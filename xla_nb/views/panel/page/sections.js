@@ -2,8 +2,6 @@
 
 /** What went wrong, and notes. */
 class Errors {
-	every = 100;
-
 	constructor(view) {
 		this.view = view;
 		this.node = section("errors", "Errors and notes");
@@ -18,8 +16,6 @@ class Errors {
 
 /** Where each rank is, asked for by a button. */
 class Stacks {
-	every = 0;
-
 	constructor(view) {
 		const { store } = view;
 		this.view = view;
@@ -47,8 +43,6 @@ class Stacks {
 
 /** The cells that live ranks have run. */
 class Cells {
-	every = 100;
-
 	constructor(view) {
 		this.view = view;
 		this.body = div("scroll");
@@ -67,7 +61,6 @@ class Cells {
 
 /** The variables of live ranks, and whether the ranks agree: asked for while the section is open. */
 class Variables {
-	every = 100;
 	open = false;
 	told = false; // to the kernel
 

@@ -1,13 +1,11 @@
 // A view of a run: parts that each have a node and draw what the store holds.
 //
-// Views draw what changed, one animation frame at a time and only while visible: a page that draws
-// for each message falls behind. A part's `every` is the ms between two calls of its `draw`, which
-// returns true to be called in the next frame too.
+// Views draw what changed, in the next frame and only while visible: a page that draws for each
+// message falls behind. A part's `draw` returns true to be called in the frame after that, too.
 
 class View {
 	rank = undefined; // whose output is shown: undefined for all, null for the cell itself
 	inSight = true;
-	drawn = new Map();
 	frame = 0;
 
 	constructor(store, el) {
@@ -41,7 +39,6 @@ class View {
 			this.wake();
 		});
 		this.watch.observe(this.root);
-		document.addEventListener("visibilitychange", this.wake);
 		this.clock = setInterval(() => this.tick(), 1000);
 		store.views.add(this);
 		el.append(this.root);
@@ -53,48 +50,34 @@ class View {
 		this.store.views.delete(this);
 		this.watch.disconnect();
 		this.parts.figures.close();
-		document.removeEventListener("visibilitychange", this.wake);
 		clearInterval(this.clock);
 		cancelAnimationFrame(this.frame);
 		this.root.remove();
 	}
 
-	/** Draws these parts at their next turn. */
+	/** Draws these parts in the next frame, which a hidden document has none of. */
 	changed(...parts) {
 		for (const part of parts) this.dirty.add(part);
 		this.schedule();
 	}
 
-	/** Draws these parts in the next frame. */
-	redraw(...parts) {
-		for (const part of parts) this.drawn.delete(part);
-		this.changed(...parts);
-	}
-
-	get seen() {
-		return this.inSight && !document.hidden;
-	}
-
 	schedule() {
-		if (!this.frame && this.dirty.size && this.seen) this.frame = requestAnimationFrame((now) => this.flush(now));
+		if (!this.frame && this.dirty.size && this.inSight) this.frame = requestAnimationFrame((now) => this.flush(now));
 	}
 
 	flush(now) {
 		this.frame = 0;
-		if (!this.seen) return;
+		if (!this.inSight) return;
 		mark(this.root, "data-new", this.parts.head.isNew || null); // first: what is hidden has no width
 		for (const name in this.parts) {
 			const part = this.parts[name];
-			if (!this.dirty.has(name) || now - (this.drawn.get(name) ?? -Infinity) < part.every) continue;
-			this.dirty.delete(name);
-			if (part.draw(now)) this.redraw(name);
-			else this.drawn.set(name, now);
+			if (this.dirty.delete(name) && part.draw(now)) this.dirty.add(name);
 		}
 		this.schedule();
 	}
 
 	tick() {
-		if (!this.seen) return;
+		if (!this.inSight) return;
 		this.shade();
 		for (const node of this.root.querySelectorAll("[data-since]")) tick(node, this.store);
 		this.changed("head"); // which may have something to say by now
@@ -142,7 +125,7 @@ class View {
 			this.store.focus();
 		}
 		this.parts.output.refresh();
-		this.redraw("ranks", "figures");
+		this.changed("ranks", "figures");
 		if (reveal) this.parts.output.node.scrollIntoView({ block: "nearest" });
 	}
 }
