@@ -10,7 +10,6 @@ class Ranks {
 		this.view = view;
 		this.title = span("words");
 		this.counts = h("ul.counts", { label: "Ranks by phase" });
-		this.old = span("quiet");
 		this.finder = search("Find ranks", () => {
 			this.needle = this.finder.value.trim().toLowerCase();
 			view.changed("ranks");
@@ -25,7 +24,7 @@ class Ranks {
 		this.facts = div("facts");
 		const close = link("Close", () => view.focus(undefined));
 		this.detail = h("div.detail", { role: "group", label: "The chosen rank" }, this.facts, close);
-		const head = div("bar-head", this.counts, this.old, this.finder);
+		const head = div("bar-head", this.counts, this.finder);
 		const node = section("ranks", "All ranks", head, this.grid, this.none, this.detail);
 		this.node = folding(node, "ranks", this.title, head);
 	}
@@ -36,11 +35,10 @@ class Ranks {
 
 	draw() {
 		const { view } = this;
-		const { cards, about, parts, asOf } = view.store;
+		const { cards, about, parts, frozen } = view.store;
 		show(this.node, cards.size);
 		put(this.title, plural(cards.size, about.unit));
-		put(this.old, asOf);
-		place(this.counts, asOf ? "" : parts.counts, view);
+		place(this.counts, frozen === null ? parts.counts : "", view);
 		place(this.grid, parts.ranks, view);
 		for (const node of this.nodes) mark(node, "aria-selected", node.dataset.rank === String(view.rank));
 		this.find();

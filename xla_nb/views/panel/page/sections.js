@@ -1,17 +1,25 @@
 // Sections that the kernel draws: errors, where ranks are, cells of live ranks, their variables.
 
-/** What went wrong, and notes. */
-class Errors {
-	constructor(view) {
-		this.view = view;
-		this.node = section("errors", "Errors and notes");
+/** A part that the kernel draws, in a section of its own. */
+class Drawn {
+	constructor(view, name, node, body = node) {
+		Object.assign(this, { view, name, node, body });
 	}
 
 	draw() {
-		const { errors } = this.view.store.parts;
-		show(this.node, errors);
-		place(this.node, errors, this.view);
+		const html = this.view.store.parts[this.name];
+		show(this.node, html);
+		place(this.body, html, this.view);
 	}
+}
+
+/** What went wrong, and notes. */
+const errors = (view) => new Drawn(view, "errors", section("errors", "Errors and notes"));
+
+/** The cells that live ranks have run. */
+function cells(view) {
+	const [head, body] = [div("bar-head"), div("scroll")];
+	return new Drawn(view, "cells", folding(section("ran", "Cells", head, body), "cells", "Cells", head), body);
 }
 
 /** Where each rank is, asked for by a button. */
@@ -38,24 +46,6 @@ class Stacks {
 		mark(this.node, "data-state", state);
 		put(this.words, words[state] ?? "");
 		place(this.groups, html, this.view);
-	}
-}
-
-/** The cells that live ranks have run. */
-class Cells {
-	constructor(view) {
-		this.view = view;
-		this.body = div("scroll");
-		this.old = span("quiet");
-		const head = div("bar-head", this.old);
-		this.node = folding(section("ran", "Cells", head, this.body), "cells", "Cells", head);
-	}
-
-	draw() {
-		const { parts, asOf } = this.view.store;
-		show(this.node, parts.cells);
-		put(this.old, asOf);
-		place(this.body, parts.cells, this.view);
 	}
 }
 

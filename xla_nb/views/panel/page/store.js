@@ -62,11 +62,6 @@ class Store {
 		return this.frozen ?? Date.now() / 1000 + this.offset;
 	}
 
-	/** Up to when what is shown is known, where that is not now. */
-	get asOf() {
-		return this.frozen === null ? "" : `as of ${timeOfDay(this.updated)}`;
-	}
-
 	changed(...parts) {
 		for (const view of this.views) view.changed(...parts);
 	}
@@ -98,7 +93,7 @@ class Store {
 		if (this.over || this.frozen !== null) return;
 		this.frozen = this.now;
 		this.farewell = `${what}; last update ${timeOfDay(this.updated)}`;
-		this.changed("ranks", "cells", "variables");
+		this.changed("ranks", "variables");
 		this.speak(`Its ranks end with it. import xla_nb; xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
 

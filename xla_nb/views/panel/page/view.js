@@ -21,10 +21,10 @@ class View {
 		});
 		this.parts = {
 			head: new Head(this),
-			errors: new Errors(this),
+			errors: errors(this),
 			ranks: new Ranks(this),
 			stacks: new Stacks(this),
-			cells: new Cells(this),
+			cells: cells(this),
 			variables: new Variables(this),
 			figures: new Figures(this),
 			output: new Output(this),
