@@ -37,14 +37,12 @@ class Output {
 			},
 		};
 		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
-		this.jump = button("", () => this.refresh(), {}, "button.jump");
 		this.path = button("Copy path", () => this.copied(this.path, this.path.title));
 		// JupyterLab itself follows links of this kind.
 		this.open = h("button.button", { type: "button", "data-commandlinker-command": "docmanager:open" }, "Open log");
 		const space = span("space");
-		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, space, this.path, this.open, this.copy, this.follow);
-		const screen = div("screen", this.log, this.jump);
-		this.node = folding(section("output", "Output", head, screen), "output", "Output", head);
+		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, space, this.follow, this.path, this.open, this.copy);
+		this.node = folding(section("output", "Output", head, this.log), "output", "Output", head);
 		this.refresh();
 	}
 
@@ -100,9 +98,8 @@ class Output {
 		mark(this.log, "data-follow", !held);
 		mark(this.log, "data-scope", one ? "one" : "all");
 		mark(this.follow, "aria-pressed", !held);
-		show(this.jump, held);
 		const fresh = held ? this.lines.total(rank) - this.heldAt : 0;
-		put(this.jump, joined("Jump to the end", fresh > 0 && plural(fresh, "new line")));
+		put(this.follow, joined("Follow", fresh > 0 && `${count(fresh)} new`));
 		const more = !this.lines.whole(rank) || this.body.childNodes.length >= ROWS_LIVE;
 		show(this.earlier, one && !this.first && more);
 		show(this.path, record);
