@@ -207,22 +207,6 @@ def test_a_rows_line_leads_to_it_in_the_notebook(notebook: LabNotebook) -> None:
     run.ended()
 
 
-def test_a_log_below_jupyterlabs_folder_opens_there(notebook: LabNotebook) -> None:
-    notebook.execute(
-        "import os; elsewhere = os.environ['XLA_NB_HOME']\n"
-        "os.environ['XLA_NB_HOME'] = os.path.abspath('records')"
-    )
-    run = flow(notebook, "-n 2", "print('of the log', rank)\nhold()")
-    expect(run.rows("of the log 1")).to_be_visible()
-    run.panel.get_by_role("button", name="Open log").click()
-    tab = notebook.page.locator(".lm-TabBar-tab", has_text="rank-0.out")
-    expect(tab).to_be_visible()
-    tab.locator(".lm-TabBar-tabCloseIcon").click()
-    run.let_go()
-    run.ended()
-    notebook.execute("os.environ['XLA_NB_HOME'] = elsewhere")
-
-
 def test_the_head_stays_in_sight_while_the_notebook_is_scrolled(notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 16", "hold()")
     run.in_phase("waiting", 16)

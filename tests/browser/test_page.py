@@ -1311,37 +1311,6 @@ def test_a_folded_section_is_folded_in_the_next_panel_too(opened: Opener) -> Non
     assert again.page.evaluate("localStorage.getItem('xla_nb.folded')") == "[]"
 
 
-@pytest.mark.parametrize(
-    ("root", "opens"),
-    [
-        ("/home/me", None),  # the run's folder is hidden there
-        ("~/.local/state", "xla_nb/runs/run-1/rank-0.out"),
-        ("/home/me/.local/state/xla_nb", "runs/run-1/rank-0.out"),
-        ("/srv", None),
-    ],
-)
-def test_the_log_opens_in_jupyterlab_where_that_shows_its_folder(
-    opened: Opener, root: str, opens: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    panel = opened(seen=False)
-    panel.page.evaluate(
-        "root => { const node = document.createElement('script');"
-        " node.id = 'jupyter-config-data'; node.type = 'application/json';"
-        " node.textContent = JSON.stringify({serverRoot: root}); document.head.append(node); }",
-        root,
-    )
-    panel.begin(card(0), lines=[block(0, "one")])
-    panel.page.evaluate("void mount(document.getElementById('here'))")
-    panel.settle()
-    open_log = button(panel, "Open log")
-    if opens is None:
-        expect(open_log).to_be_hidden()
-    else:
-        expect(open_log).to_have_attribute("data-commandlinker-command", "docmanager:open")
-        expect(open_log).to_have_attribute("data-commandlinker-args", f'{{"path":"{opens}"}}')
-
-
 def test_one_stream_can_be_selected(panel: Panel) -> None:
     panel.tell(lines=[block(2, "a"), block(0, "b", stream="err")])
     panel.page.get_by_label("Stream").select_option("err")

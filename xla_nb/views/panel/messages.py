@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from xla_nb import ansi
@@ -110,7 +109,6 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "started": snapshot.started,
         "cell": snapshot.cell,
         "record": snapshot.record,
-        "home": str(Path.home()),
         "unit": snapshot.unit,
     }
 

@@ -21,7 +21,7 @@ SCRIPTS = (
     *("words", "nodes", "folding", "toolbar"),
     *("lines", "store", "parts"),
     *("head", "sections", "ranks"),
-    *("charts", "files", "folds", "marks", "output"),
+    *("charts", "folds", "marks", "output"),
     *("view", "panel"),
 )
 

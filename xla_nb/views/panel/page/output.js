@@ -3,6 +3,9 @@
 const ROWS = 1000; // lines in the page while scrolled up,
 const ROWS_LIVE = 100; // and while following: more would cost frames
 
+/** The file of a rank's output, or the cell's own. */
+const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
+
 class Output {
 	stream = "both";
 	needle = "";
@@ -38,10 +41,8 @@ class Output {
 		};
 		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
 		this.path = button("Copy path", () => this.copied(this.path, this.path.title));
-		// JupyterLab itself follows links of this kind.
-		this.open = h("button.button", { type: "button", "data-commandlinker-command": "docmanager:open" }, "Open log");
 		const space = span("space");
-		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, space, this.follow, this.path, this.open, this.copy);
+		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, space, this.follow, this.path, this.copy);
 		this.node = folding(section("output", "Output", head, this.log), "output", "Output", head);
 		this.refresh();
 	}
@@ -79,7 +80,7 @@ class Output {
 
 	draw() {
 		const { rank } = this;
-		const { record, home } = this.view.store.about;
+		const { record } = this.view.store.about;
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
 		show(this.node, this.lines.next); // nothing is to be controlled of none
@@ -103,11 +104,7 @@ class Output {
 		const more = !this.lines.whole(rank) || this.body.childNodes.length >= ROWS_LIVE;
 		show(this.earlier, one && !this.first && more);
 		show(this.path, record);
-		const log = (rank) => `${record}/${file(rank, this.stream === "err" ? "err" : "out")}`;
-		this.path.title = one ? log(rank) : record;
-		const path = served(log(one ? rank : 0), home);
-		show(this.open, path);
-		mark(this.open, "data-commandlinker-args", path && JSON.stringify({ path }));
+		this.path.title = one ? `${record}/${file(rank, this.stream === "err" ? "err" : "out")}` : record;
 		// Last, as it makes the browser lay out the page.
 		if (!held) this.log.scrollTop = 1e9;
 	}

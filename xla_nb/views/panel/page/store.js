@@ -15,7 +15,7 @@ function held(map, key, make) {
 }
 
 class Store {
-	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", home: "", unit: "rank", focus: null };
+	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", unit: "rank", focus: null };
 	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
 	cards = new Map(); // the phase of each rank
 	figures = new Map();
