@@ -37,11 +37,10 @@ def ran(number: int, outcome: Any = "finished", **more: Any) -> RanCell:
     return RanCell(number, f"run-{number}", label, **known)
 
 
-def asked(state: str = "shown", **more: Any) -> dict[str, Any]:
+def answer(words: str = "2 names on 4 ranks: 1 differs", **more: Any) -> dict[str, Any]:
     """The variables of live ranks, as the kernel sends them."""
     drawn = "<table><tr><td>model</td><td>rank 2 differs</td></tr></table>"
-    told = {"summary": "2 names on 4 ranks: 1 differs", "html": drawn, "after": "Cell In[6]"}
-    return {"type": "variables", "state": state, "old": False, **told, **more}
+    return {"type": "variables", "words": words, "html": drawn, **more}
 
 
 @pytest.fixture
@@ -135,43 +134,26 @@ def test_a_cell_in_which_something_was_amiss_is_marked_with_its_sentence(panel: 
 # ---------------------------------------------------------------- variables
 
 
-def test_variables_are_asked_for_once_their_section_is_open(panel: Panel) -> None:
+def test_variables_are_asked_for_when_their_section_is_opened_and_by_refresh(panel: Panel) -> None:
     assert panel.sent("variables") == []
     button(panel, "Variables").click()
     panel.wait_sent("variables")
-    panel.give(asked("asking", html="", summary=""))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("Asking the ranks…")
-    panel.give(asked())
-    words = "2 names on 4 ranks: 1 differs · after Cell In[6]"
-    expect(panel.page.locator(".xn-variables")).to_contain_text(words)
-    expect(panel.page.locator(".xn-variables td")).to_have_text(["model", "rank 2 differs"])
+    shown = panel.page.locator(".xn-variables")
+    expect(shown).to_contain_text("Asking the ranks…")
+    panel.give(answer())
+    expect(shown).to_contain_text("2 names on 4 ranks: 1 differs")
+    expect(shown.locator("td")).to_have_text(["model", "rank 2 differs"])
     button(panel, "Variables").click()
-    panel.wait_sent("no variables")
-
-
-def test_variables_that_are_old_say_so_and_can_be_asked_for_again(panel: Panel) -> None:
+    expect(shown.locator("td").first).to_be_hidden()
+    assert len(panel.sent("variables")) == 1
     button(panel, "Variables").click()
-    panel.give(asked(old=True))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("cells have run since")
-    button(panel, "Refresh").click()
     panel.wait_sent("variables", 2)
-
-
-def test_variables_are_not_to_be_had_while_a_cell_runs(panel: Panel) -> None:
-    button(panel, "Variables").click()
-    panel.give(asked("busy"))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("Asked for when no cell runs")
-    expect(button(panel, "Refresh")).to_be_disabled()
-    expect(panel.page.locator(".xn-variables td")).to_have_count(2)  # those of before
-
-
-def test_ranks_that_do_not_answer_for_their_variables_are_told(panel: Panel) -> None:
-    button(panel, "Variables").click()
-    panel.give(asked(html="", problem="Rank 1 exited with status 3."))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("Rank 1 exited with status 3.")
-    panel.give(asked())
-    expect(panel.page.locator(".xn-variables")).to_contain_text("2 names on 4 ranks")
-    expect(panel.page.locator(".xn-variables")).not_to_contain_text("exited")
+    button(panel, "Refresh").click()
+    panel.wait_sent("variables", 3)
+    expect(shown).to_contain_text("Asking the ranks…")
+    panel.give(answer("Rank 1 exited with status 3.", html=""))
+    expect(shown).to_contain_text("Rank 1 exited with status 3.")
+    expect(shown.locator("td")).to_have_count(0)
 
 
 def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:

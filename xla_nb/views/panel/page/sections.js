@@ -49,42 +49,29 @@ class Stacks {
 	}
 }
 
-/** The variables of live ranks, and whether the ranks agree: asked for while the section is open. */
+/** The variables of live ranks, and whether the ranks agree, as it was when they were asked for. */
 class Variables {
-	open = false;
-	told = false; // to the kernel
-
 	constructor(view) {
 		this.view = view;
 		this.words = span("quiet");
-		this.again = button("Refresh", () => (this.told = false) || view.changed("variables"));
 		this.body = div("scroll");
-		const head = div("bar-head", this.words, this.again);
-		const opened = (open) => {
-			this.open = open;
+		const ask = (wanted) => {
+			this.wanted = wanted;
 			view.changed("variables");
 		};
-		this.node = folding(section("variables", "Variables", head, this.body), "variables", "Variables", head, opened);
+		const head = div("bar-head", this.words, button("Refresh", () => ask(true)));
+		this.node = folding(section("variables", "Variables", head, this.body), "variables", "Variables", head, ask);
 	}
 
 	draw() {
-		const { about, over, frozen, variables } = this.view.store;
-		const shown = about.live && !over && frozen === null;
+		const { store } = this.view;
+		const shown = store.about.live && !store.over && store.frozen === null;
 		show(this.node, shown);
-		if (!shown) return;
-		if (this.open !== this.told) {
-			this.told = this.open;
-			this.view.store.send({ type: this.open ? "variables" : "no variables" });
+		if (shown && this.wanted) {
+			this.wanted = false;
+			store.askVariables();
 		}
-		const { state, old, after, summary, problem, html } = variables;
-		const known = summary && joined(summary, after && `after ${after}`);
-		const words = {
-			asking: "Asking the ranks…",
-			busy: joined("Asked for when no cell runs", after && known),
-			shown: problem || joined(known, old && "cells have run since"),
-		};
-		put(this.words, words[state] ?? "");
-		this.again.disabled = state !== "shown";
-		place(this.body, html ?? "", this.view);
+		put(this.words, store.variables.words);
+		place(this.body, store.variables.html, this.view);
 	}
 }

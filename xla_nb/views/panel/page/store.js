@@ -22,7 +22,7 @@ class Store {
 	memory = new Map(); // by rank: a line of MiB
 	lines = new Lines();
 	stacks = { state: "closed", html: "", at: "" };
-	variables = { state: "" }; // of live ranks
+	variables = { words: "", html: "" }; // of live ranks
 	stop = "no"; // no, armed, asked, acknowledged, interrupted
 	say = "";
 	seq = null;
@@ -180,8 +180,13 @@ class Store {
 		this.changed("figures");
 	}
 
-	on_variables({ type, ...variables }) {
-		this.variables = variables;
+	askVariables() {
+		this.on_variables({ ...this.variables, words: "Asking the ranks…" });
+		this.send({ type: "variables" });
+	}
+
+	on_variables({ words, html }) {
+		this.variables = { words, html };
 		this.changed("variables");
 	}
 
