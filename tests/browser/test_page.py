@@ -1318,14 +1318,12 @@ def test_one_stream_can_be_selected(panel: Panel) -> None:
     assert panel.rows() == ["b"]
 
 
-def test_the_filter_keeps_counts_and_marks_matching_lines(panel: Panel) -> None:
+def test_the_filter_keeps_and_counts_matching_lines(panel: Panel) -> None:
     panel.tell(lines=[block(0, "Loss 1", "other", "\x1b[31mlo\x1b[0mss 2", start=0)])
     panel.page.get_by_label("Filter output").fill("LOSS")
     panel.settle()
     assert panel.rows() == ["Loss 1", "loss 2"]
     expect(panel.page.locator(".xn-matches")).to_have_text("2 hits")
-    marked = "[...CSS.highlights.get('xn-match')].map(String)"
-    assert panel.page.evaluate(marked) == ["Loss", "loss"]
     panel.tell(lines=[block(1, "loss 3", "no")])
     assert panel.rows() == ["Loss 1", "loss 2", "loss 3"]
     expect(panel.page.locator(".xn-matches")).to_have_text("3 hits")

@@ -21,7 +21,7 @@ SCRIPTS = (
     *("words", "nodes", "folding", "toolbar"),
     *("lines", "store", "parts"),
     *("head", "sections", "ranks"),
-    *("charts", "folds", "marks", "output"),
+    *("charts", "folds", "output"),
     *("view", "panel"),
 )
 

@@ -13,7 +13,6 @@ class Output {
 	constructor(view) {
 		this.view = view;
 		this.lines = view.store.lines;
-		this.marks = new Marks();
 		const choose = () => this.choose();
 		this.whose = h("select.select", { label: "Ranks shown", change: choose });
 		const streams = [["both", "stdout + stderr"], ["out", "stdout"], ["err", "stderr"]];
@@ -93,7 +92,6 @@ class Output {
 		if (!held) this.append();
 		// It grows with its lines, up to a height from which new ones no longer move the page.
 		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
-		this.marks.draw(this.body, this.needle);
 		show(this.matches, this.needle);
 		if (this.needle) put(this.matches, plural(this.lines.since(rank, -1, this.matching, Infinity).length, "hit"));
 		mark(this.log, "data-follow", !held);
