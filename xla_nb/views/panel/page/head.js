@@ -24,7 +24,7 @@ class Head {
 	get state() {
 		const { about, over, stop, frozen } = this.view.store;
 		if (frozen !== null) return "stopped";
-		return over || ["no", "armed"].includes(stop) ? about.state : "stopping";
+		return over || stop === "no" ? about.state : "stopping";
 	}
 
 	/** Whether the run has only begun: most cells are over before there is more to see than a line. */

@@ -3,7 +3,6 @@
 
 const PATIENCE = 800; // ms for the kernel to answer a request
 const POINTS = 2000; // of one line of a figure
-const ARMED = 10_000; // ms in which a second click ends them
 const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 // Which parts of a view show each part that the kernel draws.
 const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
@@ -23,7 +22,7 @@ class Store {
 	lines = new Lines();
 	stacks = { state: "closed", html: "", at: "" };
 	variables = { words: "", html: "" }; // of live ranks
-	stop = "no"; // no, armed, asked, acknowledged, interrupted
+	stop = "no"; // no, asked, acknowledged, interrupted
 	say = "";
 	seq = null;
 	offset = 0; // the kernel's clock minus the page's, in seconds
@@ -260,36 +259,26 @@ class Store {
 		this.changed("head");
 	}
 
-	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent. */
+	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent.
+	 * Of live ranks it asks the user first: what they hold is lost. */
 	halt() {
-		if (this.over) return;
-		if (this.about.live) return this.shutDown();
+		const { live } = this.about;
+		if (this.over || (live && !confirm("What the ranks hold will be lost. End them?"))) return;
 		if (this.stop === "asked" || this.stop === "interrupted") return this.interrupt();
-		const again = this.stop === "acknowledged";
+		const again = live || this.stop === "acknowledged";
 		const received = () => {
 			if (this.stop !== "asked") return;
 			this.stop = "acknowledged";
 			this.speak(again ? "Ending the ranks…" : "Stopping the ranks. Click again to end them now.");
 		};
-		this.stop = "asked";
-		this.speak("Stopping the ranks…");
-		this.ask({ type: "stop" }, { received, silent: () => this.interrupt() });
-	}
-
-	/** Asks the kernel to end live ranks, at a second click: what they hold is lost. */
-	shutDown() {
-		if (this.stop === "asked" || this.stop === "acknowledged") return;
-		const set = (stop, words) => {
-			this.stop = stop;
-			this.speak(words);
+		const silent = () => {
+			if (!live) return this.interrupt();
+			this.stop = "no";
+			this.speak("The kernel does not answer. %xla_shutdown ends the ranks.");
 		};
-		if (this.stop !== "armed") {
-			setTimeout(() => this.stop === "armed" && set("no", ""), ARMED);
-			return set("armed", "What the ranks hold will be lost. Click again to end them.");
-		}
-		set("asked", "");
-		const silent = () => this.stop === "asked" && set("no", "The kernel does not answer. %xla_shutdown ends the ranks.");
-		this.ask({ type: "shutdown" }, { received: () => set("acknowledged", ""), silent });
+		this.stop = "asked";
+		this.speak(live ? "Ending the ranks…" : "Stopping the ranks…");
+		this.ask({ type: live ? "shutdown" : "stop" }, { received, silent });
 	}
 
 	async interrupt() {
