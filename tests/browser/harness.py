@@ -69,7 +69,7 @@ def block(
 
 
 #: Of a message, those that are not drawn by the kernel.
-PARTS = ("uplot", "figures", "lines", "pages", "before", "whole")
+PARTS = ("uplot", "figures", "lines", "before", "whole")
 NO_FIGURES: Any = SimpleNamespace(figures={})
 RUN = Snapshot(
     run="run-1",
@@ -168,7 +168,7 @@ class Panel:
         """Send the first message, with everything in it."""
         self.drawn = PanelNews()
         self.run = replace(self.run, cards=(), troubles=())
-        self.tell(*cards, whole=True, uplot=widget.uplot(), **about)
+        self.tell(*cards, **{"whole": True, "before": [], "uplot": widget.uplot(), **about})
 
     def choose(self, rank: int) -> None:
         """Click on a rank, and answer with its details."""

@@ -127,7 +127,7 @@ def test_a_gap_in_the_sequence_asks_for_everything_at_most_every_two_seconds(pan
     panel.wait_sent("whole", asked + 1)
 
 
-def test_a_whole_message_replaces_everything_but_lines(panel: Panel) -> None:
+def test_a_whole_message_replaces_what_it_has(panel: Panel) -> None:
     panel.tell(troubles=(trouble(0),), lines=[block(0, "kept")])
     expect(region(panel, "Errors and notes")).to_be_visible()
     panel.begin(card(0), card(1))
@@ -1430,23 +1430,29 @@ def test_lines_left_out_are_counted(panel: Panel) -> None:
     assert panel.rows() == ["… 4,210 lines not shown, in rank-3.out", "after"]
 
 
-def test_a_page_that_has_had_the_first_message_needs_no_lines_before(panel: Panel) -> None:
-    page = panel.wait_sent("whole")["page"]
+def test_a_page_that_has_missed_nothing_keeps_its_lines(panel: Panel) -> None:
     panel.tell(lines=[block(0, "start", start=0)])
-    panel.tell(pages=[page], before=[block(0, "long", "the end", start=80)])  # as far as it goes
+    panel.begin(card(0), before=[block(0, "art", start=2)])  # which another page has asked for
     assert panel.rows() == ["start"]
+
+
+def test_a_page_that_has_missed_something_gets_its_lines_anew(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(card(0), lines=[block(0, "start", start=0)])
+    panel.seq += 3
+    panel.tell(lines=[block(0, "end", start=80)])
+    panel.wait_sent("whole", 2)
+    before = [block(0, "start", "missed", "end", start=0)]
+    panel.begin(card(0), before=before, lines=[block(0, "more", start=99)])
+    assert panel.rows() == ["start", "missed", "end", "more"]
 
 
 def test_a_page_that_is_opened_late_shows_each_line_once(opened: Opener) -> None:
     panel = opened()
-    page = panel.wait_sent("whole")["page"]
     panel.seq = 3
-    panel.begin(card(0))
-    panel.tell(lines=[block(0, "long", "the end", start=90)])  # before the kernel had heard of it
-    panel.tell(pages=["another"], before=[block(0, "start", start=0)])
-    assert panel.rows() == ["long", "the end"]
+    panel.tell(card(0), lines=[block(0, "long", "the end", start=90)])  # before it was heard
     before = [block(0, "start", "long", "the end", start=80)]  # as far as one look goes back
-    panel.tell(pages=["another", page], before=before, lines=[block(0, "more", start=99)])
+    panel.begin(card(0), before=before, lines=[block(0, "more", start=99)])
     assert panel.rows() == ["start", "long", "the end", "more"]
 
 

@@ -58,7 +58,7 @@ class Panel:
 
     def whole(self):
         """All that is to be told now."""
-        self.ask("whole", page="p")
+        self.ask("whole")
         return self.answer("news", whole=True)
 
     def end(self):

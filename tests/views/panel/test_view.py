@@ -155,15 +155,6 @@ def test_everything_is_sent_again_after_forget(observer):
     assert news.of(snapshot(Card(0)), observer) == first
 
 
-def test_only_forgotten_ranks_have_their_points_sent_again(observer):
-    for rank in range(3):
-        observer._line("loss", rank).add(0, 1.0)
-    news = PanelNews()
-    news.of(snapshot(), observer)
-    news.forget([1])
-    assert [one["rank"] for one in news.of(snapshot(), observer)["figures"]] == [1]
-
-
 def test_turns_start_again_at_the_end():
     turns = Turns(2)
     assert [list(turns.take(range(5))) for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
@@ -379,22 +370,19 @@ class Asking:
 
 
 def test_everything_is_sent_again_at_the_pages_request(behind):
-    behind.ask("whole", page="p")
+    behind.ask("whole")
     whole = behind.answer("news", whole=True)
     assert [rank for rank, _ in whole["phases"]] == [0, 1]
 
 
-def test_a_page_that_asks_for_the_first_time_gets_the_lines_before(behind):
+def test_a_page_that_asks_gets_the_lines_before(behind):
     behind.answer("news")
-    behind.ask("whole", page="reloaded")
-    news = behind.answer("news", whole=True)
-    assert news["pages"] == ["reloaded"]
-    assert [(one["rank"], one["start"], one["lines"][:2]) for one in news["before"]] == [
+    behind.ask("whole")
+    before = behind.answer("news", whole=True)["before"]
+    assert [(one["rank"], one["start"], one["lines"][:2]) for one in before] == [
         (0, 0, ["0", "1"]),
         (1, 0, ["0", "1"]),
     ]
-    behind.ask("whole", page="reloaded")
-    assert "before" not in behind.answer("news", whole=True)
 
 
 def test_a_stop_request_is_acknowledged_and_stops_the_run(behind, notebook):

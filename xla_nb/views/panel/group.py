@@ -133,11 +133,6 @@ class GroupPanel(PanelView):
         self._saved.update(NOTHING, raw=True)
         self._close(html)
 
-    def _forget(self, whole: bool, now: float) -> None:
-        """The page asks for what it has missed: no cell keeps the kernel from hearing that."""
-        if whole:
-            self._news.forget()
-
     def _told_of_saved(self) -> tuple[str, str]:
         shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
         return "Saved while the ranks were alive: %s shows what came of them.", shown

@@ -8,7 +8,7 @@ docs/how-it-works.md has the protocol.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from xla_nb import ansi
@@ -29,12 +29,9 @@ class PanelNews:
         #: Of each line its generation, how many points it keeps, and its last if it is not kept.
         self._points: dict[tuple[str, int], tuple[int, int, list[Any]]] = {}
 
-    def forget(self, ranks: Collection[int] | None = None) -> None:
-        """Tell everything again, of figures those of these ranks, by default of all: the page may
-        have lost it."""
-        self._sent = {}
-        lost = {key for key in self._points if ranks is None or key[1] in ranks}
-        self._points = {key: sent for key, sent in self._points.items() if key not in lost}
+    def forget(self) -> None:
+        """Tell everything again: a page lacks some of it."""
+        self._sent, self._points = {}, {}
 
     def of(
         self, snapshot: Snapshot, observer: Observer, focus: int | None = None

@@ -3,7 +3,6 @@
 
 const PATIENCE = 800; // ms for the kernel to answer a request
 const POINTS = 2000; // of one line of a figure
-const PAGE = Math.random().toString(36).slice(2); // another one after a reload
 // Which parts of a view show each part that the kernel draws.
 const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
 
@@ -24,7 +23,8 @@ class Store {
 	variables = { words: "", html: "" }; // of live ranks
 	stop = "no"; // no, asked, acknowledged, interrupted
 	say = "";
-	seq = null;
+	seq = 0;
+	lacks = false; // something that was sent before
 	offset = 0; // the kernel's clock minus the page's, in seconds
 	views = new Set();
 	requests = new Map();
@@ -109,12 +109,15 @@ class Store {
 	}
 
 	on_news(message) {
+		this.lacks ||= message.seq !== this.seq + 1;
+		this.seq = message.seq;
 		if (message.whole) {
 			clearTimeout(this.later);
 			this.later = undefined;
 			this.figures = new Map();
-		} else if (message.seq !== this.seq + 1) this.askWhole();
-		this.seq = message.seq;
+			if (this.lacks) this.reprint(message.before);
+			this.lacks = false;
+		} else if (this.lacks) this.askWhole();
 		this.offset = message.now - Date.now() / 1000;
 		if (message.about) this.describe(message.about);
 		for (const [name, part] of Object.entries(message.parts ?? {})) {
@@ -125,14 +128,6 @@ class Store {
 		if (message.memory) this.weigh(message.memory);
 		if (message.uplot) this.loadCharts(message.uplot);
 		if (message.figures) this.plot(message.figures);
-		this.begun ||= message.seq === 1;
-		if (!this.begun && message.pages?.includes(PAGE)) {
-			// It has had a part of these lines, or none.
-			this.lines.byRank.clear();
-			this.lines.received.clear();
-			for (const view of this.views) view.parts.output.refresh();
-			this.print(message.before);
-		}
 		if (message.lines) this.print(message.lines);
 	}
 
@@ -202,6 +197,14 @@ class Store {
 		for (const one of [x, y, t]) one.splice(0, one.length - POINTS);
 	}
 
+	/** Holds these lines alone. */
+	reprint(blocks) {
+		this.lines.byRank.clear();
+		this.lines.received.clear();
+		for (const view of this.views) view.parts.output.refresh();
+		this.print(blocks);
+	}
+
 	print(blocks) {
 		for (const block of blocks) this.lines.add(block);
 		this.changed("output");
@@ -228,7 +231,7 @@ class Store {
 			return;
 		}
 		this.askedWhole = performance.now();
-		this.send({ type: "whole", page: PAGE });
+		this.send({ type: "whole" });
 	}
 
 	/** Sends a request; calls `received` when the kernel has it, `silent` if it is late. */
