@@ -102,8 +102,8 @@ def test_each_view_of_a_run_selects_its_own_rank(panel: Panel) -> None:
     panel.page.evaluate(ANOTHER_VIEW)
     panels = panel.page.locator(".xn-panel")
     panels.last.locator('[role=option][data-rank="2"]').click()
-    expect(panels.last.get_by_label("Ranks shown")).to_have_value("2")
-    expect(panels.first.get_by_label("Ranks shown")).to_have_value("all")
+    expect(panels.last.locator("[aria-selected=true]")).to_have_attribute("data-rank", "2")
+    expect(panels.first.locator("[aria-selected=true]")).to_have_count(0)
 
 
 def test_closing_a_view_leaves_the_other_working(panel: Panel) -> None:
@@ -529,7 +529,7 @@ def test_a_click_on_a_rows_line_chooses_no_rank(opened: Opener) -> None:
     panel.begin(card(0), card(1))
     option(panel, 1).get_by_role("link").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("is no longer in this notebook")
-    expect(panel.page.get_by_label("Ranks shown")).to_have_value("all")
+    expect(panel.page.locator("[aria-selected=true]")).to_have_count(0)
 
 
 def test_fallbacks_are_a_warning(panel: Panel) -> None:
@@ -548,7 +548,6 @@ def test_the_keyboard_moves_among_rows_and_selects_one(panel: Panel) -> None:
     expect(option(panel, 1)).to_be_focused()
     panel.page.keyboard.press("Enter")
     expect(option(panel, 1)).to_have_attribute("aria-selected", "true")
-    expect(panel.page.get_by_label("Ranks shown")).to_have_value("1")
     panel.settle()
     assert panel.rows() == ["of 1"]
     assert panel.wait_sent("focus")["rank"] == 1
@@ -557,7 +556,7 @@ def test_the_keyboard_moves_among_rows_and_selects_one(panel: Panel) -> None:
     panel.page.keyboard.press("ArrowUp")
     expect(option(panel, 2)).to_be_focused()
     panel.page.keyboard.press("Escape")
-    expect(panel.page.get_by_label("Ranks shown")).to_have_value("all")
+    expect(panel.page.locator("[aria-selected=true]")).to_have_count(0)
     panel.settle()
     assert sorted(panel.rows()) == ["of 0", "of 1"]
     assert panel.wait_sent("focus", 2)["rank"] is None
@@ -688,7 +687,7 @@ def test_a_click_on_a_tile_brings_the_ranks_details_into_sight(opened: Opener) -
     expect(detail.get_by_role("heading", name="rank 40")).to_be_visible()
     for text in ("pid 4040", "line of 40", "xla:40"):
         expect(detail).to_contain_text(text)
-    expect(panel.page.get_by_label("Ranks shown")).to_have_value("40")
+    expect(option(panel, 40)).to_have_attribute("aria-selected", "true")
 
 
 def test_the_keyboard_moves_among_tiles(opened: Opener) -> None:
@@ -1215,8 +1214,7 @@ def test_a_line_joins_an_equal_one_only_behind_all_others_of_its_rank(panel: Pan
     assert tags(panel) == ["0", "0, 1", "1, 2", "2"]
     panel.tell(lines=[block(2, "b", start=4)])  # once more, of the same rank
     assert panel.rows() == ["a", "b", "a", "b", "b"]
-    panel.page.get_by_label("Ranks shown").select_option("1")
-    panel.settle()
+    select_rank(panel, 1)
     assert panel.rows() == ["b", "a"]
 
 
@@ -1414,7 +1412,7 @@ def test_hostile_text_is_shown_as_text(panel: Panel) -> None:
     button(panel, "Stacks").click()
     answer = {"type": "stacks", "request": panel.wait_sent("stacks")["request"]}
     panel.give({**answer, "html": html.stacks([StackGroup((0,), t, t, t) for t in HOSTILE])})
-    panel.page.get_by_label("Ranks shown").select_option("all")
+    button(panel, "Close").click()
     panel.settle()
     rows = panel.rows()
     assert rows[0] == HOSTILE[0]
@@ -1481,14 +1479,15 @@ def test_copy_works_without_clipboard_permission(panel: Panel) -> None:
 
 def test_the_path_is_of_the_selected_rank_and_stream(panel: Panel) -> None:
     panel.tell(lines=[block(2, "one")])
-    panel.page.get_by_label("Ranks shown").select_option("2")
+    select_rank(panel, 2)
     panel.page.get_by_label("Stream").select_option("err")
     told = f"{RUN.record}/rank-2.err"
     expect(button(panel, "Copy path")).to_have_attribute("title", told)
 
 
 def select_rank(panel: Panel, rank: int) -> None:
-    panel.page.get_by_label("Ranks shown").select_option(str(rank))
+    option(panel, rank).click()
+    expect(panel.page.get_by_role("heading", name=f"Output of rank {rank}")).to_be_visible()
     panel.settle()
 
 
@@ -1661,7 +1660,7 @@ def test_a_screen_reader_finds_headings_and_lists(panel: Panel) -> None:
     title, error, *rest = headings
     assert "4 ranks run" in title
     assert "rank 1" in error
-    assert rest == ["4 ranks", "rank 1", "Where each rank is", "Figures", "Output"]
+    assert rest == ["4 ranks", "rank 1", "Where each rank is", "Figures", "Output of rank 1"]
     expect(panel.page.get_by_role("list", name="Ranks by phase")).to_be_visible()
     expect(panel.page.get_by_role("listbox", name="Ranks").get_by_role("option")).to_have_count(4)
 
@@ -1694,7 +1693,7 @@ def test_every_control_is_reached_with_the_tab_key(panel: Panel) -> None:
     reached = tabbed(panel.page)
     for name in ("Stacks", "Stop", "4 ranks", "Smoothing"):
         assert name in reached
-    for name in ("Ranks shown", "Stream", "Filter output", "Follow", "Copy output", "Output"):
+    for name in ("Stream", "Filter output", "Follow", "Copy output", "Output"):
         assert name in reached
     for name in ("Ask again", "Close stacks", "Earlier output", "Copy path", "log"):
         assert name in reached
@@ -1713,7 +1712,7 @@ def test_ranks_charts_and_their_choices_are_one_tab_stop_each(opened: Opener) ->
     assert reached == [
         *("Stacks", "Stop", "Cell In[3]", "8 ranks", "0● runningline 7512 MiB"),
         *("Figures", "log", "Smoothing", "loss: mean 2"),
-        *("Output", "Ranks shown", "Stream", "Filter output", "Follow", "Copy path"),
+        *("Output", "Stream", "Filter output", "Follow", "Copy path"),
         *("Copy output", "Output"),
     ]
 
@@ -1757,8 +1756,7 @@ def test_devices_of_one_process_share_its_output(panel: Panel) -> None:
     panel.choose(2)
     expect(panel.page.locator(".xn-detail")).to_contain_text("device 2")
     assert panel.rows() == ["hello"]
-    choices = panel.page.get_by_label("Ranks shown").locator("option")
-    assert choices.all_inner_texts() == ["All ranks"]
+    expect(panel.page.get_by_role("heading", name="Output", exact=True)).to_be_visible()
 
 
 #: The text of the page that is nearer to its background than it may be (WCAG: 4.5 to 1), and what

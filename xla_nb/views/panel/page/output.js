@@ -14,7 +14,7 @@ class Output {
 		this.view = view;
 		this.lines = view.store.lines;
 		const choose = () => this.choose();
-		this.whose = h("select.select", { label: "Ranks shown", change: choose });
+		this.title = span("words");
 		const streams = [["both", "stdout + stderr"], ["out", "stdout"], ["err", "stderr"]];
 		this.streams = h("select.select", { label: "Stream", change: choose }, ...streams.map(option));
 		this.filter = search("Filter output", choose);
@@ -41,8 +41,8 @@ class Output {
 		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
 		this.path = button("Copy path", () => this.copied(this.path, this.path.title));
 		const space = span("space");
-		const head = div("bar-head", this.whose, this.streams, this.filter, this.matches, space, this.follow, this.path, this.copy);
-		this.node = folding(section("output", "Output", head, this.log), "output", "Output", head);
+		const head = div("bar-head", this.streams, this.filter, this.matches, space, this.follow, this.path, this.copy);
+		this.node = folding(section("output", "Output", head, this.log), "output", this.title, head);
 		this.refresh();
 	}
 
@@ -57,10 +57,9 @@ class Output {
 	};
 
 	choose() {
-		const { value } = this.whose;
 		this.stream = this.streams.value;
 		this.needle = this.filter.value.trim().toLowerCase();
-		this.view.focus(value === "all" ? undefined : value === "job" ? null : Number(value));
+		this.refresh();
 	}
 
 	/** Shows the newest lines, and follows them. */
@@ -83,7 +82,7 @@ class Output {
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
 		show(this.node, this.lines.next); // nothing is to be controlled of none
-		this.options();
+		put(this.title, one ? `Output of rank ${rank}` : "Output");
 		if (this.clear) {
 			this.body.replaceChildren();
 			mark(this.log, "data-full", null);
@@ -105,18 +104,6 @@ class Output {
 		this.path.title = one ? `${record}/${file(rank, this.stream === "err" ? "err" : "out")}` : record;
 		// Last, as it makes the browser lay out the page.
 		if (!held) this.log.scrollTop = 1e9;
-	}
-
-	options() {
-		const { cards, about } = this.view.store;
-		const job = this.lines.byRank.has(null);
-		fill(this.whose, `${job} ${cards.size} ${about.unit}`, () => {
-			const ranks = about.unit === "device" ? [] : [...cards.keys()].sort((a, b) => a - b); // one process has all devices
-			const all = ranks.map((rank) => [rank, `Rank ${rank}`]);
-			return [["all", "All ranks"], ...(job ? [["job", "The cell itself"]] : []), ...all].map(option);
-		});
-		const value = this.rank === undefined ? "all" : String(this.rank ?? "job");
-		if (this.whose.value !== value) this.whose.value = value;
 	}
 
 	append() {

@@ -4,7 +4,7 @@
 // message falls behind. A part's `draw` returns true to be called in the frame after that, too.
 
 class View {
-	rank = undefined; // whose output is shown: undefined for all, null for the cell itself
+	rank = undefined; // whose output is shown, by default that of all
 	inSight = true;
 	frame = 0;
 
