@@ -23,10 +23,11 @@ from xla_nb.views.panel.messages import PanelNews
 from xla_nb.views.snapshot import Card, Phase, Snapshot, Stream
 
 HERE = Path(__file__).parent
+PANEL = Path(widget.__file__).parent
 _TEXTS = {
     "/": ((HERE / "page.html").read_text("utf-8"), "text/html"),
-    "/panel.js": (widget.script(), "text/javascript"),
-    "/panel.css": (widget.PAGE.with_name("panel.css").read_text("utf-8"), "text/css"),
+    "/panel.js": (PANEL.joinpath("panel.js").read_text("utf-8"), "text/javascript"),
+    "/panel.css": (PANEL.joinpath("panel.css").read_text("utf-8"), "text/css"),
 }
 
 #: The theme of pages that have loaded the script, and that no panel is in.

@@ -146,14 +146,14 @@ class PanelView:
 
     @property
     def _snapshot_class(self) -> str:
-        """The CSS class of the display below the widget (page/panel.js, page/view.js)."""
+        """The CSS class of the display below the widget (panel.js)."""
         return f"xn-saved-{self.run.name}"
 
     def _snapshot(self, html: str) -> str:
         return f'<div class="{self._snapshot_class}">{html}</div>'
 
     def _saved_snapshot(self) -> dict[str, str]:
-        """The display below the widget, which hides it (page/view.js) wherever it is alive."""
+        """The display below the widget, which hides it (panel.js) wherever it is alive."""
         bundle = picture.bundle(self._observer.snapshot_with_output())
         told, shown = self._told_of_saved()
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
