@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.views.panel import widget
-
 ROOT = Path(__file__).parent.parent
 UV = Path(sys.executable).with_name("uv")
 
@@ -72,8 +70,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_wheel_holds_the_panels_page(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert "xla_nb/views/panel/panel.css" in names
-    assert {f"xla_nb/views/panel/page/{script}.js" for script in widget.SCRIPTS} <= names
+    assert {f"xla_nb/views/panel/panel.{kind}" for kind in ("js", "css")} <= names
 
 
 def test_the_pins_name_no_registry() -> None:

@@ -21,15 +21,17 @@ from xla_nb.rank.introspection import Completions
 from xla_nb.run import comparing
 from xla_nb.run.comparing import Compared
 from xla_nb.run.drift import DRIFT
-from xla_nb.run.group import WITHDRAWN, Group, Withdrawn
+from xla_nb.run.group import Group
 from xla_nb.run.run import Run
 from xla_nb.views.variables import Variables
 
 #: Seconds for what Tab offers, for `name?` and for what is shown of the object at the cursor.
 _COMPLETION, _HELP, TOOLTIP = 0.2, 5.0, 1.0
-#: Seconds that ranks have for a question that is not to be answered any more; of a view's, which
-#: nobody has asked, they are not to be ended for it.
+#: Seconds that ranks have for a question that is not to be answered any more, and in which they
+#: tell what has drifted.
 _PATIENCE, _MUCH = 5.0, 60.0
+#: Why a question has stopped that was not to be answered any more.
+_WITHDRAWN = "Withdrawn"
 T = TypeVar("T")
 
 
@@ -40,40 +42,35 @@ def ask(
     members: tuple[int, ...] | None = None,
     *,
     within: float | None = None,
-    yields: bool = False,
 ) -> dict[int, T]:
     """What ranks answer to a question between two programs; it leaves no record.
 
-    yields: it is withdrawn, and fails, when they are given anything else. Raises UsageError where
-    one of them is busy, RunFailed, TimeoutError after `within` seconds, when the question is
-    withdrawn, and Withdrawn where it was otherwise."""
+    Raises UsageError where one of them is busy, RunFailed, and TimeoutError after `within` seconds,
+    when the question is withdrawn."""
     chosen = group.world if members is None else members
     group.check(chosen)
     here = notebook.current()
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
-    options = replace(group.options, grace=_MUCH if yields else _PATIENCE)
-    run = group.ask(program, options, chosen, resolve, yields=yields)
-    try:
-        if not run.join_end(within):
-            raise TimeoutError
-        if run.state.stopping == WITHDRAWN and not run.ok:
-            raise Withdrawn(WITHDRAWN)
-        run.check()
-        return dict(run.results)
-    finally:
-        run.stop(WITHDRAWN)
-        run.join_end()
-        run.record.discard()
+    options = replace(group.options, grace=_PATIENCE)
+    with group.asking(within):
+        run = group.ask(program, options, chosen, resolve)
+        try:
+            if not run.join_end(within):
+                raise TimeoutError
+            run.check()
+            return dict(run.results)
+        finally:
+            run.stop(_WITHDRAWN)
+            run.join_end()
+            run.record.discard()
 
 
-def variables(
-    group: Group, names: Sequence[str] = (), *, compute: bool = False, yields: bool = False
-) -> Variables:
+def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False) -> Variables:
     """The variables of a group's ranks that live, by default all that its cells have. Raises as a
-    cell does, and, if it `yields`, where the ranks are given anything else."""
+    cell does."""
     members = group.alive or group.world  # of which it is told why they have gone
-    found = compared(group, names, members, compute=compute, yields=yields)
+    found = compared(group, names, members, compute=compute)
     return Variables(found, len(members), len(group.world))
 
 
@@ -83,14 +80,13 @@ def compared(
     members: tuple[int, ...] | None = None,
     *,
     compute: bool = False,
-    yields: bool = False,
 ) -> list[Compared]:
     """Variables over these ranks, by default all; of those that differ, by how much."""
-    told = ask(group, of_rank.asked, (tuple(names), compute), members, yields=yields)
+    told = ask(group, of_rank.asked, (tuple(names), compute), members)
     first = comparing.compare(told)
     wanted = comparing.questions(first)
     answers = {
-        rank: ask(group, of_rank.asked_values, (asked,), (rank,), yields=yields)[rank]
+        rank: ask(group, of_rank.asked_values, (asked,), (rank,))[rank]
         for rank, asked in wanted.items()
     }
     return comparing.compare(told, answers) if answers else first

@@ -23,10 +23,11 @@ from xla_nb.views.panel.messages import PanelNews
 from xla_nb.views.snapshot import Card, Phase, Snapshot, Stream
 
 HERE = Path(__file__).parent
+PANEL = Path(widget.__file__).parent
 _TEXTS = {
     "/": ((HERE / "page.html").read_text("utf-8"), "text/html"),
-    "/panel.js": (widget.script(), "text/javascript"),
-    "/panel.css": (widget.PAGE.with_name("panel.css").read_text("utf-8"), "text/css"),
+    "/panel.js": (PANEL.joinpath("panel.js").read_text("utf-8"), "text/javascript"),
+    "/panel.css": (PANEL.joinpath("panel.css").read_text("utf-8"), "text/css"),
 }
 
 #: The theme of pages that have loaded the script, and that no panel is in.
@@ -69,7 +70,7 @@ def block(
 
 
 #: Of a message, those that are not drawn by the kernel.
-PARTS = ("uplot", "figures", "lines", "pages", "before", "whole")
+PARTS = ("uplot", "figures", "lines", "before", "whole")
 NO_FIGURES: Any = SimpleNamespace(figures={})
 RUN = Snapshot(
     run="run-1",
@@ -143,10 +144,10 @@ class Panel:
         self.page.evaluate("messages => give(...messages)", list(messages))
         self.settle()
 
-    def news(self, *, run: str = "run-1", **parts: Any) -> dict[str, Any]:
+    def news(self, **parts: Any) -> dict[str, Any]:
         """The next news message."""
         self.seq += 1
-        head = {"type": "news", "run": run, "seq": self.seq, "whole": False, "now": time.time()}
+        head = {"type": "news", "seq": self.seq, "whole": False, "now": time.time()}
         return {**head, **parts}
 
     def tell(self, *cards: Card, **about: Any) -> None:
@@ -168,7 +169,7 @@ class Panel:
         """Send the first message, with everything in it."""
         self.drawn = PanelNews()
         self.run = replace(self.run, cards=(), troubles=())
-        self.tell(*cards, whole=True, uplot=widget.uplot(), **about)
+        self.tell(*cards, **{"whole": True, "before": [], "uplot": widget.uplot(), **about})
 
     def choose(self, rank: int) -> None:
         """Click on a rank, and answer with its details."""

@@ -37,11 +37,10 @@ def ran(number: int, outcome: Any = "finished", **more: Any) -> RanCell:
     return RanCell(number, f"run-{number}", label, **known)
 
 
-def asked(state: str = "shown", **more: Any) -> dict[str, Any]:
+def answer(words: str = "2 names on 4 ranks: 1 differs", **more: Any) -> dict[str, Any]:
     """The variables of live ranks, as the kernel sends them."""
     drawn = "<table><tr><td>model</td><td>rank 2 differs</td></tr></table>"
-    told = {"summary": "2 names on 4 ranks: 1 differs", "html": drawn, "after": "Cell In[6]"}
-    return {"type": "variables", "run": "run-1", "state": state, "old": False, **told, **more}
+    return {"type": "variables", "words": words, "html": drawn, **more}
 
 
 @pytest.fixture
@@ -96,12 +95,11 @@ def test_a_cell_that_runs_is_told_with_its_own_time(panel: Panel) -> None:
     assert "running" in told
 
 
-def test_a_restarted_kernel_tells_when_its_cells_were_seen_last(panel: Panel) -> None:
+def test_a_restarted_kernel_has_its_cells_run_no_more(panel: Panel) -> None:
     panel.tell(**live(idle=False, since=None, cells=(ran(3, "running"),)))
     panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.freeze()")
-    told = re.compile(r"as of \d\d:\d\d:\d\d")
-    for name in ("Cells", "All ranks"):
-        expect(panel.page.get_by_role("region", name=name)).to_contain_text(told)
+    told = re.compile(r"^Kernel restarted; last update \d\d:\d\d:\d\d$")
+    expect(panel.page.locator(".xn-headline")).to_have_text(told)
     expect(panel.page.locator(".xn-sub")).not_to_contain_text("running for")
 
 
@@ -136,43 +134,26 @@ def test_a_cell_in_which_something_was_amiss_is_marked_with_its_sentence(panel: 
 # ---------------------------------------------------------------- variables
 
 
-def test_variables_are_asked_for_once_their_section_is_open(panel: Panel) -> None:
+def test_variables_are_asked_for_when_their_section_is_opened_and_by_refresh(panel: Panel) -> None:
     assert panel.sent("variables") == []
     button(panel, "Variables").click()
     panel.wait_sent("variables")
-    panel.give(asked("asking", html="", summary=""))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("Asking the ranks…")
-    panel.give(asked())
-    words = "2 names on 4 ranks: 1 differs · after Cell In[6]"
-    expect(panel.page.locator(".xn-variables")).to_contain_text(words)
-    expect(panel.page.locator(".xn-variables td")).to_have_text(["model", "rank 2 differs"])
+    shown = panel.page.locator(".xn-variables")
+    expect(shown).to_contain_text("Asking the ranks…")
+    panel.give(answer())
+    expect(shown).to_contain_text("2 names on 4 ranks: 1 differs")
+    expect(shown.locator("td")).to_have_text(["model", "rank 2 differs"])
     button(panel, "Variables").click()
-    panel.wait_sent("no variables")
-
-
-def test_variables_that_are_old_say_so_and_can_be_asked_for_again(panel: Panel) -> None:
+    expect(shown.locator("td").first).to_be_hidden()
+    assert len(panel.sent("variables")) == 1
     button(panel, "Variables").click()
-    panel.give(asked(old=True))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("cells have run since")
-    button(panel, "Refresh").click()
     panel.wait_sent("variables", 2)
-
-
-def test_variables_are_not_to_be_had_while_a_cell_runs(panel: Panel) -> None:
-    button(panel, "Variables").click()
-    panel.give(asked("busy"))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("Asked for when no cell runs")
-    expect(button(panel, "Refresh")).to_be_disabled()
-    expect(panel.page.locator(".xn-variables td")).to_have_count(2)  # those of before
-
-
-def test_ranks_that_do_not_answer_for_their_variables_are_told(panel: Panel) -> None:
-    button(panel, "Variables").click()
-    panel.give(asked(html="", problem="Rank 1 exited with status 3."))
-    expect(panel.page.locator(".xn-variables")).to_contain_text("Rank 1 exited with status 3.")
-    panel.give(asked())
-    expect(panel.page.locator(".xn-variables")).to_contain_text("2 names on 4 ranks")
-    expect(panel.page.locator(".xn-variables")).not_to_contain_text("exited")
+    button(panel, "Refresh").click()
+    panel.wait_sent("variables", 3)
+    expect(shown).to_contain_text("Asking the ranks…")
+    panel.give(answer("Rank 1 exited with status 3.", html=""))
+    expect(shown).to_contain_text("Rank 1 exited with status 3.")
+    expect(shown.locator("td")).to_have_count(0)
 
 
 def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:
@@ -185,21 +166,29 @@ def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:
 # ---------------------------------------------------------------- the end
 
 
-def test_shutdown_is_asked_for_at_a_second_click(panel: Panel) -> None:
+def answered(panel: Panel, end: bool) -> None:
+    """Have the browser's question answered so."""
     panel.page.evaluate(
-        "void (answer = ({type, run, request}) => give({type: 'ack', run, request}))"
+        "end => void (window.confirm = asked => ((window.asked = asked), end))", end
     )
+
+
+def test_shutdown_is_asked_for_when_the_user_agrees(panel: Panel) -> None:
+    panel.page.evaluate("void (answer = ({request}) => give({type: 'ack', request}))")
+    answered(panel, end=False)
     button(panel, "Shut down").click()
-    expect(panel.page.locator(".xn-say")).to_contain_text("What the ranks hold will be lost.")
+    assert "What the ranks hold will be lost." in panel.page.evaluate("asked")
     assert panel.sent("shutdown") == []
+    answered(panel, end=True)
     button(panel, "Shut down").click()
     panel.wait_sent("shutdown")
+    expect(panel.page.locator(".xn-say")).to_have_text("Ending the ranks…")
     expect(button(panel, "Shutting down…")).to_be_disabled()
     assert panel.page.evaluate("interrupts") == 0
 
 
 def test_a_kernel_that_does_not_answer_is_not_interrupted_to_shut_down(panel: Panel) -> None:
-    button(panel, "Shut down").click()
+    answered(panel, end=True)
     button(panel, "Shut down").click()
     expect(panel.page.locator(".xn-say")).to_contain_text("%xla_shutdown ends the ranks.")
     expect(button(panel, "Shut down")).to_be_enabled()
@@ -224,7 +213,7 @@ def test_live_ranks_in_jupyterlab(notebook: LabNotebook) -> None:
     link = rows.first.get_by_role("link", name=re.compile(r"Cell In\[\d+\]"))
     link.click()
     expect(notebook.cell(failing).locator(".cm-content")).to_be_focused()
-    panel.get_by_role("button", name="Shut down", exact=True).click()
+    notebook.page.once("dialog", lambda dialog: dialog.accept())
     panel.get_by_role("button", name="Shut down", exact=True).click()
     expect(panel).to_have_count(0)
     shown = notebook.text(started)

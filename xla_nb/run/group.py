@@ -5,17 +5,18 @@ Each program is a Run of its own, launched as any other. What it binds belongs t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from xla_nb.engines import Engine
-from xla_nb.errors import LaunchError, UsageError, XlaNbError
+from xla_nb.errors import LaunchError, UsageError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.messages import events
 from xla_nb.messages.orders import Turn
@@ -38,19 +39,12 @@ DEFAULT = "ranks"
 #: The name of each program's module: the file for the next one is there before it is known.
 PROGRAM = "xla_nb_live_cell"
 _TICK, _SOON = 0.1, 5.0
-_ANSWER = 30.0  # seconds that ranks on other hosts have to answer what nobody waits for
 _BOTH = (
     "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
     "{ranks}.push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
     "leaves the name to the notebook in those after it"
 )
-#: Why a question has stopped that was not to be answered any more.
-WITHDRAWN = "Withdrawn"
 _STOPPED = "Stopped because the live ranks were to end"
-
-
-class Withdrawn(XlaNbError):
-    """A question about live ranks has given way to something else that they were given."""
 
 
 class LastingRun(Run):
@@ -104,7 +98,8 @@ class Group:
         self._pid = os.getpid()
         self._timer: threading.Timer | None = None
         self._turn = threading.Lock()  # of what ranks are given next
-        self._yielding: set[Run] = set()  # questions that give way to anything else
+        self._asks = threading.Lock()  # held until a question is answered
+        self._question: Run | None = None  # the last one
         run.take(events.GroupBegan(name=name, idle=idle))
         self.remote: dict[str, str] = {}
         self.sent = Sent({notice.text for notice in run.state.notices})
@@ -169,13 +164,13 @@ class Group:
         on_wait: OnWait = lambda seconds, what: None,
         kind: type[Run] = Run,
     ) -> Run:
-        """Have ranks run a program: `members`, by default all. Gives its run, at once.
+        """Have ranks run a program: `members`, by default all. Gives its run, at once but for the
+        answer to a question that they are asked.
 
         Raises UsageError where one of them is not there or runs another, and LaunchError.
         """
         chosen = self.world if members is None else members
-        with self._turn:
-            self._make_way(chosen)
+        with self._asks, self._turn:
             self.check(chosen)
             program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
             run = self._launch(program, options, chosen, resolve, on_wait, kind)
@@ -186,37 +181,32 @@ class Group:
         run.at_end(lambda run: self._over(run, number))
         return run
 
+    @contextlib.contextmanager
+    def asking(self, within: float | None) -> Iterator[None]:
+        """While ranks are asked a question: whatever else they are given waits for its end. Raises
+        TimeoutError where another one is not over in so many seconds."""
+        if not self._asks.acquire(timeout=-1 if within is None else within):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            self._asks.release()
+
     def ask(
         self,
         program: Program,
         options: Options,
         members: tuple[int, ...],
         resolve: Callable[[str], object],
-        *,
-        yields: bool = False,
     ) -> Run:
-        """Have ranks answer a question, of which nothing is recorded for long. Raises as `launch`
-        does.
-
-        yields: it is stopped as soon as these ranks are given anything else."""
+        """Have ranks answer a question, of which nothing is recorded for long, within `asking`.
+        Raises as `launch` does."""
         with self._turn:
-            self._make_way(members)
             self.check(members)
             program = replace(program, remote=self.remote.keys())
             run = self._launch(program, options, members, resolve, asks=True)
-            if yields:
-                self._yielding.add(run)
         run.at_end(self._leave)
         return run
-
-    def _make_way(self, members: Iterable[int]) -> None:
-        """Stop the questions that give way, of these ranks. Signals take their own way to other
-        hosts, and could meet what comes next: an answer from there is waited for, for a while."""
-        chosen = set(members)
-        for run in [run for run in self._yielding if chosen & set(self._programs.get(run, ()))]:
-            if self._engine.here or not run.join_end(_ANSWER):
-                run.stop(WITHDRAWN)
-                run.join_end()
 
     def _launch(
         self,
@@ -236,6 +226,7 @@ class Group:
         some = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts" if asks else self.run.record)
         run = launch(program, some, self._engine, resolve, on_wait, kind, turn=turn, create=create)
+        self._question = run if asks else self._question
         self._programs[run] = chosen
         run.at_force(self._force)
         return run
@@ -276,7 +267,8 @@ class Group:
         return [_BOTH.format(name=n, label=self.remote[n], ranks=ranks) for n in fresh]
 
     def check(self, members: Iterable[int]) -> None:
-        """Raises UsageError where one of these ranks cannot be given a program now."""
+        """Raises UsageError where one of these ranks cannot be given a program, once it has
+        answered what it is asked."""
         if os.getpid() != self._pid:
             raise UsageError(
                 "These live ranks belong to the process that started them, not to one that it has "
@@ -292,7 +284,7 @@ class Group:
             raise LaunchError(f"{self._told_of_loss()} Start new ones: {self._how_to_start}.")
         for run, busy in list(self._programs.items()):
             common = chosen & set(busy)
-            if common and run not in self._yielding:
+            if common and run is not self._question:
                 way = f" (%xla_stop {run.name})" if self._has_magics else ""
                 raise UsageError(
                     f"{run.label} is still running on {ranks(sorted(common))}. Wait for it, or "
@@ -378,7 +370,6 @@ class Group:
 
     def _leave(self, run: Run) -> None:
         del self._programs[run]
-        self._yielding.discard(run)
         self._wait_for_more()
 
     def _wait_for_more(self) -> None:

@@ -183,7 +183,7 @@ def _used(used: int, limit: int | None) -> str:
 
 
 def figure(number: float, digits: int = 4) -> str:
-    """A number, as page/words.js has it: whole ones and thousands with commas, others with so many
+    """A number, as panel.js has it: whole ones and thousands with commas, others with so many
     digits; what has too many zeros as `1.2e-5`."""
     if not math.isfinite(number):
         return wording.odd(number)
@@ -235,7 +235,7 @@ def when(card: Card, snapshot: Snapshot) -> str:
 
 
 def going(seconds: float) -> str:
-    """How long something has gone on, as page/words.js has it: in whole seconds."""
+    """How long something has gone on, as panel.js has it: in whole seconds."""
     return f"{int(seconds)} s" if 0 <= seconds < 60 else span(seconds // 1)
 
 

@@ -16,9 +16,7 @@ from tests.support.kernel import Notebook
 #: That of the newest ranks: other tests may have shown some that died.
 PANEL = "from xla_nb import live\n*_, panel = live._shown().values()"
 #: Wait until the panel has told all, and rests.
-REST = """while panel._next - time.monotonic() < 10 or panel._variables._is_asking:
-    time.sleep(0.01)
-"""
+REST = "while panel._next - time.monotonic() < 10:\n    time.sleep(0.01)"
 
 
 class Panel:
@@ -29,7 +27,6 @@ class Panel:
         opens = (m["content"] for m in shown.messages if m["msg_type"] == "comm_open")
         (opened,) = (content for content in opens if "_esm" in content["data"]["state"])
         self.comm = opened["comm_id"]
-        self.run = opened["data"]["state"]["run"]
         self.displays = [
             m["content"]["transient"]["display_id"]
             for m in shown.messages
@@ -37,7 +34,7 @@ class Panel:
         ]
 
     def ask(self, kind, **body):
-        message = {"type": kind, "run": self.run} | body
+        message = {"type": kind} | body
         content = {"comm_id": self.comm, "data": {"method": "custom", "content": message}}
         client = self.notebook.client
         client.shell_channel.send(client.session.msg("comm_msg", content))
@@ -61,7 +58,7 @@ class Panel:
 
     def whole(self):
         """All that is to be told now."""
-        self.ask("whole", page="p")
+        self.ask("whole")
         return self.answer("news", whole=True)
 
     def end(self):
@@ -175,35 +172,25 @@ def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
 # ---------------------------------------------------------------- variables
 
 
-def test_variables_are_asked_for_when_the_page_wants_them(panel, kernel):
+def test_variables_are_told_when_the_page_asks_for_them(panel, kernel):
     quiet(kernel, "model_ = [1.0, 2.0]\ndiffers_ = rank")
     panel.ask("variables")
-    told = panel.answer("variables", state="shown", old=False)
+    told = panel.answer("variables")
     assert "model_" in told["html"]
     assert "differs_" in told["html"]
-    assert told["summary"].endswith("on 2 ranks: 1 differs by rank")
+    assert told["words"].endswith("on 2 ranks: 1 differs by rank")
     quiet(kernel, "del differs_")
     panel.ask("variables")
-    assert "differs_" not in panel.answer("variables", state="shown", old=False)["html"]
+    assert "differs_" not in panel.answer("variables")["html"]
 
 
-def test_variables_are_not_asked_for_while_a_cell_runs(panel, kernel):
-    quiet(kernel, "held_ = 1")
-    kernel.ok("%%xla 0 --bg --view none -o busy_\nimport time\ntime.sleep(600)")
+def test_variables_are_not_told_while_a_cell_runs(panel, kernel):
+    cell = kernel.ok("%%xla 0 --bg --view none -o busy_\nimport time\ntime.sleep(600)")
     panel.ask("variables")
-    assert panel.answer("variables")["state"] == "busy"
+    told = panel.answer("variables")
+    assert told["words"].startswith(f"Cell In[{cell.number}] is still running on rank 0.")
+    assert told["html"] == ""
     kernel.ok("busy_.stop()\nbusy_.join_end()")
-    assert panel.answer("variables", state="shown", old=False)["html"]
-
-
-def test_variables_that_the_page_hides_are_asked_for_no_more(panel, kernel):
-    panel.ask("variables")
-    panel.answer("variables", state="shown")
-    panel.ask("no variables")
-    kernel.ok("while panel._variables._is_open:\n    time.sleep(0.01)")
-    quiet(kernel, "x = 1")
-    kernel.ok(REST)
-    assert kernel.value("panel._variables._of != panel.run.state.programs.count") == "True"
 
 
 SLOW = """\
@@ -217,29 +204,24 @@ for number in range(20):
 """
 
 
-def test_a_cell_does_not_wait_for_variables_that_are_asked_for(panel, kernel):
+def test_a_cell_waits_for_the_variables_that_are_asked_for(panel, kernel):
     made = quiet(kernel, SLOW)
     assert made.status == "ok", made.error
     panel.ask("variables")
-    panel.answer("variables", state="asking")
+    asks = "list(live._groups().values())[-1]._asks.locked()"
+    kernel.ok(f"while not {asks}:\n    time.sleep(0.01)")
     cell = kernel.ok("%%xla -o last_ --view none\nrank")
+    news = [m["content"].get("data", {}).get("content", {}) for m in cell.messages]
+    answers = [told for told in news if told.get("type") == "variables"]
+    assert "kept_back_1" in (answers or [panel.answer("variables")])[0]["html"]
     assert kernel.value("dict(last_.results)") == "{0: 0, 1: 1}"
-    gone = quiet(kernel, "for number in range(20): del globals()[f'kept_back_{number}']")
-    assert gone.status == "ok", gone.error
-    panel.ask("variables")
-    told = panel.answer("variables", state="shown", old=False)
-    if told["after"] == f"Cell In[{cell.number}]":  # the first question's, which took long
-        told = panel.answer("variables", state="shown", old=False)
-    assert told["after"] != f"Cell In[{cell.number}]"
-    assert "kept_back_1" not in told["html"]
 
 
 def test_variables_are_those_of_the_ranks_that_live(panel, kernel):
     quiet(kernel, "mine = rank\nif rank == 1: import os; os._exit(3)")
     panel.ask("variables")
-    told = panel.answer("variables", state="shown")
-    assert "problem" not in told
-    assert " on 1 of 2 ranks" in told["summary"]
+    told = panel.answer("variables")
+    assert " on 1 of 2 ranks" in told["words"]
     assert "mine" in told["html"]
 
 

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from xla_nb.errors import XlaNbError
 from xla_nb.run.run import Run
+from xla_nb.views import variables as table
 from xla_nb.views.loop import Guarded
-from xla_nb.views.panel.variables import AskedVariables
 from xla_nb.views.panel.view import NOTHING, PanelView
 from xla_nb.views.variables import Variables
 
@@ -40,8 +41,7 @@ class GroupPanel(PanelView):
         shut_down: Callable[[], None],
         former: GroupPanel | None = None,
     ) -> None:
-        self._variables = AskedVariables(run.state.programs, ask, self._wake)
-        self._shut_down = shut_down
+        self._ask, self._shut_down = ask, shut_down
         self._seen: object = None
         self._saved_of: object = None
         self._next = self._settled = self._next_save = 0.0
@@ -85,7 +85,7 @@ class GroupPanel(PanelView):
 
     def _is_needed(self) -> bool:
         """Whether something has come that `draw` has not seen."""
-        asked = not self._inbox.empty() or self._variables.is_news
+        asked = not self._inbox.empty()
         return self.run.done or self._left or asked or self._mark() != self._seen
 
     def _mark(self) -> object:
@@ -109,8 +109,6 @@ class GroupPanel(PanelView):
             self._send_news(now)
             changes = self._runs or now < self._settled or self._inquiries
             self._next = now + (_BEAT if changes else _REST)
-        if variables := self._variables.news():
-            self._send("variables", **variables)
         if mark != self._saved_of and now >= self._next_save and now >= self._settled:
             self._saved_of, self._next_save = mark, now + _SAVE
             self._saved.update(self._saved_snapshot(), raw=True)
@@ -135,11 +133,6 @@ class GroupPanel(PanelView):
         self._saved.update(NOTHING, raw=True)
         self._close(html)
 
-    def _forget(self, whole: bool, now: float) -> None:
-        """The page asks for what it has missed: no cell keeps the kernel from hearing that."""
-        if whole:
-            self._news.forget()
-
     def _told_of_saved(self) -> tuple[str, str]:
         shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
         return "Saved while the ranks were alive: %s shows what came of them.", shown
@@ -155,8 +148,8 @@ class GroupPanel(PanelView):
         del taken["stop"]
         return taken | {
             "shutdown": self._on_shutdown,
-            "variables": lambda message: self._variables.open(),
-            "no variables": lambda message: self._variables.close(),
+            "variables": self._on_variables,
+            "answered": lambda message: self._send("variables", **message["told"]),
         }
 
     def _on_focus(self, message: dict[str, Any]) -> None:
@@ -166,3 +159,17 @@ class GroupPanel(PanelView):
     def _on_shutdown(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
         threading.Thread(target=self._shut_down, name="xla_nb-shutdown", daemon=True).start()
+
+    def _on_variables(self, message: dict[str, Any]) -> None:
+        """Ask in a thread: a rank may take seconds to read what it holds."""
+        threading.Thread(target=self._look, name="xla_nb-variables", daemon=True).start()
+
+    def _look(self) -> None:
+        try:
+            found = self._ask()
+            compared = list(found.values())
+            told = {"words": table.summary(compared, found.who), "html": table.drawn(compared)}
+        except XlaNbError as problem:  # a cell runs, or ranks have died
+            told = {"words": str(problem), "html": ""}
+        self._inbox.put({"type": "answered", "told": told})
+        self._wake()

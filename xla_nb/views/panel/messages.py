@@ -1,6 +1,6 @@
 """What the panel's page and the kernel say to each other.
 
-The page asks (`fault` checks it); the kernel sends news of what changed, drawn as HTML, and
+The page asks; the kernel sends news of what changed, drawn as HTML, and
 answers. The page goes by ids and attributes, never by words that are meant for people.
 docs/how-it-works.md has the protocol.
 """
@@ -8,8 +8,7 @@ docs/how-it-works.md has the protocol.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from xla_nb import ansi
@@ -17,47 +16,7 @@ from xla_nb.record.tail import Earlier
 from xla_nb.views import facts
 from xla_nb.views.observer import Lines, Observer
 from xla_nb.views.rendering import colours, html
-from xla_nb.views.snapshot import STREAMS, Snapshot
-
-# ---------------------------------------------------------------- from the page
-
-_SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
-    "whole": {"page": (str,)},
-    "stop": {"request": (int,)},
-    "stacks": {"request": (int,)},
-    "shutdown": {"request": (int,)},
-    "variables": {},
-    "no variables": {},
-    "focus": {"rank": (int, type(None))},
-    "earlier": {
-        "request": (int,),
-        "rank": (int, type(None)),
-        "stream": (str,),
-        "before": (int,),
-        "count": (int,),
-    },
-}
-
-
-def fault(message: object, run: str) -> str:
-    """Why a message from the page cannot be acted on; empty if it can."""
-    if not isinstance(message, Mapping):
-        return "not an object"
-    kind = message.get("type")
-    if not isinstance(kind, str) or kind not in _SHAPES:
-        return f"unknown type {kind!r}"
-    if message.get("run") != run:
-        return f"for run {message.get('run')!r}"
-    for name, types in _SHAPES[kind].items():
-        value = message.get(name)
-        if not isinstance(value, types) or isinstance(value, bool) or (name not in message):
-            return f"invalid {name} {value!r}"
-    if kind == "earlier" and message["stream"] not in STREAMS:
-        return f"invalid stream {message['stream']!r}"
-    if kind == "earlier" and min(message["before"], message["count"]) < 0:
-        return f"asks for {message['count']} lines before {message['before']}"
-    return ""
-
+from xla_nb.views.snapshot import Snapshot
 
 # ---------------------------------------------------------------- news
 
@@ -70,12 +29,9 @@ class PanelNews:
         #: Of each line its generation, how many points it keeps, and its last if it is not kept.
         self._points: dict[tuple[str, int], tuple[int, int, list[Any]]] = {}
 
-    def forget(self, ranks: Collection[int] | None = None) -> None:
-        """Tell everything again, of figures those of these ranks, by default of all: the page may
-        have lost it."""
-        self._sent = {}
-        lost = {key for key in self._points if ranks is None or key[1] in ranks}
-        self._points = {key: sent for key, sent in self._points.items() if key not in lost}
+    def forget(self) -> None:
+        """Tell everything again: a page lacks some of it."""
+        self._sent, self._points = {}, {}
 
     def of(
         self, snapshot: Snapshot, observer: Observer, focus: int | None = None
@@ -110,11 +66,10 @@ class PanelNews:
                 fresh, drops = generation != line.generation, bool(newest)
                 points = line.points if fresh else line.points[count:]
                 if points or newest != line.newest:
-                    own = [
-                        [_number(x), _number(y), round(t, 2)] for x, y, t in [*points, *line.newest]
-                    ]
-                    what = {"name": name, "rank": rank, "replace": fresh, "drops": drops}
-                    news.append({**what, "points": own})
+                    whole = [*points, *line.newest]
+                    own = [[x, _number(y), round(t, 2)] for x, y, t in whole]
+                    told = {"name": facts.cut(name, 300), "rank": rank, "points": own}
+                    news.append(told | {"replace": fresh, "drops": drops})
                     self._points[name, rank] = line.generation, len(line.points), line.newest
         return news
 
@@ -151,7 +106,6 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "started": snapshot.started,
         "cell": snapshot.cell,
         "record": snapshot.record,
-        "home": str(Path.home()),
         "unit": snapshot.unit,
     }
 

@@ -28,8 +28,7 @@ _BEAT = 0.05  # seconds between two messages
 #: next _MANY every _SELDOM seconds.
 _FEW, _SAMPLE = 128, 0.25
 _MANY, _SELDOM = 256, 0.5
-_REPEAT = 2.0  # seconds until the next _MANY ranks are sent again: the page may be unable to ask
-_SAVE = 10.0  # seconds between two saved snapshots
+_SAVE, _FIRST = 10.0, 2.0  # seconds between two saved snapshots, and until the first
 _BUDGET = 500  # lines of output in one message, about
 _MOST = 1000  # lines that the page may ask for at once
 NOTHING = {"text/html": "", "text/plain": ""}
@@ -47,10 +46,9 @@ class PanelView:
         self._observer = Observer(run, notes=True)
         self._news = messages.PanelNews()
         self._sequence = 0
-        self._due = dict.fromkeys(("beat", "sample", "repeat", "save"), 0.0)
+        self._due = dict.fromkeys(("beat", "sample", "save"), 0.0)
         self._whole, self._has_charts = True, False
-        self._pages: dict[str, bool] = {}  # by the page's id: whether it has what came before
-        self._sampled, self._repeated = messages.Turns(_MANY), messages.Turns(_MANY)
+        self._sampled = messages.Turns(_MANY)
         self._focus: int | None = None
         self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -61,13 +59,13 @@ class PanelView:
         self._live = _displayed(*self._widget())
         empty = {"text/html": self._snapshot("")}  # it would flash up
         self._saved = _displayed(self._saved_snapshot() | empty)
-        self._due["save"] = time.monotonic() + _REPEAT  # soon, when ranks have started
+        self._due["save"] = time.monotonic() + _FIRST  # when ranks have started
 
     def draw(self) -> float:
         """Send the page what is new. Returns the seconds until the next call."""
         if self._left:
             self._close("")
-            return _REPEAT
+            return _SAVE
         self._handle_requests()
         self._answer_stacks()
         now = time.monotonic()
@@ -114,17 +112,15 @@ class PanelView:
 
     def _send_news(self, now: float) -> None:
         message: dict[str, Any] = {}
-        opened = [page for page, has_all in self._pages.items() if not has_all]
-        before = self._observer.read_before(_BUDGET) if opened else []
-        output = self._observer.read(_BUDGET, self._focus)
         whole, self._whole = self._whole, False
+        if whole:
+            self._news.forget()
+            before = self._observer.read_before(_BUDGET)
+            message["before"] = [messages.lines(old) for old in before]
+        output = self._observer.read(_BUDGET, self._focus)
         if whole or self._sample_if_due(now):
-            self._forget(whole, now)
             snapshot = self._observer.snapshot()
             message |= self._news.of(snapshot, self._observer, self._focus)
-        if opened:  # instead of what they have had since they were opened
-            self._pages = dict.fromkeys(self._pages, True)
-            message |= {"pages": opened, "before": [messages.lines(old) for old in before]}
         if output:
             message["lines"] = [messages.lines(new) for new in output]
         self._has_charts &= not whole
@@ -145,26 +141,19 @@ class PanelView:
             return True
         return False
 
-    def _forget(self, whole: bool, now: float) -> None:
-        repeat = self._is_due("repeat", now, _REPEAT)
-        if whole:
-            self._news.forget()
-        elif repeat:
-            self._news.forget(self._repeated.take(list(self.run.state.ranks)))
-
     def _send(self, kind: str, **body: Any) -> None:
-        self._page.send({"type": kind, "run": self.run.name, **body})
+        self._page.send({"type": kind, **body})
 
     @property
     def _snapshot_class(self) -> str:
-        """The CSS class of the display below the widget (page/panel.js, page/view.js)."""
+        """The CSS class of the display below the widget (panel.js)."""
         return f"xn-saved-{self.run.name}"
 
     def _snapshot(self, html: str) -> str:
         return f'<div class="{self._snapshot_class}">{html}</div>'
 
     def _saved_snapshot(self) -> dict[str, str]:
-        """The display below the widget, which hides it (page/view.js) wherever it is alive."""
+        """The display below the widget, which hides it (panel.js) wherever it is alive."""
         bundle = picture.bundle(self._observer.snapshot_with_output())
         told, shown = self._told_of_saved()
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
@@ -188,15 +177,11 @@ class PanelView:
 
     # ---------------------------------------------------------- from the page
 
-    def _receive(self, _widget: object, message: object, _buffers: object) -> None:
+    def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
         """Called by ipywidgets, in any thread."""
-        fault = messages.fault(message, self.run.name)
-        if not fault and message["type"] not in self._actions:  # type: ignore[index]
-            fault = "not for a view of this kind"
-        if fault:
-            log.warning("Ignored a message from the page: %s", fault)
+        if message["type"] not in self._actions:
+            log.warning("Ignored a message from the page: %r", message["type"])
             return
-        assert isinstance(message, dict)
         if message["type"] == "stop":
             self.run.stop(STOP_BUTTON, same=INTERRUPTED)
         self._inbox.put(message)
@@ -223,7 +208,6 @@ class PanelView:
 
     def _on_whole(self, message: dict[str, Any]) -> None:
         self._whole = True
-        self._pages.setdefault(message["page"], False)
         self._due["beat"] = 0.0
 
     def _on_focus(self, message: dict[str, Any]) -> None:

@@ -14,34 +14,17 @@ from xla_nb.views import loop
 _LOADS = 10.0  # seconds in which a page has loaded a widget; one closed before is an error to it
 
 
-PAGE = Path(__file__).with_name("page")
-
-#: One script in this order, from the ground up. Each begins with its one job.
-SCRIPTS = (
-    *("values", "words", "nodes", "folding", "toolbar"),
-    *("lines", "store", "parts"),
-    *("head", "sections", "ranks"),
-    *("charts", "files", "folds", "marks", "output"),
-    *("view", "panel"),
-)
-
-
 def uplot() -> str:
     """What draws the charts, as it was released: a script that defines `uPlot`. It goes to a page
     that is there: with it each would open half as fast again."""
-    return (PAGE.with_name("vendor") / "uPlot.min.js").read_text("utf-8")
-
-
-def script() -> str:
-    """What a front end loads for a widget, which is one script."""
-    return "\n".join((PAGE / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
+    return Path(__file__).with_name("vendor").joinpath("uPlot.min.js").read_text("utf-8")
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
-    """The widget. `run` is the run's name, which every message carries; `end` is the HTML that
-    stays, once it is over: no update of the cell's output reaches a page that was reloaded."""
+    """The widget. `run` is the run's name; `end` is the HTML that stays, once it is over:
+    no update of the cell's output reaches a page that was reloaded."""
 
-    _esm = script()
+    _esm = Path(__file__).with_name("panel.js")
     _css = Path(__file__).with_name("panel.css")
     run = traitlets.Unicode().tag(sync=True)
     end = traitlets.Unicode(None, allow_none=True).tag(sync=True)

@@ -64,19 +64,25 @@ def _css(style: ansi.Style) -> str:
     return ";".join([*rules, *_more(style)])
 
 
+#: Of the terminal's colors, but for black, white and greys.
+_HUES = {1: 25, 2: 150, 3: 85, 4: 255, 5: 325, 6: 205}
+
+
 def themed(style: ansi.Style) -> str:
-    """The same in a panel, which has inks for its theme (panel.css)."""
+    """The same in a panel, whose inks have one lightness in each theme (panel.css): a ground of
+    such an ink is a tint, or other inks could not be read on it."""
     fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
-    grounds = ("var(--xn-back)", "var(--xn-text)") if style.inverse else ("", "")
-    inks = (_ink(colour, other) for colour, other in zip((fg, bg), grounds, strict=True))
-    pairs = zip(("color", "background"), inks, strict=True)
-    return ";".join([*(f"{name}:{ink}" for name, ink in pairs if ink), *_more(style)])
+    back, text = ("var(--xn-back)", "var(--xn-text)") if style.inverse else ("", "")
+    inks = {"color": _ink(fg, back), "background": _ink(bg, text, "" if text else " / 25%")}
+    return ";".join([*(f"{name}:{ink}" for name, ink in inks.items() if ink), *_more(style)])
 
 
-def _ink(colour: ansi.Colour | None, otherwise: str) -> str:
-    if colour is None:
-        return otherwise
-    return f"var(--xn-ansi{colour})" if isinstance(colour, int) else _hex(colour)
+def _ink(colour: ansi.Colour | None, otherwise: str, opacity: str = "") -> str:
+    if not isinstance(colour, int):
+        return otherwise if colour is None else _hex(colour)
+    hue = _HUES.get(colour % 8)
+    chroma = "var(--xn-chroma)" if hue else "0"
+    return f"oklch(var(--xn-lightness) {chroma} {hue or 0}{opacity})"
 
 
 def _more(style: ansi.Style) -> list[str]:

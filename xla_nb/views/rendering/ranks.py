@@ -208,10 +208,9 @@ def as_news(snapshot: Snapshot) -> str:
         if many:
             marks = ((card, _as_rank(card, snapshot)) for card in group)
             inner = _grid(_tile(card, snapshot, _LONGEST, mark) for card, mark in marks)
-        lost = " data-lost" if name in snapshot.lost else ""
         head = _host(name, group, snapshot) if name else ""
         label = f' role="group" aria-label="{escape(name)}"' if name else ""
-        drawn += f'<div class="xn-host"{label}{lost}>{head}{inner}</div>'
+        drawn += f'<div class="xn-host"{label}>{head}{inner}</div>'
     slots = [] if many else [slot for card in cards for slot in card.lane]
     same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=(*_TELLING, "xla"))
     same += facts.free(snapshot)

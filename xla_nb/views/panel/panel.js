@@ -1,0 +1,1682 @@
+// The page of the live panel of a run: all ranks, their output, Stop and Stacks. From the ground up; it
+// goes by ids, never by words of the kernel.
+
+// --- What the panel calls things, and numbers, times and ranks in words.
+
+const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const count = (n) => whole.format(n);
+const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+const two = (n) => `${n}`.padStart(2, "0");
+const joined = (...texts) => texts.filter(Boolean).join(" · ");
+
+const timeOfDay = (date) => date.toTimeString().slice(0, 8);
+
+/** In at most two units, as facts.py has it; one below a minute, since it goes on. */
+function duration(seconds) {
+	const s = Math.max(0, Math.floor(seconds));
+	if (s < 60) return `${s} s`;
+	const m = Math.floor(s / 60);
+	return m < 60 ? `${m} min ${two(s % 60)} s` : `${count((m / 60) | 0)} h ${two(m % 60)} min`;
+}
+
+/** Ranks in order, as `0–3, 5` or `0, 1`: as wording.py writes them. */
+function spans(numbers) {
+	const runs = [];
+	for (const n of [...numbers].sort((a, b) => a - b)) {
+		if (runs.length && runs.at(-1).at(-1) === n - 1) runs.at(-1).push(n);
+		else runs.push([n]);
+	}
+	return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(", "))).join(", ");
+}
+
+const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
+
+/** A number, as facts.py has it. */
+function figure(value) {
+	if (!isFinite(value)) return `${value}`.replace("inity", "").replace("I", "i");
+	const large = Math.abs(value);
+	const short = Number(value.toPrecision(4));
+	if (large >= 1e9 || (large < 1e-4 && large > 0)) return short.toExponential().replace("+", "");
+	return large >= 1000 ? count(value) : `${short}`;
+}
+
+// --- Nodes of the page, changed only where something differs. Text is only ever set as text.
+
+/** Makes nodes: `kind` is a tag with classes (`div.log`), `label` the accessible name. */
+function h(kind, attributes, ...children) {
+	const [tag, ...names] = kind.split(".");
+	const node = document.createElement(tag);
+	if (names.length) node.setAttribute("class", names.map((name) => `xn-${name}`).join(" "));
+	for (const name in attributes) {
+		const value = attributes[name];
+		if (typeof value === "function") node.addEventListener(name, value);
+		else if (value !== null) node.setAttribute(name === "label" ? "aria-label" : name, value);
+	}
+	node.append(...children);
+	return node;
+}
+
+const div = (names, ...children) => h(`div.${names}`, {}, ...children);
+const span = (names, ...children) => h(`span.${names}`, {}, ...children);
+const section = (name, label, ...children) => h(`section.${name}`, { label }, ...children);
+const button = (text, click, attributes, name = "button") =>
+	h(`button.${name}`, { type: "button", click, ...attributes }, text);
+const search = (label, input) => h("input.filter", { type: "search", label, placeholder: label, spellcheck: "false", input });
+const link = (text, click) => button(text, click, {}, "link");
+const option = ([value, text]) => h("option", { value }, text);
+
+// A rank's hue: eight far apart, then by the golden angle.
+const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
+const hue = (rank) => (rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360));
+const tint = (node, rank) => {
+	node.style.setProperty("--xn-hue", hue(rank));
+	return node;
+};
+
+/** Sets the text of a node, if it differs. */
+function put(node, text) {
+	if (node.xnText !== text) node.textContent = node.xnText = text;
+}
+
+function mark(node, name, value) {
+	if (value === null) node.removeAttribute(name);
+	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+}
+
+/** Replaces the children of a node when `key` changes. */
+function fill(node, key, children) {
+	if (node.xnKey === key) return;
+	node.xnKey = key;
+	node.replaceChildren(...children());
+}
+
+function show(node, shown) {
+	if (node.hidden === Boolean(shown)) node.hidden = !shown;
+}
+
+async function copy(text) {
+	try {
+		await navigator.clipboard.writeText(text);
+	} catch {
+		// No permission, or a page without https.
+		const give = (event) => {
+			event.clipboardData.setData("text/plain", text);
+			event.preventDefault();
+		};
+		document.addEventListener("copy", give, { capture: true, once: true });
+		document.execCommand("copy");
+	}
+}
+
+// --- Sections that fold, and whether they are folded: the page remembers it for all panels, where it may.
+
+const STORED = "xla_nb.folded";
+const folded = () => {
+	try {
+		return new Set(JSON.parse(localStorage.getItem(STORED) ?? "[]"));
+	} catch {
+		return new Set();
+	}
+};
+
+/** Puts a title that folds a section into its head. One with `opened`, which is told whether it is
+ * open, is folded at first. */
+function folding(node, name, words, into, opened) {
+	const set = (closed) => {
+		node.classList.toggle("xn-folded", closed);
+		mark(toggle, "aria-expanded", !closed);
+		opened?.(!closed);
+	};
+	const flip = () => {
+		const names = folded();
+		const closed = !node.classList.contains("xn-folded");
+		names[closed === !opened ? "add" : "delete"](name);
+		set(closed);
+		try {
+			localStorage.setItem(STORED, JSON.stringify([...names]));
+		} catch {
+			// Not remembered, then.
+		}
+	};
+	const toggle = button(words, flip, {}, "fold");
+	into.prepend(h("h4.h", {}, toggle));
+	set(folded().has(name) === !opened);
+	return node;
+}
+
+// --- Several of a kind as one tab stop: the arrow keys move among them.
+
+const shown = (nodes) => nodes.filter((node) => !node.hidden);
+
+/** Leaves one of the nodes that are shown to the Tab key: the one with the focus, or the first. */
+function oneStop(nodes) {
+	const seen = shown(nodes);
+	const stop = seen.find((node) => node === document.activeElement) ?? seen[0];
+	for (const node of nodes) mark(node, "tabindex", node === stop ? 0 : -1);
+}
+
+/** Moves the focus at these keys to the last or the next one that is shown. */
+const walk = (nodes, back, on) => (event) => {
+	const by = { [back]: -1, [on]: 1 }[event.key];
+	if (!by) return;
+	event.preventDefault();
+	const seen = shown(nodes());
+	seen[seen.indexOf(document.activeElement) + by]?.focus();
+};
+
+/** Buttons in a row. */
+function toolbar(label, ...buttons) {
+	const keydown = walk(() => buttons, "ArrowLeft", "ArrowRight");
+	oneStop(buttons);
+	return h("span.choices", { role: "toolbar", label, keydown, focusin: () => oneStop(buttons) }, ...buttons);
+}
+
+// --- The lines of output that the page holds, bounded.
+
+const HELD = 8000; // lines held over all ranks,
+const HELD_EACH = 30; // at least this many of each,
+const HELD_FOCUSED = 2000; // and this many of a selected one
+
+const SIGNS = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#x27;": "'" };
+
+/** A line without its colors. */
+const textOf = ({ html }) => html.replace(/<[^>]*>/g, "").replace(/&[^;]{2,4};/g, (sign) => SIGNS[sign] ?? sign);
+
+/** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
+class Lines {
+	byRank = new Map();
+	received = new Map(); // number of lines by rank, with those not sent
+	next = 0;
+	ranks = 1;
+	focused = new Set();
+
+	cap(rank) {
+		const fair = Math.max(HELD_EACH, Math.floor(HELD / this.ranks));
+		return this.focused.has(rank) ? Math.max(HELD_FOCUSED, fair) : fair;
+	}
+
+	add({ rank, stream, start, skipped, lines, sizes }) {
+		const all = held(this.byRank, rank, () => []);
+		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, html: "" });
+		all.push(...this.read({ rank, stream, start, lines, sizes }));
+		all.splice(0, Math.max(0, all.length - this.cap(rank)));
+		this.received.set(rank, this.total(rank) + skipped + lines.length);
+	}
+
+	/** Lines as HTML with their offsets in the file, exact unless Python replaced characters. */
+	read({ rank, stream, start, lines, sizes }) {
+		let at = start;
+		return lines.map((line, i) => {
+			const entry = { id: this.next++, rank, stream, at, gap: 0, html: line };
+			at += sizes[i];
+			return entry;
+		});
+	}
+
+	/** The last `most` matching lines of a rank (undefined: of all) newer than `id`, in order. */
+	since(rank, id, matches, most) {
+		const lines = [];
+		for (const all of rank === undefined ? this.byRank.values() : [this.byRank.get(rank) ?? []]) {
+			const enough = lines.length + most;
+			for (let i = all.length - 1; i >= 0 && all[i].id > id && lines.length < enough; i--)
+				if (matches(all[i])) lines.push(all[i]);
+		}
+		return lines.sort((a, b) => a.id - b.id).slice(-most);
+	}
+
+	/** Whether every line of a rank so far is held. */
+	whole(rank) {
+		const all = this.byRank.get(rank) ?? [];
+		const starts = (stream) => !all.find((line) => line.stream === stream)?.at;
+		return all.length === this.total(rank) && starts("out") && starts("err");
+	}
+
+	total(rank) {
+		if (rank !== undefined) return this.received.get(rank) ?? 0;
+		return [...this.received.values()].reduce((sum, n) => sum + n, 0);
+	}
+}
+
+// --- What the page knows of a run: one store per model, bounded. Messages only change the store, and say
+// to its views which of their parts changed; requests to the kernel start here.
+
+const PATIENCE = 800; // ms for the kernel to answer a request
+const POINTS = 2000; // of one line of a figure
+// Which parts of a view show each part that the kernel draws.
+const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
+
+/** The value of a key in a map, made if it is missing. */
+function held(map, key, make) {
+	if (!map.has(key)) map.set(key, make());
+	return map.get(key);
+}
+
+class Store {
+	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", unit: "rank", focus: null };
+	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
+	cards = new Map(); // the phase of each rank
+	figures = new Map();
+	memory = new Map(); // by rank: a line of MiB
+	lines = new Lines();
+	stacks = { state: "closed", html: "", at: "" };
+	variables = { words: "", html: "" }; // of live ranks
+	stop = "no"; // no, asked, acknowledged, interrupted
+	say = "";
+	seq = 0;
+	lacks = false; // something that was sent before
+	offset = 0; // the kernel's clock minus the page's, in seconds
+	views = new Set();
+	requests = new Map();
+	asked = 0;
+	updated = new Date();
+	frozen = null; // the kernel's time when the page lost it,
+	farewell = ""; // and how that is told
+
+	constructor(model) {
+		this.model = model;
+		this.run = String(model.get("run") ?? "");
+		this.receive = (message) => this.take(message);
+		this.lost = () => this.freeze();
+		model.on("msg:custom", this.receive);
+		model.on("comm_live_update", this.lost);
+		this.listen();
+		this.askWhole();
+	}
+
+	close() {
+		this.model.off("msg:custom", this.receive);
+		this.model.off("comm_live_update", this.lost);
+		this.kernel?.iopubMessage?.disconnect(this.hear, this);
+		this.kernel?.disposed?.disconnect(this.part, this);
+		for (const { timer } of this.requests.values()) clearTimeout(timer);
+		clearTimeout(this.later);
+	}
+
+	get over() {
+		return this.about.over;
+	}
+
+	get now() {
+		return this.frozen ?? Date.now() / 1000 + this.offset;
+	}
+
+	changed(...parts) {
+		for (const view of this.views) view.changed(...parts);
+	}
+
+	/** Listens to the kernel's connection too: a widget manager that fails tells of no restart. */
+	listen() {
+		try {
+			this.kernel = this.model.widget_manager.kernel;
+			this.kernel.iopubMessage.connect(this.hear, this);
+			this.kernel.disposed.connect(this.part, this);
+		} catch {
+			// Some front ends do not give widgets the kernel.
+		}
+	}
+
+	/** Only another kernel says in another session what it does, or the server that it restarts one. */
+	hear(_, { header }) {
+		if (header.msg_type !== "status") return;
+		if ((this.session ??= header.session) !== header.session) this.freeze();
+		this.session = header.session;
+	}
+
+	part() {
+		this.freeze("Kernel disconnected");
+	}
+
+	/** The kernel has gone: nothing more comes, and Stop would hit another cell. */
+	freeze(what = "Kernel restarted") {
+		if (this.over || this.frozen !== null) return;
+		this.frozen = this.now;
+		this.farewell = `${what}; last update ${timeOfDay(this.updated)}`;
+		this.changed("ranks", "variables");
+		this.speak(`Its ranks end with it. import xla_nb; xla_nb.open_run("${this.run}") shows what they had done.`);
+	}
+
+	// messages from the kernel
+
+	take(message) {
+		this.updated = new Date();
+		if (this.frozen !== null) {
+			this.frozen = null;
+			this.say = "";
+			this.askWhole();
+		}
+		this[`on_${message.type}`](message);
+	}
+
+	on_news(message) {
+		this.lacks ||= message.seq !== this.seq + 1;
+		this.seq = message.seq;
+		if (message.whole) {
+			clearTimeout(this.later);
+			this.later = undefined;
+			this.figures = new Map();
+			if (this.lacks) this.reprint(message.before);
+			this.lacks = false;
+		} else if (this.lacks) this.askWhole();
+		this.offset = message.now - Date.now() / 1000;
+		if (message.about) this.describe(message.about);
+		for (const [name, part] of Object.entries(message.parts ?? {})) {
+			this.parts[name] = part;
+			this.changed(SHOWN[name]);
+		}
+		if (message.phases) this.number(message.phases);
+		if (message.memory) this.weigh(message.memory);
+		if (message.uplot) this.loadCharts(message.uplot);
+		if (message.figures) this.plot(message.figures);
+		if (message.lines) this.print(message.lines);
+	}
+
+	/** Loads the library that draws charts. */
+	async loadCharts(script) {
+		if (this.uPlot) return;
+		const url = URL.createObjectURL(new Blob([`${script}\nexport { uPlot };`], { type: "text/javascript" }));
+		this.uPlot = (await import(url)).uPlot;
+		URL.revokeObjectURL(url);
+		this.changed("figures");
+	}
+
+	describe(about) {
+		this.about = { ...this.about, ...about };
+		if (this.over && this.stop !== "no") {
+			this.stop = "no";
+			this.say = "";
+		}
+		this.changed("head", "ranks", "output", "variables");
+	}
+
+	number(phases) {
+		this.cards = new Map(phases.map(([rank, phase]) => [rank, { phase }]));
+		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
+		this.changed("ranks", "figures", "output");
+	}
+
+	plot(figures) {
+		for (const { name, ...own } of figures) this.trace(held(this.figures, name, () => new Map()), own);
+		this.changed("figures");
+	}
+
+	/** Notes the memory of ranks, in MiB, at most once a second. */
+	weigh(sizes) {
+		const at = this.now - (this.about.started ?? this.now);
+		for (const [rank, size] of sizes) {
+			const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
+			if (x.length && at - x.at(-1) < 1) continue;
+			x.push(at);
+			y.push(size);
+			t.push(at);
+			if (x.length > 400) for (const one of [x, y, t]) one.splice(0, one.length, ...one.filter((_, i) => i % 2 === 0));
+		}
+		this.changed("figures");
+	}
+
+	askVariables() {
+		this.on_variables({ ...this.variables, words: "Asking the ranks…" });
+		this.send({ type: "variables" });
+	}
+
+	on_variables({ words, html }) {
+		this.variables = { words, html };
+		this.changed("variables");
+	}
+
+	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
+	trace(lines, { rank, replace, drops, points }) {
+		if (replace) lines.delete(rank);
+		const { x, y, t } = held(lines, rank, () => ({ x: [], y: [], t: [] }));
+		if (drops) for (const one of [x, y, t]) one.pop();
+		for (const [at, value, when] of points) {
+			x.push(at);
+			y.push(Number(value));
+			t.push(when);
+		}
+		for (const one of [x, y, t]) one.splice(0, one.length - POINTS);
+	}
+
+	/** Holds these lines alone. */
+	reprint(blocks) {
+		this.lines.byRank.clear();
+		this.lines.received.clear();
+		for (const view of this.views) view.parts.output.refresh();
+		this.print(blocks);
+	}
+
+	print(blocks) {
+		for (const block of blocks) this.lines.add(block);
+		this.changed("output");
+	}
+
+	// requests to the kernel
+
+	send(message) {
+		try {
+			this.model.send(message);
+		} catch (error) {
+			console.debug("xla_nb:", error);
+		}
+	}
+
+	/** Asks for everything, at most once a second. */
+	askWhole() {
+		const wait = (this.askedWhole ?? -Infinity) + 1000 - performance.now();
+		if (wait > 0) {
+			this.later ??= setTimeout(() => {
+				this.later = undefined;
+				this.askWhole();
+			}, wait);
+			return;
+		}
+		this.askedWhole = performance.now();
+		this.send({ type: "whole" });
+	}
+
+	/** Sends a request; calls `received` when the kernel has it, `silent` if it is late. */
+	ask(message, { received, silent, answered }) {
+		const request = ++this.asked;
+		const timer = setTimeout(silent, PATIENCE);
+		this.requests.set(request, { timer, received, answered });
+		if (this.requests.size > 50) this.requests.delete(this.requests.keys().next().value);
+		this.send({ ...message, request });
+	}
+
+	on_ack({ request }) {
+		const waiting = this.requests.get(request);
+		if (!waiting) return;
+		clearTimeout(waiting.timer);
+		waiting.received?.();
+		waiting.received = null;
+	}
+
+	/** A question of the cell gets no answer any more: JupyterLab would run no other cell before. */
+	on_withdrawn() {
+		this.kernel?.removeInputGuard?.();
+		for (const view of this.views) view.mute();
+	}
+
+	speak(text) {
+		this.say = text;
+		this.changed("head");
+	}
+
+	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent.
+	 * Of live ranks it asks the user first: what they hold is lost. */
+	halt() {
+		const { live } = this.about;
+		if (this.over || (live && !confirm("What the ranks hold will be lost. End them?"))) return;
+		if (this.stop === "asked" || this.stop === "interrupted") return this.interrupt();
+		const again = live || this.stop === "acknowledged";
+		const received = () => {
+			if (this.stop !== "asked") return;
+			this.stop = "acknowledged";
+			this.speak(again ? "Ending the ranks…" : "Stopping the ranks. Click again to end them now.");
+		};
+		const silent = () => {
+			if (!live) return this.interrupt();
+			this.stop = "no";
+			this.speak("The kernel does not answer. %xla_shutdown ends the ranks.");
+		};
+		this.stop = "asked";
+		this.speak(live ? "Ending the ranks…" : "Stopping the ranks…");
+		this.ask({ type: live ? "shutdown" : "stop" }, { received, silent });
+	}
+
+	async interrupt() {
+		if (this.over) return;
+		this.stop = "interrupted";
+		try {
+			await this.kernel.interrupt();
+			if (!this.over) this.speak("Interrupted the kernel.");
+		} catch {
+			// Some front ends do not give widgets the kernel.
+			this.speak("This page cannot interrupt the kernel. Press ■ in the toolbar.");
+		}
+	}
+
+	/** Asks where the ranks are. */
+	askStacks() {
+		this.setStacks("asking", this.stacks.html);
+		const silent = () => this.stacks.state === "asking" && this.setStacks("silent");
+		this.ask({ type: "stacks" }, { silent });
+	}
+
+	setStacks(state, html = "") {
+		this.stacks = { state, html, at: timeOfDay(new Date()) };
+		this.changed("stacks", "head");
+	}
+
+	on_stacks(message) {
+		this.on_ack(message);
+		if (this.stacks.state === "closed") return; // meanwhile
+		this.setStacks("answered", message.html);
+	}
+
+	focus() {
+		const selected = [...this.views].map(({ rank }) => rank).filter((rank) => rank !== undefined);
+		this.lines.focused = new Set(selected);
+		this.send({ type: "focus", rank: selected.at(-1) ?? null });
+	}
+
+	on_earlier(message) {
+		this.on_ack(message);
+		const { request, start, first } = message;
+		const { answered } = this.requests.get(request) ?? {};
+		this.requests.delete(request);
+		answered?.(this.lines.read(message), start, first);
+	}
+}
+
+// --- Parts that the kernel has drawn (views/rendering/html.py), put into their places: what is the same
+// stays, with the focus, the selection, open folds and a click that is under way.
+
+const KEPT = new Set(["open", "hidden", "tabindex", "aria-selected"]); // the page's and the user's
+
+/** Makes a node's content that of the HTML. */
+function place(node, html, view) {
+	if (node.xnHtml === html) return;
+	node.xnHtml = html;
+	const template = document.createElement("template");
+	template.innerHTML = html;
+	prepare(template.content, view);
+	become(node, template.content);
+}
+
+function become(old, next) {
+	const ranks = new Map([...old.children].map((node) => [node.dataset.rank, node]));
+	let at = old.firstChild;
+	for (const wanted of [...next.childNodes]) {
+		const rank = wanted.dataset?.rank;
+		const found = rank === undefined ? at : ranks.get(rank);
+		if (found?.nodeName !== wanted.nodeName) {
+			old.insertBefore(wanted, at);
+			continue;
+		}
+		if (found === at) at = at.nextSibling;
+		else old.insertBefore(found, at);
+		if (found.nodeType === Node.ELEMENT_NODE) renew(found, wanted);
+		else if (found.data !== wanted.data) found.data = wanted.data;
+	}
+	while (at) {
+		const gone = at;
+		at = at.nextSibling;
+		gone.remove();
+	}
+}
+
+function renew(found, wanted) {
+	for (const { name, value } of wanted.attributes)
+		if (!KEPT.has(name) && found.getAttribute(name) !== value) found.setAttribute(name, value);
+	for (const { name } of [...found.attributes])
+		if (!KEPT.has(name) && !wanted.hasAttribute(name)) found.removeAttribute(name);
+	become(found, wanted);
+}
+
+/** Gives it what only a page can: links to lines of the notebook, ranks to be chosen, time that passes. */
+function prepare(fragment, view) {
+	const linked = view.root.closest(".jp-Notebook");
+	for (const node of linked ? fragment.querySelectorAll("[data-cell]") : []) {
+		node.setAttribute("role", "link");
+		node.tabIndex = node.closest("[data-rank]") ? -1 : 0;
+	}
+	for (const node of fragment.querySelectorAll("[data-rank]")) {
+		node.setAttribute("role", "option");
+		node.tabIndex = -1;
+		node.parentNode.setAttribute("role", "listbox");
+		node.parentNode.setAttribute("aria-label", "Ranks");
+	}
+	for (const node of fragment.querySelectorAll("[data-share]")) {
+		node.setAttribute("role", "progressbar");
+		node.setAttribute("aria-label", node.title);
+		node.setAttribute("aria-valuenow", node.dataset.share);
+	}
+	for (const node of fragment.querySelectorAll("[data-since]")) tick(node, view.store);
+}
+
+/** Tells how long something has gone on. */
+function tick(node, { now }) {
+	const words = duration(now - Number(node.dataset.since));
+	if (node.textContent !== words) node.textContent = words;
+}
+
+/** Shows the line of a cell that a link names. The editor is CodeMirror's, whose view its nodes know. */
+function reveal({ dataset: { cell: number, line } }, view) {
+	const own = view.root.closest(".jp-Cell");
+	const prompt = (cell) => cell.querySelector(".jp-InputPrompt")?.textContent ?? "";
+	const isIt = (cell) => prompt(cell).includes(`[${number}]`) || (cell === own && view.store.about.cell === `Cell In[${number}]`);
+	const cell = [...view.root.closest(".jp-Notebook").querySelectorAll(".jp-CodeCell")].find(isIt);
+	if (!cell) return view.store.speak(`Cell In[${number}] is no longer in this notebook.`);
+	const content = cell.querySelector(".cm-content");
+	const editor = content?.cmTile?.view ?? content?.cmView?.view;
+	const found = editor && line <= editor.state.doc.lines ? editor.state.doc.line(Number(line)) : null;
+	if (found) {
+		editor.focus();
+		editor.dispatch({ selection: { anchor: found.from, head: found.to } });
+	}
+	const row = found && editor.domAtPos(found.from).node;
+	const at = (row?.nodeType === 1 ? row : row?.parentElement)?.closest(".cm-line") ?? content ?? cell;
+	at.scrollIntoView({ block: "center" });
+}
+
+// --- The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
+
+const QUIET = 0.5; // seconds in which a run is one line
+
+class Head {
+	constructor(view) {
+		this.view = view;
+		const { store } = view;
+		this.sign = span("sign");
+		this.sentence = span("headline");
+		const toggle = () => (store.stacks.state === "closed" ? store.askStacks() : store.setStacks("closed"));
+		this.stacks = button("Stacks", toggle, { "aria-expanded": false });
+		this.stop = button("Stop", () => store.halt(), { "data-action": "stop" });
+		this.about = div("sub");
+		this.bar = div("runbar");
+		this.say = div("say");
+		this.live = h("div.live", { "aria-live": "polite" });
+		const title = h("h3.title", {}, this.sign, " ", this.sentence);
+		const actions = div("actions", this.stacks, this.stop);
+		const line = div("line", this.about, this.bar);
+		this.node = h("header.head", {}, title, actions, line, this.say, this.live);
+	}
+
+	get state() {
+		const { about, over, stop, frozen } = this.view.store;
+		if (frozen !== null) return "stopped";
+		return over || stop === "no" ? about.state : "stopping";
+	}
+
+	/** Whether the run has only begun: most cells are over before there is more to see than a line. */
+	get isNew() {
+		const { about, over, now } = this.view.store;
+		return !over && !about.live && (about.started === null || now - about.started < QUIET);
+	}
+
+	draw(now) {
+		const { view, state } = this;
+		const { about, over, parts, frozen, farewell, say, stacks } = view.store;
+		if (this.isNew) this.later ??= setTimeout(() => ((this.later = null), view.changed("head")), 1000 * QUIET);
+		const title = frozen === null ? about.title : farewell;
+		mark(view.root, "data-state", state);
+		mark(view.root, "data-level", frozen === null ? about.level : "calm");
+		place(this.sign, parts.sign, view);
+		place(this.sentence, frozen === null ? parts.title : farewell, view);
+		const [ask, act] = about.live ? ["Shut down", "Shutting down…"] : ["Stop", "Stopping…"];
+		put(this.stop, state === "stopping" ? act : ask);
+		this.stop.disabled = over || frozen !== null || (about.live && state === "stopping");
+		this.stacks.disabled = (over || frozen !== null) && stacks.state === "closed";
+		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
+		place(this.about, parts.about, view);
+		place(this.bar, frozen === null ? parts.bar : "", view);
+		put(this.say, say || (title.includes(about.stopping) ? "" : about.stopping));
+		this.speak(now, title);
+	}
+
+	/** Says the title to screen readers, at most every five seconds, and not for each of its numbers. */
+	speak(now, title) {
+		const { about, over } = this.view.store;
+		const gist = title.replace(/\d[\d.,:]*/g, "0") + about.marked;
+		const due = over || now - (this.spoken ?? -5000) >= 5000;
+		if (!due || gist === this.gist) return;
+		[this.spoken, this.gist] = [now, gist];
+		put(this.live, title);
+	}
+}
+
+// --- Sections that the kernel draws: errors, where ranks are, cells of live ranks, their variables.
+
+/** A part that the kernel draws, in a section of its own. */
+class Drawn {
+	constructor(view, name, node, body = node) {
+		Object.assign(this, { view, name, node, body });
+	}
+
+	draw() {
+		const html = this.view.store.parts[this.name];
+		show(this.node, html);
+		place(this.body, html, this.view);
+	}
+}
+
+/** What went wrong, and notes. */
+const errors = (view) => new Drawn(view, "errors", section("errors", "Errors and notes"));
+
+/** The cells that live ranks have run. */
+function cells(view) {
+	const [head, body] = [div("bar-head"), div("scroll")];
+	return new Drawn(view, "cells", folding(section("ran", "Cells", head, body), "cells", "Cells", head), body);
+}
+
+/** Where each rank is, asked for by a button. */
+class Stacks {
+	constructor(view) {
+		const { store } = view;
+		this.view = view;
+		this.words = div("quiet");
+		this.groups = div("groups");
+		const again = link("Ask again", () => store.askStacks());
+		const close = link("Close stacks", () => store.setStacks("closed"));
+		const head = div("bar-head", h("h4.h", {}, "Where each rank is"), again, close);
+		this.node = section("stacks", "Stacks", head, this.words, this.groups);
+	}
+
+	draw() {
+		const { state, html, at } = this.view.store.stacks;
+		const words = {
+			asking: "Asking the ranks…",
+			silent: "No answer yet. Each row tells where its rank was last seen.",
+			answered: html ? `As of ${at}.` : "No rank answered.",
+		};
+		show(this.node, state !== "closed");
+		mark(this.node, "data-state", state);
+		put(this.words, words[state] ?? "");
+		place(this.groups, html, this.view);
+	}
+}
+
+/** The variables of live ranks, and whether the ranks agree, as it was when they were asked for. */
+class Variables {
+	constructor(view) {
+		this.view = view;
+		this.words = span("quiet");
+		this.body = div("scroll");
+		const ask = (wanted) => {
+			this.wanted = wanted;
+			view.changed("variables");
+		};
+		const head = div("bar-head", this.words, button("Refresh", () => ask(true)));
+		this.node = folding(section("variables", "Variables", head, this.body), "variables", "Variables", head, ask);
+	}
+
+	draw() {
+		const { store } = this.view;
+		const shown = store.about.live && !store.over && store.frozen === null;
+		show(this.node, shown);
+		if (shown && this.wanted) {
+			this.wanted = false;
+			store.askVariables();
+		}
+		put(this.words, store.variables.words);
+		place(this.body, store.variables.html, this.view);
+	}
+}
+
+// --- All ranks: found, walked through by keys, one of them chosen.
+
+const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: "up", ArrowDown: "down", Home: "home", End: "end" };
+const FEW = 8; // ranks that need no search
+
+class Ranks {
+	needle = "";
+
+	constructor(view) {
+		this.view = view;
+		this.title = span("words");
+		this.counts = h("ul.counts", { label: "Ranks by phase" });
+		this.finder = search("Find ranks", () => {
+			this.needle = this.finder.value.trim().toLowerCase();
+			view.changed("ranks");
+		});
+		const about = {
+			keydown: (event) => this.key(event),
+			click: ({ target }) => target.closest("[role=link]") || this.pick(target.closest("[data-rank]")),
+			focusin: ({ target }) => this.rove(target.closest("[data-rank]")),
+		};
+		this.grid = h("div.grid", about);
+		this.none = div("quiet"); // that no rank is found
+		this.facts = div("facts");
+		const close = link("Close", () => view.focus(undefined));
+		this.detail = h("div.detail", { role: "group", label: "The chosen rank" }, this.facts, close);
+		const head = div("bar-head", this.counts, this.finder);
+		const node = section("ranks", "All ranks", head, this.grid, this.none, this.detail);
+		this.node = folding(node, "ranks", this.title, head);
+	}
+
+	get nodes() {
+		return [...this.grid.querySelectorAll("[data-rank]")];
+	}
+
+	draw() {
+		const { view } = this;
+		const { cards, about, parts, frozen } = view.store;
+		show(this.node, cards.size);
+		put(this.title, plural(cards.size, about.unit));
+		place(this.counts, frozen === null ? parts.counts : "", view);
+		place(this.grid, parts.ranks, view);
+		for (const node of this.nodes) mark(node, "aria-selected", node.dataset.rank === String(view.rank));
+		this.find();
+		this.rove(this.nodes.find(({ tabIndex, hidden }) => !tabIndex && !hidden) ?? this.nodes[0]);
+		const told = view.rank !== undefined && about.focus === view.rank ? parts.detail : "";
+		show(this.detail, told);
+		place(this.facts, told, view);
+		if (told && this.revealing) this.detail.scrollIntoView({ block: "nearest" }); // below many tiles
+		this.revealing &&= !told;
+	}
+
+	/** Hides ranks, and hosts without any, that do not match the search. */
+	find() {
+		const { needle } = this;
+		const { cards, about: { unit } } = this.view.store;
+		show(this.finder, cards.size > FEW);
+		const number = needle.match(/^(?:rank |device )?(\d+)$/)?.[1];
+		const has = (node) => `${node.title} ${node.textContent}`.toLowerCase().includes(needle);
+		for (const host of this.grid.querySelectorAll(".xn-host")) {
+			const ranks = [...host.querySelectorAll("[data-rank]")];
+			const whole = !number && host.ariaLabel?.toLowerCase().includes(needle);
+			for (const node of ranks) show(node, number ? node.dataset.rank === number : whole || has(node));
+			show(host, whole || !needle || ranks.some(({ hidden }) => !hidden));
+		}
+		const none = needle && this.nodes.every(({ hidden }) => hidden);
+		show(this.none, none);
+		put(this.none, number ? `There is no ${unit} ${number}; there are ${unit}s ${spans(cards.keys())}.` : `No ${unit} matches “${needle}”.`);
+	}
+
+	/** Moves the one tab stop of the ranks. */
+	rove(stop) {
+		for (const node of stop ? this.nodes : []) node.tabIndex = node === stop ? 0 : -1;
+	}
+
+	key(event) {
+		const at = event.target.closest("[data-rank]");
+		if (!at || event.target !== at || event.ctrlKey || event.metaKey || event.altKey) return;
+		if (event.key === "Enter" || event.key === " ") this.choose(Number(at.dataset.rank));
+		else if (event.key in MOVES) this.go(at, MOVES[event.key]);
+		else return;
+		event.preventDefault();
+	}
+
+	go(here, move) {
+		const nodes = this.nodes.filter(({ hidden }) => !hidden);
+		const at = nodes.indexOf(here);
+		const columns = getComputedStyle(here.parentNode).gridTemplateColumns.split(" ").length;
+		const to = { up: at - columns, down: at + columns, home: 0, end: nodes.length - 1 }[move] ?? at + move;
+		nodes[to]?.focus();
+	}
+
+	pick(node) {
+		if (!node || String(getSelection())) return;
+		const rank = Number(node.dataset.rank);
+		this.choose(rank === this.view.rank ? undefined : rank);
+	}
+
+	choose(rank) {
+		this.revealing = rank !== undefined;
+		this.view.focus(rank);
+	}
+}
+
+// --- The charts of figures, which uPlot draws: a line of each rank, or of many their mean in a band.
+
+const HIGH = 96; // of a chart, in pixels
+const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
+const LABELS = 8; // ends of lines that have room for a number
+const BAND = ["high", "low", "mean"];
+const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // distances of values
+const WHOLE = SCALE.filter(Number.isInteger); // and of steps
+const isFigure = (y) => typeof y === "number";
+
+/** A running mean, debiased as in TensorBoard. */
+function smoothed(values, weight) {
+	let [sum, scale] = [0, 0];
+	return values.map((value) => {
+		if (!isFinite(value)) return value;
+		sum = weight * sum + (1 - weight) * value;
+		scale = weight * scale + (1 - weight);
+		return sum / scale;
+	});
+}
+
+/** Up to where those in progress have reported. */
+function reached(lines, x0, x1, runs) {
+	const far = x0 + (lines.some(({ x }) => x.length > 50) && 0.8 * (x1 - x0));
+	return Math.min(x1, ...lines.filter(({ rank, x }) => runs(rank) && x.at(-1) >= far).map(({ x }) => x.at(-1)));
+}
+
+/** The x of lines between two ends, and these; of more than `most` so many evenly spaced ones. */
+function places(lines, [from, to], most, whole) {
+	const found = new Set([from, to]);
+	for (const { x } of lines) if (found.size <= most) x.forEach((at) => at > from && at < to && found.add(at));
+	const even = (_, k) => from + (k / most) * (to - from);
+	const all = found.size > most ? Array.from({ length: most + 1 }, even) : [...found];
+	return [...new Set(whole ? all.map(Math.round) : all)].sort((a, b) => a - b);
+}
+
+/** A line's values at these places, on straight lines between its points; `drawn` is what is shown of one. */
+function along({ x, y }, places, drawn) {
+	let i = 0;
+	return places.map((at) => {
+		while (x[i + 1] <= at) i++;
+		if (at < x[0] - 1e-9 || at > x.at(-1) + 1e-9) return null;
+		const part = i < x.length - 1 && (at - x[i]) / (x[i + 1] - x[i]);
+		return drawn(y[i] + (part && part * (y[i + 1] - y[i])));
+	});
+}
+
+/** Of all lines' values at places up to `end`: x, the highest, the lowest and their mean, with a gap where
+ * others have one than before. `more` is a line's own values, if any. */
+function spread(places, columns, end, more = []) {
+	const rows = places.flatMap((at, k) => {
+		const found = at <= end ? columns.map((ys) => ys[k]).filter(isFigure) : [];
+		const mean = found.reduce((a, b) => a + b, 0) / found.length;
+		const row = found.length ? [at, Math.max(...found), Math.min(...found), mean, more[k]] : [at, null, null, null, more[k]];
+		const others = k && columns.some((ys) => isFigure(ys[k]) !== isFigure(ys[k - 1]));
+		return others ? [[(places[k - 1] + at) / 2, null, null, null], row] : [row];
+	});
+	return rows[0].map((_, n) => rows.map((row) => row[n]));
+}
+
+/** The index of the x that is nearest, the last of equal ones. */
+function nearest(xs, x) {
+	const i = xs.findLastIndex((at) => at <= x);
+	return i < 0 || xs[i + 1] - x < x - xs[i] ? i + 1 : i;
+}
+
+/** The points of a line that have none beside them to be joined to. */
+function lone({ data }, series) {
+	const ys = data[series];
+	const none = (i) => !(i in ys) || ys[i] === null;
+	return [...ys.keys()].filter((i) => isFigure(ys[i]) && none(i - 1) && none(i + 1));
+}
+
+/** Powers of ten on a logarithmic axis, on a short one numbers between them too, or its ends and its middle. */
+function powers(low, high) {
+	const [first, last] = [low, high].map((end) => Math.floor(Math.log10(end)));
+	const apart = Math.ceil((last - first) / 5) || 1;
+	for (const parts of [[1], [1, 3], [1, 2, 5]]) {
+		const found = [];
+		for (let k = first; k <= last; k += apart) found.push(...parts.map((part) => Number(`${part}e${k}`)));
+		const within = found.filter((value) => value >= low && value <= high);
+		if (within.length > 2) return within;
+	}
+	return [low, (low + high) / 2, high];
+}
+
+/** The words of numbers on an axis, with as many digits as tell one from the next. */
+function told(values) {
+	const short = values.map(figure);
+	return new Set(short).size === short.length ? short : values.map((value) => `${Number(value.toPrecision(10))}`);
+}
+
+const ofRank = ([rank, value]) => [rank, `rank ${rank}`, figure(value)];
+
+class Chart {
+	at = span("quiet.at");
+	legend = div("legend");
+	ends = div("ends");
+	zoom = {}; // the part of the x axis that is shown, by whether it is of seconds
+
+	constructor(view, name, timed = false) {
+		this.view = view;
+		this.timed = timed;
+		this.name = name;
+		const keydown = (event) => {
+			const by = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
+			if (!by || !this.uplot) return;
+			event.preventDefault();
+			const [{ left }, wide] = [this.uplot.cursor, this.uplot.over.clientWidth];
+			this.point(Math.max(0, Math.min((left < 0 ? wide : left) + by, wide)));
+		};
+		this.plot = h("div.plot", { role: "img", keydown, blur: () => this.point(-10) });
+		const caption = h("figcaption.caption", {}, h("strong", {}, this.name));
+		this.node = h("figure.figure", { "data-figure": name }, caption, this.plot, this.legend);
+	}
+
+	/** Whether x is seconds since the start of the run, rather than steps. */
+	get overTime() {
+		return this.timed || this.view.charting.time;
+	}
+
+	point(left) {
+		this.uplot?.setCursor({ left, top: 0 });
+	}
+
+	/** Shows a part of the x axis, or all of it. */
+	show(ends = null) {
+		this.zoom[this.overTime] = ends;
+		this.view.changed("figures");
+	}
+
+	draw(figures) {
+		const width = this.plot.clientWidth;
+		if (!width) return;
+		const { rank, store, charting: { log, each, smooth } } = this.view;
+		const lines = (this.lines = this.prepared(figures, smooth));
+		if (!lines.length) return;
+		const [x0, x1] = [Math.min(...lines.map(({ x }) => x[0])), Math.max(...lines.map(({ x }) => x.at(-1)))];
+		const shown = this.zoom[this.overTime] ?? (x0 < x1 ? [x0, x1] : [x0 - 0.5, x0 + 0.5]);
+		const many = lines.length > (each ? EACH : PAIR);
+		this.summed = many || lines.length > LABELS; // so that the legend says what they have together
+		this.end = this.summed ? reached(lines, x0, x1, (one) => !OVER.has(store.cards.get(one)?.phase)) : x1;
+		const whole = !this.overTime && lines.every(({ x }) => x.every(Number.isInteger));
+		const xs = places(lines, shown, many ? 300 : this.summed ? 1000 : 4000, whole);
+		this.hides = log && lines.some(({ y }) => y.some((value) => value <= 0)); // a logarithmic axis has no place for some
+		const drawn = (y) => (isFinite(y) && !(log && y <= 0) ? y : null);
+		const columns = lines.map((line) => along(line, xs, drawn));
+		const named = lines.map((line) => line.rank).filter((one) => !many || one === rank);
+		this.names = many ? [...BAND, ...named] : named;
+		const own = columns[lines.findIndex((line) => line.rank === rank)];
+		fill(this.plot, JSON.stringify([this.names, rank, log, whole]), () => [this.renewed(width, whole).root]);
+		this.uplot.batch((uplot) => {
+			if (uplot.width !== width) uplot.setSize({ width, height: HIGH });
+			uplot.setData(many ? spread(xs, columns, this.end, own) : [xs, ...columns], false);
+			uplot.setScale("x", { min: shown[0], max: shown[1] });
+		});
+		this.annotate();
+		this.read();
+	}
+
+	/** Lines in the order of ranks and of x. `y` is drawn, `values` are told. */
+	prepared(figures, smooth) {
+		const inOrder = (own, x) => (x.some((at, i) => at < x[i - 1]) ? [...x.keys()].sort((a, b) => x[a] - x[b]).map((i) => own[i]) : own);
+		return [...figures].filter(([, { x }]) => x.length).sort(([a], [b]) => a - b).map(([rank, line]) => {
+			const x = this.overTime ? line.t : line.x;
+			const values = inOrder(line.y, x);
+			return { rank, x: inOrder(x, x), values, y: smooth ? smoothed(values, smooth) : values };
+		});
+	}
+
+	/** Another plot, in place of one with other lines or axes. */
+	renewed(width, whole) {
+		this.uplot?.destroy();
+		this.style = getComputedStyle(this.plot);
+		const { rank, store, charting: { log } } = this.view;
+		const axis = { stroke: this.ink("quiet"), font: `12px ${this.style.fontFamily}`, gap: 4, ticks: { show: false } };
+		const room = (texts) => 8 + 7.5 * Math.max(4, ...(texts ?? []).map(({ length }) => length));
+		const across = {
+			...{ size: 18, space: (_, axis, low, high) => 4 + room([figure(high)]), incrs: whole ? WHOLE : null, grid: { show: false } },
+			values: (_, all) => told(all).map((text) => text + (this.overTime ? " s" : "")),
+		};
+		const up = {
+			...{ size: (_, texts) => room(texts), space: 12, incrs: SCALE, grid: { stroke: this.ink("tint2"), width: 1 } }, // three or more
+			values: (_, all) => told(all).map((text, i) => (i % 2 && all.length > 5 ? "" : text)),
+			...(log && { splits: (_, axis, low, high) => powers(low, high), filter: (_, all) => all }),
+		};
+		const pale = (name) => name !== rank && this.names.includes(rank) && (isFigure(name) || name === "mean");
+		const line = (name) => ({ stroke: this.ink(name), width: name === rank ? 2.2 : 1.4, alpha: pale(name) ? 0.35 : 1, pxAlign: 0, points: { filter: lone, size: 4, width: 0 } });
+		const range = (_, low, high) => {
+			if (low === null) return [null, null];
+			const more = low < high ? (high / low) ** 0.06 : 2;
+			if (log) return [low / more, high * more];
+			return low || high ? store.uPlot.rangeNum(low, high, 0.1, true) : [0, 1];
+		};
+		this.uplot = new store.uPlot({
+			...{ width, height: HIGH, padding: [6, 22, 0, 0], legend: { show: false } },
+			scales: { x: { time: false }, y: { distr: log ? 3 : 1, range } },
+			axes: [across, up].map((one) => ({ ...axis, ...one })),
+			series: [{}, ...this.names.map(line)],
+			bands: this.names[0] === BAND[0] ? [{ series: [1, 2], fill: this.ink("band") }] : [],
+			cursor: { y: false, points: { show: false }, drag: { setScale: false, dist: 5 }, bind: { dblclick: () => () => this.show() } },
+			hooks: { setCursor: [() => this.read()], setSelect: [({ select }) => this.select(select)] },
+		}, [[]]);
+		this.uplot.over.append(this.ends);
+		return this.uplot;
+	}
+
+	/** The color of a rank, or one of the style sheet, as it is when it is asked for. */
+	ink(name) {
+		const of = (what) => this.style.getPropertyValue(`--xn-${what}`);
+		return () => (isFigure(name) ? `oklch(${of("lightness")} ${of("chroma")} ${hue(name)})` : of(name));
+	}
+
+	select({ left, width }) {
+		if (!width) return;
+		this.show([left, left + width].map((end) => this.uplot.posToVal(end, "x")));
+		this.uplot.setSelect({ left: 0, width: 0 }, false);
+	}
+
+	/** Marks where lines became no finite number, and says at their ends whose they are: color alone does not
+	 * tell lines apart. */
+	annotate() {
+		const { data, under, over, valToPos } = this.uplot;
+		const odd = this.lines.flatMap(({ x, values }) => x.filter((_, i) => !isFinite(values[i]) && isFinite(values[i - 1] ?? 0)));
+		const at = new Set(odd.map((x) => Math.round(valToPos(x, "x"))));
+		under.replaceChildren(...[...at].map((left) => h("i.odd", { style: `left: ${left}px` })));
+		const ends = this.names.flatMap((rank, n) => {
+			const ys = data[n + 1];
+			const i = isFigure(rank) ? ys.findLastIndex(isFigure) : -1;
+			return i < 0 ? [] : [{ rank, left: valToPos(data[0][i], "x"), top: valToPos(ys[i], "y") }];
+		});
+		if (ends.length > LABELS) ends.length = 0;
+		let below = -10;
+		const numbers = ends.sort((a, b) => a.top - b.top).map(({ rank, left, top }, i) => {
+			below = Math.min(Math.max(top, below + 10), over.clientHeight + 14 - 10 * (ends.length - i));
+			return tint(h("span.end", { style: `left: ${left}px; top: ${below}px` }, rank), rank);
+		});
+		this.ends.replaceChildren(...numbers);
+	}
+
+	/** The legend: the values under the pointer, or the last ones; of many, those that the mean there is of. */
+	read() {
+		const { left } = this.uplot.cursor;
+		const x = left >= 0 ? this.uplot.posToVal(left, "x") : null;
+		const [values, ended] = [new Map(), new Set()];
+		let at = null;
+		for (const { rank, x: xs, values: ys } of this.lines) {
+			if (xs.at(-1) < Math.min(x ?? this.end, this.end) - 1e-6) ended.add(rank);
+			const i = nearest(xs, x ?? this.end);
+			values.set(rank, ys[i]);
+			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
+		}
+		const notes = [this.hides && "without values ≤ 0", this.view.charting.smooth && "smoothed", this.zoom[this.overTime] && "zoomed"];
+		at ??= this.summed ? this.end : null;
+		put(this.at, joined(...notes, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
+		const own = this.lines.find(({ rank }) => rank === this.view.rank);
+		const chosen = own && [own.rank, x === null ? own.values.at(-1) : values.get(own.rank)];
+		const rows = this.summed ? this.summary(values, ended, chosen) : [...values].map(ofRank);
+		mark(this.plot, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
+		const told = ([key, name, value]) => {
+			const label = isFigure(key) ? tint(span("one", name), key) : span("quiet", name);
+			return h("span", { "data-legend": key }, label, h("b", {}, value));
+		};
+		fill(this.legend, String(rows), () => [this.at, ...rows.map(told)]);
+	}
+
+	/** Rows of the legend for many ranks. */
+	summary(values, ended, chosen) {
+		const [odd, known] = [true, false].map((odd) => [...values].filter(([, value]) => isFinite(value) !== odd));
+		const sorted = known.filter(([rank]) => !ended.has(rank)).sort(([, a], [, b]) => a - b);
+		const rows = chosen ? [ofRank(chosen)] : [];
+		if (sorted.length) {
+			const of = sorted.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean";
+			rows.push(["mean", of, figure(sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length)]);
+			const [low, high] = [sorted[0], sorted.at(-1)];
+			const end = (name, [rank, value]) => [name, name, `${figure(value)} (rank ${rank})`];
+			if (figure(low[1]) !== figure(high[1])) rows.push(end("min", low), end("max", high));
+		}
+		return odd.length ? [...rows, ["odd", "not finite", ranksOf(odd.map(([rank]) => rank))]] : rows;
+	}
+}
+
+class Figures {
+	charts = new Map();
+	grid = div("figures-grid");
+	plots = [];
+	queue = []; // charts to draw, one in each frame
+
+	constructor(view) {
+		this.view = view;
+		const { charting } = view;
+		const redraw = () => view.changed("figures");
+		const choice = (text, key, title) => {
+			const flip = ({ currentTarget }) => {
+				charting[key] = !charting[key];
+				mark(currentTarget, "aria-pressed", charting[key]);
+				redraw();
+			};
+			return button(text, flip, { "aria-pressed": false, title }, "choice");
+		};
+		this.each = choice("each rank", "each", "A line for each rank");
+		this.own = [choice("log", "log", "Logarithmic axis"), choice("time", "time", "Seconds instead of steps"), this.each];
+		this.memory = choice("memory", "memory", "Memory of each process");
+		this.buttons = [...this.own, this.memory];
+		this.smooth = h("select.select", { label: "Smoothing", change: () => ((charting.smooth = Number(this.smooth.value)), redraw()) },
+			...[[0, "not smoothed"], [0.6, "smoothed"], [0.9, "very smooth"]].map(option));
+		const head = div("bar-head", span("space"), toolbar("Charts", ...this.buttons), this.smooth);
+		this.node = folding(section("figures", "Figures", head, this.grid), "figures", "Figures", head);
+		this.resized = new ResizeObserver(redraw);
+		this.resized.observe(this.grid);
+		this.shaded = new MutationObserver(redraw); // dark or light
+		this.shaded.observe(view.root, { attributeFilter: ["data-dark"] });
+		this.grid.addEventListener("focusin", () => oneStop(this.plots));
+		this.grid.addEventListener("keydown", walk(() => this.plots, "ArrowUp", "ArrowDown"));
+	}
+
+	draw() {
+		const { figures, memory, uPlot } = this.view.store;
+		if (!uPlot) return figures.size > 0; // until it is loaded
+		const all = new Map([...figures].map(([name, lines]) => [`figure ${name}`, [name, lines]]));
+		if (this.view.charting.memory && memory.size) all.set("memory", ["memory, MiB", memory]);
+		show(this.node, all.size || memory.size);
+		// Without any figure there is only the memory to be charted.
+		for (const node of [...this.own, this.smooth]) show(node, figures.size);
+		show(this.each, [...figures.values()].some(({ size }) => size > PAIR && size <= EACH));
+		show(this.memory, memory.size);
+		oneStop(this.buttons);
+		mark(this.node, "data-empty", all.size ? null : true);
+		const keys = [...all.keys()];
+		const chart = (key) => held(this.charts, key, () => new Chart(this.view, all.get(key)[0], key === "memory"));
+		fill(this.grid, JSON.stringify(keys), () => {
+			this.plots = keys.map((key) => chart(key).plot);
+			oneStop(this.plots);
+			return keys.map((key) => chart(key).node);
+		});
+		if (!this.queue.length) this.queue = keys;
+		const key = this.queue.shift();
+		if (all.has(key)) chart(key).draw(all.get(key)[1]);
+		return this.queue.length > 0;
+	}
+
+	close() {
+		this.resized.disconnect();
+		this.shaded.disconnect();
+		for (const { uplot } of this.charts.values()) uplot?.destroy();
+	}
+}
+
+// --- Output: the ranks' lines as they come, earlier ones on request, filtered, copied.
+
+const FOLDS = 200; // rows of output that an equal line of another rank may join
+
+/** Rows of output. A line joins an equal one of another rank where it stays behind those that came
+ * before it. */
+class Folds {
+	rows = new Map(); // by stream and text: the newest row
+	last = new Map(); // by rank: the number of the row of its last line
+	next = 0;
+
+	/** The row that a line joins; null if it needs one of its own, which `add` tells. */
+	join({ rank, stream, gap, html }) {
+		const row = gap ? undefined : this.rows.get(`${stream} ${html}`);
+		const near = row && row.at > this.next - FOLDS && row.at > (this.last.get(rank) ?? -1);
+		if (!near) return null;
+		this.last.set(rank, row.at);
+		row.ranks.add(rank);
+		return row;
+	}
+
+	add({ rank, stream, gap, html }, node) {
+		const row = { at: this.next++, ranks: new Set([rank]), node };
+		this.last.set(rank, row.at);
+		if (!gap) this.rows.set(`${stream} ${html}`, row);
+		if (this.rows.size > 2 * FOLDS) for (const [key, { at }] of this.rows) if (at <= this.next - FOLDS) this.rows.delete(key);
+	}
+}
+
+const ROWS = 1000; // lines in the page while scrolled up,
+const ROWS_LIVE = 100; // and while following: more would cost frames
+
+/** The file of a rank's output, or the cell's own. */
+const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
+
+class Output {
+	stream = "both";
+	needle = "";
+
+	constructor(view) {
+		this.view = view;
+		this.lines = view.store.lines;
+		const choose = () => this.choose();
+		this.title = span("words");
+		const streams = [["both", "stdout + stderr"], ["out", "stdout"], ["err", "stderr"]];
+		this.streams = h("select.select", { label: "Stream", change: choose }, ...streams.map(option));
+		this.filter = search("Filter output", choose);
+		this.matches = span("quiet.matches");
+		const follow = () => (this.rows ? this.refresh() : this.hold(false));
+		this.follow = button("Follow", follow);
+		this.copy = button("Copy", () => this.copyLines(), { label: "Copy output" });
+		this.earlier = link("Earlier output", () => this.goBack());
+		this.words = span("quiet");
+		this.body = div("rows");
+		const about = {
+			...{ role: "log", label: "Output", "aria-live": "off", tabindex: 0 },
+			scroll: () => this.scrolled(),
+			wheel: ({ deltaY }) => {
+				if (deltaY < 0 && !this.rows && this.log.scrollTop > 0) this.hold(true);
+			},
+			selectstart: () => {
+				if (!this.rows) this.hold(true); // or the selected lines would scroll away
+			},
+			keydown: ({ key }) => {
+				if (key === "End" && this.rows) this.refresh();
+			},
+		};
+		this.log = h("div.log", about, div("top", this.earlier, this.words), this.body);
+		this.path = button("Copy path", () => this.copied(this.path, this.path.title));
+		const space = span("space");
+		const head = div("bar-head", this.streams, this.filter, this.matches, space, this.follow, this.path, this.copy);
+		this.node = folding(section("output", "Output", head, this.log), "output", this.title, head);
+		this.refresh();
+	}
+
+	// Output belongs to a process, not to a device.
+	get rank() {
+		return this.view.store.about.unit === "device" ? undefined : this.view.rank;
+	}
+
+	matching = (line) => {
+		if (this.stream !== "both" && line.stream !== this.stream) return false;
+		return !this.needle || (!line.gap && (line.low ??= textOf(line).toLowerCase()).includes(this.needle));
+	};
+
+	choose() {
+		this.stream = this.streams.value;
+		this.needle = this.filter.value.trim().toLowerCase();
+		this.refresh();
+	}
+
+	/** Shows the newest lines, and follows them. */
+	refresh() {
+		this.rows = null; // the lines in the page while it does not follow
+		this.drawn = -1; // the newest line in the page
+		this.folds = new Folds();
+		this.clear = true;
+		this.before = {}; // by stream: where the earliest fetched line starts
+		this.busy = false;
+		this.asking = null;
+		this.first = false; // whether the page shows the first line
+		put(this.words, "");
+		this.view.changed("output");
+	}
+
+	draw() {
+		const { rank } = this;
+		const { record } = this.view.store.about;
+		const one = rank !== undefined;
+		const held = Boolean(this.rows);
+		show(this.node, this.lines.next); // nothing is to be controlled of none
+		put(this.title, one ? `Output of rank ${rank}` : "Output");
+		if (this.clear) {
+			this.body.replaceChildren();
+			mark(this.log, "data-full", null);
+		}
+		this.clear = false;
+		if (!held) this.append();
+		// It grows with its lines, up to a height from which new ones no longer move the page.
+		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
+		show(this.matches, this.needle);
+		if (this.needle) put(this.matches, plural(this.lines.since(rank, -1, this.matching, Infinity).length, "hit"));
+		mark(this.log, "data-follow", !held);
+		mark(this.log, "data-scope", one ? "one" : "all");
+		mark(this.follow, "aria-pressed", !held);
+		const fresh = held ? this.lines.total(rank) - this.heldAt : 0;
+		put(this.follow, joined("Follow", fresh > 0 && `${count(fresh)} new`));
+		const more = !this.lines.whole(rank) || this.body.childNodes.length >= ROWS_LIVE;
+		show(this.earlier, one && !this.first && more);
+		show(this.path, record);
+		this.path.title = one ? `${record}/${file(rank, this.stream === "err" ? "err" : "out")}` : record;
+		// Last, as it makes the browser lay out the page.
+		if (!held) this.log.scrollTop = 1e9;
+	}
+
+	append() {
+		const fresh = this.lines.since(this.rank, this.drawn, this.matching, ROWS_LIVE);
+		this.drawn = this.lines.next - 1;
+		if (fresh.length === ROWS_LIVE) {
+			this.body.replaceChildren();
+			this.folds = new Folds();
+		}
+		this.body.append(...this.rowsOf(fresh, this.folds));
+		while (this.body.childNodes.length > ROWS_LIVE) this.body.firstChild.remove();
+	}
+
+	/** New rows for lines; where all ranks are shown equal ones share a row. */
+	rowsOf(lines, folds) {
+		if (this.rank !== undefined) return lines.map((line) => this.row(line));
+		const nodes = [];
+		for (const line of lines) {
+			const row = folds.join(line);
+			if (row?.node.isConnected || nodes.includes(row?.node)) {
+				put(row.node.firstChild, spans(row.ranks));
+				mark(row.node, "data-rank", [...row.ranks].join(" "));
+			} else {
+				const node = this.row(line);
+				folds.add(line, node);
+				nodes.push(node);
+			}
+		}
+		return nodes;
+	}
+
+	row({ id, rank, stream, gap, html }) {
+		const tag = span("tag", rank ?? "cell");
+		const words = span("text");
+		if (gap) words.append(`… ${plural(gap, "line")} not shown, in ${file(rank, stream)}`);
+		else words.innerHTML = html;
+		const err = stream === "err" ? h("span.err", { title: "stderr" }, "err") : "";
+		const node = h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
+		node.xnId = id; // of its first line
+		return node;
+	}
+
+	scrolled() {
+		const { scrollTop, scrollHeight, clientHeight } = this.log;
+		const below = scrollHeight - scrollTop - clientHeight;
+		const up = scrollTop < this.scrollTop;
+		this.scrollTop = scrollTop;
+		if (!this.rows && up && below > 24) this.hold(true);
+		else if (this.rows && up && scrollTop < 40 && this.rank !== undefined) this.goBack();
+		else if (this.rows && !up && below < 2 && this.auto) this.refresh();
+	}
+
+	/** Stops following; with `auto` until the end is scrolled to. */
+	hold(auto) {
+		const drawn = (line) => line.id <= this.drawn && this.matching(line);
+		this.auto = auto;
+		this.heldAt = this.lines.total(this.rank);
+		this.rows = [];
+		const rows = this.lines.since(this.rank, -1, drawn, ROWS);
+		const first = this.body.firstChild?.xnId ?? Infinity;
+		this.prepend(rows.filter(({ id }) => id < first));
+		this.rows = rows;
+	}
+
+	/** Adds lines at the top; those in sight stay where they are. */
+	prepend(lines) {
+		const { log, body } = this;
+		const [top, high] = [log.scrollTop, log.scrollHeight];
+		body.prepend(...this.rowsOf(lines, new Folds()));
+		log.scrollTop = top + log.scrollHeight - high;
+		this.scrollTop = log.scrollTop;
+		this.rows.unshift(...lines);
+		this.rows.length = Math.min(this.rows.length, ROWS);
+		if (body.childNodes.length > ROWS) this.auto = false; // the last row is no longer the last line
+		while (body.childNodes.length > ROWS) body.lastChild.remove();
+		this.view.changed("output");
+	}
+
+	/** Shows earlier lines: those held, then those of the record. */
+	goBack() {
+		if (this.busy || this.first || this.rank === undefined) return;
+		if (!this.rows) this.hold(false);
+		const first = this.rows.length ? this.rows[0].id : Infinity;
+		const older = this.lines.since(this.rank, -1, (line) => line.id < first && this.matching(line), ROWS / 2);
+		if (older.length && !Object.keys(this.before).length) return this.prepend(older);
+		for (const stream of this.stream === "both" ? ["out", "err"] : [this.stream]) {
+			const isOf = (line) => line.stream === stream;
+			const oldest = this.rows.find(isOf) ?? this.lines.byRank.get(this.rank)?.find(isOf);
+			const before = this.before[stream] ?? oldest?.at ?? Number.MAX_SAFE_INTEGER;
+			if (before > 0) return this.fetch(stream, before);
+		}
+		this.first = true;
+		put(this.words, "This is the start of the output.");
+		this.view.changed("output");
+	}
+
+	fetch(stream, before) {
+		const { rank } = this;
+		const mine = {};
+		this.asking = mine;
+		this.busy = true;
+		put(this.words, "Fetching…");
+		const silent = () => {
+			if (mine !== this.asking) return;
+			this.busy = false;
+			put(this.words, "No answer yet. The file has all output.");
+		};
+		const answered = (lines, start, first) => {
+			if (mine !== this.asking) return; // too late: the view has moved on
+			this.busy = false;
+			this.before[stream] = first ? 0 : start;
+			const hits = lines.filter(this.matching);
+			put(this.words, this.needle ? `${plural(hits.length, "hit")} in ${plural(lines.length, "earlier line")}` : "");
+			this.prepend(hits);
+			if (first && !lines.length) this.goBack(); // to the other stream
+		};
+		this.view.store.ask({ type: "earlier", rank, stream, before, count: ROWS / 4 }, { silent, answered });
+	}
+
+	copyLines() {
+		const rows = this.rows ?? this.lines.since(this.rank, -1, this.matching, ROWS);
+		const lines = rows.filter(({ gap }) => !gap);
+		const tag = (rank) => (this.rank === undefined ? `[${rank ?? "cell"}] ` : "");
+		const text = lines.map((line) => tag(line.rank) + textOf(line)).join("\n");
+		this.copied(this.copy, text, ` ${plural(lines.length, "line")}`);
+	}
+
+	copied(node, text, what = "") {
+		copy(text);
+		node.xnLabel ??= node.textContent;
+		put(node, `Copied${what}`);
+		setTimeout(() => put(node, node.xnLabel), 1500);
+	}
+}
+
+// --- A view of a run: parts that each have a node and draw what the store holds.
+//
+// Views draw what changed, in the next frame and only while visible: a page that draws for each
+// message falls behind. A part's `draw` returns true to be called in the frame after that, too.
+
+class View {
+	rank = undefined; // whose output is shown, by default that of all
+	inSight = true;
+	frame = 0;
+
+	constructor(store, el) {
+		this.store = store;
+		this.dirty = new Set();
+		this.charting = { log: false, time: false, each: false, memory: false, smooth: 0 };
+		this.root = h("div.panel", {
+			role: "region",
+			label: `Run ${store.run}`,
+			"data-lm-suppress-shortcuts": "true", // keys in here are not the notebook's
+			keydown: (event) => this.key(event),
+			click: ({ target }) => this.follow(target.closest("[role=link]")),
+		});
+		this.parts = {
+			head: new Head(this),
+			errors: errors(this),
+			ranks: new Ranks(this),
+			stacks: new Stacks(this),
+			cells: cells(this),
+			variables: new Variables(this),
+			figures: new Figures(this),
+			output: new Output(this),
+		};
+		// The snapshot below it (view.py) is for pages on which no panel is alive.
+		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
+		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
+		this.root.xnView = this; // for tests
+		this.wake = () => this.schedule();
+		this.watch = new IntersectionObserver((entries) => {
+			this.inSight = entries.at(-1).isIntersecting;
+			this.wake();
+		});
+		this.watch.observe(this.root);
+		this.clock = setInterval(() => this.tick(), 1000);
+		store.views.add(this);
+		el.append(this.root);
+		this.shade();
+		this.changed(...Object.keys(this.parts));
+	}
+
+	close() {
+		this.store.views.delete(this);
+		this.watch.disconnect();
+		this.parts.figures.close();
+		clearInterval(this.clock);
+		cancelAnimationFrame(this.frame);
+		this.root.remove();
+	}
+
+	/** Draws these parts in the next frame, which a hidden document has none of. */
+	changed(...parts) {
+		for (const part of parts) this.dirty.add(part);
+		this.schedule();
+	}
+
+	schedule() {
+		if (!this.frame && this.dirty.size && this.inSight) this.frame = requestAnimationFrame((now) => this.flush(now));
+	}
+
+	flush(now) {
+		this.frame = 0;
+		if (!this.inSight) return;
+		mark(this.root, "data-new", this.parts.head.isNew || null); // first: what is hidden has no width
+		for (const name in this.parts) {
+			const part = this.parts[name];
+			if (this.dirty.delete(name) && part.draw(now)) this.dirty.add(name);
+		}
+		this.schedule();
+	}
+
+	tick() {
+		if (!this.inSight) return;
+		this.shade();
+		for (const node of this.root.querySelectorAll("[data-since]")) tick(node, this.store);
+		this.changed("head"); // which may have something to say by now
+	}
+
+	/** Shows the line of the notebook that a link names. */
+	follow(link) {
+		if (link) reveal(link, this);
+	}
+
+	/** Lets nobody answer what is asked beside the panel. */
+	mute() {
+		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => Object.assign(box, { disabled: true, placeholder: "over" }));
+	}
+
+	/** Sees whether the background is dark: front ends mark themes in many ways. */
+	shade() {
+		let light = 255;
+		for (let node = this.root.parentElement; node; node = node.parentElement) {
+			const [red, green, blue, alpha = 1] = getComputedStyle(node).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
+			if (blue === undefined || alpha < 0.5) continue;
+			light = 0.299 * red + 0.587 * green + 0.114 * blue;
+			break;
+		}
+		mark(this.root, "data-dark", light < 128);
+	}
+
+	key(event) {
+		event.stopPropagation();
+		if (event.key === "Enter") this.follow(event.target.closest("[role=link]"));
+		if (event.key !== "Escape") return;
+		const { target } = event;
+		if (target.type === "search" && target.value) {
+			target.value = "";
+			target.dispatchEvent(new Event("input"));
+		} else if (this.rank !== undefined) this.focus(undefined);
+		else return;
+		event.preventDefault();
+	}
+
+	/** Shows the output of one rank, or of all. */
+	focus(rank, reveal = false) {
+		if (rank !== this.rank) {
+			this.rank = rank;
+			this.store.focus();
+		}
+		this.parts.output.refresh();
+		this.changed("ranks", "figures");
+		if (reveal) this.parts.output.node.scrollIntoView({ block: "nearest" });
+	}
+}
+
+/** Shows the end where the saved snapshot is, for pages that were reloaded: only those have it still. */
+const stay = (model) =>
+	document.querySelectorAll(`.xn-saved-${CSS.escape(model.get("run"))}`).forEach((node) => (node.innerHTML = model.get("end")));
+
+// anywidget calls this once per model, so that its views share a store.
+export default () => {
+	let store;
+	return {
+		initialize({ model }) {
+			store = new Store(model);
+			return () => store.close();
+		},
+		render({ model, el }) {
+			if (typeof model.get("end") === "string") return stay(model);
+			store ??= new Store(model);
+			const view = new View(store, el);
+			// Elsewhere the cell's output is replaced by then, and this view with it.
+			const end = () => setTimeout(() => view.root.isConnected && (view.close(), stay(model)), 1000);
+			model.on("change:end", end);
+			return () => (model.off("change:end", end), view.close());
+		},
+	};
+};
