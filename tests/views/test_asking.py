@@ -241,11 +241,6 @@ def test_a_run_in_the_background_cannot_ask(notebook):
     assert "EOFError: A run in the background (--bg) has no cell that could ask." in shown.error
 
 
-def test_the_top_level_of_a_cell_cannot_ask(notebook):
-    shown = notebook.run("%%xla_spawn -n 1\nclass A:\n    a = input('name? ')\nA.a")
-    assert "Only a function that runs on ranks can ask in the notebook" in shown.error
-
-
 def test_a_process_that_a_rank_has_forked_asks_under_its_rank(front_end, notebook):
     cell = """%%xla_spawn -n 1 -o asked_below
 import multiprocessing

@@ -42,7 +42,7 @@ class PanelNews:
             "about": _about(snapshot) | {"focus": focus},
             "phases": [(card.rank, card.phase) for card in snapshot.cards],
             # In whole MiB: a page of memory more or less is no news of a rank that rests.
-            "memory": [(rank, size >> 20) for rank, size in memory if size is not None],
+            "memory": [(rank, round(size / 2**20)) for rank, size in memory if size is not None],
         }
         drawn = html.parts(snapshot, focus)
         news: dict[str, Any] = {}

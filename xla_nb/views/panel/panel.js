@@ -243,6 +243,7 @@ class Lines {
 // to its views which of their parts changed; requests to the kernel start here.
 
 const PATIENCE = 800; // ms for the kernel to answer a request
+const ARMED = 10_000; // ms in which a second click ends live ranks
 const POINTS = 2000; // of one line of a figure
 // Which parts of a view show each part that the kernel draws.
 const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
@@ -262,7 +263,7 @@ class Store {
 	lines = new Lines();
 	stacks = { state: "closed", html: "", at: "" };
 	variables = { words: "", html: "" }; // of live ranks
-	stop = "no"; // no, asked, acknowledged, interrupted
+	stop = "no"; // no, armed, asked, acknowledged, interrupted
 	say = "";
 	seq = 0;
 	lacks = false; // something that was sent before
@@ -504,10 +505,15 @@ class Store {
 	}
 
 	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent.
-	 * Of live ranks it asks the user first: what they hold is lost. */
+	 * To end live ranks, which lose what they hold, takes a second click: some front ends do not let a page ask. */
 	halt() {
 		const { live } = this.about;
-		if (this.over || (live && !confirm("What the ranks hold will be lost. End them?"))) return;
+		if (this.over) return;
+		if (live && this.stop === "no") {
+			setTimeout(() => this.stop === "armed" && this.disarm(""), ARMED);
+			this.stop = "armed";
+			return this.speak("What the ranks hold will be lost. Click again to end them.");
+		}
 		if (this.stop === "asked" || this.stop === "interrupted") return this.interrupt();
 		const again = live || this.stop === "acknowledged";
 		const received = () => {
@@ -515,14 +521,15 @@ class Store {
 			this.stop = "acknowledged";
 			this.speak(again ? "Ending the ranks…" : "Stopping the ranks. Click again to end them now.");
 		};
-		const silent = () => {
-			if (!live) return this.interrupt();
-			this.stop = "no";
-			this.speak("The kernel does not answer. %xla_shutdown ends the ranks.");
-		};
+		const silent = () => (live ? this.disarm("The kernel does not answer. %xla_shutdown ends the ranks.") : this.interrupt());
 		this.stop = "asked";
 		this.speak(live ? "Ending the ranks…" : "Stopping the ranks…");
 		this.ask({ type: live ? "shutdown" : "stop" }, { received, silent });
+	}
+
+	disarm(words) {
+		this.stop = "no";
+		this.speak(words);
 	}
 
 	async interrupt() {
@@ -687,7 +694,7 @@ class Head {
 	get state() {
 		const { about, over, stop, frozen } = this.view.store;
 		if (frozen !== null) return "stopped";
-		return over || stop === "no" ? about.state : "stopping";
+		return over || ["no", "armed"].includes(stop) ? about.state : "stopping";
 	}
 
 	/** Whether the run has only begun: most cells are over before there is more to see than a line. */
@@ -1182,7 +1189,8 @@ class Chart {
 		const rows = chosen ? [ofRank(chosen)] : [];
 		if (sorted.length) {
 			const of = sorted.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean";
-			rows.push(["mean", of, figure(sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length)]);
+			const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
+			rows.push(["mean", of, figure(this.timed ? Math.round(mean) : mean)]); // of memory in whole MiB
 			const [low, high] = [sorted[0], sorted.at(-1)];
 			const end = (name, [rank, value]) => [name, name, `${figure(value)} (rank ${rank})`];
 			if (figure(low[1]) !== figure(high[1])) rows.push(end("min", low), end("max", high));
