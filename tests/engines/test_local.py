@@ -183,7 +183,7 @@ def test_processes_that_ranks_leave_running_are_ended_with_the_run_and_told(note
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
     assert (
-        "Threads, processes or `atexit` handlers of ranks 0, 1 were still running 3 s after the "
+        "Threads, processes or `atexit` handlers of the run were still running 3 s after the "
         "ranks had ended, and were ended. Wait for them in the function (`thread.join()`, "
         "`process.wait()`)."
     ) in shown.stderr.replace("\n", " ")

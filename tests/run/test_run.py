@@ -648,7 +648,7 @@ def test_what_ranks_leave_running_is_told_before_it_is_ended(engine):
     assert engine.killed == ["r1"]
     (told,) = run.state.notices
     assert told.text == (
-        "Threads, processes or `atexit` handlers of rank 0 were still running 3 s after the ranks "
+        "Threads, processes or `atexit` handlers of the run were still running 3 s after the ranks "
         "had ended, and were ended. Wait for them in the function (`thread.join()`, "
         "`process.wait()`)."
     )

@@ -191,7 +191,7 @@ def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
 # ---------------------------------------------------------------- what they leave running
 
 _LINGERING = (
-    "Threads, processes or `atexit` handlers of {ranks} were still running {seconds:g} s after the "
+    "Threads, processes or `atexit` handlers of the run were still running {seconds:g} s after the "
     "ranks had ended, and were ended. Wait for them in the function (`thread.join()`, "
     "`process.wait()`)."
 )
@@ -204,11 +204,10 @@ _NOT_READY = (
 def left_running(state: RunState, seconds: float, *, lives: bool) -> str:
     """The sentence on what has not ended `seconds` after the ranks, if it is to be told.
 
-    lives: they are live ranks, and should have been ready for another program
+    lives: they are live ranks, and should have been ready for another program.
     """
-    who = ranks(state.ranks)
     if lives:
-        return _NOT_READY.format(ranks=who.capitalize(), seconds=seconds)
+        return _NOT_READY.format(ranks=ranks(state.ranks).capitalize(), seconds=seconds)
     # Where one was killed, nobody could wait for what it had started.
     was_killed = any(rank.death is not None for rank in state.ranks.values())
-    return "" if was_killed or not state.ranks else _LINGERING.format(ranks=who, seconds=seconds)
+    return "" if was_killed or not state.ranks else _LINGERING.format(seconds=seconds)
