@@ -100,6 +100,7 @@ def test_the_newest_point_is_sent_also_where_it_is_not_kept(observer):
 def test_nan_and_infinity_are_told_by_name(observer):
     observer._line("loss", 0).add(0, float("nan"))
     observer._line("loss", 0).add(1, float("inf"))
+    observer._line("loss", 0).add(float("nan"), 1.0)  # at no step at all
     (sent,) = PanelNews().of(snapshot(), observer)["figures"]
     assert sent["points"] == [[0, "NaN", 0], [1, "Infinity", 0]]
     json.dumps(sent, allow_nan=False)

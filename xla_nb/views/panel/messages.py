@@ -67,7 +67,8 @@ class PanelNews:
                 points = line.points if fresh else line.points[count:]
                 if points or newest != line.newest:
                     whole = [*points, *line.newest]
-                    own = [[x, _number(y), round(t, 2)] for x, y, t in whole]
+                    known = (point for point in whole if math.isfinite(point[0]))
+                    own = [[x, _number(y), round(t, 2)] for x, y, t in known]
                     told = {"name": facts.cut(name, 300), "rank": rank, "points": own}
                     news.append(told | {"replace": fresh, "drops": drops})
                     self._points[name, rank] = line.generation, len(line.points), line.newest
