@@ -7,7 +7,6 @@ done, and cells that IPython itself would run here are left out.
 
 from __future__ import annotations
 
-import ast
 import collections
 import contextlib
 import io
@@ -170,35 +169,16 @@ def bench() -> Iterator[Bench]:
 
 
 def check_program(program: Program) -> None:
-    """It compiles, and its map gives for each line the cell's line that it is."""
+    """It compiles, and its body is the cell."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(folder) / f"{program.name}.py"
         module_file.write(program, path)
-        text, table = path.read_text(), ModuleMap.open(path)
-        tree = compile(text, str(path), "exec", ast.PyCF_ONLY_AST | program.flags, True)
-        compile(text, str(path), "exec", program.flags, True)
+        table = ModuleMap.open(path)
+        compile(path.read_text(), str(path), "exec", 0, True)
         if program.body:
             compile(program.body, "body", "exec", program.flags, True)
-    for statement in tree.body:
-        number = statement.lineno
-        where = table.cell(number)
-        if where is None:
-            assert not 0 < table.start <= number
-            continue
-        same_line(text, number, statement.end_lineno or number, table.sources[where[0]], where[1])
-    if program.body:
-        source = table.sources[program.label]
-        for statement in ast.parse(program.body).body:
-            end = statement.end_lineno or statement.lineno
-            same_line(program.body, statement.lineno, end, source, statement.lineno)
-
-
-def same_line(text: str, start: int, end: int, source: str, at: int) -> None:
-    there = text.split("\n")[start - 1 : end]
-    here = source.split("\n")[at - 1 : at - 1 + len(there)]
-    for one, other in zip(there, here, strict=True):
-        assert one == other or "pass" in one or ";" in other, (one, other)
+            assert program.body == table.body == table.sources[program.label]
 
 
 def check_message(message: str) -> None:

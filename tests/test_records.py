@@ -83,8 +83,8 @@ def test_values_of_env_reach_neither_the_disk_nor_the_page(notebook, own_home, w
 
 def test_the_names_of_env_are_kept_in_the_program(notebook, own_home):
     notebook.ok(f"%%xla_spawn -n 1 --env TOKEN={SECRET} --view none\nclass A: pass\nA")
-    (program,) = own_home.rglob("program/*.py")
-    assert "#%%xla_spawn -n 1 --env TOKEN=… --view none\n" in program.read_text()
+    (beside,) = own_home.rglob("program/*.json")
+    assert "#%%xla_spawn -n 1 --env TOKEN=… --view none\n" in json.loads(beside.read_text())["body"]
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,10 @@ def test_an_error_stands_once_in_what_a_saved_cell_keeps(notebook, view, grace):
 
 @pytest.mark.parametrize("view", ["panel", "text"])
 def test_a_run_that_is_refused_before_its_ranks_start_says_why_once(notebook, view):
-    cell = f"%%xla_spawn -n 2 --view {view}\nclass Shards:\n"
-    shown = notebook.run(f"{cell}    raise ValueError('{MESSAGE[:20]}' + '{MESSAGE[20:]}')\nrank")
+    raises = f"raise ValueError('{MESSAGE[:20]}' + '{MESSAGE[20:]}')"
+    notebook.ok(f"class Shards:\n    n = 1\n    def __setstate__(self, state): {raises}")
+    notebook.ok("shards = Shards(); shards.n = 2")
+    shown = notebook.run(f"%%xla_spawn -n 2 --view {view}\ndef f(rank): return shards")
     assert seen(shown).count(MESSAGE) == 1
     assert 'File "Cell In[' in shown.below
     assert shown.below.endswith("\nRunFailed: no rank was started.")

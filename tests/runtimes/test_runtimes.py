@@ -246,15 +246,20 @@ def test_the_error_of_a_torchax_rank_names_the_rank_that_had_returned(torchax):
     assert "(rank 1 had already returned)" in shown.error
 
 
-def test_opening_jax_before_the_ranks_exist_is_refused_with_its_line(torchax):
-    shown = torchax.run(
-        "%%xla_spawn -n 2 --runtime torchax --view text\n"
-        "import jax\n"
+def test_a_value_that_opens_jax_before_the_ranks_exist_is_refused(torchax):
+    torchax.ok(
         "class Devices:\n"
-        "    all = jax.devices()\n"
-        "len(Devices.all)\n"
+        "    n = 0\n"
+        "    def __setstate__(self, state):\n"
+        "        import jax; jax.devices()\n"
+        "devices_held = Devices(); devices_held.n = 1"
     )
-    assert "line 3: this line opens JAX's devices before the ranks exist" in shown.error
+    shown = torchax.run(
+        "%%xla_spawn -n 2 --runtime torchax --view text\ndef f(rank): return devices_held.n"
+    )
+    assert (
+        "A value from the notebook, or a module that it needs, opens JAX's devices" in shown.error
+    )
 
 
 def test_jax_reads_the_variables_of_each_launch(torchax):

@@ -106,8 +106,9 @@ def test_an_equal_line_that_comes_much_later_is_a_line_of_its_own():
 
 
 def test_streams_are_folded_apart_and_stand_in_order_of_time():
+    # Which stream of rank 0 came first is not known; but of rank 1 it is.
     out = {0: [(1.0, "done")], 1: [(1.0, "done"), (3.0, "end")]}
-    err = {0: [(0.9, "warning")], 1: [(0.9, "warning"), (2.0, "late")]}
+    err = {0: [(1.0, "warning")], 1: [(0.9, "warning"), (2.0, "late")]}
     assert in_order(out, err) == [
         ("err", (0, 1), "warning"),
         ("out", (0, 1), "done"),

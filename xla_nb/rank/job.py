@@ -282,11 +282,14 @@ def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
     """By the notebook's line that raised it, if one did."""
     failure = tracebacks.tell(error, table.sources)
     inside = f" (at {failure.place})" if failure.place else ""
-    # The headline has the traceback's last line, unless that will be cut.
-    last = f"\n{failure.kind}: {failure.message}"
-    text = failure.text.removesuffix(last if len(last) < 300 else "")
     told = f"{problem}{inside}: {failure.kind}: {failure.message}"
-    return _Refused(failure.kind, told, text)
+    return _Refused(failure.kind, told, _text(failure))
+
+
+def _text(failure: tracebacks.Told) -> str:
+    """The traceback without its last line, which the headline has, unless that will be cut."""
+    last = f"\n{failure.kind}: {failure.message}"
+    return failure.text.removesuffix(last if len(last) < 300 else "")
 
 
 def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
@@ -302,4 +305,4 @@ def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
         f"Cannot open `{name}`{f' ({details})' if details else ''} on ranks: {told}"
         f"{f' ({failure.place})' if failure.place else ''}. {error.advice}"
     )
-    return _Refused(failure.kind, message, failure.text)
+    return _Refused(failure.kind, message, _text(failure))

@@ -106,8 +106,9 @@ def opened() -> str | None:
     if not jax_world.backend_started():
         return xla.opened() if "torch_xla" in sys.modules else None
     return (
-        "this line opens JAX's devices before the ranks exist, and then the process can no longer "
-        "start ranks. Move the line into the function."
+        "A value from the notebook, or a module that it needs, opens JAX's devices before the "
+        "ranks exist, and then the process can no longer start ranks. Make or import it in the "
+        "function."
     )
 
 

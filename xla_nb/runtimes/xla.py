@@ -55,8 +55,9 @@ def opened() -> str | None:
     if not torch_xla._XLAC._xla_runtime_is_initialized():
         return None
     return (
-        "this line opens the XLA device before the ranks exist, and then the process can no longer "
-        "start ranks. Move the line into the function."
+        "A value from the notebook, or a module that it needs, opens the XLA device before the "
+        "ranks exist, and then the process can no longer start ranks. Make or import it in the "
+        "function."
     )
 
 

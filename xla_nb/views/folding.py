@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 from operator import attrgetter, itemgetter
 
 from xla_nb import wording
-from xla_nb.views.snapshot import Stream
+from xla_nb.views.snapshot import STREAMS, Stream
 
 #: Seconds within which ranks write a line for it to be one, and that it is held for that.
 HOLD = 0.25
@@ -46,18 +47,32 @@ class Folded:
 def folded(
     written: Mapping[tuple[int | None, Stream], Iterable[tuple[float, str]]],
 ) -> list[Folded]:
-    """Lines by rank and stream with the times at which they were seen, in order of time; of what a
-    rank was seen to have written at once, in the order of the streams here."""
+    """Lines by rank and stream with the times at which they were seen, in order of time. Of what a
+    rank was seen to have written at once stdout comes first, unless another one was seen to write
+    the same the other way round."""
     each = [(at, rank, (of, text)) for (rank, of), own in written.items() for at, text in own]
+    seen: dict[int | None, dict[tuple[str, str], float]] = defaultdict(dict)
+    for at, rank, (of, text) in each:
+        seen[rank][of, _compared(text)] = at
     folder = Folder()
     for (at, rank), came in groupby(sorted(each, key=_look), itemgetter(0, 1)):
-        folder.add(rank, [line for *_, line in came], at)
+        lines = [line for *_, line in came]
+        if any(_is_turned(lines, whole) for whole in seen.values()):
+            lines.sort(key=lambda line: STREAMS.index(line[0]), reverse=True)
+        folder.add(rank, lines, at)
     return folder.all()
 
 
 def _look(seen: tuple[float, int | None, object]) -> tuple[float, int]:
     at, rank, _ = seen
     return at, -1 if rank is None else rank
+
+
+def _is_turned(lines: Iterable[tuple[str, str]], seen: Mapping[tuple[str, str], float]) -> bool:
+    """Whether a rank was seen to write some of these lines to stderr before others to stdout."""
+    known = [(of, seen.get((of, _compared(line)))) for of, line in lines]
+    out, err = ([at for of, at in known if of == one and at is not None] for one in STREAMS)
+    return min(err, default=math.inf) < max(out, default=-math.inf)
 
 
 def who(ranks: Sequence[int | None]) -> str:
