@@ -57,7 +57,8 @@ def folded(
     folder = Folder()
     for (at, rank), came in groupby(sorted(each, key=_look), itemgetter(0, 1)):
         lines = [line for *_, line in came]
-        if any(_is_turned(lines, whole) for whole in seen.values()):
+        keys = [(of, _compared(text)) for of, text in lines]
+        if len(dict(keys)) > 1 and any(_is_turned(keys, whole) for whole in seen.values()):
             lines.sort(key=lambda line: STREAMS.index(line[0]), reverse=True)
         folder.add(rank, lines, at)
     return folder.all()
@@ -68,9 +69,9 @@ def _look(seen: tuple[float, int | None, object]) -> tuple[float, int]:
     return at, -1 if rank is None else rank
 
 
-def _is_turned(lines: Iterable[tuple[str, str]], seen: Mapping[tuple[str, str], float]) -> bool:
+def _is_turned(keys: Iterable[tuple[str, str]], seen: Mapping[tuple[str, str], float]) -> bool:
     """Whether a rank was seen to write some of these lines to stderr before others to stdout."""
-    known = [(of, seen.get((of, _compared(line)))) for of, line in lines]
+    known = [(key[0], seen.get(key)) for key in keys]
     out, err = ([at for of, at in known if of == one and at is not None] for one in STREAMS)
     return min(err, default=math.inf) < max(out, default=-math.inf)
 
