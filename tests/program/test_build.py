@@ -1,5 +1,6 @@
 """Programs built from cells compute on a rank what the notebook would."""
 
+import ast
 import sys
 
 import pytest
@@ -18,6 +19,19 @@ def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(not
     program = build_call(notebook.values["f"], notebook.scope, args=(1,), name="c")
     assert (program.entry, shipped(program), set(program.named)) == ("f", {"f", "n"}, {"f"})
     assert notebook.call(notebook.values["f"], 1) == 3
+
+
+def test_no_cell_is_read_again_however_many_have_run(notebook, monkeypatch):
+    """A launch after a long day would last seconds."""
+    notebook.run("import os.path, xml.dom\ndef f(rank): return os.path.sep")
+    for number in range(700):
+        notebook.run(f"step_{number} = {number}")
+    first = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
+    read, parse = [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda *text: read.append(text) or parse(*text))
+    again = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
+    assert again.imports == first.imports == ("xml.dom",)
+    assert len(read) <= 1, read  # the text of `f`
 
 
 def test_calling_a_modules_function_imports_it(notebook, local):

@@ -364,6 +364,6 @@ class _Needs:
         return sorted(read & self._scope.remote & self._values.keys())
 
 
-def _futures(scope: Scope) -> set[str]:
+def _futures(scope: Scope) -> frozenset[str]:
     """What the notebook's cells have imported from `__future__`."""
-    return {name for cell in scope.cells for name in futures(parsed(cell))}
+    return frozenset[str]().union(*(futures(cell.source) for cell in scope.cells))

@@ -4,13 +4,13 @@ from __future__ import annotations
 import __future__
 
 import ast
+import functools
 import itertools
 import linecache
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from types import CodeType
 from typing import TypeAlias
 
@@ -78,7 +78,7 @@ def parsed(cell: Cell) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-@lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=512)
 def _parse(source: str) -> ast.Module:
     with quiet():
         return ast.parse(source)
@@ -125,10 +125,12 @@ def span(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno or node.lineno
 
 
-def futures(tree: ast.Module) -> set[str]:
+@functools.cache  # of all cells: they are read in turn, of which a bounded cache would keep none
+def futures(source: str) -> frozenset[str]:
     """The names that the text imports from `__future__`."""
-    imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
-    return {alias.name for node in imports for alias in node.names}
+    body = parsed(Cell("", source)).body
+    imports = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+    return frozenset(alias.name for node in imports for alias in node.names)
 
 
 def future_flags(names: Iterable[str]) -> int:
@@ -193,7 +195,7 @@ def _holds(cell: Cell, code: CodeType) -> bool:
     return code in _codes(text, code.co_filename, code.co_flags & _ALL_FUTURES)
 
 
-@lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)
 def _codes(source: str, filename: str, flags: int) -> list[CodeType]:
     """The code objects of all definitions in a text."""
     try:

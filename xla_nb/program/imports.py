@@ -22,12 +22,12 @@ def repeated(
     already."""
     texts = [cell.source for cell in cells]
     plain = set[str]().union(*map(_plain, texts))
-    read = set[str]().union(*map(_read, texts)) if plain else set[str]()
+    unread = {name for name in plain if not any(name in _read(text) for text in texts)}
     inside = {one.__name__ for one in code_facts.submodules(names, values)}
-    return tuple(sorted(name for name in (plain - read) | inside if name in sys.modules))
+    return tuple(sorted(name for name in unread | inside if name in sys.modules))
 
 
-@functools.lru_cache(maxsize=512)
+@functools.cache  # as futures() is
 def _plain(source: str) -> frozenset[str]:
     """What a cell imports at its top level as `import a.b`, under no other name."""
     imports = (one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import))
@@ -35,7 +35,7 @@ def _plain(source: str) -> frozenset[str]:
     return frozenset(one.name for one in aliases if "." in one.name and not one.asname)
 
 
-@functools.lru_cache(maxsize=512)
+@functools.cache
 def _read(source: str) -> frozenset[str]:
     """What a cell reads as `a.b`, and what that begins with."""
     parts = ast.walk(parsed(Cell("", source)))

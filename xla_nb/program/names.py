@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dis import Instruction
-from functools import lru_cache
 from types import CodeType
 from typing import TypeAlias
 
@@ -96,19 +96,19 @@ def bindings(code: CodeType) -> set[str]:
 def newest(cells: Cells, name: str) -> Statement | None:
     """The last top-level statement that binds the name."""
     for cell in reversed(cells.cells):
-        if node := _binding(cell.source).get(name):
-            return Statement(cell, node)
+        if (number := _binding(cell.source).get(name)) is not None:
+            return Statement(cell, parsed(cell).body[number])
     return None
 
 
-@lru_cache(maxsize=512)
-def _binding(source: str) -> dict[str, ast.stmt]:
-    """The names that a cell binds, each with the last statement that does."""
+@functools.cache  # as futures() is
+def _binding(source: str) -> dict[str, int]:
+    """The names that a cell binds, each with the number of the last statement that does."""
     found = {}
     with quiet():
-        for node in parsed(Cell("", source)).body:
+        for number, node in enumerate(parsed(Cell("", source)).body):
             with suppress(*UNREADABLE):
-                found.update(dict.fromkeys(bindings(_compiled(node)), node))
+                found.update(dict.fromkeys(bindings(_compiled(node)), number))
     return found
 
 

@@ -32,15 +32,15 @@ class RankCell:
 
     cell: Cell
     names: Names
-    futures: set[str]
+    futures: frozenset[str]
     notes: tuple[str, ...]
 
 
-def rank_cell(cell: Cell, known_futures: set[str], *, live: bool) -> RankCell:
+def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankCell:
     """What a cell is for ranks that run all of it; `live` ones keep what it binds. Raises
     ProgramError."""
     tree = parse(cell, awaits=live)
-    in_force = known_futures | futures(tree)
+    in_force = known_futures | futures(cell.source)
     nodes = [node for node in tree.body if not _is_future(node)]
     if not live and all(isinstance(node, (*IMPORT, *DEFINITION)) for node in nodes):
         raise ProgramError(
