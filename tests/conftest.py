@@ -114,8 +114,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where what outlives a test writes, so that nothing is ever written to the user's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_NB_HOME", str(tmp_path_factory.mktemp("home")))
-        # The kernel of all tests has more runs than a home keeps, and would say so in one of them.
-        tidying.set_limits(runs=10**6, nbytes=1 << 50)
+        # The kernel of all tests has more bytes of runs than a home keeps, and would say so.
+        tidying.set_limits(nbytes=1 << 50)
         yield
 
 
