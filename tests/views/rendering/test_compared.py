@@ -79,6 +79,13 @@ def test_a_run_that_diverged_says_so():
     assert "NaN or infinite in 2 of 2 ranks" in Comparison({"bad": opened(diverged)})._repr_html_()
 
 
+def test_a_last_value_that_not_all_ranks_have_says_in_how_many():
+    made = recorded(1, loss=0.5)
+    with made.history(1).open("a") as file:
+        file.write(json.dumps([4, 1000.0, None, {"loss": 0.25}]) + "\n")
+    assert "  longer: 0.25 at step 4 in 1 of 2 ranks" in repr(Comparison({"longer": opened(made)}))
+
+
 def test_a_figure_without_any_number_is_told_too():
     one = Comparison({"bad": opened(recorded(4, loss=float("inf")))})
     assert "loss, last of the mean (lowest to highest rank):\n  bad: NaN or infinite in 2" in repr(

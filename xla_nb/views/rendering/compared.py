@@ -122,7 +122,8 @@ def _last(one: Spread) -> str:
         return lost
     (x, mean), (_, low, high) = one.mean[-1], one.band[-1]
     band = "" if low == high else f" ({facts.figure(low)} to {facts.figure(high)})"
-    finite = f"{facts.figure(mean)}{band} at step {facts.figure(x)}"
+    whose = "" if one.lost or one.ends == one.ranks else f" in {one.ends} of {one.ranks} ranks"
+    finite = f"{facts.figure(mean)}{band} at step {facts.figure(x)}{whose}"
     return f"{lost}; last number {finite}" if lost else finite
 
 

@@ -163,12 +163,13 @@ _MOST = 400  # points of a mean
 @dataclass(frozen=True)
 class Spread:
     """`mean` has points (x, y), `band` (x, lowest, highest); `lost` are the ranks whose last value
-    is NaN or infinite, of `ranks` that have one."""
+    is NaN or infinite, of `ranks` that have one; the last point is that of `ends` ranks."""
 
     mean: list[chart.Point]
     band: list[tuple[float, float, float]]
     lost: int = 0
     ranks: int = 0
+    ends: int = 0
 
 
 def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
@@ -185,6 +186,7 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
     mean: list[chart.Point] = []
     band: list[tuple[float, float, float]] = []
     before: set[int] = set()
+    ends = 0
     for x in sorted({*every[::stride], *every[-1:]}):
         found = {rank: _value(xs, ys, x) for rank, (xs, ys) in each.items()}
         values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
@@ -194,9 +196,10 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
         if values:
             mean.append((x, math.fsum(values.values()) / len(values)))
             band.append((x, min(values.values()), max(values.values())))
+            ends = len(values)
         before = set(values)
     lasts = [line[-1] for line in lines.values() if line]
-    return Spread(mean, band, sum(not chart.drawable(last) for last in lasts), len(lasts))
+    return Spread(mean, band, sum(not chart.drawable(last) for last in lasts), len(lasts), ends)
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
