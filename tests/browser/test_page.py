@@ -1520,11 +1520,54 @@ def test_fetching_earlier_lines_keeps_the_scroll_position(panel: Panel) -> None:
     )
     assert panel.rows() == [f"line {n}" for n in range(150)]
     assert abs(row.evaluate(place) - before) <= 1
+    expect(button(panel, "Earlier output")).to_be_hidden()
+
+
+def written(panel: Panel, *ranks: int) -> None:
+    """Ranks have printed 8,000 lines each, of which the page was sent the last 50."""
+    lines = [f"line {n}" for n in range(7950, 8000)]
+    panel.tell(lines=[block(rank, *lines, start=70000, skipped=7950) for rank in ranks])
+
+
+def fetched(panel: Panel, asked: dict[str, Any], numbers: range) -> None:
+    lines = [f"line {n}" for n in numbers]
+    about = {"start": 9 * numbers[0], "first": numbers[0] == 0, "sizes": [9] * len(lines)}
+    panel.give({**asked, **about, "lines": lines})
+
+
+def test_what_is_not_shown_is_marked_where_it_is_missing(panel: Panel) -> None:
+    written(panel, 0)
+    select_rank(panel, 0)
     button(panel, "Earlier output").click()
-    asked = panel.wait_sent("earlier", 2)
-    assert asked["stream"] == "err"
-    panel.give({**asked, "start": 0, "lines": [], "sizes": [], "first": True})
-    expect(panel.page.locator(".xn-log")).to_contain_text("This is the start of the output")
+    asked = panel.wait_sent("earlier")
+    assert (asked["before"], asked["count"]) == (70000, 1000)
+    fetched(panel, asked, range(6950, 7950))
+    rows = panel.rows()
+    assert rows[:2] == ["… 6,950 lines not shown, in rank-0.out", "line 6950"]
+    assert rows[-51:-49] == ["line 7949", "line 7950"]
+    expect(panel.page.locator(".xn-top")).to_contain_text("1,050 of 8,000 lines.")
+
+
+def test_a_filter_says_how_much_it_has_searched(panel: Panel) -> None:
+    """A line that was not sent may have the word."""
+    written(panel, 0)
+    select_rank(panel, 0)
+    panel.page.get_by_label("Filter output").fill("line 6951")
+    expect(panel.page.locator(".xn-top")).to_contain_text("50 of 8,000 lines searched.")
+    expect(panel.page.locator(".xn-matches")).to_have_text("0 hits")
+    assert panel.rows() == ["… 7,950 lines not shown, in rank-0.out"]
+    button(panel, "Earlier output").click()
+    fetched(panel, panel.wait_sent("earlier"), range(6950, 7950))
+    expect(panel.page.locator(".xn-matches")).to_have_text("1 hit")
+    assert panel.rows() == ["… 6,950 lines not shown, in rank-0.out", "line 6951"]
+    panel.page.get_by_label("Filter output").fill("line 7000")  # what was fetched stays
+    expect(panel.page.locator(".xn-matches")).to_have_text("1 hit")
+
+
+def test_the_output_of_all_ranks_says_how_much_of_it_is_there(panel: Panel) -> None:
+    written(panel, 0, 1)
+    scroll(panel, 40)
+    expect(panel.page.locator(".xn-top")).to_contain_text("100 of 16,000 lines.")
 
 
 def test_scrolling_to_the_top_fetches_earlier_lines(panel: Panel) -> None:
@@ -1556,18 +1599,17 @@ def test_earlier_output_is_offered_where_there_is_some(panel: Panel) -> None:
 def test_earlier_lines_in_the_page_are_bounded(panel: Panel) -> None:
     panel.page.evaluate(
         "void (answer = m => m.type === 'earlier' && give({...m, start: m.before - 10000,"
-        " first: false, sizes: Array(250).fill(40),"
-        " lines: Array.from({length: 250}, (_, i) => `${m.before} ${i}`)}))"
+        " first: false, sizes: Array(3000).fill(3),"
+        " lines: Array.from({length: 3000}, (_, i) => `${m.before} ${i}`)}))"
     )
-    panel.tell(lines=[block(0, "last", start=10**9)])
+    panel.tell(lines=[block(0, "last", start=10**9, skipped=10**6)])
     select_rank(panel, 0)
-    for _ in range(8):
+    for _ in range(4):
         button(panel, "Earlier output").click()
-    panel.settle()
-    asked = len(panel.sent("earlier"))
-    assert asked >= 8  # at its top the page asks on its own, too
-    assert len(panel.rows()) == 1000
-    assert panel.rows()[0] == f"{10**9 - (asked - 1) * 10_000} 0"
+        panel.settle()
+    expect(button(panel, "Earlier output")).to_be_hidden()
+    expect(panel.page.locator(".xn-top")).to_contain_text("The file has all.")
+    assert len(panel.rows()) < 13_000
 
 
 @pytest.mark.parametrize("ranks", [8, 256])

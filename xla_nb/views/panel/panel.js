@@ -187,7 +187,7 @@ const textOf = ({ html }) => html.replace(/<[^>]*>/g, "").replace(/&[^;]{2,4};/g
 /** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
 class Lines {
 	byRank = new Map();
-	received = new Map(); // number of lines by rank, with those not sent
+	received = new Map(); // number of lines by rank and stream, with those not sent
 	next = 0;
 	ranks = 1;
 	focused = new Set();
@@ -202,7 +202,8 @@ class Lines {
 		if (skipped > 0) all.push({ id: this.next++, rank, stream, at: start, gap: skipped, html: "" });
 		all.push(...this.read({ rank, stream, start, lines, sizes }));
 		all.splice(0, Math.max(0, all.length - this.cap(rank)));
-		this.received.set(rank, this.total(rank) + skipped + lines.length);
+		const received = held(this.received, rank, () => ({ out: 0, err: 0 }));
+		received[stream] += skipped + lines.length;
 	}
 
 	/** Lines as HTML with their offsets in the file, exact unless Python replaced characters. */
@@ -226,16 +227,10 @@ class Lines {
 		return lines.sort((a, b) => a.id - b.id).slice(-most);
 	}
 
-	/** Whether every line of a rank so far is held. */
-	whole(rank) {
-		const all = this.byRank.get(rank) ?? [];
-		const starts = (stream) => !all.find((line) => line.stream === stream)?.at;
-		return all.length === this.total(rank) && starts("out") && starts("err");
-	}
-
-	total(rank) {
-		if (rank !== undefined) return this.received.get(rank) ?? 0;
-		return [...this.received.values()].reduce((sum, n) => sum + n, 0);
+	/** How many lines a rank (undefined: all) has written to a stream or to both. */
+	total(rank, stream) {
+		const each = rank === undefined ? [...this.received.values()] : [this.received.get(rank) ?? { out: 0, err: 0 }];
+		return each.reduce((sum, { out, err }) => sum + (stream === "err" ? 0 : out) + (stream === "out" ? 0 : err), 0);
 	}
 }
 
@@ -570,10 +565,9 @@ class Store {
 
 	on_earlier(message) {
 		this.on_ack(message);
-		const { request, start, first } = message;
-		const { answered } = this.requests.get(request) ?? {};
-		this.requests.delete(request);
-		answered?.(this.lines.read(message), start, first);
+		const { answered } = this.requests.get(message.request) ?? {};
+		this.requests.delete(message.request);
+		answered?.(this.lines.read(message), message.start, message.first);
 	}
 }
 
@@ -1294,8 +1288,9 @@ class Folds {
 	}
 }
 
-const ROWS = 1000; // lines in the page while scrolled up,
+const ROWS = 1000; // lines in the page while scrolled up, at first,
 const ROWS_LIVE = 100; // and while following: more would cost frames
+const BACK = 10_000; // lines back to which the page asks for earlier ones
 
 /** The file of a rank's output, or the cell's own. */
 const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
@@ -1345,28 +1340,34 @@ class Output {
 		return this.view.store.about.unit === "device" ? undefined : this.view.rank;
 	}
 
+	get chosen() {
+		return this.stream === "both" ? ["out", "err"] : [this.stream];
+	}
+
+	/** Whether a line is shown. What is left out is not known to be no hit. */
 	matching = (line) => {
-		if (this.stream !== "both" && line.stream !== this.stream) return false;
-		return !this.needle || (!line.gap && (line.low ??= textOf(line).toLowerCase()).includes(this.needle));
+		if (!this.chosen.includes(line.stream)) return false;
+		return !this.needle || line.gap || (line.low ??= textOf(line).toLowerCase()).includes(this.needle);
 	};
 
 	choose() {
 		this.stream = this.streams.value;
 		this.needle = this.filter.value.trim().toLowerCase();
-		this.refresh();
+		if (this.fetched) this.fill();
+		else this.refresh();
 	}
 
 	/** Shows the newest lines, and follows them. */
 	refresh() {
-		this.rows = null; // the lines in the page while it does not follow
+		this.rows = null; // the lines in the page while it does not follow, of
+		this.lot = null; // all that were there then, and earlier ones
+		this.room = ROWS;
+		this.fetched = this.emptied = false; // earlier ones; a file that has none any more
 		this.drawn = -1; // the newest line in the page
 		this.folds = new Folds();
 		this.clear = true;
-		this.before = {}; // by stream: where the earliest fetched line starts
-		this.busy = false;
 		this.asking = null;
-		this.first = false; // whether the page shows the first line
-		put(this.words, "");
+		this.answer = ""; // how the last request for earlier ones went
 		this.view.changed("output");
 	}
 
@@ -1386,14 +1387,16 @@ class Output {
 		// It grows with its lines, up to a height from which new ones no longer move the page.
 		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
 		show(this.matches, this.needle);
-		if (this.needle) put(this.matches, plural(this.lines.since(rank, -1, this.matching, Infinity).length, "hit"));
+		const all = this.lot ?? (one || this.needle ? this.lines.since(rank, -1, () => true, Infinity) : []);
+		if (this.needle) put(this.matches, plural(all.filter((line) => !line.gap && this.matching(line)).length, "hit"));
 		mark(this.log, "data-follow", !held);
 		mark(this.log, "data-scope", one ? "one" : "all");
 		mark(this.follow, "aria-pressed", !held);
-		const fresh = held ? this.lines.total(rank) - this.heldAt : 0;
+		const fresh = held ? this.lines.total(rank, this.stream) - this.heldAt : 0;
 		put(this.follow, joined("Follow", fresh > 0 && `${count(fresh)} new`));
-		const more = !this.lines.whole(rank) || this.body.childNodes.length >= ROWS_LIVE;
-		show(this.earlier, one && !this.first && more);
+		const more = held ? this.rows.length >= this.room : this.body.childNodes.length >= ROWS_LIVE;
+		show(this.earlier, one && (more || this.missing(all)));
+		put(this.words, this.answer || this.counted(all));
 		show(this.path, record);
 		this.path.title = one ? `${record}/${file(rank, this.stream === "err" ? "err" : "out")}` : record;
 		// Last, as it makes the browser lay out the page.
@@ -1429,14 +1432,15 @@ class Output {
 		return nodes;
 	}
 
-	row({ id, rank, stream, gap, html }) {
+	row(line) {
+		const { rank, stream, gap, html } = line;
 		const tag = span("tag", rank ?? "cell");
 		const words = span("text");
 		if (gap) words.append(`… ${plural(gap, "line")} not shown, in ${file(rank, stream)}`);
 		else words.innerHTML = html;
 		const err = stream === "err" ? h("span.err", { title: "stderr" }, "err") : "";
 		const node = h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
-		node.xnId = id; // of its first line
+		node.xnLine = line; // its first one
 		return node;
 	}
 
@@ -1450,71 +1454,97 @@ class Output {
 		else if (this.rows && !up && below < 2 && this.auto) this.refresh();
 	}
 
-	/** Stops following; with `auto` until the end is scrolled to. */
-	hold(auto) {
-		const drawn = (line) => line.id <= this.drawn && this.matching(line);
-		this.auto = auto;
-		this.heldAt = this.lines.total(this.rank);
-		this.rows = [];
-		const rows = this.lines.since(this.rank, -1, drawn, ROWS);
-		const first = this.body.firstChild?.xnId ?? Infinity;
-		this.prepend(rows.filter(({ id }) => id < first));
-		this.rows = rows;
+	/** How many lines are here of all, unless all are. */
+	counted(all) {
+		if (!this.rows && !this.needle) return "";
+		const total = this.rows ? this.heldAt : this.lines.total(this.rank, this.stream);
+		const from = this.needle ? all.filter(({ stream }) => this.chosen.includes(stream)) : this.rows;
+		const here = from.filter(({ gap }) => !gap).length;
+		if (here >= total) return this.needle || this.rank === undefined ? "" : "This is the start of the output.";
+		const rest = all.length >= BACK ? " The file has all." : "";
+		return `${count(here)} of ${plural(total, "line")}${this.needle ? " searched" : ""}.${rest}`;
 	}
 
-	/** Adds lines at the top; those in sight stay where they are. */
-	prepend(lines) {
+	/** Stops following; with `auto` until the end is scrolled to. */
+	hold(auto) {
+		this.auto = auto;
+		this.heldAt = this.lines.total(this.rank, this.stream);
+		this.lot = this.lines.since(this.rank, -1, ({ id }) => id <= this.drawn, Infinity);
+		this.rows = this.lot.filter(this.matching).slice(-this.room);
+		const first = this.body.firstChild?.xnLine.id ?? Infinity;
+		// Rows that are there stay: a selection may begin in one.
+		this.stay(() => this.body.prepend(...this.rowsOf(this.rows.filter(({ id }) => id < first), new Folds())));
+	}
+
+	/** Shows what is to be shown of the lot. */
+	fill() {
+		this.rows = this.lot.filter(this.matching).slice(-this.room);
+		this.stay(() => this.body.replaceChildren(...this.rowsOf(this.rows, new Folds())));
+	}
+
+	/** Changes the rows; that at the top stays where it is. */
+	stay(change) {
 		const { log, body } = this;
-		const [top, high] = [log.scrollTop, log.scrollHeight];
-		body.prepend(...this.rowsOf(lines, new Folds()));
-		log.scrollTop = top + log.scrollHeight - high;
+		const top = log.scrollTop;
+		const place = (node) => node.getBoundingClientRect().top - log.getBoundingClientRect().top;
+		const anchor = [...body.childNodes].find((node) => node.getBoundingClientRect().height && place(node) >= 0);
+		const [at, high] = [anchor && place(anchor), log.scrollHeight];
+		change();
+		const now = [...body.childNodes].find((node) => node.xnLine === anchor?.xnLine);
+		log.scrollTop = top + (now ? place(now) - at : log.scrollHeight - high);
 		this.scrollTop = log.scrollTop;
-		this.rows.unshift(...lines);
-		this.rows.length = Math.min(this.rows.length, ROWS);
-		if (body.childNodes.length > ROWS) this.auto = false; // the last row is no longer the last line
-		while (body.childNodes.length > ROWS) body.lastChild.remove();
 		this.view.changed("output");
+	}
+
+	/** The newest line of the one rank before which lines are missing, or that stands for them. */
+	missing(lines) {
+		if (lines.length >= BACK || this.emptied) return undefined;
+		const gap = lines.findLast((line) => line.gap && this.chosen.includes(line.stream));
+		if (gap) return gap;
+		const each = this.chosen.filter((stream) => this.lines.total(this.rank, stream));
+		const first = (stream) => lines.find((line) => line.stream === stream) ?? { stream, gap: 0, at: Number.MAX_SAFE_INTEGER };
+		return each.map(first).find(({ at }) => at > 0);
 	}
 
 	/** Shows earlier lines: those held, then those of the record. */
 	goBack() {
-		if (this.busy || this.first || this.rank === undefined) return;
+		if (this.asking || this.rank === undefined) return;
 		if (!this.rows) this.hold(false);
-		const first = this.rows.length ? this.rows[0].id : Infinity;
-		const older = this.lines.since(this.rank, -1, (line) => line.id < first && this.matching(line), ROWS / 2);
-		if (older.length && !Object.keys(this.before).length) return this.prepend(older);
-		for (const stream of this.stream === "both" ? ["out", "err"] : [this.stream]) {
-			const isOf = (line) => line.stream === stream;
-			const oldest = this.rows.find(isOf) ?? this.lines.byRank.get(this.rank)?.find(isOf);
-			const before = this.before[stream] ?? oldest?.at ?? Number.MAX_SAFE_INTEGER;
-			if (before > 0) return this.fetch(stream, before);
+		if (this.lot.filter(this.matching).length > this.room) {
+			this.room += ROWS;
+			this.fill();
+			return;
 		}
-		this.first = true;
-		put(this.words, "This is the start of the output.");
-		this.view.changed("output");
+		const missing = this.missing(this.lot);
+		if (missing) this.fetch(missing);
 	}
 
-	fetch(stream, before) {
-		const { rank } = this;
+	fetch(line) {
+		const { stream, at, gap } = line;
 		const mine = {};
 		this.asking = mine;
-		this.busy = true;
-		put(this.words, "Fetching…");
-		const silent = () => {
-			if (mine !== this.asking) return;
-			this.busy = false;
-			put(this.words, "No answer yet. The file has all output.");
+		const settled = (words) => {
+			if (mine !== this.asking) return false; // too late: the view has moved on
+			this.asking = null;
+			this.answer = words;
+			this.view.changed("output");
+			return true;
 		};
+		const silent = () => settled("No answer yet. The file has all output.");
 		const answered = (lines, start, first) => {
-			if (mine !== this.asking) return; // too late: the view has moved on
-			this.busy = false;
-			this.before[stream] = first ? 0 : start;
-			const hits = lines.filter(this.matching);
-			put(this.words, this.needle ? `${plural(hits.length, "hit")} in ${plural(lines.length, "earlier line")}` : "");
-			this.prepend(hits);
-			if (first && !lines.length) this.goBack(); // to the other stream
+			if (!settled("")) return;
+			this.fetched = true;
+			this.emptied = !lines.length;
+			const left = first ? 0 : gap - lines.length;
+			const rest = left > 0 ? [{ ...line, gap: left, at: start }] : [];
+			this.lot.splice(Math.max(0, this.lot.indexOf(line)), gap ? 1 : 0, ...rest, ...lines);
+			this.room += lines.length;
+			this.fill();
 		};
-		this.view.store.ask({ type: "earlier", rank, stream, before, count: ROWS / 4 }, { silent, answered });
+		this.answer = "Fetching…";
+		this.view.changed("output");
+		const count = gap ? Math.min(gap, ROWS) : ROWS;
+		this.view.store.ask({ type: "earlier", rank: this.rank, stream, before: at, count }, { silent, answered });
 	}
 
 	copyLines() {
