@@ -128,19 +128,6 @@ def test_a_group_is_killed_but_for_the_tracker_which_unlinks_what_the_group_has_
     assert not Path("/dev/shm", name).exists()
 
 
-def test_of_folders_only_those_that_nobody_holds_are_removed(tmp_path):
-    held = tmp_path / "held"
-    folders = [held, tmp_path / "left"]
-    for folder in folders:
-        folder.mkdir()
-    fd = linux.hold_folder(held)
-    linux.remove_unheld([*folders, tmp_path / "gone"])
-    assert [folder.exists() for folder in folders] == [True, False]
-    os.close(fd)
-    linux.remove_unheld(folders)
-    assert not held.exists()
-
-
 def test_what_ends_while_all_are_looked_for_leaves_nobody_behind():
     """What a process had started is somebody else's child from its end on: one look may see
     neither."""

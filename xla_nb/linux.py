@@ -6,9 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -175,27 +173,6 @@ def end_all(find: Callable[[], list[int]], seconds: float = 5.0) -> None:
         kill(pids)
         time.sleep(0.005)
     kill(pids, trackers=True)
-
-
-def hold_folder(path: str | Path) -> int:
-    """Mark a folder as used by this process and those that it forks: a descriptor with a lock,
-    however they end. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(fd, fcntl.LOCK_SH)
-    return fd
-
-
-def remove_unheld(folders: Iterable[Path]) -> None:
-    """Remove those of these folders that nobody holds."""
-    for folder in folders:
-        with contextlib.suppress(OSError):  # in use, another user's, gone meanwhile
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(fd)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -222,7 +222,6 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     `fd` is the control socket, `parent` the notebook's pid; `folder` is for temporary files.
     """
     control = socket.socket(fileno=fd)
-    linux.hold_folder(folder)
     output.install()
     # The thread that started us may have blocked signals, as Ray's do; ranks need them.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

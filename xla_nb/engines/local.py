@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 from xla_nb import linux
@@ -173,7 +172,6 @@ class LocalEngine:
                 self._servers.popitem()[1].close()
 
 
-_FOLDER = "xla_nb-"  # the beginning of its name in TMPDIR
 _SERVER = "the process that starts and ends ranks"
 _TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
@@ -203,17 +201,14 @@ class _Server:
         self.ready = False
         self._memory = OutOfMemory()
         try:  # for what torch and multiprocessing keep in files, and would leave when killed
-            # As others do where server and notebook were killed, such as a host of Ray's.
-            linux.remove_unheld(Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"))
-            self._folder = tempfile.mkdtemp(prefix=_FOLDER)
-            self._held = linux.hold_folder(self._folder)
+            self._folder = tempfile.mkdtemp(prefix="xla_nb-")
         except OSError as problem:
             raise LaunchError(no_temporary(problem)) from None
         try:
             arguments = [list(imports), self._folder]
             self.child = Child("xla_nb.engines.forkserver", arguments, _environment())
         except BaseException:
-            self._remove_folder()
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
     def wait_until_ready(self, waiting: OnWait) -> None:
@@ -255,11 +250,7 @@ class _Server:
         try:
             self.child.close(now=not self.ready and not self.child.has_news)
         finally:
-            self._remove_folder()
-
-    def _remove_folder(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._held)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _environment() -> dict[str, str]:
