@@ -1584,6 +1584,10 @@ def test_a_kernel_that_cannot_fetch_earlier_lines_is_reported(panel: Panel) -> N
     select_rank(panel, 0)
     button(panel, "Earlier output").click()
     expect(panel.page.locator(".xn-top")).to_contain_text("No answer yet")
+    panel.give(
+        {**panel.wait_sent("earlier"), "start": 0, "first": True, "lines": ["late"], "sizes": [5]}
+    )
+    assert panel.rows() == ["late", "a"]
 
 
 def test_earlier_output_is_offered_where_there_is_some(panel: Panel) -> None:

@@ -17,6 +17,9 @@ pytestmark = pytest.mark.skipif(
 UNTIL = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.01)\n"
 
 
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
 class FrontEnd:
     """A page with the panel: it sends messages to a subshell of its own."""
 
@@ -57,7 +60,10 @@ class FrontEnd:
                 yield content["execution_state"], about
             elif message["msg_type"] == "comm_open" and "_esm" in content["data"]["state"]:
                 self._panel = content["comm_id"]
-                yield "panel", about
+            elif self._panel and "application/vnd.jupyter.widget-view+json" in content.get(
+                "data", {}
+            ):
+                yield "panel", about  # no page has it before it is displayed
 
 
 @pytest.fixture

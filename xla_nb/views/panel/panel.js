@@ -1353,8 +1353,9 @@ class Output {
 	choose() {
 		this.stream = this.streams.value;
 		this.needle = this.filter.value.trim().toLowerCase();
-		if (this.fetched) this.fill();
-		else this.refresh();
+		if (!this.fetched) return this.refresh();
+		this.heldAt = this.lines.total(this.rank, this.stream);
+		this.fill();
 	}
 
 	/** Shows the newest lines, and follows them. */
@@ -1366,8 +1367,9 @@ class Output {
 		this.drawn = -1; // the newest line in the page
 		this.folds = new Folds();
 		this.clear = true;
-		this.asking = null;
-		this.answer = ""; // how the last request for earlier ones went
+		this.asking = null; // the last request for earlier ones,
+		this.busy = false;
+		this.answer = ""; // and how it went
 		this.view.changed("output");
 	}
 
@@ -1508,7 +1510,7 @@ class Output {
 
 	/** Shows earlier lines: those held, then those of the record. */
 	goBack() {
-		if (this.asking || this.rank === undefined) return;
+		if (this.busy || this.rank === undefined) return;
 		if (!this.rows) this.hold(false);
 		if (this.lot.filter(this.matching).length > this.room) {
 			this.room += ROWS;
@@ -1523,9 +1525,10 @@ class Output {
 		const { stream, at, gap } = line;
 		const mine = {};
 		this.asking = mine;
+		this.busy = true;
 		const settled = (words) => {
 			if (mine !== this.asking) return false; // too late: the view has moved on
-			this.asking = null;
+			this.busy = false;
 			this.answer = words;
 			this.view.changed("output");
 			return true;
