@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,22 @@ def test_a_group_is_killed_but_for_the_tracker_which_unlinks_what_the_group_has_
     assert maker.returncode == -signal.SIGKILL
     assert not linux.is_alive(int(tracker))
     assert not Path("/dev/shm", name).exists()
+
+
+def test_what_is_found_only_when_the_time_is_over_is_ended_too():
+    """What a process had started is found when that one has ended, which may take it long."""
+    slow = subprocess.Popen([sys.executable, "-c", ""])
+    slow.wait()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as left:
+        over = time.monotonic() + 0.5
+
+        def find():
+            if time.monotonic() < over:
+                return [slow.pid]
+            return [left.pid] if left.poll() is None else []
+
+        linux.end_all(find, 0.4)
+        assert left.wait(10) == -signal.SIGKILL
 
 
 def test_what_ends_while_all_are_looked_for_leaves_nobody_behind():

@@ -162,17 +162,16 @@ def kill(pids: Iterable[int], *, trackers: bool = False) -> None:
 
 
 def end_all(find: Callable[[], list[int]], seconds: float = 5.0) -> None:
-    """Kill the processes that `find` gives until it gives none, or for so many seconds.
+    """Kill the processes that `find` gives until it gives none.
 
     A tracker unlinks the shared memory and semaphores that its processes have left as soon as all
-    of them have ended, which takes milliseconds: it is killed only when the time is over, since
-    that would leave them in /dev/shm for ever."""
+    of them have ended, which takes milliseconds: it is killed only after so many seconds, since
+    that would leave them in /dev/shm for ever. What nothing can kill is left after as many more."""
     deadline = time.monotonic() + seconds
     # Twice: what a process leaves behind that ends in between is somebody else's child only then.
-    while (pids := find() or find()) and time.monotonic() < deadline:
-        kill(pids)
+    while (pids := find() or find()) and (late := time.monotonic() - deadline) < seconds:
+        kill(pids, trackers=late > 0)
         time.sleep(0.005)
-    kill(pids, trackers=True)
 
 
 def _prctl(option: int, value: int) -> None:
