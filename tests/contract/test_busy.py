@@ -60,9 +60,7 @@ class FrontEnd:
                 yield content["execution_state"], about
             elif message["msg_type"] == "comm_open" and "_esm" in content["data"]["state"]:
                 self._panel = content["comm_id"]
-            elif self._panel and "application/vnd.jupyter.widget-view+json" in content.get(
-                "data", {}
-            ):
+            elif self._panel and _VIEW in content.get("data", {}):
                 yield "panel", about  # no page has it before it is displayed
 
 
