@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from xla_nb.errors import ProgramError
 
@@ -128,9 +128,13 @@ def span(node: ast.stmt) -> tuple[int, int]:
 @functools.cache  # of all cells: they are read in turn, of which a bounded cache would keep none
 def futures(source: str) -> frozenset[str]:
     """The names that the text imports from `__future__`."""
-    body = parsed(Cell("", source)).body
-    imports = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+    imports = filter(is_future, parsed(Cell("", source)).body)
     return frozenset(alias.name for node in imports for alias in node.names)
+
+
+def is_future(node: ast.stmt) -> TypeGuard[ast.ImportFrom]:
+    """Whether a statement imports from `__future__`."""
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
 def future_flags(names: Iterable[str]) -> int:

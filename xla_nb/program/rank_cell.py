@@ -18,6 +18,7 @@ from xla_nb.program.cell_text import (
     Cell,
     Function,
     futures,
+    is_future,
     parse,
 )
 from xla_nb.program.names import Names, names_in
@@ -41,7 +42,7 @@ def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankC
     ProgramError."""
     tree = parse(cell, awaits=live)
     in_force = known_futures | futures(cell.source)
-    nodes = [node for node in tree.body if not _is_future(node)]
+    nodes = [node for node in tree.body if not is_future(node)]
     if not live and all(isinstance(node, (*IMPORT, *DEFINITION)) for node in nodes):
         raise ProgramError(
             f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
@@ -70,7 +71,3 @@ def vet(tree: ast.AST, label: str) -> tuple[str, ...]:
 def functions(tree: ast.Module) -> list[Function]:
     """The functions at the top level, which ranks may call."""
     return [node for node in tree.body if isinstance(node, FUNCTION)]
-
-
-def _is_future(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
