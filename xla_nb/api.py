@@ -373,7 +373,9 @@ def tell_import(goes_on: Callable[[], bool]) -> None:
 def default_view() -> ViewName:
     """The view that the current cell's front end can show."""
     here = notebook.current()
-    return choose.default(here.parent, here.shell.user_ns) if here else "text"
+    if here is None or picture.kernel() is None:
+        return "text"
+    return choose.default(here.parent, here.shell.user_ns)
 
 
 def ask_stacks(run: Run) -> str:

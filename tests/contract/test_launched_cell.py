@@ -180,6 +180,17 @@ def test_capture_above_it_captures_it(notebook):
     assert notebook.value("'[1] on 1' in here_captured.stdout") == "True"
 
 
+def test_capture_has_the_text_where_a_page_would_have_the_panel(notebook):
+    """A panel that is not displayed would get messages, for which ipykernel looks in vain for what
+    `%%capture` has put in the place of its publisher."""
+    notebook.ok("__vsc_ipynb_file__ = 'a page'")
+    cell = spawn("def f(rank): print('on', rank)", "-n 2")
+    notebook.ok(f"%%capture here_captured\n{cell}")
+    notebook.ok("del __vsc_ipynb_file__")
+    assert notebook.value("[kind for one in here_captured.outputs for kind in one.data]") == "[]"
+    assert notebook.value("'[1] on 1' in here_captured.stdout") == "True"
+
+
 def test_future_imports_of_the_cell_are_in_force(notebook):
     notebook.ok(
         spawn(
