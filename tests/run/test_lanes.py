@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb.record.sample import DATA, LOCK, Sample
+from xla_nb.record.sample import DATA, LOCK, Loop, Sample
 from xla_nb.run.activity import Slot, Track
 
 
@@ -230,6 +230,28 @@ def test_what_live_ranks_did_in_the_cell_before_is_not_what_they_do():
     began = Sample(at=102.3, since=102.1, idle=0.01, waited=0.2, **waits)
     made.add(began)
     assert made.steady(began).place == "Cell In[2], line 1"
+
+
+@pytest.mark.parametrize("apart", [0.25, 1.0])
+def test_steps_of_two_loops_in_turn_are_never_told_as_their_mean(apart):
+    """A training's and its validation's."""
+    done, now = [], 100.0
+    for epoch in range(3):
+        for label, count, step in [("train", 25, 0.2), ("validate", 25, 0.08)]:
+            for _ in range(count):
+                done.append((now := now + step, label, epoch))
+    told = set()
+    made = Track()
+    for number in range(int((now - 100.0) / apart)):
+        at = 100.0 + apart * number
+        items = sum(1 for one in done if one[0] <= at)
+        ended, label, epoch = done[max(0, items - 1)]
+        loop = Loop(label=label, done=1, total=25, rate=None, number=epoch)
+        figures = {"items": items, "items_at": ended, "loops": (loop,) if items else ()}
+        made.add(Sample(at=at, since=100.0, **figures), 100.0)
+        told |= {made.step} - {None}
+    assert told
+    assert [step for step in told if not (0.18 < step < 0.22 or 0.07 < step < 0.09)] == []
 
 
 def test_slow_steps_are_timed_from_step_to_step():

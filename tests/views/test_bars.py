@@ -67,6 +67,14 @@ def test_the_words_of_the_bar_do_not_depend_on_how_far_ranks_are_apart():
     assert labels == {"x"}
 
 
+def test_a_rank_in_an_earlier_loop_of_the_same_label_is_behind_one_in_a_later():
+    bars = [Bar("train", 30, 40, 3.0, 3.0), Bar("train", 5, 40, 9.0, 4.0, number=3)]
+    assert together(bars) == bars[0]
+    through = Bar("train", 40, 40, 9.0, 0.0)  # between two of them
+    assert together([bars[1], through]) == bars[1]
+    assert together([through, through]) == through
+
+
 def test_loops_with_other_labels_are_not_mixed():
     bars = [Bar("eval", 1, 8), Bar("train", 30, 60), Bar("train", 20, 60)]
     assert together(bars) == bars[2]

@@ -302,6 +302,19 @@ def test_real_tqdm_output_is_a_bar(run, observer, monkeypatch):
     assert card(observer, 0).line == ""
 
 
+def test_a_tqdm_bar_that_begins_again_is_the_next_of_its_label(run, observer):
+    def numbers():
+        observer.read(100)
+        return [bar.number for bar in card(observer, 0).bars]
+
+    run.prints(0, "\r" + TQDM, "err")
+    assert [numbers(), numbers()] == [[1], [1]]
+    run.prints(0, "\r" + TQDM.replace("45", "99"), "err")
+    assert numbers() == [1]
+    run.prints(0, "\r" + TQDM.replace("45", "3"), "err")
+    assert numbers() == [2]
+
+
 def test_a_tqdm_bar_is_not_the_last_line(run, observer):
     run.prints(0, "begun\n")
     run.prints(0, "\r" + TQDM, "err")

@@ -150,6 +150,7 @@ class Rates:
                 rate=_rate(loop, state, now),
                 since=max(0.0, now - loop.at),
                 finished=loop.finished,
+                number=loop.number,
             )
             for loop, state in self._states.items()
         )

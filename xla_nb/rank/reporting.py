@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,7 @@ class Progress(Generic[T]):
         self.done = 0
         self.at = 0.0  # when the last item was done, or the first one asked for
         self.finished = False
+        self.number = 0  # of those with its label in this rank
 
     def __len__(self) -> int:
         if self.total is None:
@@ -84,11 +85,11 @@ class Progress(Generic[T]):
             book.begin(self)
         try:
             for item in loading.timed(self._iterable):
-                begun = [book.begun for book in books]
+                begun = [book.begun.total() for book in books]
                 yield item
                 self.done, self.at = self.done + 1, time.time()
                 for book, before in zip(books, begun, strict=True):
-                    if book.begun == before:
+                    if book.begun.total() == before:
                         book.count(self.at)
         finally:
             self.finished = True
@@ -169,7 +170,7 @@ class Book:
     loading: runs while the rank waits for data
     idle: runs while a live rank has nothing to run
     turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
-    begun: loops that have begun
+    begun: how many loops have begun, by their labels
     items: items done of all loops, but of those in which another loop began
     items_at: when the last one was done, without what lay between such loops"""
 
@@ -179,7 +180,7 @@ class Book:
     idle: Stopwatch = field(default_factory=Stopwatch)
     turned: Callable[..., None] = lambda **_: None
     loops: list[Progress[Any]] = field(default_factory=list)
-    begun: int = 0
+    begun: Counter[str] = field(default_factory=Counter)
     items: int = 0
     items_at: float = 0.0
     _done: float = 0.0  # when the last one was
@@ -203,7 +204,8 @@ class Book:
         """Add a loop; finished loops are shown until the next one begins."""
         running = (other for other in self.loops if other is not loop and not other.finished)
         self.loops = [*running, loop]
-        self.begun += 1
+        self.begun[loop.label] += 1
+        loop.number = self.begun[loop.label]
         if self._done:
             self._between, self._done = self._between + time.time() - self._done, time.time()
 

@@ -24,8 +24,9 @@ DATA = "data"
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop under `xla_nb.progress`; `rate` is in items per second, None until it is known, and
-    the next item takes `since` seconds so far. `finished`: exhausted or left."""
+    """A loop under `xla_nb.progress`, the `number`-th of its label; `rate` is in items per second,
+    None until it is known, and the next item takes `since` seconds so far. `finished`: exhausted or
+    left."""
 
     label: str
     done: int
@@ -33,6 +34,7 @@ class Loop:
     rate: float | None
     since: float = 0.0
     finished: bool = False
+    number: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

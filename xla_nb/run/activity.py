@@ -286,12 +286,12 @@ class Track:
     def step(self) -> float | None:
         """Seconds from one of its last steps to the next; None until some of them were seen, where
         they differ much, and where the last was longer ago than two. A few that compile are left
-        out, and once what takes more than twice as long, or half as long, as is usual: what lies
-        between epochs."""
+        out, those of two loops, and once what takes more than twice as long, or half as long, as is
+        usual: what lies between epochs."""
         if self.pace is None:
             return None
         late = self._marks[-1].at - _PACE
-        pairs = list(pairwise(self._marks))
+        pairs = [both for both in pairwise(self._marks) if _loop(both[0]) == _loop(both[1])]
         few = len(pairs) - _LEAST_SPANS
         spans = [
             Window.between(*both) for n, both in enumerate(pairs) if both[1].at > late or n >= few
@@ -405,6 +405,11 @@ class Track:
     def _has_begun_anew(self, sample: Sample) -> bool:
         """Whether a live rank has been given another program since its last step."""
         return sample.activity != "idle" and sample.idle > self._marks[-1].idle
+
+
+def _loop(sample: Sample) -> tuple[str, int] | None:
+    """Which of its loops it is in, or was last."""
+    return (sample.loops[-1].label, sample.loops[-1].number) if sample.loops else None
 
 
 def _kind(sample: Sample) -> str:

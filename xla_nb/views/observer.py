@@ -115,6 +115,7 @@ class Observer:
         self.figures: dict[str, dict[int, Line]] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
+        self._bars: dict[tuple[int, str], Bar] = {}  # those of tqdm, by rank and label
         self._rows: dict[int, Rows] = {}
         self._over_cells = RowsOverCells(run.state, run.record)
         self._damage: dict[int, str] = {}  # of what a rank reported
@@ -336,11 +337,22 @@ class Observer:
                 else one
                 for one in _bars(
                     sample.loops if sample else (),
-                    [drawn for _, drawn in open_lines if drawn is not None and not ended],
+                    [
+                        self._numbered(rank.rank, drawn)
+                        for _, drawn in open_lines
+                        if drawn is not None and not ended
+                    ],
                 )
             ),
             sample=sample or NO_SAMPLE,
         )
+
+    def _numbered(self, rank: int, bar: Bar) -> Bar:
+        """A bar of tqdm's that goes back is the next one of its label."""
+        last = self._bars.get((rank, bar.label), bar)
+        bar = replace(bar, number=last.number + (bar.done < last.done))
+        self._bars[rank, bar.label] = bar
+        return bar
 
     def _series(self, name: str) -> Series:
         lines = self.figures[name]
@@ -606,7 +618,7 @@ def bar(loop: Loop) -> Bar:
     eta = 0.0 if left == 0 else None
     if left and loop.rate and not loop.finished:
         eta = left / loop.rate - min(loop.since, 1 / loop.rate)
-    return Bar(loop.label, loop.done, loop.total, loop.rate, eta)
+    return Bar(loop.label, loop.done, loop.total, loop.rate, eta, number=loop.number)
 
 
 def _of_run(cards: Sequence[Card]) -> Bar | None:
@@ -627,21 +639,23 @@ def _of_run(cards: Sequence[Card]) -> Bar | None:
 
 
 def together(bars: Iterable[Bar]) -> Bar | None:
-    """One bar for the bars of all ranks: that of the rank that is furthest behind, of loops with
-    other labels among those of the most ranks that are not through. It is done when the last of
-    them is; when that is is known where it is known of all that are under way.
+    """One bar for the bars of all ranks: that of the rank that is furthest behind, in the first of
+    the loops with one label that ranks are in (each epoch's, say), of loops with other labels among
+    those of the most ranks that are not through. It is done when the last of them is; when that is
+    is known where it is known of all that are in it.
 
     Its words do not tell how far ranks are apart, which changes at every moment."""
     every = list(bars)
     if not every:
         return None
     label = Counter(one.label for one in _not_through(every)).most_common(1)[0][0]
-    each = [one for one in every if one.label == label]
+    each = _not_through([one for one in every if one.label == label])
+    first = min(one.number for one in each)
+    each = [one for one in each if one.number == first]
     total = all(one.total for one in each)
     last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
-    going = _not_through(each)
-    rate = _of_all([one.rate for one in going], min)
-    return replace(last, rate=rate, eta=_of_all([one.eta for one in going], max))
+    rate = _of_all([one.rate for one in each], min)
+    return replace(last, rate=rate, eta=_of_all([one.eta for one in each], max))
 
 
 def _not_through(bars: list[Bar]) -> list[Bar]:

@@ -27,7 +27,8 @@ UNDER_WAY: frozenset[Phase] = frozenset({"starting", "running", "compiling", "wa
 class Bar:
     """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
     All but `done` are None when unknown. `on`: of which ranks, where others have yet to begin.
-    least: its rank died, and may have done more than it could tell."""
+    least: its rank died, and may have done more than it could tell. number: of those with its
+    label in its rank."""
 
     label: str
     done: float
@@ -36,6 +37,7 @@ class Bar:
     eta: float | None = None
     on: str = ""
     least: bool = False
+    number: int = 1
 
 
 #: Stands for the sample of a rank that has written none yet.
