@@ -434,7 +434,7 @@ def test_a_row_says_what_its_rank_does_where_and_at_what_pace(panel: Panel) -> N
     panel.tell(card(1, "waiting", memory=561 << 20, **waits), series=(series,))
     for name, words in {
         "state": "waiting",
-        "at": re.compile(r"^in all_reduce, for rank 2 · for 1 min 1\d s · line 7$"),
+        "at": re.compile(r"^line 7 · in all_reduce, for rank 2 · for 1 min 1\d s$"),
         "step": "≈ 83 ms",
         "waits": "29 %",
         "metric": "0.392",
@@ -471,6 +471,9 @@ def test_columns_without_anything_to_say_are_left_out(panel: Panel) -> None:
     expect(cell(panel, 1, "waits")).to_have_count(0)
     panel.tell(card(1, step=1.25, waits=0.3))
     expect(cell(panel, 1, "waits")).to_have_text("30 %")
+    panel.tell(card(1, items=12))  # of steps that differ too much
+    expect(panel.page.locator("th.xn-step")).to_have_text("step")
+    expect(cell(panel, 1, "step")).to_have_text("")
 
 
 def test_ranks_with_a_loop_have_how_far_each_has_come(panel: Panel) -> None:
@@ -1248,7 +1251,7 @@ def test_rows_fit_a_narrow_panel(panel: Panel) -> None:
         for name in ("state", "metric") if wide > 500 else ("state",):
             one = cell(panel, 0, name)
             assert one.evaluate("n => n.scrollWidth <= n.clientWidth + 1"), (wide, name)
-    expect(cell(panel, 0, "at")).to_have_text("in rendezvous, for ranks 2, 5 · line 7")
+    expect(cell(panel, 0, "at")).to_have_text("line 7 · in rendezvous, for ranks 2, 5")
 
 
 def test_eight_ranks_with_two_charts_and_a_full_log_fit_630_pixels(opened: Opener) -> None:

@@ -41,11 +41,11 @@ def sample(**figures):
 
 def test_news_has_only_what_changed(observer):
     news = PanelNews()
-    stepped = Card(1, sample=sample(steps=2))
-    first = news.of(snapshot(Card(0), Card(1)), observer)
+    one, stepped = (Card(1, sample=sample(steps=steps)) for steps in (1, 2))
+    first = news.of(snapshot(Card(0), one), observer)
     assert first["phases"] == [(0, "starting"), (1, "starting")]
     assert 'data-rank="1"' in first["parts"]["ranks"]
-    assert news.of(snapshot(Card(0), Card(1)), observer) == {}
+    assert news.of(snapshot(Card(0), one), observer) == {}
     assert set(news.of(snapshot(Card(0), stepped, stopping="why"), observer)) == {"about"}
     assert set(news.of(snapshot(Card(0), Card(1, "failed")), observer)["parts"]) == {
         "counts",

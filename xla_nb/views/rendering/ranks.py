@@ -30,7 +30,7 @@ from xla_nb.views.rendering.tags import (
     table,
     unbroken,
 )
-from xla_nb.views.snapshot import Bar, Card, Phase, Snapshot
+from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
 _TELLING = ("step", "waits", "memory", "device")  # facts that have a column each
@@ -113,15 +113,16 @@ def _state(card: Card) -> str:
 
 
 def _at(card: Card, snapshot: Snapshot) -> str:
-    """What it does (a collective by its name), where, and for how long, where that tells much."""
+    """Where it is, what it does there (a collective by its name), and for how long, where that
+    tells much. A narrow panel cuts off what comes last."""
     whole = card.sample.operation
     detail = card.detail.replace(whole, whole.partition(" ")[0], 1) if whole else card.detail
     idle = snapshot.live is not None and snapshot.live.is_idle
     lasted = snapshot.now - (card.since or snapshot.now)
     quiet = card.phase == "running" or idle or (card.phase not in ENDED and lasted < 2)
-    parts = [sentence(detail, _LONGEST)] if detail else []
+    parts = [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
+    parts += [sentence(detail, _LONGEST)] if detail else []
     parts += [] if quiet else [unbroken(facts.when(card, snapshot), FAINT)]
-    parts += [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
     return " · ".join(parts)
 
 
@@ -164,6 +165,9 @@ def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """The telling facts, each in a column."""
     each = {card.rank: {one.id: one for one in facts.in_table(card, snapshot)} for card in cards}
     labels = {fact.id: fact.label for known in each.values() for fact in known.values()}
+    stepping = [card for card in cards if card.sample.done and card.phase in UNDER_WAY]
+    if stepping:  # it keeps its place while no time can be told
+        labels.setdefault("step", "step" if stepping[0].sample.loops_step else "per sync")
     if all((card.waits or 0) < _SEEN_WAITS for card in cards):
         labels.pop("waits", None)
 
