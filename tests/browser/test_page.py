@@ -858,6 +858,29 @@ def test_the_numbers_of_many_ranks_leave_out_those_that_ended_before(opened: Ope
     expect(panel.page.locator("[data-legend]")).to_have_text(["mean of 3 ranks9"])
 
 
+def test_a_rank_that_reported_nothing_at_a_step_does_not_count_there(opened: Opener) -> None:
+    """Some cells of live ranks are for a few of them."""
+    panel = opened()
+    lines = [figure(rank, *([rank] * 60)) for rank in range(4)]
+    for line in lines[0], lines[3]:
+        del line["points"][20:40]
+    panel.begin(*(card(rank, "finished") for rank in range(4)), figures=lines)
+    assert mean_values(panel) == {1.5}  # of all and of ranks 1 and 2
+    assert [(int(piece[0][0]), int(piece[-1][0])) for piece in pieces(panel, "mean")] == [
+        (0, 19),
+        (20, 39),
+        (40, 59),
+    ]
+    shown = panel.page.locator("[data-figure=loss]")
+    wide = shown.locator(".u-over").evaluate("n => n.clientWidth")
+    shown.locator(".u-over").hover(position={"x": wide / 2, "y": 50})
+    told = shown.locator("[data-legend]")
+    expect(told).to_have_text(["mean of 2 ranks1.5", "min1 (rank 1)", "max2 (rank 2)"])
+    panel.tell(figures=[figure(rank, replace=True) for rank in (1, 2)])
+    shown.locator(".u-over").hover(position={"x": wide / 2 + 1, "y": 50})
+    expect(shown.locator(".xn-at")).to_have_text(re.compile("^step (19|40)$"))
+
+
 INK = """() => {
     const canvas = document.querySelector('[data-figure=loss] canvas');
     const { data } = canvas.getContext('2d').getImageData(45, 0, canvas.width - 45, 80);
@@ -1150,7 +1173,7 @@ def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -
     panel.settle()
     *_, (_, last) = drawn(panel)["0"]
     assert last is not None and 10 < last < 100
-    expect(panel.page.locator("[data-figure=loss] .xn-at")).to_have_text("smoothed · last")
+    expect(panel.page.locator("[data-figure=loss] .xn-at")).to_have_text("smoothed line · last")
     expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 0100")
 
 

@@ -21,6 +21,15 @@ def test_a_rank_counts_between_its_points_where_others_report():
     assert (1.0, 2.0, 4.0) in one.band
 
 
+def test_a_rank_that_reported_nothing_for_a_while_does_not_count_there():
+    lines = {rank: [(float(x), 1.0 + rank) for x in range(60)] for rank in range(2)}
+    del lines[1][20:40]
+    one = over_ranks(lines)
+    assert [low == high for _, low, high in one.band if math.isfinite(low)] == (
+        [False] * 20 + [True] * 20 + [False] * 20
+    )
+
+
 def test_what_is_not_finite_does_not_count():
     one = over_ranks({0: [(0.0, math.nan), (1.0, 2.0)], 1: [(0.0, 1.0), (1.0, math.inf)]})
     assert drawn(one.mean) == [(0.0, 1.0), (1.0, 2.0)]

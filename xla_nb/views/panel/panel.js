@@ -946,13 +946,19 @@ function places(lines, [from, to], most, whole) {
 	return [...new Set(whole ? all.map(Math.round) : all)].sort((a, b) => a - b);
 }
 
-/** A line's values at these places, on straight lines between its points; `drawn` is what is shown of one. */
-function along({ x, y }, places, drawn) {
+/** How far a line's points are apart. */
+const usual = (x) => (x.at(-1) - x[0]) / (x.length - 1) || 0;
+
+/** A line's values at these places, on straight lines between its points; `drawn` is what is shown of one.
+ * With `gaps` between those alone that are not far apart. */
+function along({ x, y }, places, drawn, gaps) {
 	let i = 0;
+	const far = gaps ? 2 * usual(x) : Infinity;
 	return places.map((at) => {
 		while (x[i + 1] <= at) i++;
 		if (at < x[0] - 1e-9 || at > x.at(-1) + 1e-9) return null;
 		const part = i < x.length - 1 && (at - x[i]) / (x[i + 1] - x[i]);
+		if (part && x[i + 1] - x[i] > far) return null;
 		return drawn(y[i] + (part && part * (y[i + 1] - y[i])));
 	});
 }
@@ -1056,10 +1062,10 @@ class Chart {
 		const xs = places(lines, shown, many ? 300 : this.summed ? 1000 : 4000, whole);
 		this.hides = log && lines.some(({ y }) => y.some((value) => value <= 0)); // a logarithmic axis has no place for some
 		const drawn = (y) => (isFinite(y) && !(log && y <= 0) ? y : null);
-		const columns = lines.map((line) => along(line, xs, drawn));
+		const columns = lines.map((line) => along(line, xs, drawn, many && !this.overTime));
 		const named = lines.map((line) => line.rank).filter((one) => !many || one === rank);
 		this.names = many ? [...BAND, ...named] : named;
-		const own = columns[lines.findIndex((line) => line.rank === rank)];
+		const own = lines.filter((line) => line.rank === rank).map((line) => along(line, xs, drawn))[0];
 		fill(this.plot, JSON.stringify([this.names, rank, log, whole]), () => [this.renewed(width, whole).root]);
 		this.uplot.batch((uplot) => {
 			if (uplot.width !== width) uplot.setSize({ width, height: HIGH });
@@ -1154,20 +1160,21 @@ class Chart {
 	read() {
 		const { left } = this.uplot.cursor;
 		const x = left >= 0 ? this.uplot.posToVal(left, "x") : null;
-		const [values, ended] = [new Map(), new Set()];
-		let at = null;
-		for (const { rank, x: xs, values: ys } of this.lines) {
-			if (xs.at(-1) < Math.min(x ?? this.end, this.end) - 1e-6) ended.add(rank);
-			const i = nearest(xs, x ?? this.end);
-			values.set(rank, ys[i]);
-			if (x !== null && (at === null || Math.abs(xs[i] - x) < Math.abs(at - x))) at = xs[i];
+		const [values, absent] = [new Map(), new Set()]; // those that have none there
+		const all = this.lines.map(({ x: xs }) => xs[nearest(xs, x ?? this.end)]);
+		let at = x === null ? null : all.reduce((one, other) => (Math.abs(other - x) < Math.abs(one - x) ? other : one));
+		for (const [n, { rank, x: xs, values: ys }] of this.lines.entries()) {
+			const far = at !== null && !this.overTime && Math.abs(all[n] - at) > usual(xs) / 2;
+			if (far || xs.at(-1) < Math.min(x ?? this.end, this.end) - 1e-6) absent.add(rank);
+			values.set(rank, ys[xs.lastIndexOf(all[n])]);
 		}
-		const notes = [this.hides && "without values ≤ 0", this.view.charting.smooth && "smoothed", this.zoom[this.overTime] && "zoomed"];
+		const notes = [this.hides && "without values ≤ 0", this.view.charting.smooth && "smoothed line", this.zoom[this.overTime] && "zoomed"];
 		at ??= this.summed ? this.end : null;
 		put(this.at, joined(...notes, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
 		const own = this.lines.find(({ rank }) => rank === this.view.rank);
-		const chosen = own && [own.rank, x === null ? own.values.at(-1) : values.get(own.rank)];
-		const rows = this.summed ? this.summary(values, ended, chosen) : [...values].map(ofRank);
+		const chosen = own && (x === null ? [own.rank, own.values.at(-1)] : !absent.has(own.rank) && [own.rank, values.get(own.rank)]);
+		const there = [...values].filter(([rank]) => x === null || !absent.has(rank));
+		const rows = this.summed ? this.summary(values, absent, chosen) : there.map(ofRank);
 		mark(this.plot, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
 		const told = ([key, name, value]) => {
 			const label = isFigure(key) ? tint(span("one", name), key) : span("quiet", name);
@@ -1177,9 +1184,9 @@ class Chart {
 	}
 
 	/** Rows of the legend for many ranks. */
-	summary(values, ended, chosen) {
+	summary(values, absent, chosen) {
 		const [odd, known] = [true, false].map((odd) => [...values].filter(([, value]) => isFinite(value) !== odd));
-		const sorted = known.filter(([rank]) => !ended.has(rank)).sort(([, a], [, b]) => a - b);
+		const sorted = known.filter(([rank]) => !absent.has(rank)).sort(([, a], [, b]) => a - b);
 		const rows = chosen ? [ofRank(chosen)] : [];
 		if (sorted.length) {
 			const of = sorted.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean";

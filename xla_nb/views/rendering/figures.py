@@ -173,9 +173,9 @@ class Spread:
 
 
 def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
-    """Of all finite values. A rank counts between its first point and its last one, on straight
-    lines between its points: ranks need not report at the same steps. Where others count than
-    before, the mean of fewer is no fall of it: it has a gap there."""
+    """Of all finite values. A rank counts between two of its points that are at most twice as far
+    apart as is usual for it, on a straight line: ranks need not report at the same steps. Where
+    others count than before, the mean of fewer is no fall of it: it has a gap there."""
     places = {
         rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
         for rank, line in lines.items()
@@ -203,11 +203,13 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
-    """The value of a line at x; None outside it."""
+    """The value of a line at x; None outside it, and in a gap."""
     if not xs[0] <= x <= xs[-1]:
         return None
     right = bisect.bisect_left(xs, x)
     if xs[right] == x:
         return ys[right]
     x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
+    if x1 - x0 > 2 * (xs[-1] - xs[0]) / (len(xs) - 1):
+        return None
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
