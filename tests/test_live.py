@@ -38,6 +38,14 @@ def test_a_cell_without_a_result_has_none_and_no_file_of_it(live):
     assert live.value("dict(again.results)") == "{0: None, 1: None}"
 
 
+def test_the_ranks_own_run_has_what_they_printed_and_reported_in_all_cells(live):
+    live.ok("%%xla -o first_of_two\nimport xla_nb\nprint('one', rank); xla_nb.report(of_two=rank)")
+    live.ok("%%xla\nprint('two', rank); xla_nb.report(of_two=rank + 10)")
+    live.ok("whole_run = xla_nb.open_run(first_of_two.record.path.parent.parent)")
+    assert live.value("whole_run.history['of_two']") == "{0: [0.0, 10.0], 1: [1.0, 11.0]}"
+    assert live.value("whole_run.output(1).split('one')[-1]") == repr(" 1\ntwo 1\n")
+
+
 def test_a_result_whose_file_is_gone_is_told_and_not_none(live):
     live.ok("%%xla -o lost_file\nclass Shy:\n    def __repr__(self): return 'None'\nShy()")
     live.ok("lost_file.record.result(1).unlink()")

@@ -977,7 +977,7 @@ def test_a_summary_is_of_a_step_that_all_have_and_the_chosen_ranks_own_value_its
     expect(shown.locator(".xn-at")).to_have_text("step 1")
     expect(shown.locator("[data-legend=mean]")).to_have_text("mean2")
     option(panel, 3).click()
-    expect(shown.locator("[data-legend='3']")).to_have_text("rank 38")
+    expect(shown.locator("[data-legend='3']")).to_have_text("rank 3 · step 78")
 
 
 def names(panel: Panel) -> list[str]:

@@ -91,11 +91,13 @@ class History(Mapping[str, dict[int, list[float]]]):
     frame()  the same as a pandas DataFrame
     """
 
-    def __init__(self, files: Mapping[int, Path]) -> None:
-        self._by_rank = {
-            rank: sorted(Rows(path).new(), key=lambda row: row.number)
-            for rank, path in files.items()
-        }
+    def __init__(self, *records: Mapping[int, Path]) -> None:
+        """records: the file of each rank, one after the other of several runs."""
+        self._by_rank: dict[int, list[Row]] = {}
+        for files in records:
+            for rank, path in files.items():
+                rows = sorted(Rows(path).new(), key=lambda row: row.number)
+                self._by_rank.setdefault(rank, []).extend(rows)
 
     def __getitem__(self, name: str) -> dict[int, list[float]]:
         values = {

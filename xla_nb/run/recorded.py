@@ -113,9 +113,9 @@ class RecordedRun(Mapping[int, Any]):
     results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
     errors       {rank: error} of the ranks that failed or died
-    output(rank) what a rank printed
-    history      what ranks reported with xla_nb.report
-    displays     {rank: list} of what ranks displayed, the newest of each
+    output(rank) what a rank printed; of live ranks, in all their cells
+    history      what ranks reported with xla_nb.report, the same
+    displays     {rank: list} of what ranks displayed, the newest of each, the same
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
     arrivals     when its output was seen
@@ -307,19 +307,20 @@ class RecordedRun(Mapping[int, Any]):
         if stream not in ("out", "err"):
             raise UsageError(f"Unknown stream {stream!r}. Choose out or err.")
         self._expect(rank)
-        try:
-            fd = private.reading(self.record.log(rank, stream))
-        except FileNotFoundError:
-            self.check_files("its output")
-            return ""
-        with os.fdopen(fd, encoding="utf-8", errors="replace", newline="") as file:
-            return file.read()
+        self.check_files("its output")
+        return "".join(_text(record.log(rank, stream)) for record in self._records)
+
+    @property
+    def _records(self) -> list[Record]:
+        """Its files, and of live ranks those of the cells that are kept, the oldest first."""
+        return [self.record, *self.record.cells()[::-1]]
 
     @property
     def history(self) -> History:
         """What the ranks have reported so far with `xla_nb.report`."""
         self.check_files("what its ranks reported")
-        return History({rank: self.record.history(rank) for rank in sorted(self.state.ranks)})
+        ranks = sorted(self.state.ranks)
+        return History(*({rank: one.history(rank) for rank in ranks} for one in self._records))
 
     @property
     def displays(self) -> dict[int, list[Display]]:
@@ -328,7 +329,11 @@ class RecordedRun(Mapping[int, Any]):
         last again."""
         self.check_files("what its ranks displayed")
         ranks = sorted(self.state.ranks)
-        return {rank: displays.read(self.record.displays(rank)) for rank in ranks}
+        records = self._records
+        return {
+            rank: [shown for one in records for shown in displays.read(one.displays(rank))]
+            for rank in ranks
+        }
 
     def sample(self, rank: int) -> Sample | None:
         """The newest sample of a rank, if there is one."""
@@ -381,6 +386,16 @@ class RecordedRun(Mapping[int, Any]):
     def as_data(self) -> dict[str, Any]:
         """The summary for programs that read a notebook's outputs, under its MIME type."""
         return {"application/vnd.xla-nb.run+json": self.summary()}
+
+
+def _text(path: Path) -> str:
+    """What a file holds; nothing where it is not there."""
+    try:
+        fd = private.reading(path)
+    except FileNotFoundError:
+        return ""
+    with os.fdopen(fd, encoding="utf-8", errors="replace", newline="") as file:
+        return file.read()
 
 
 def _no_result(rank: int, phase: Phase) -> str:

@@ -1008,7 +1008,7 @@ function told(values) {
 	return new Set(short).size === short.length ? short : values.map((value) => `${Number(value.toPrecision(10))}`);
 }
 
-const ofRank = ([rank, value]) => [rank, `rank ${rank}`, figure(value)];
+const ofRank = ([rank, value, where]) => [rank, joined(`rank ${rank}`, where), figure(value)];
 
 class Chart {
 	at = span("quiet.at");
@@ -1170,9 +1170,11 @@ class Chart {
 		}
 		const notes = [this.hides && "without values ≤ 0", this.view.charting.smooth && "smoothed line", this.zoom[this.overTime] && "zoomed"];
 		at ??= this.summed ? this.end : null;
-		put(this.at, joined(...notes, at === null ? "last" : this.overTime ? `at ${duration(at)}` : `step ${figure(at)}`));
+		const where = (x) => (this.overTime ? `at ${duration(x)}` : `step ${figure(x)}`);
+		put(this.at, joined(...notes, at === null ? "last" : where(at)));
 		const own = this.lines.find(({ rank }) => rank === this.view.rank);
-		const chosen = own && (x === null ? [own.rank, own.values.at(-1)] : !absent.has(own.rank) && [own.rank, values.get(own.rank)]);
+		const last = own?.x.at(-1);
+		const chosen = own && (x === null ? [own.rank, own.values.at(-1), last !== at && where(last)] : !absent.has(own.rank) && [own.rank, values.get(own.rank)]);
 		const there = [...values].filter(([rank]) => x === null || !absent.has(rank));
 		const rows = this.summed ? this.summary(values, absent, chosen) : there.map(ofRank);
 		mark(this.plot, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
