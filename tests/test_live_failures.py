@@ -269,6 +269,30 @@ def test_a_rank_that_was_stopped_before_it_took_the_cell_does_not_respond(kernel
     assert kernel.value("dict(late_.results)") == "{0: 0, 1: 1}"
 
 
+ONCE_ASKED = """
+import os, signal, threading
+from xla_nb import live
+def interrupt_once_asked(group):
+    while not group._programs: pass
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt_once_asked, args=(live.of({group!r}),)).start()
+%xla_vars --group {group}
+"""
+
+
+def test_an_interrupt_while_ranks_are_asked_is_a_sentence_and_they_go_on(kernel, group):
+    kernel.ok(
+        f"%%xla --group {group}\nimport torch\nmuch = [torch.rand(999, 999) for _ in range(50)]"
+    )
+    shown = kernel.run(ONCE_ASKED.format(group=group))
+    assert (shown.status, shown.error) == (
+        "error",
+        "Interrupted: Interrupted before all ranks had answered.",
+    )
+    kernel.ok(f"%%xla --group {group} -o after_it\nlen(much)")
+    assert kernel.value("dict(after_it.results)") == "{0: 50, 1: 50}"
+
+
 def test_a_cell_whose_job_is_killed_says_so(kernel, group):
     kills = "if rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
     shown = kernel.run(f"%%xla --group {group}\n{kills}")

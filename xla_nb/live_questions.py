@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from xla_nb import ansi, notebook
-from xla_nb.errors import XlaNbError
+from xla_nb.errors import Interrupted, XlaNbError
 from xla_nb.messages import events
 from xla_nb.program.build import build_question
 from xla_nb.rank import introspection
@@ -46,24 +46,27 @@ def ask(
     """What ranks answer to a question between two programs; it leaves no record.
 
     Raises UsageError where one of them is busy, RunFailed, and TimeoutError after `within` seconds,
-    when the question is withdrawn."""
+    or Interrupted, when the question is withdrawn."""
     chosen = group.world if members is None else members
     group.check(chosen)
     here = notebook.current()
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
     resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
     options = replace(group.options, grace=_PATIENCE)
-    with group.asking(within):
-        run = group.ask(program, options, chosen, resolve)
-        try:
-            if not run.join_end(within):
-                raise TimeoutError
-            run.check()
-            return dict(run.results)
-        finally:
-            run.stop(_WITHDRAWN)
-            run.join_end()
-            run.record.discard()
+    try:
+        with group.asking(within):
+            run = group.ask(program, options, chosen, resolve)
+            try:
+                if not run.join_end(within):
+                    raise TimeoutError
+                run.check()
+                return dict(run.results)
+            finally:
+                run.stop(_WITHDRAWN)
+                run.join_end()
+                run.record.discard()
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted before all ranks had answered.") from None
 
 
 def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False) -> Variables:

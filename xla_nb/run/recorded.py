@@ -490,16 +490,17 @@ def _entry(record: Record) -> Entry:
     summary, name = _summary(record), record.path.name
     if summary is not None:
         return Entry(name, summary.cell, summary.outcome, summary.headline, summary.elapsed)
-    if record.summary.exists():  # the disk was full
+    if record.summary.exists() or record.is_owned:  # the disk was full, or it goes on
         try:
             run = RecordedRun.open(record, lambda name: None)
         except UsageError as refused:
             return Entry(name, "", "failed", str(refused), None)
         if run.state.ranks:
-            headline = sentences.headline(run.state)
-            return Entry(name, "", run.state.outcome, headline, run.elapsed)
-        return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
-    if record.is_owned:
+            headline, group = sentences.headline(run.state), run.state.group
+            cell = f"live ranks `{group.name}`" if group else ""
+            return Entry(name, cell, run.state.outcome, headline, run.elapsed)
+        if not record.is_owned:
+            return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
         return Entry(name, "", "running", "", None)
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
 

@@ -72,13 +72,13 @@ def of_series(series: Series) -> Figure:
 
 
 def odd(series: Series) -> str:
-    """Where a figure became no finite number: `NaN at step 30 (rank 2)`, or is none since."""
+    """From where a figure was no finite number: `NaN from step 30 (rank 2)`, or is none since."""
     places: dict[tuple[float, str], list[int]] = {}
     for rank, turns in series.odd.items():
         line = series.lines.get(rank, [])
         lasts = bool(line) and not math.isfinite(line[-1][1])
         for place in turns:
-            since = "since" if lasts and place == turns[-1] else "at"
+            since = "since" if lasts and place == turns[-1] else "from"
             step, kinds = place
             what = wording.listed(kinds, "or")
             places.setdefault((step, f"{what} {since}"), []).append(rank)
