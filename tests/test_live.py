@@ -451,6 +451,17 @@ def module(live, tmp_path):
     live.ok(f"sys.path.remove({str(tmp_path)!r})")
 
 
+def test_a_value_of_an_own_module_that_ranks_lose_to_the_notebooks_is_told(live, module):
+    module("state_of", "TABLE, NUMBER = {}, 3\n", 1e9)
+    live.ok("import state_of")
+    live.ok("%%xla\nstate_of.TABLE['rank'] = state_of.NUMBER")
+    live.ok("state_of.TABLE['here'] = state_of.NUMBER = 1")
+    told = str(live.ok("%%xla -o got_\nstate_of.TABLE, state_of.NUMBER").data)
+    assert "`state_of.TABLE` changed in the notebook: ranks have it as it is there" in told
+    assert "NUMBER` changed" not in told
+    assert live.value("got_[1]") == "({'here': 1}, 1)"
+
+
 def test_a_text_is_a_name_for_the_locals_of_a_cell_and_for_none_of_a_function(live):
     live.ok("asked_for, not_asked_for = 4, open('/dev/null')")
     assert results(live, "locals()['asked_for']", "0") == "{0: 4}"

@@ -330,8 +330,7 @@ class Sent:
     ) -> None:
         """Say which values that ranks had are the notebook's again: what ranks did to theirs is
         over. Of one that was bound anew the user knows."""
-        others = {key for key in sent - changed if not isinstance(key, str)}
-        todo = {key for key in sent if isinstance(key, str)} | others
+        todo = {key for key in sent if not (isinstance(key, int) and key in changed)}
         todo = {key for key in todo if self._is_back(key, units[key])}
         while todo:
             group = sharing.together({min(todo, key=repr)}, shared)
@@ -366,9 +365,13 @@ class Sent:
 
     def _is_back(self, key: Key, unit: Unit) -> bool:
         """Whether ranks had this very value, which can change."""
-        before, can_change = self._units.get(key), unit.shares.objects or unit.shares.memory
-        had = before is not None and before.itself() is unit.itself()
-        return bool(had and can_change) and not (isinstance(key, str) and key.startswith(OURS))
+        before, value = self._units.get(key), unit.itself()
+        if before is None or before.itself() is not value:
+            return False
+        if isinstance(key, tuple):  # what shares nothing with what is in a module
+            return not (code_facts.is_ready(value) or isinstance(value, code_facts.FUNCTIONS))
+        can_change = unit.shares.objects or unit.shares.memory
+        return bool(can_change) and not (isinstance(key, str) and key.startswith(OURS))
 
 
 def _with(unit: Unit, links: sharing.Links) -> Unit:
