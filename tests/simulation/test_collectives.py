@@ -21,6 +21,7 @@ CHECKS = re.findall(r"^def (check_\w+)", SCENARIOS, re.MULTILINE)
 #: They compile a dozen graphs on each rank or move hundreds of megabytes, and others would fail
 #: with them.
 SLOW = (
+    "check_all_reduce_kinds_of_all_dtypes",
     "check_every_collective_moves_values_of_many_chunks",
     "check_training_with_ddp_in_a_full_graph",
     "check_training_with_fsdp_in_a_full_graph",
