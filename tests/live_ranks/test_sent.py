@@ -390,6 +390,33 @@ def test_a_frame_is_not_changed_by_what_is_made_of_it(notebook):
     assert notebook.cell("a.iloc[0] = 9; int(frame['a'][0]), int(rest['a'][0])") == (3, 3)
 
 
+def test_what_has_a_frames_index_or_is_its_copy_shares_nothing_with_who_holds_the_frame(notebook):
+    notebook.run(
+        "import pandas\nframe = pandas.DataFrame({'a': [3, 1], 'b': ['x', 'y']}, index=[5, 6])\n"
+        "class Trainer:\n    def __init__(self, frame): self.frame, self.step = frame, 0\n"
+        "trainer = Trainer(frame)"
+    )
+    assert notebook.cell("trainer.step = 9; trainer.frame is frame") is True
+    notebook.run("index, kinds, copied = frame.index, frame['b'].unique(), frame.copy()")
+    notebook.run("other, zeros = Trainer(copied), pandas.Series(0.0, index=frame.index)")
+    assert notebook.cell("len(index), list(kinds), other.step, len(zeros)") == (2, ["x", "y"], 0, 2)
+    assert (notebook.notes, notebook.cell("trainer.step")) == ((), 9)
+
+
+def test_an_array_of_a_frame_is_sent_with_it_where_the_notebook_has_written_to_the_frame(notebook):
+    notebook.run(
+        "import pandas\nframe = pandas.DataFrame({'a': [3.0, 1.0, 2.0]})\n"
+        "first = frame['a'].to_numpy()[:2]"
+    )
+    assert notebook.cell("frame.iloc[0, 0] = 7.0; first.tolist()") == [7.0, 1.0]
+    notebook.run("frame.iloc[1, 0] = 9.0")
+    assert notebook.cell("frame['a'].tolist(), first.tolist()") == ([3.0, 9.0, 2.0], [3.0, 9.0])
+    assert notebook.notes == (
+        "`first` and `frame` changed in the notebook: ranks have them as they are there",
+    )
+    assert notebook.cell("frame.iloc[0, 0] = 5.0; first.tolist()") == [5.0, 9.0]
+
+
 def test_a_sentinel_stays_the_ranks_own(notebook):
     notebook.run("NONE = object()\ndef is_given(of): return of is not NONE\nheld = {'a': NONE}")
     assert notebook.cell("is_given(held['a'])") is False

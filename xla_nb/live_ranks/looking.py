@@ -133,7 +133,10 @@ class Look:
             objects = {one: number for one, number in shares.objects.items() if one in held}
             shares = replace(shares, objects=objects)
         if pandas_values.is_apart(obj):
-            shares = sharing.Parts({id(obj): shares.objects.get(id(obj), 0)})
+            objects = {id(obj): shares.objects.get(id(obj), 0)}
+            shares = sharing.Parts(objects, shares.memory, "frame")
+        elif isinstance(obj, _arrays()):
+            shares = replace(shares, kind="array")
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())
         is_told = isinstance(obj, own_modules.Told)  # made for this look
@@ -175,8 +178,11 @@ class Look:
         made = packed(named, live, UnitPickler)
         self._alive.append(made)
         memory = Memory(made)
-        objects = sharing.changeable(made.writer.memo.copy()) | dict.fromkeys(live.namespaces, 0)
-        pieces = (*((start, start + size) for start, size in memory.places), *made.writer.gaps)
+        memo = made.writer.memo.copy()
+        objects = sharing.changeable(memo) | dict.fromkeys(live.namespaces, 0)
+        fixed = pandas_values.places_of_indices(one for _, one in memo.values())
+        places = ((start, start + size) for start, size in memory.places if start not in fixed)
+        pieces = (*places, *made.writer.gaps)
         return live, made, memory, sharing.Parts(objects, pieces)
 
     def _modules(self, met: Met) -> tuple[object, ...]:
@@ -186,6 +192,12 @@ class Look:
         held = (values[name] for name in sorted(met.names) if name in values)
         found = tuple(one for one in held if isinstance(one, types.ModuleType))
         return (*found, len(sys.modules)) if found else ()
+
+
+def _arrays() -> tuple[type, ...]:
+    numpy, torch = map(sys.modules.get, ("numpy", "torch"))
+    found = getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None)
+    return tuple(filter(None, found))
 
 
 def _itself(value: object) -> Callable[[], object]:

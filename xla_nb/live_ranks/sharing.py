@@ -18,7 +18,7 @@ import types
 import uuid
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from xla_nb.pickling import code_facts, module_objects, rebuild
 from xla_nb.pickling.code_facts import is_made_here
@@ -48,7 +48,8 @@ _BY_NAME = {
 _CONSTANTS = {
     "numpy": ("dtype", "ufunc", "generic"),
     "torch": ("dtype", "device", "Size", "layout", "memory_format"),
-    "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
+    "pandas": ("Timestamp", "Timedelta", "Period", "Interval", "Index"),
+    "pandas.api.extensions": ("ExtensionDtype",),
     "multiprocessing.context": ("BaseContext",),
     "multiprocessing.heap": ("Arena",),  # mapped by each who has it
 }
@@ -67,10 +68,17 @@ _FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.FileIO
 @dataclass(frozen=True)
 class Parts:
     """Of one unit: its `objects`, by id, each with the number that its pickle gave it, and the
-    addresses around its `memory`."""
+    addresses around its `memory`. Of two frames of pandas nobody can tell that they share memory,
+    as they copy on write; of one and an `array` of it one can."""
 
     objects: Mapping[int, int] = field(default_factory=dict)
     memory: tuple[tuple[int, int], ...] = ()
+    kind: Literal["frame", "array", "other"] = "other"
+
+    def may_share_with(self, other: Parts) -> bool:
+        """Whether one could tell by the memory that both have."""
+        kinds = {self.kind, other.kind}
+        return "frame" not in kinds or kinds == {"frame", "array"}
 
 
 def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
@@ -97,8 +105,11 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
             library.update(map(id, _content(obj)))
         elif kind is functools.partial:
             library.add(id(obj.keywords))  # type: ignore[attr-defined]
-        elif isinstance(obj, constants):
-            library.add(id(getattr(obj, "__dict__", None)))
+        elif isinstance(obj, constants):  # of an index its array too, and what that stands on
+            own = getattr(obj, "__dict__", {})
+            library.add(id(own))
+            library.update(id(one) for one in own.values())
+            library.update(id(getattr(one, "_ndarray", None)) for one in own.values())
         if kind is types.CellType and _is_of_class(obj):
             continue
         if not kinds[kind] and not code_facts.is_ready(obj):
@@ -218,7 +229,7 @@ def _overlapping(units: Mapping[Any, Parts]) -> list[list[tuple[Any, Hashable]]]
         found += (
             [(other, ("memory", m)), (key, ("memory", n, start - first))]
             for first, _, m, other in before
-            if other != key
+            if other != key and units[other].may_share_with(units[key])
         )
         before.append((start, end, n, key))
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 _INTERNALS, _MANAGERS = "pandas._libs.internals", "pandas.core.internals.managers"
@@ -50,6 +51,15 @@ def is_apart(obj: Any) -> bool:
     if isinstance(obj, pandas.DataFrame | pandas.Series):
         return all(block.dtype != object for block in obj._mgr.blocks)
     return isinstance(obj, pandas.Index) and bool(obj.dtype != object)
+
+
+def places_of_indices(objects: Iterable[object]) -> set[int]:
+    """Where the memory of the indices among these begins, which nobody changes."""
+    index = getattr(sys.modules.get("pandas"), "Index", ())
+    own = (vars(one).get("_data") for one in objects if isinstance(one, index))
+    arrays = (getattr(one, "_ndarray", one) for one in own)
+    held = (getattr(one, "__array_interface__", None) for one in arrays)
+    return {one["data"][0] for one in held if one is not None}
 
 
 def is_pandas(kind: type) -> bool:
