@@ -876,9 +876,16 @@ def test_a_rank_that_reported_nothing_at_a_step_does_not_count_there(opened: Ope
     shown.locator(".u-over").hover(position={"x": wide / 2, "y": 50})
     told = shown.locator("[data-legend]")
     expect(told).to_have_text(["mean of 2 ranks1.5", "min1 (rank 1)", "max2 (rank 2)"])
-    panel.tell(figures=[figure(rank, replace=True) for rank in (1, 2)])
-    shown.locator(".u-over").hover(position={"x": wide / 2 + 1, "y": 50})
-    expect(shown.locator(".xn-at")).to_have_text(re.compile("^step (19|40)$"))
+    rarely = figure(3, *range(60))
+    rarely["points"] = rarely["points"][::10]
+    panel.tell(figures=[figure(0, *([0] * 60)), rarely])
+    shown.locator(".u-over").hover(position={"x": wide / 60 * 24, "y": 50})
+    expect(told).to_have_text(["mean of 3 ranks1", "min0 (rank 0)", "max2 (rank 2)"])
+    points = {x: y for piece in pieces(panel, "mean") for x, y in piece}
+    assert (points[24], points[20]) == (1, 23 / 4)
+    panel.tell(figures=[{**rarely, "thinned": True}])
+    points = {x: y for piece in pieces(panel, "mean") for x, y in piece}
+    assert points[24] == 27 / 4
 
 
 INK = """() => {

@@ -51,6 +51,11 @@ def test_the_bar_of_a_run_is_that_of_the_rank_furthest_behind():
     assert together([]) is None
 
 
+def test_its_pace_is_its_own_and_the_time_to_go_that_of_the_last_to_end():
+    bars = [Bar("x", 30, 100, 2.0, 35.0), Bar("x", 10, 100, 5.0, 18.0)]
+    assert together(bars) == replace(bars[1], eta=35.0)
+
+
 def test_of_loops_with_other_totals_the_smaller_part_is_behind():
     bars = [Bar("", 10, 100, 5.0, 18.0), Bar("", 8, 60, 10.0, 3.0)]
     assert together(bars) == bars[0]

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from xla_nb import ansi, wording
@@ -358,7 +358,8 @@ class Observer:
         lines = self.figures[name]
         points = {rank: line.whole() for rank, line in sorted(lines.items())}
         odd = {rank: line.odd for rank, line in lines.items() if line.odd}
-        return Series(name, points, odd)
+        thinned = frozenset(rank for rank, line in lines.items() if line.generation)
+        return Series(name, points, odd, thinned)
 
     def _free(self) -> int | None:
         """The memory that can still be taken on the host with the least, by its newest sample."""
@@ -654,18 +655,10 @@ def together(bars: Iterable[Bar]) -> Bar | None:
     each = [one for one in each if one.number == first]
     total = all(one.total for one in each)
     last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
-    rate = _of_all([one.rate for one in each], min)
-    return replace(last, rate=rate, eta=_of_all([one.eta for one in each], max))
+    left = [one.eta for one in each if one.eta is not None]
+    return replace(last, eta=max(left) if len(left) == len(each) else None)
 
 
 def _not_through(bars: list[Bar]) -> list[Bar]:
     """Those that go on; all, if none does."""
     return [one for one in bars if one.done < (one.total or math.inf)] or bars
-
-
-def _of_all(
-    numbers: Sequence[float | None], chosen: Callable[[Sequence[float]], float]
-) -> float | None:
-    """None where one of them is not known."""
-    known = [one for one in numbers if one is not None]
-    return chosen(known) if len(known) == len(numbers) else None

@@ -171,7 +171,8 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure that ranks reported: points (step, value) by rank, thinned out if there are many.
+    """A figure that ranks reported: points (step, value) by rank, of the ranks `thinned` not all of
+    them.
 
     odd: by rank, the first and the last step at which it became no finite number, and what it was
          from there on
@@ -180,6 +181,7 @@ class Series:
     name: str
     lines: dict[int, list[tuple[float, float]]]
     odd: dict[int, tuple[tuple[float, tuple[str, ...]], ...]] = field(default_factory=dict)
+    thinned: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
         line.add(n, float(n), 0.5 * n)
         (one,) = news.of(snapshot(), observer)["figures"]
         sent.append((one["replace"], one["points"]))
+        assert one["thinned"] is (n == 4)
     assert sent[:2] == [(True, [[0, 0.0, 0.0]]), (False, [[1, 1.0, 0.5]])]
     assert sent[4] == (True, [[0, 0, 0], [2, 2, 1], [4, 4, 2]])
     assert "figures" not in news.of(snapshot(), observer)

@@ -15,16 +15,18 @@ def test_the_mean_and_the_band_of_ranks_that_report_at_the_same_steps():
     assert one.band == [(0.0, 1.0, 3.0), (1.0, 3.0, 7.0)]
 
 
-def test_a_rank_counts_between_its_points_where_others_report():
-    one = over_ranks({0: [(0.0, 0.0), (2.0, 4.0)], 1: [(1.0, 4.0)]})
+def test_a_rank_counts_between_points_from_which_others_were_left_out():
+    lines = {0: [(0.0, 0.0), (2.0, 4.0)], 1: [(1.0, 4.0)]}
+    one = over_ranks(lines, {0})
     assert drawn(one.mean) == [(0.0, 0.0), (1.0, 3.0), (2.0, 4.0)]
     assert (1.0, 2.0, 4.0) in one.band
+    assert drawn(over_ranks(lines).mean) == [(0.0, 0.0), (1.0, 4.0), (2.0, 4.0)]
 
 
 def test_a_rank_that_reported_nothing_for_a_while_does_not_count_there():
     lines = {rank: [(float(x), 1.0 + rank) for x in range(60)] for rank in range(2)}
     del lines[1][20:40]
-    one = over_ranks(lines)
+    one = over_ranks(lines, {1})
     assert [low == high for _, low, high in one.band if math.isfinite(low)] == (
         [False] * 20 + [True] * 20 + [False] * 20
     )

@@ -70,6 +70,7 @@ class PanelNews:
                     known = (point for point in whole if math.isfinite(point[0]))
                     own = [[x, _number(y), round(t, 2)] for x, y, t in known]
                     told = {"name": facts.cut(name, 300), "rank": rank, "points": own}
+                    told["thinned"] = line.generation > 0
                     news.append(told | {"replace": fresh, "drops": drops})
                     self._points[name, rank] = line.generation, len(line.points), line.newest
         return news

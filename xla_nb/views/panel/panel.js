@@ -422,9 +422,10 @@ class Store {
 	}
 
 	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
-	trace(lines, { rank, replace, drops, points }) {
+	trace(lines, { rank, replace, drops, points, thinned }) {
 		if (replace) lines.delete(rank);
-		const { x, y, t } = held(lines, rank, () => ({ x: [], y: [], t: [] }));
+		const line = held(lines, rank, () => ({ x: [], y: [], t: [] }));
+		const { x, y, t } = Object.assign(line, { thinned });
 		if (drops) for (const one of [x, y, t]) one.pop();
 		for (const [at, value, when] of points) {
 			x.push(at);
@@ -950,10 +951,10 @@ function places(lines, [from, to], most, whole) {
 const usual = (x) => (x.at(-1) - x[0]) / (x.length - 1) || 0;
 
 /** A line's values at these places, on straight lines between its points; `drawn` is what is shown of one.
- * With `gaps` between those alone that are not far apart. */
-function along({ x, y }, places, drawn, gaps) {
+ * With `gaps` between those alone from which others were left out. */
+function along({ x, y, thinned }, places, drawn, gaps) {
 	let i = 0;
-	const far = gaps ? 2 * usual(x) : Infinity;
+	const far = !gaps ? Infinity : thinned ? 2 * usual(x) : 0;
 	return places.map((at) => {
 		while (x[i + 1] <= at) i++;
 		if (at < x[0] - 1e-9 || at > x.at(-1) + 1e-9) return null;
@@ -1082,7 +1083,7 @@ class Chart {
 		return [...figures].filter(([, { x }]) => x.length).sort(([a], [b]) => a - b).map(([rank, line]) => {
 			const x = this.overTime ? line.t : line.x;
 			const values = inOrder(line.y, x);
-			return { rank, x: inOrder(x, x), values, y: smooth ? smoothed(values, smooth) : values };
+			return { rank, thinned: line.thinned, x: inOrder(x, x), values, y: smooth ? smoothed(values, smooth) : values };
 		});
 	}
 
@@ -1162,14 +1163,14 @@ class Chart {
 		const x = left >= 0 ? this.uplot.posToVal(left, "x") : null;
 		const [values, absent] = [new Map(), new Set()]; // those that have none there
 		const all = this.lines.map(({ x: xs }) => xs[nearest(xs, x ?? this.end)]);
-		let at = x === null ? null : all.reduce((one, other) => (Math.abs(other - x) < Math.abs(one - x) ? other : one));
-		for (const [n, { rank, x: xs, values: ys }] of this.lines.entries()) {
-			const far = at !== null && !this.overTime && Math.abs(all[n] - at) > usual(xs) / 2;
+		const close = (one, other) => (Math.abs(other - x) < Math.abs(one - x) ? other : one);
+		const at = x !== null ? all.reduce(close) : this.summed ? this.end : null;
+		for (const [n, { rank, thinned, x: xs, values: ys }] of this.lines.entries()) {
+			const far = at !== null && !this.overTime && Math.abs(all[n] - at) > (thinned ? usual(xs) / 2 : 0);
 			if (far || xs.at(-1) < Math.min(x ?? this.end, this.end) - 1e-6) absent.add(rank);
 			values.set(rank, ys[xs.lastIndexOf(all[n])]);
 		}
 		const notes = [this.hides && "without values ≤ 0", this.view.charting.smooth && "smoothed line", this.zoom[this.overTime] && "zoomed"];
-		at ??= this.summed ? this.end : null;
 		const where = (x) => (this.overTime ? `at ${duration(x)}` : `step ${figure(x)}`);
 		put(this.at, joined(...notes, at === null ? "last" : where(at)));
 		const own = this.lines.find(({ rank }) => rank === this.view.rank);

@@ -58,7 +58,7 @@ class Comparison:
         found: dict[str, dict[int, Spread]] = {}
         for number, side in enumerate(self._sides):
             for series in side.snapshot.series:
-                one = figures.over_ranks(series.lines)
+                one = figures.over_ranks(series.lines, series.thinned)
                 if one.ranks:
                     found.setdefault(series.name, {})[number] = one
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
@@ -59,7 +59,7 @@ def of_series(series: Series) -> Figure:
     every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
     steps = (min(every), max(every)) if every else ()
     if len(series.lines) > LINED:
-        one = over_ranks(series.lines)
+        one = over_ranks(series.lines, series.thinned)
         ends = {line[-1][0] for line in series.lines.values() if line}
         last = "last" if len(ends) == 1 else "last of each"
         note = "; ".join(["mean and range", f"{last} {over}", *notes])
@@ -172,10 +172,13 @@ class Spread:
     ends: int = 0
 
 
-def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
-    """Of all finite values. A rank counts between two of its points that are at most twice as far
-    apart as is usual for it, on a straight line: ranks need not report at the same steps. Where
-    others count than before, the mean of fewer is no fall of it: it has a gap there."""
+def over_ranks(
+    lines: Mapping[int, Sequence[chart.Point]], thinned: Container[int] = ()
+) -> Spread:
+    """Of all finite values. A rank counts where it has a point, and one of those `thinned` between
+    two points from which others were left out, on a straight line: these are at most twice as far
+    apart as is usual for it. Where others count than before, the mean of fewer is no fall of it: it
+    has a gap there."""
     places = {
         rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
         for rank, line in lines.items()
@@ -188,7 +191,7 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
     before: set[int] = set()
     ends = 0
     for x in sorted({*every[::stride], *every[-1:]}):
-        found = {rank: _value(xs, ys, x) for rank, (xs, ys) in each.items()}
+        found = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in each.items()}
         values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
         if values and mean and values.keys() != before:
             mean.append((x, math.nan))
@@ -202,7 +205,7 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]]) -> Spread:
     return Spread(mean, band, sum(not chart.drawable(last) for last in lasts), len(lasts), ends)
 
 
-def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
+def _value(xs: Sequence[float], ys: Sequence[float], x: float, thinned: bool) -> float | None:
     """The value of a line at x; None outside it, and in a gap."""
     if not xs[0] <= x <= xs[-1]:
         return None
@@ -210,6 +213,6 @@ def _value(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
     if xs[right] == x:
         return ys[right]
     x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
-    if x1 - x0 > 2 * (xs[-1] - xs[0]) / (len(xs) - 1):
+    if not thinned or x1 - x0 > 2 * (xs[-1] - xs[0]) / (len(xs) - 1):
         return None
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
