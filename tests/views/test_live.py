@@ -76,6 +76,16 @@ def test_a_rank_is_idle_since_its_last_cell_ended(group, observer):
     assert [(card.phase, card.since) for card in cards(observer)] == [("idle", 12.0), ("idle", 5.0)]
 
 
+def test_a_rank_whose_part_of_its_last_cell_ended_before_the_cell_is_idle_since_then(
+    group, observer
+):
+    group.begins(1)
+    group.ends(1)
+    group.samples(0, at=13.0, since=10.7, activity="idle")
+    group.samples(1, at=9.0, since=2.0, activity="idle")  # from before the cell
+    assert [card.since for card in cards(observer)] == [10.7, 12.0]
+
+
 def test_an_idle_rank_is_at_no_line_and_waits_for_nobody(group, observer):
     group.samples(0, activity="waiting", place="Cell In[1], line 2", operation="x", missing=(1,))
     first = cards(observer)[0]

@@ -133,10 +133,14 @@ class Programs:
         """What a rank has been given and has not ended; None between two programs."""
         return next((one.began for one in self.running if rank in one.began.ranks), None)
 
-    def rested(self, rank: int) -> float | None:
-        """When the last program of a rank ended; None if it has had none."""
-        ended = (one.ended for one in self.newest if rank in one.began.ranks)
-        return next((one.at for one in ended if one is not None), None)
+    def rested(self, rank: int, idle: float | None = None) -> float | None:
+        """When the last program of a rank ended, for that rank where a sample from after its begin
+        tells: since when it is `idle`. None if it has had none."""
+        own = ((one.began.at, one.ended) for one in self.newest if rank in one.began.ranks)
+        began, end = next(((at, end) for at, end in own if end is not None), (0.0, None))
+        if end is None:
+            return None
+        return min(idle, end.at) if idle is not None and idle >= began else end.at
 
 
 @dataclass

@@ -416,7 +416,8 @@ def _phase(
         return rank.phase, rank.ended
     cell = state.programs.now(rank.rank)
     if state.group is not None and cell is None:
-        return "idle", state.programs.rested(rank.rank) or rank.started
+        idle = sample.since if sample is not None and sample.activity == "idle" else None
+        return "idle", state.programs.rested(rank.rank, idle) or rank.started
     if cell is not None and (sample is None or _is_of_before(sample, cell.at)):
         return "running", cell.at
     if sample is None or steady is None:
