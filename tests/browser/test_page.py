@@ -693,6 +693,15 @@ def test_a_click_on_a_tile_brings_the_ranks_details_into_sight(opened: Opener) -
     expect(option(panel, 40)).to_have_attribute("aria-selected", "true")
 
 
+def test_a_tile_that_moves_keeps_the_focus(opened: Opener) -> None:
+    panel = opened()
+    panel.begin(*(card(rank) for rank in range(40)))
+    option(panel, 22).focus()
+    panel.tell(card(22, "failed"))
+    expect(panel.page.locator(".xn-tiles [role=option]").first).to_have_attribute("data-rank", "22")
+    expect(option(panel, 22)).to_be_focused()
+
+
 def test_the_keyboard_moves_among_tiles(opened: Opener) -> None:
     panel = opened()
     panel.begin(*map(card, range(64)))

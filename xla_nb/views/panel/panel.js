@@ -584,7 +584,10 @@ function place(node, html, view) {
 	const template = document.createElement("template");
 	template.innerHTML = html;
 	prepare(template.content, view);
+	const { activeElement } = document;
 	become(node, template.content);
+	// What has moved has lost the focus.
+	if (node.contains(activeElement) && activeElement !== document.activeElement) activeElement.focus({ preventScroll: true });
 }
 
 function become(old, next) {
