@@ -318,7 +318,7 @@ def test_output_that_looks_like_html_is_escaped(notebook):
 # Once a rank has printed, it is at the one line of its loop.
 BEHIND = """%%xla_spawn -n 2 --view panel --bg -o behind
 import time
-for n in range(30000): print(n); time.sleep(0.02)
+for n in range(9000): print(n); time.sleep(0.1)
 """
 
 
