@@ -381,10 +381,8 @@ def test_a_page_that_asks_gets_the_lines_before(behind):
     behind.answer("news")
     behind.ask("whole")
     before = behind.answer("news", whole=True)["before"]
-    assert [(one["rank"], one["start"], one["lines"][:2]) for one in before] == [
-        (0, 0, ["0", "1"]),
-        (1, 0, ["0", "1"]),
-    ]
+    told = [(one["rank"], one["start"], one["lines"][0]) for one in before]
+    assert told == [(0, 0, "0"), (1, 0, "0")]
 
 
 def test_a_stop_request_is_acknowledged_and_stops_the_run(behind, notebook):
