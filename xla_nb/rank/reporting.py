@@ -85,11 +85,11 @@ class Progress(Generic[T]):
             book.begin(self)
         try:
             for item in loading.timed(self._iterable):
-                begun = [book.begun.total() for book in books]
+                begun = [book.begun for book in books]
                 yield item
                 self.done, self.at = self.done + 1, time.time()
                 for book, before in zip(books, begun, strict=True):
-                    if book.begun.total() == before:
+                    if book.begun == before:
                         book.count(self.at)
         finally:
             self.finished = True
@@ -170,7 +170,7 @@ class Book:
     loading: runs while the rank waits for data
     idle: runs while a live rank has nothing to run
     turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
-    begun: how many loops have begun, by their labels
+    begun: loops that have begun
     items: items done of all loops, but of those in which another loop began
     items_at: when the last one was done, without what lay between such loops"""
 
@@ -180,10 +180,11 @@ class Book:
     idle: Stopwatch = field(default_factory=Stopwatch)
     turned: Callable[..., None] = lambda **_: None
     loops: list[Progress[Any]] = field(default_factory=list)
-    begun: Counter[str] = field(default_factory=Counter)
+    begun: int = 0
     items: int = 0
     items_at: float = 0.0
-    _done: float = 0.0  # when the last one was
+    _begun: Counter[str] = field(default_factory=Counter)  # by their labels
+    _done: float = 0.0  # when the last item was
     _between: float = 0.0
     _count: int = 0
     _streaks: dict[str, _Streak] = field(default_factory=dict)
@@ -204,8 +205,9 @@ class Book:
         """Add a loop; finished loops are shown until the next one begins."""
         running = (other for other in self.loops if other is not loop and not other.finished)
         self.loops = [*running, loop]
-        self.begun[loop.label] += 1
-        loop.number = self.begun[loop.label]
+        self.begun += 1
+        self._begun[loop.label] += 1
+        loop.number = self._begun[loop.label]
         if self._done:
             self._between, self._done = self._between + time.time() - self._done, time.time()
 

@@ -491,17 +491,18 @@ def _entry(record: Record) -> Entry:
     if summary is not None:
         return Entry(name, summary.cell, summary.outcome, summary.headline, summary.elapsed)
     if record.summary.exists() or record.is_owned:  # the disk was full, or it goes on
+        starts = Entry(name, "", "running", "", None)
         try:
             run = RecordedRun.open(record, lambda name: None)
         except UsageError as refused:
-            return Entry(name, "", "failed", str(refused), None)
+            refusal = Entry(name, "", "failed", str(refused), None)
+            return starts if record.is_owned else refusal
         if run.state.ranks:
             headline, group = sentences.headline(run.state), run.state.group
             cell = f"live ranks `{group.name}`" if group else ""
             return Entry(name, cell, run.state.outcome, headline, run.elapsed)
-        if not record.is_owned:
-            return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
-        return Entry(name, "", "running", "", None)
+        full = Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
+        return starts if record.is_owned else full
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
 
 

@@ -172,9 +172,7 @@ class Spread:
     ends: int = 0
 
 
-def over_ranks(
-    lines: Mapping[int, Sequence[chart.Point]], thinned: Container[int] = ()
-) -> Spread:
+def over_ranks(lines: Mapping[int, Sequence[chart.Point]], thinned: Container[int] = ()) -> Spread:
     """Of all finite values. A rank counts where it has a point, and one of those `thinned` between
     two points from which others were left out, on a straight line: these are at most twice as far
     apart as is usual for it. Where others count than before, the mean of fewer is no fall of it: it
