@@ -330,6 +330,12 @@ def test_a_rank_with_other_steps_is_waited_for_but_no_slow_step():
     assert diagnose(snapshot(card(0), card(1)), paces).sentence == told
 
 
+def test_the_slowest_rank_is_so_also_where_another_has_other_steps_of_its_own():
+    paces = {0: pace(waited=15.0, steps=180), 1: pace(), 2: pace(waited=15.0), 3: pace(waited=15.0)}
+    told = "Rank 1 was the slowest: the others waited at least 15 s of the last 50 s"
+    assert diagnose(snapshot(*map(card, paces)), paces).sentence == told
+
+
 def test_ranks_without_known_steps_are_not_compared():
     paces = {0: pace(waited=15.0), 1: pace(), 2: None}
     assert diagnose(snapshot(*map(card, paces)), paces).level == "calm"
