@@ -1068,13 +1068,37 @@ def test_the_mean_runs_in_the_middle_of_the_band(opened: Opener) -> None:
         assert drawn(panel)[name] == [[0, values[0]], [1, values[1]]]
 
 
-def test_a_rank_between_its_points_is_part_of_the_mean(opened: Opener) -> None:
+def test_a_rank_between_points_from_which_others_were_left_out_is_part_of_the_mean(
+    opened: Opener,
+) -> None:
     panel = opened()
-    own = {rank: [[step, 10 * step] for step in range(rank % 2, 9, 2)] for rank in range(4)}
-    lines = [{"name": "loss", "rank": rank, "points": own[rank]} for rank in own]
+    own = {rank: [[step, step + rank] for step in range(rank % 2, 9, 2)] for rank in range(4)}
+    lines = [{"name": "loss", "rank": rank, "thinned": True, "points": own[rank]} for rank in own]
     panel.begin(*map(card, range(4)), figures=lines)
     inside = [(x, y) for piece in pieces(panel, "mean") for x, y in piece if 1 <= x <= 7]
-    assert inside == [(step, 10 * step) for step in range(1, 8)]
+    assert inside == [(step, step + 1.5) for step in range(1, 8)]
+
+
+def test_over_time_a_rank_is_no_part_of_the_mean_in_a_pause_of_its_own(opened: Opener) -> None:
+    """Cells of live ranks, the first for all, the second for three, the third for the fourth."""
+    panel = opened()
+    spans = {rank: [*range(20), *range(20, 100)] for rank in range(3)}
+    spans[3] = [*range(20), *range(100, 180)]
+    lines = [
+        {"name": "loss", "rank": rank, "points": [[n, rank, t] for n, t in enumerate(times)]}
+        for rank, times in spans.items()
+    ]
+    panel.begin(*(card(rank, "finished") for rank in range(4)), figures=lines)
+    button(panel, "time").click()
+    panel.settle()
+    points = {round(x): y for piece in pieces(panel, "mean") for x, y in piece}
+    assert [points[at] for at in (10, 60, 150)] == [1.5, 1, 3]
+    shown = panel.page.locator("[data-figure=loss]")
+    wide = shown.locator(".u-over").evaluate("n => n.clientWidth")
+    shown.locator(".u-over").hover(position={"x": wide * 60 / 179, "y": 50})
+    expect(shown.locator("[data-legend]")).to_have_text(
+        ["mean of 3 ranks1", "min0 (rank 0)", "max2 (rank 2)"]
+    )
 
 
 def test_a_line_whose_steps_begin_again_is_drawn_in_their_order(panel: Panel) -> None:

@@ -950,14 +950,14 @@ function places(lines, [from, to], most, whole) {
 	return [...new Set(whole ? all.map(Math.round) : all)].sort((a, b) => a - b);
 }
 
-/** How far a line's points are apart. */
-const usual = (x) => (x.at(-1) - x[0]) / (x.length - 1) || 0;
+/** How far two of a line's points may be apart for it to count between them: in time as in a pause, in steps
+ * where those between were left out. */
+const apart = ({ x, thinned }, overTime) => (overTime ? 10 : thinned ? 2 : 0) * ((x.at(-1) - x[0]) / (x.length - 1) || 0);
 
-/** A line's values at these places, on straight lines between its points; `drawn` is what is shown of one.
- * With `gaps` between those alone from which others were left out. */
-function along({ x, y, thinned }, places, drawn, gaps) {
+/** A line's values at these places, on straight lines between its points that are not too `far` apart; `drawn`
+ * is what is shown of one. */
+function along({ x, y }, places, drawn, far = Infinity) {
 	let i = 0;
-	const far = !gaps ? Infinity : thinned ? 2 * usual(x) : 0;
 	return places.map((at) => {
 		while (x[i + 1] <= at) i++;
 		if (at < x[0] - 1e-9 || at > x.at(-1) + 1e-9) return null;
@@ -1066,7 +1066,7 @@ class Chart {
 		const xs = places(lines, shown, many ? 300 : this.summed ? 1000 : 4000, whole);
 		this.hides = log && lines.some(({ y }) => y.some((value) => value <= 0)); // a logarithmic axis has no place for some
 		const drawn = (y) => (isFinite(y) && !(log && y <= 0) ? y : null);
-		const columns = lines.map((line) => along(line, xs, drawn, many && !this.overTime));
+		const columns = lines.map((line) => along(line, xs, drawn, many ? apart(line, this.overTime) : Infinity));
 		const named = lines.map((line) => line.rank).filter((one) => !many || one === rank);
 		this.names = many ? [...BAND, ...named] : named;
 		const own = lines.filter((line) => line.rank === rank).map((line) => along(line, xs, drawn))[0];
@@ -1168,8 +1168,9 @@ class Chart {
 		const all = this.lines.map(({ x: xs }) => xs[nearest(xs, x ?? this.end)]);
 		const close = (one, other) => (Math.abs(other - x) < Math.abs(one - x) ? other : one);
 		const at = x !== null ? all.reduce(close) : this.summed ? this.end : null;
-		for (const [n, { rank, thinned, x: xs, values: ys }] of this.lines.entries()) {
-			const far = at !== null && !this.overTime && Math.abs(all[n] - at) > (thinned ? usual(xs) / 2 : 0);
+		for (const [n, line] of this.lines.entries()) {
+			const { rank, x: xs, values: ys } = line;
+			const far = at !== null && Math.abs(all[n] - at) > apart(line, this.overTime) / 2;
 			if (far || xs.at(-1) < Math.min(x ?? this.end, this.end) - 1e-6) absent.add(rank);
 			values.set(rank, ys[xs.lastIndexOf(all[n])]);
 		}
