@@ -506,6 +506,8 @@ class XlaMagics(Magics):
             return
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
+        labels = {run.name: run.label for run in api.living()}  # which is recorded at the end
+        entries = [replace(one, cell=one.cell or labels.get(one.name, "")) for one in entries]
         shown = picture.runs(entries)
         picture.show(shown) if picture.kernel() else print(shown["text/plain"])
 

@@ -498,9 +498,8 @@ def _entry(record: Record) -> Entry:
             refusal = Entry(name, "", "failed", str(refused), None)
             return starts if record.is_owned else refusal
         if run.state.ranks:
-            headline, group = sentences.headline(run.state), run.state.group
-            cell = f"live ranks `{group.name}`" if group else ""
-            return Entry(name, cell, run.state.outcome, headline, run.elapsed)
+            headline = sentences.headline(run.state)
+            return Entry(name, "", run.state.outcome, headline, run.elapsed)
         full = Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
         return starts if record.is_owned else full
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
