@@ -950,10 +950,6 @@ function places(lines, [from, to], most, whole) {
 	return [...new Set(whole ? all.map(Math.round) : all)].sort((a, b) => a - b);
 }
 
-/** How far two of a line's points may be apart for it to count between them: in time as in a pause, in steps
- * where those between were left out. */
-const apart = ({ x, thinned }, overTime) => (overTime ? 10 : thinned ? 2 : 0) * ((x.at(-1) - x[0]) / (x.length - 1) || 0);
-
 /** A line's values at these places, on straight lines between its points that are not too `far` apart; `drawn`
  * is what is shown of one. */
 function along({ x, y }, places, drawn, far = Infinity) {
@@ -1041,6 +1037,13 @@ class Chart {
 		return this.timed || this.view.charting.time;
 	}
 
+	/** How far two of a line's points may be apart for it to count between them: in time up to a pause, in steps
+	 * where those between were left out. Memory is as it was until it changes. */
+	apart({ x, thinned }) {
+		const usual = (x.at(-1) - x[0]) / (x.length - 1) || 0;
+		return this.timed ? Infinity : (this.overTime ? 10 : thinned ? 2 : 0) * usual;
+	}
+
 	point(left) {
 		this.uplot?.setCursor({ left, top: 0 });
 	}
@@ -1066,7 +1069,7 @@ class Chart {
 		const xs = places(lines, shown, many ? 300 : this.summed ? 1000 : 4000, whole);
 		this.hides = log && lines.some(({ y }) => y.some((value) => value <= 0)); // a logarithmic axis has no place for some
 		const drawn = (y) => (isFinite(y) && !(log && y <= 0) ? y : null);
-		const columns = lines.map((line) => along(line, xs, drawn, many ? apart(line, this.overTime) : Infinity));
+		const columns = lines.map((line) => along(line, xs, drawn, many ? this.apart(line) : Infinity));
 		const named = lines.map((line) => line.rank).filter((one) => !many || one === rank);
 		this.names = many ? [...BAND, ...named] : named;
 		const own = lines.filter((line) => line.rank === rank).map((line) => along(line, xs, drawn))[0];
@@ -1170,7 +1173,7 @@ class Chart {
 		const at = x !== null ? all.reduce(close) : this.summed ? this.end : null;
 		for (const [n, line] of this.lines.entries()) {
 			const { rank, x: xs, values: ys } = line;
-			const far = at !== null && Math.abs(all[n] - at) > apart(line, this.overTime) / 2;
+			const far = at !== null && Math.abs(all[n] - at) > this.apart(line) / 2;
 			if (far || xs.at(-1) < Math.min(x ?? this.end, this.end) - 1e-6) absent.add(rank);
 			values.set(rank, ys[xs.lastIndexOf(all[n])]);
 		}
