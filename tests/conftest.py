@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq.sugar.context
 from jupyter_core.utils import ensure_event_loop
 
 from tests.support.fresh import fork_server
@@ -77,6 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # These stay once anything needs them: there from the start, no test seems to leave them.
     resource_tracker.ensure_running()
     ensure_event_loop()  # which Jupyter's clients share
+    # A client that nobody has stopped is to be told as left behind: pyzmq would wait, as long as it
+    # takes, for what the sockets of a context that is collected have yet to send.
+    vars(zmq.sugar.context)["_exiting"] = True
 
 
 @pytest.hookimpl(optionalhook=True)  # Colab's environment does without pytest-xdist
