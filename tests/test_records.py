@@ -203,7 +203,8 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
     cell = "%%xla_spawn -n 1 --bg --view none -o goes_on\nimport time\ntime.sleep(99)"
     number = notebook.ok(cell).number
     listed = notebook.ok("while not goes_on.state.ranks: pass\n%xla_runs 1").text
-    assert re.search(rf"running  +\d.* s  +Cell In\[{number}\]  +1 rank (starting|running)$", listed)
+    goes_on = rf"running  +\d.* s  +Cell In\[{number}\]  +1 rank (starting|running)$"
+    assert re.search(goes_on, listed)
     notebook.ok("goes_on.stop(); goes_on.join_end(); del goes_on")
     assert name not in listed
     assert notebook.value(f"xla_nb.open_run({name!r}).results") == "{0: 7}"
