@@ -98,7 +98,8 @@ class Warm:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="xla-nb-")
         self._path = str(Path(self._folder.name) / "warm")
-        command = [sys.executable, "-m", __name__, self._path]
+        # Without a buffer: `xm.master_print` keeps the stdout that there is at its import.
+        command = [sys.executable, "-u", "-m", __name__, self._path]
         self._server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
         )
