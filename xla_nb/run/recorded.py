@@ -391,11 +391,9 @@ class RecordedRun(Mapping[int, Any]):
 def _text(path: Path) -> str:
     """What a file holds; nothing where it is not there."""
     try:
-        fd = private.reading(path)
+        return private.read(path).decode(errors="replace")
     except FileNotFoundError:
         return ""
-    with os.fdopen(fd, encoding="utf-8", errors="replace", newline="") as file:
-        return file.read()
 
 
 def _no_result(rank: int, phase: Phase) -> str:

@@ -55,7 +55,9 @@ def is_apart(obj: Any) -> bool:
 
 def places_of_indices(objects: Iterable[object]) -> set[int]:
     """Where the memory of the indices among these begins, which nobody changes."""
-    index = getattr(sys.modules.get("pandas"), "Index", ())
+    index = getattr(sys.modules.get("pandas"), "Index", None)
+    if index is None:  # as in most notebooks, for each unit of each cell
+        return set()
     own = (vars(one).get("_data") for one in objects if isinstance(one, index))
     arrays = (getattr(one, "_ndarray", one) for one in own)
     held = (getattr(one, "__array_interface__", None) for one in arrays)
