@@ -34,7 +34,7 @@ def offered(kernel):
         ("%xla_config dropin=", ["on", "off"]),
         ("%xla_config n=8 guard=of", ["off"]),
         ("%xla_config sim", ["simulate="]),
-        ("%xla_topology --d", ["--dry-run"]),
+        ("%xla_topology --sl", ["--slices"]),
     ],
 )
 def test_behind_a_magic_are_its_words_alone(offered, line, words):

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from xla_nb.topology import diagram
-
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -55,20 +53,3 @@ def test_every_test_that_is_named_for_reliability_exists() -> None:
     names = re.findall(r"[\w/]*\btest_\w+", table)
     assert names
     assert not [name for name in names if not (ROOT / "tests" / f"{name}.py").exists()]
-
-
-def drawings() -> list[tuple[str, str]]:
-    """Each `%xla_topology --dry-run` line of the guide, and the drawing below it."""
-    guide = (ROOT / "docs" / "guide" / "multihost.md").read_text()
-    return re.findall(
-        r"```\n%xla_topology --dry-run ([^\n]*)\n```\n```\n(.*?)\n```", guide, re.DOTALL
-    )
-
-
-@pytest.mark.parametrize(("line", "drawn"), drawings())
-def test_a_drawing_in_the_guide_is_what_the_magic_prints(line: str, drawn: str) -> None:
-    words = dict(zip(*[iter(line.split())] * 2, strict=True))
-    hosts, slices, ranks = (
-        int(words[flag]) if flag in words else None for flag in ("--hosts", "--slices", "-n")
-    )
-    assert str(diagram.on_paper(hosts, slices, ranks, words.get("--accelerator"))) == drawn

@@ -120,10 +120,7 @@ _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
         },
     ),
     "%%xla_spawn": (OPTIONS, {"entry": _MAYBE, "--args": {"default": "()"}, **_OUT}),
-    "%xla_topology": (
-        ("n", "on", "hosts", "slices", "wait", "simulate"),
-        {"--accelerator": {}, "--dry-run": _SWITCH},
-    ),
+    "%xla_topology": (("n", "on", "hosts", "slices", "wait", "simulate"), {}),
 }
 
 
@@ -441,36 +438,23 @@ class XlaMagics(Magics):
 
     @line_magic
     def xla_topology(self, line: str) -> None:
-        """Draw slices, hosts, chips and ranks, and the variables each process gets.
+        """Draw slices, hosts, chips and ranks, as the next launch has them.
 
             %xla_topology [-n N] [--simulate TYPE]
             %xla_topology --on ray [--hosts H] [--slices S] [--wait TIME] [-n N]
-            %xla_topology --dry-run [--hosts H] [--slices S] [--accelerator TYPE] [-n N]
 
-        Without options it draws this machine; with --on, the hosts that a cluster gives for the
-        next launch. --dry-run looks at nothing and starts nothing:
-
-        --hosts H           hosts of all slices together (default: what TYPE has, or one a slice)
-        --slices S          number of slices, all of the same size (default: 1)
-        --accelerator TYPE  type of a slice, such as v5litepod-16 (default: simulated hosts)
-        -n N                ranks on each host
+        Without --on it draws this machine; with it, the hosts that a cluster gives.
         """
         words = _parsed("%xla_topology", line)
-        accelerator, dry_run = words.pop("accelerator"), words.pop("dry_run")
-        given = run_options.options(words, {}, flags=True)
-        options = self._options(words)
-        count = given.n if accelerator else options.n
-        if dry_run:
-            shown = diagram.on_paper(given.hosts, given.slices, count, accelerator)
-        elif options.on != "local" and not accelerator:
-            shown = api.cluster_diagram(options)
-        elif given.hosts or given.slices or accelerator:
+        given, options = run_options.options(words, {}, flags=True), self._options(words)
+        if options.on != "local":
+            print(api.cluster_diagram(options))
+        elif given.hosts or given.slices:
             raise UsageError(
-                f"%xla_topology {line}: this machine is one host. Add --dry-run to draw others."
+                f"%xla_topology {line}: this machine is one host. Add --on ray for a cluster's."
             )
         else:
-            shown = diagram.here(run_options.environment(options, os.environ), count)
-        print(shown)
+            print(diagram.here(run_options.environment(options, os.environ), options.n))
 
     @line_magic
     def xla_stop(self, line: str) -> None:

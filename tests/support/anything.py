@@ -205,7 +205,7 @@ FLAGS = [
         "--BG",
         "--keep_going",
     ),
-    *("-n4", "--out", "—bg", "--timeout=", "--=", "-oname", "--dry-run"),
+    *("-n4", "--out", "—bg", "--timeout=", "--=", "-oname", "--bg-run"),
 ]
 
 ARGUMENTS = [

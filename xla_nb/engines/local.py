@@ -50,8 +50,7 @@ class LocalEngine:
         for name, value in (("hosts", hosts), ("slices", slices)):
             if value not in (None, 1):
                 raise UsageError(
-                    f"--{name} {value} needs --on ray: this machine is one host. Add --on ray, or "
-                    f"draw the hosts with %xla_topology --dry-run --{name} {value}."
+                    f"--{name} {value} needs --on ray: this machine is one host. Add --on ray."
                 )
 
     def warm(self, imports: tuple[str, ...]) -> _Server:

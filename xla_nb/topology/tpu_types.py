@@ -1,17 +1,15 @@
-"""What follows from a TPU's type: the hosts of a slice, the variables of each process, and what a
-simulated host of that type answers as.
+"""What follows from a TPU's type: the hosts of a slice, and what a simulated host of that type
+answers as.
 
-Pure functions. The variables of a process are exactly those that torch_xla would set
-(_internal/tpu.py, configure_topology); a shape that torch_xla asks the metadata server for is left
-out, not guessed. Those of a simulated host are what GKE sets on the host of a TPU; `metadata` gives
-the same as the metadata server of a TPU VM does, which is what torch_xla asks first.
+Pure functions. The variables of a simulated host are what GKE sets on the host of a TPU; `metadata`
+gives the same as the metadata server of a TPU VM does, which is what torch_xla asks first.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xla_nb.errors import UsageError
@@ -33,8 +31,6 @@ from xla_nb.wording import several
 _FLAT = ("v2", "v3", *COUNTED_BY_CHIP)
 #: Generations whose slices, beyond one host, are blocks whose shape is chosen at creation.
 _BLOCKS = ("v4", "v5p")
-
-_PORT = 8476  # configure_topology's base_port
 
 #: Answer as torch_xla's CPU client does.
 CPU = "cpu"
@@ -71,62 +67,6 @@ def chips_per_host(accelerator: str, count: int) -> int:
     return chips // count
 
 
-def processes(
-    accelerator: str, addresses: Sequence[str], worker: int, n: int | None = None
-) -> list[dict[str, str]]:
-    """The variables of each process on host `worker` of a slice whose hosts have these addresses.
-
-    n: ranks, on a slice that is one host; None for all chips, as always on several hosts. Raises
-    UsageError otherwise. TPU_PROCESS_BOUNDS is left out if it is `unknown`.
-    """
-    chips = chips_per_host(accelerator, len(addresses))
-    devices = devices_per_chip(accelerator)
-    if n is None or n == chips * devices:
-        bounds = _grid(accelerator)
-    else:  # part of one host; process_bounds refuses part of several
-        bounds = process_bounds(accelerator, chips, n)["TPU_PROCESS_BOUNDS"]
-        chips = n // devices
-    return configured(bounds, addresses, worker, chips)
-
-
-def configured(
-    bounds: str | None, addresses: Sequence[str], worker: int, processes: int
-) -> list[dict[str, str]]:
-    """What torch_xla's configure_topology and initialize_multiprocess set in each process of host
-    `worker`, whose slice has these TPU_PROCESS_BOUNDS."""
-    if len(addresses) == 1:
-        addresses = ["localhost"]  # as get_worker_ips does
-    ports = [str(_PORT + local) for local in range(processes)]
-    shape = {"TPU_PROCESS_BOUNDS": bounds} if bounds else {}
-    return [
-        {
-            "PJRT_DEVICE": "TPU",
-            **shape,
-            "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-            "TPU_PROCESS_ADDRESSES": ",".join(
-                f"{address}:{port}" for address in addresses for port in ports
-            ),
-            "CLOUD_TPU_TASK_ID": str(worker * processes + local),
-            "TPU_VISIBLE_CHIPS": str(local),
-            "TPU_PROCESS_PORT": ports[local],
-            "PJRT_LOCAL_PROCESS_RANK": str(local),
-            "PJRT_LOCAL_PROCESS_COUNT": str(processes),
-        }
-        for local in range(processes)
-    ]
-
-
-def unknown(accelerator: str) -> str:
-    """What a slice's type does not determine, in a sentence; empty if it determines everything."""
-    if generation(accelerator) not in _BLOCKS or hosts(accelerator) == 1:
-        return ""
-    return (
-        f"The {_chips(accelerator)} chips of a {accelerator} form a block whose shape is chosen "
-        "when the slice is created. torch_xla asks the metadata server for it and sets "
-        "TPU_PROCESS_BOUNDS, which is not shown here."
-    )
-
-
 def _chips(accelerator: str) -> int:
     chips = slice_chips(accelerator)
     known = generation(accelerator) in (*_FLAT, *_BLOCKS)
@@ -136,11 +76,6 @@ def _chips(accelerator: str) -> int:
             "or v6e-64, or omit it on the TPU itself, where torch_xla asks the metadata server."
         )
     return chips
-
-
-def _grid(accelerator: str) -> str | None:
-    """The chips of a slice along x, y and z; None if the shape is `unknown`."""
-    return None if unknown(accelerator) else _text(_square(_chips(accelerator)))
 
 
 def _square(count: int) -> Bounds:
