@@ -124,7 +124,7 @@ def picture(run: Flow, name: str) -> None:
 
 def panel(lab: Lab, notebook: LabNotebook) -> None:
     run = flow(notebook, "-n 8", SLOW)
-    expect(run.panel.locator(".xn-headline")).to_contain_text("slowest")
+    expect(run.panel.locator(".xn-headline")).to_contain_text("for rank 2")
     expect(run.rows("step 200")).to_be_visible()
     picture(run, "panel-light")
     notebook.theme(DARK)

@@ -235,7 +235,7 @@ class Metered:
             SimpleNamespace(
                 counts=lambda: gauges.counts(self.xlac),
                 waiting=lambda: self.waiting,
-                waited=lambda: None if self.waited is None else (self.waited, 0.5),
+                waited=lambda: self.waited,
                 memory=lambda: gauges.device_memory(self.xlac, "xla:0"),
             ),
             self.request,

@@ -426,10 +426,10 @@ def what_a_failed_program_left_pending(rank: int) -> list[object]:
             continue
     host.leave("raised Bad" if rank == 0 else "returned")
     host.begin(2, [rank])
-    waited, _ = host.waited()
+    waited = host.waited()
     torch_xla.sync()
     found = [in_place.cpu().tolist(), (pending - rank).cpu().tolist()]
-    alone = host.waited()[0] == waited
+    alone = host.waited() == waited
     host.leave("returned")
     host.begin(3)
     return [*found, alone, torch_xla._XLAC._get_allow_execution(), summed(rank)]

@@ -223,7 +223,7 @@ class Meter:
     def count_from_now(self) -> None:
         """Leave out what the process has counted so far: it runs several programs in turn."""
         with contextlib.suppress(Exception):  # a backend that refuses: the first sample tells it
-            waited, _ = self._gauges.waited() or (0.0, 0.0)
+            waited = self._gauges.waited() or 0.0
             data = self._book.loading.seconds
             self._before = self._gauges.counts(), waited, self._lock_counts(), data
 
@@ -304,8 +304,7 @@ class Meter:
 
     def _look(self) -> Sample:
         now, clock = time.time(), time.monotonic()
-        counts, all_waited = self._counts(), self._gauges.waited()
-        waited, usual = all_waited or (None, 0.0)
+        counts, waited = self._counts(), self._gauges.waited()
         lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
         asker = askers.of(self._entry)
         question = asker.waiting if asker is not None else None
@@ -342,7 +341,6 @@ class Meter:
             compile_seconds=counts.compile_seconds,
             compiling=lasting,
             waited=None if waited is None else waited - waited_before,
-            usual_wait=usual,
             lock_waited=lock_waited - lock_before,
             data_waited=self._book.loading.seconds - data_before,
             blocked=self._standstill.seconds,

@@ -55,7 +55,6 @@ class Sample:
     compiling       seconds for which the compilation in progress has been seen; 0 if there is none
     waited          seconds of waiting in collectives so far, with the wait in progress; None where
                     that cannot be seen, as on a TPU
-    usual_wait      seconds of a wait: half of them was in waits as long at most
     lock_waited     the same for the `lock`
     data_waited     seconds of waiting for a loader's next batch so far
     blocked         seconds in calls that only waited so far
@@ -88,7 +87,6 @@ class Sample:
     compile_seconds: float = 0.0
     compiling: float = 0.0
     waited: float | None = None
-    usual_wait: float = 0.0
     lock_waited: float = 0.0
     data_waited: float = 0.0
     blocked: float = 0.0

@@ -24,13 +24,12 @@ Samples = Mapping[int, Sample]
 
 _STEPS = 10  # from which something is said of them,
 _TENS = 30  # and of waiting for data, of the run: the first batches take long
-_EACH, _ALIKE = 0.9, 0.75  # of the steps are as good as every step; as one rank has as another,
+_EACH = 0.9  # of the steps are as good as every step,
 _SOME = 0.3  # where it is known what changes: other graphs follow a collective, say
 _COST = 2.0  # seconds, from which something is said,
 _SHARE = 0.1  # and the part of the time,
 _WAITING, _MOST = 0.2, 0.5  # and of waiting for data or a lock, of compiling what is needed
 _TOGETHER = 1.0  # seconds, and a step, between the last steps of ranks whose waiting is compared
-_USUAL = 4  # times a step's part of the waiting, which most waits take at most where all have some
 
 
 Windows = Mapping[int, Window]
@@ -49,11 +48,11 @@ class _Time:
 
     def found(self) -> Iterator[Concluded]:
         yield from filter(None, [self._compiled(), self._fallen_back()])
-        loading, slowest = self._loading(), self._slowest()
+        loading, awaited = self._loading(), self._awaited()
         if loading is not None:
             yield loading
-        if slowest is not None and not _explains(loading, slowest):
-            yield slowest
+        if awaited is not None and not _explains(loading, awaited):
+            yield awaited
         locked = {rank: one.locked for rank, one in self.windows.items()}
         if (found := self._waited("locked", "the `lock`", locked)) is not None:
             yield found
@@ -122,10 +121,10 @@ class _Time:
         told = f"waiting for {what} took {up_to}{self._part(cost)}{on}"
         return Concluded(kind=kind, sentence=told, ranks=some, strength=cost)
 
-    def _slowest(self) -> Concluded | None:
-        """Ranks that wait little while all others do: in the same steps, again and again; now and
-        then, as while one validates; or without steps for most of the time. Nothing where some
-        wait in between, as when another rank than before has become the slowest."""
+    def _awaited(self) -> Concluded | None:
+        """Ranks that wait little while all others do, as in slower steps or a validation of their
+        own; without steps for most of the time. Nothing where some wait in between, as when another
+        rank than before has become the slow one."""
         waited = {rank: one.waited for rank, one in self.windows.items() if one.waited is not None}
         if len(waited) < max(2, self.everybody):
             return None
@@ -135,23 +134,13 @@ class _Time:
         if not 0 < len(slow) <= len(others) or len(slow) + len(others) < len(waited):
             return None
         cost = min(others) - max(waited[rank] for rank in slow)
-        steps = [one.steps for one in self.windows.values()]
-        stepping = min(steps) >= _STEPS
-        at_once = max(self.windows[rank].newest.usual_wait for rank in waited)
+        stepping = min(one.steps for one in self.windows.values()) >= _STEPS
         if not _matters(cost, self.windows[slow[0]], _SHARE if stepping else _MOST):
             return None
         least = math.floor(cost) if cost >= 10 else math.floor(10 * cost) / 10
-        told = f"the other{'s' * (len(others) > 1)} waited at least {self._part(least)}"
-        own = [self.windows[rank].steps for rank in slow]
-        usual = statistics.median_low(steps)  # another that validates alone has more
-        in_step = stepping and _ALIKE * usual <= min(own) <= max(own) <= usual / _ALIKE
-        again = in_step and at_once <= _USUAL * cost / min(steps)
-        if again:
-            told = f"{ranks(slow)} {'was' if len(slow) == 1 else 'were'} the slowest: {told}"
-        else:
-            told = f"{told} for {ranks(slow)}"
-        kind = "slowest" if again else WAITED
-        return Concluded(kind=kind, sentence=told, ranks=tuple(slow), strength=cost)
+        who = f"the other{'s' * (len(others) > 1)}"
+        told = f"{who} waited at least {self._part(least)} for {ranks(slow)}"
+        return Concluded(kind=WAITED, sentence=told, ranks=tuple(slow), strength=cost)
 
     def _part(self, cost: float) -> str:
         return f"{f'{cost:.1f} s' if cost < 9.95 else exactly(round(cost))} of {self.of}"
@@ -175,7 +164,7 @@ def lately(label: str, windows: Windows, everybody: int, total: int) -> Conclude
 
 
 def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
-    """All that is to be said of the whole run; who waited for whom, `at_stop` knows better."""
+    """All that is to be said of the whole run; who waited for whom, `at_stop` has known better."""
     windows = {
         rank: Window.between(Sample(at=started, since=started), sample)
         for rank, sample in samples.items()
@@ -183,7 +172,7 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
     }
     whole = _Time(label, windows, len(windows), len(windows), "it")
     found = [*whole.found(), *whole.mostly_compiled()]
-    return [one for one in found if one.kind != WAITED or not state.stopping]
+    return [one for one in found if one.kind != WAITED or WAITED not in state.conclusions]
 
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
@@ -209,11 +198,11 @@ def conclude(
         run.take(found)
 
 
-def _explains(loading: Concluded | None, slowest: Concluded) -> bool:
+def _explains(loading: Concluded | None, awaited: Concluded) -> bool:
     """Whether ranks are slow by what they wait for."""
-    if loading is None or loading.ranks != slowest.ranks:
+    if loading is None or loading.ranks != awaited.ranks:
         return False
-    return loading.strength >= slowest.strength / 2
+    return loading.strength >= awaited.strength / 2
 
 
 def _matters(cost: float, one: Window, share: float) -> bool:

@@ -64,9 +64,9 @@ class Gauges(abc.ABC):
         """The collective that this rank waits in; None if none, or not visible."""
         return None
 
-    def waited(self) -> tuple[float, float] | None:
-        """Seconds that this rank has waited in collectives so far, with the one that it waits in,
-        and of a usual wait (Sample); None where that is not visible."""
+    def waited(self) -> float | None:
+        """Seconds that this rank has waited in collectives so far, with the one that it waits in;
+        None where that is not visible."""
         return None
 
     def executed(self) -> int | None:

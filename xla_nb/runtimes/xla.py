@@ -199,7 +199,7 @@ class SimulatedChips(Chips):
     def waiting(self) -> Wait | None:
         return _host().waiting()  # type: ignore[no-any-return]
 
-    def waited(self) -> tuple[float, float] | None:
+    def waited(self) -> float | None:
         return _host().waited()  # type: ignore[no-any-return]
 
     def memory(self) -> None:

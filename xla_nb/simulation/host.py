@@ -207,11 +207,11 @@ def waiting() -> Wait | None:
     return None if programs is None else programs.waits.current
 
 
-def waited() -> tuple[float, float] | None:
-    """Seconds that this rank has waited in collectives, with the one that it is in, and of a usual
-    wait; safe to call from any thread."""
+def waited() -> float | None:
+    """Seconds that this rank has waited in collectives, with the one that it is in; safe to call
+    from any thread."""
     programs = _programs()
-    return None if programs is None else (programs.waits.seconds, programs.waits.usual)
+    return None if programs is None else programs.waits.seconds
 
 
 def _programs() -> Programs | None:

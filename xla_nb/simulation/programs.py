@@ -52,7 +52,6 @@ class Programs:
         # Not those that Python did not start, as autograd's: they work for any program.
         threads = (thread for thread in threading.enumerate() if thread is not here)
         self._older = WeakSet(t for t in threads if not isinstance(t, threading._DummyThread))
-        self.waits.begin()
         self._agreement = Agreement(self._mesh, self._board, self.waits, number, members)
         self._agreement.begin()
 
