@@ -19,7 +19,6 @@ from xla_nb.rank import variables as of_rank
 from xla_nb.rank.entries import WithoutIndex
 from xla_nb.rank.introspection import Completions
 from xla_nb.run import comparing
-from xla_nb.run.comparing import Compared
 from xla_nb.run.drift import DRIFT
 from xla_nb.run.group import Group
 from xla_nb.run.run import Run
@@ -73,26 +72,8 @@ def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False)
     """The variables of a group's ranks that live, by default all that its cells have. Raises as a
     cell does."""
     members = group.alive or group.world  # of which it is told why they have gone
-    found = compared(group, names, members, compute=compute)
-    return Variables(found, len(members), len(group.world))
-
-
-def compared(
-    group: Group,
-    names: Sequence[str],
-    members: tuple[int, ...] | None = None,
-    *,
-    compute: bool = False,
-) -> list[Compared]:
-    """Variables over these ranks, by default all; of those that differ, by how much."""
     told = ask(group, of_rank.asked, (tuple(names), compute), members)
-    first = comparing.compare(told)
-    wanted = comparing.questions(first)
-    answers = {
-        rank: ask(group, of_rank.asked_values, (asked,), (rank,))[rank]
-        for rank, asked in wanted.items()
-    }
-    return comparing.compare(told, answers) if answers else first
+    return Variables(comparing.compare(told), len(members), len(group.world))
 
 
 def look_for_drift(group: Group, run: Run) -> None:
@@ -103,10 +84,7 @@ def look_for_drift(group: Group, run: Run) -> None:
     watch = group.watch
     try:
         told_by = ask(group, of_rank.asked, (tuple(watch.names), False), within=_MUCH)
-        first = comparing.compare(told_by)
-        names = [one.name for one in watch.new(first)]
-        counted = {one.name: one for one in compared(group, names)} if names else {}
-        found = watch.after(run.label, [counted.get(one.name, one) for one in first])
+        found = watch.after(run.label, comparing.compare(told_by))
     except (XlaNbError, TimeoutError) as problem:
         told = f"The watched variables could not be compared: {problem or 'it took too long'}"
         run.append(events.Notice(text=told))

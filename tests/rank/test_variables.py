@@ -19,7 +19,7 @@ from tests.support.fork_job import environment
 from xla_nb.errors import LaunchError
 from xla_nb.messages.checked_json import made
 from xla_nb.rank import variables
-from xla_nb.rank.variables import Variable, describe, names_of, values
+from xla_nb.rank.variables import Variable, describe, names_of
 from xla_nb.runtimes import torchax
 
 
@@ -153,25 +153,6 @@ def test_a_tensor_class_with_its_own_elements_is_not_compared():
 
     (leaf,) = one(torch.Tensor._make_subclass(Wrapper, torch.zeros(2))).leaves
     assert leaf.why == f"values of type {Wrapper.__qualname__} cannot be compared"
-
-
-def test_values_are_given_by_name_and_path():
-    model = nn.Linear(2, 1)
-    weight, half, gone = values(
-        {"model": model, "half": torch.ones(2, dtype=torch.bfloat16)},
-        [("model", ".weight"), ("half", ""), ("model", ".gone")],
-    )
-    assert np.frombuffer(weight.data, weight.dtype).tolist() == model.weight.flatten().tolist()
-    assert np.frombuffer(half.data, half.dtype).tolist() == [1.0, 1.0]
-    assert gone.why == "it is not there any more"
-
-
-def test_values_that_are_too_large_are_not_sent():
-    first, second = values(
-        {"x": torch.zeros(4), "y": torch.zeros(4)}, [("x", ""), ("y", "")], room=16
-    )
-    assert len(first.data) == 16
-    assert second.why == "too large to be sent"
 
 
 # ---------------------------------------------------------------- what it is made of
@@ -344,7 +325,7 @@ SCRIPT = """
 import json
 import torch, torch_xla
 from torch_xla.debug import metrics
-from xla_nb.rank.variables import describe, values
+from xla_nb.rank.variables import describe
 
 class Holder:
     def __init__(self, tensor):
@@ -394,7 +375,6 @@ names = dict(
 )
 before = counted()
 told = describe(names, list(names))
-sent = values(names, [("model", ".weight"), ("pending", "")])
 after = counted()
 weight = model.weight.detach().cpu()
 step()
@@ -409,7 +389,6 @@ print(json.dumps({
     "texts": {one.name: one.text for one in told},
     "same": describe({"w": weight}, ["w"])[0].leaves[0].digest
             == next(leaf.digest for leaf in told[0].leaves if leaf.path == ".weight"),
-    "sent": [sent[0].data == weight.numpy().tobytes(), sent[1].why],
     "computed": {one.name: [leaf.value or leaf.norm for leaf in one.leaves]
                  for one in describe(names | written, ["pending", "view", "data"], compute=True)},
     "compilations": later["UncachedCompile"] - before["UncachedCompile"],
@@ -451,13 +430,11 @@ def test_values_that_are_there_are_read(lazily):
     for name in ("model", "optimizer", "loss", "base", "moved"):
         assert set(lazily["states"][name]) == {"known"}, name
     assert lazily["same"]
-    assert lazily["sent"][0] is True
 
 
 def test_values_that_are_only_recorded_are_pending(lazily):
     assert lazily["states"]["pending"] == ["pending"]
     assert lazily["states"]["rows"] == ["pending", "known"]
-    assert lazily["sent"][1] == "it is not computed yet"
 
 
 @pytest.mark.parametrize("name", ["view", "table"])
@@ -484,7 +461,7 @@ import json
 import numpy as np, torch, torch_xla
 import torch_xla.distributed.spmd as xs, torch_xla.runtime as xr
 from torch_xla.debug import metrics
-from xla_nb.rank.variables import describe, values
+from xla_nb.rank.variables import describe
 xr.use_spmd()
 mesh = xs.Mesh(np.arange(4), (4,), ("x",))
 whole, parts = torch.ones(4).to("xla"), torch.ones(4).to("xla")
@@ -492,10 +469,9 @@ xs.mark_sharding(parts, mesh, ("x",))
 torch_xla.sync(wait=True)
 before = metrics.metric_data("CompileTime")
 told = describe({"whole": whole, "parts": parts}, ["whole", "parts"])
-(sent,) = values({"parts": parts}, [("parts", "")])
 print(json.dumps({
     "states": [one.leaves[0].state for one in told],
-    "whys": [told[1].leaves[0].why, sent.why],
+    "why": told[1].leaves[0].why,
     "quiet": metrics.metric_data("CompileTime") == before,
     "computed": describe({"parts": parts}, ["parts"], compute=True)[0].leaves[0].norm,
 }))
@@ -506,7 +482,7 @@ print(json.dumps({
 def test_a_sharded_tensor_is_gathered_only_if_asked():
     told = run(SHARDED, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")
     assert told["states"] == ["known", "opaque"]
-    assert told["whys"] == ["it is sharded, and reading it would compute"] * 2
+    assert told["why"] == "it is sharded, and reading it would compute"
     assert told["quiet"]
     assert told["computed"] == 2.0
 
@@ -516,7 +492,7 @@ def test_a_sharded_tensor_is_gathered_only_if_asked():
 JAX = """
 import json
 import jax, jax.numpy as jnp, torch, torchax
-from xla_nb.rank.variables import describe, values
+from xla_nb.rank.variables import describe
 
 with torchax.default_env():
     model = torch.nn.Linear(2, 1).to("jax")
@@ -526,12 +502,10 @@ gone.delete()
 names = {"model": model, "half": half, "array": jnp.arange(3.0), "gone": gone}
 told = {one.name: one for one in describe(names, list(names))}
 as_array = describe({"x": jnp.ones(3)}, ["x"])[0].leaves[0].digest
-(sent,) = values(names, [("half", "")])
 print(json.dumps({
     "states": {name: [leaf.state for leaf in one.leaves] for name, one in told.items()},
     "half": [told["half"].dtype, told["half"].device, told["half"].leaves[0].digest == as_array],
     "gone": told["gone"].leaves[0].why,
-    "sent": [sent.dtype, len(sent.data)],
 }))
 """
 
@@ -549,7 +523,6 @@ def on_jax():
 def test_jax_arrays_and_torchax_tensors_are_read(on_jax):
     assert on_jax["half"] == ["bfloat16", "jax:0", True]
     assert {*on_jax["states"]["model"], *on_jax["states"]["array"]} == {"known"}
-    assert on_jax["sent"] == ["<f4", 12]
 
 
 @pytest.mark.slow

@@ -42,12 +42,7 @@ def test_a_name_of_some_ranks():
 
 def test_a_sentence_names_rank_parameter_and_figures():
     one = only(linear(1.0), linear(1.0), linear(1.5))
-    assert comparing.sentence(one) == ("rank 2 (weight: 4 of 4 elements, largest difference 0.5)")
-
-
-def test_a_sentence_without_figures():
-    one = only(linear(1.0), linear(1.0), linear(1.5), counted=False)
-    assert comparing.sentence(one) == "rank 2 (weight: different elements)"
+    assert comparing.sentence(one) == "rank 2 (weight: norm 2 (ranks 0, 1), 3 (rank 2))"
 
 
 def test_a_sentence_without_a_majority_names_all():
@@ -56,7 +51,7 @@ def test_a_sentence_without_a_majority_names_all():
 
 def test_many_parameters_are_counted():
     one = only(*(nn.Sequential(*(linear(weight) for _ in range(9))) for weight in (1.0, 1.0, 2.0)))
-    assert comparing.sentence(one).endswith("largest difference 1; 6 more differ)")
+    assert comparing.sentence(one).endswith(", 4 (rank 2); 6 more differ)")
 
 
 @pytest.mark.parametrize(
@@ -66,11 +61,11 @@ def test_many_parameters_are_counted():
         ([1, 1, 1.0], "type int (ranks 0, 1), float (rank 2)"),
         (
             [torch.ones(2), torch.ones(2), torch.ones(3)],
-            "shape (2,) (ranks 0, 1), (3,) (rank 2); norm 1.41421 (ranks 0, 1), 1.73205 (rank 2)",
+            "shape (2,) (ranks 0, 1), (3,) (rank 2)",
         ),
         (
             [torch.ones(2), torch.ones(2), torch.tensor([math.nan, 1.0])],
-            "1 of 2 elements; NaN elements 0 (ranks 0, 1), 1 (rank 2)",
+            "NaN elements 0 (ranks 0, 1), 1 (rank 2)",
         ),
         ([{"a"}, {"a"}, {"b"}], "different contents"),
     ],

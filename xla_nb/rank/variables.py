@@ -39,8 +39,7 @@ from xla_nb.wording import in_one_line
 #: opaque   it cannot be compared; `why` says why
 State = Literal["known", "pending", "late", "opaque"]
 
-#: Leaves of a variable that are compared; bytes of values that a rank sends at most.
-MOST, LARGEST = 2000, 64 << 20
+MOST = 2000  #: leaves of a variable that are compared
 #: Seconds for all names, and for one of them.
 ALL, EACH = 20.0, 10.0
 _TEXT = 60  # characters of a plain value
@@ -106,21 +105,6 @@ class Variable:
     nbytes: int = 0
 
 
-@dataclass(frozen=True)
-class Values:
-    """The elements of one leaf, row by row, all NaNs made one; or why they are not here.
-
-    dtype  NumPy's name of how they are written here (bfloat16 as float32)
-    data   their bytes; None where `why` says so
-    """
-
-    name: str
-    path: str
-    dtype: str = ""
-    data: bytes | None = None
-    why: str = ""
-
-
 # ---------------------------------------------------------------- what live ranks are asked
 
 
@@ -128,11 +112,6 @@ def asked(names: Sequence[str], compute: bool) -> list[Variable]:
     """What these names of the rank hold, by default all of the user's."""
     namespace = vars(sys.modules["__main__"])
     return describe(namespace, names or names_of(namespace), compute=compute)
-
-
-def asked_values(wanted: Sequence[tuple[str, str]]) -> list[Values]:
-    """The elements of leaves of the rank's variables, by name and path."""
-    return values(vars(sys.modules["__main__"]), wanted)
 
 
 def names_of(namespace: Mapping[str, object]) -> list[str]:
@@ -255,45 +234,6 @@ def _why(problem: Exception) -> str:
 def _common(texts: set[str]) -> str:
     """The one that all are; `several` if they differ."""
     return next(iter(texts)) if len(texts) == 1 else "several" if texts else ""
-
-
-def values(
-    namespace: Mapping[str, object],
-    wanted: Sequence[tuple[str, str]],
-    *,
-    room: int = LARGEST,
-    within: float = ALL,
-) -> list[Values]:
-    """The elements of leaves, by name and path, with at most `room` bytes altogether and `within`
-    seconds. Pending ones are not computed. In the order of `wanted`."""
-    check = _limit(within)
-    read: dict[tuple[str, str], Values] = {}
-
-    def look() -> None:
-        left = room
-        with _without_their_code():
-            for name in dict(wanted):
-                for one in _leaves(namespace.get(name), check):
-                    if one.has_elements and (name, one.path) in wanted:
-                        read[name, one.path] = found = _values(name, one, left, check)
-                        left -= len(found.data or b"")
-
-    why = "it is not there any more"
-    try:
-        untrusted.within(within, look)
-    except untrusted.TooLong:
-        why = "reading it takes too long"
-    return [read.get(one) or Values(*one, why=why) for one in wanted]
-
-
-def _values(name: str, one: _Part, room: int, check: Callable[[], None]) -> Values:
-    if _about(one.value).get("nbytes", 0) > room:
-        return Values(name, one.path, why="too large to be sent")
-    _, why, array = _elements(one.value, False)
-    if array is None:
-        return Values(name, one.path, why=why)
-    parts = list(_pieces(array, check))
-    return Values(name, one.path, parts[0].dtype.str, b"".join(map(bytes, parts)))
 
 
 # ---------------------------------------------------------------- what a variable is made of

@@ -1,19 +1,18 @@
 """Whether ranks agree on their variables, from what they tell of them, and how that is said:
-`rank 2 (fc1.weight: 128 of 128 elements)`. Pure.
+`rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`. Pure.
 
-Two rounds: from the digests of all ranks follows who differs; for the leaves that do, one rank of
-each group of equal ones is asked for the values, from which follows by how much.
+Who differs follows from digests, by how much from the norms of what ranks have.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Literal, get_args
 
-from xla_nb.rank.variables import Leaf, Values, Variable
+from xla_nb.rank.variables import Leaf, Variable
 from xla_nb.wording import in_one_line, ranks, several, shortened
 
 #: different         some ranks have something else than most
@@ -30,36 +29,17 @@ Verdict = Literal[
     "equal but for NaN", "equal", "alone",
 ]  # fmt: skip
 _ORDER: tuple[Verdict, ...] = get_args(Verdict)  # from the most telling one
-#: Leaves of a variable whose values are asked for; groups of ranks of a leaf.
-_LEAVES, _GROUPS = 32, 8
 _IN_A_SENTENCE, _GROUPS_TOLD = 3, 4  # leaves, and groups of ranks, that are told one by one
 _LONGEST = 40  # characters of a value or a type
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Of the elements of a rank from those of another.
-
-    count    how many differ; NaN differs from any number, and not from NaN
-    of       how many there are
-    largest  the largest difference between two numbers, `inf` where one of them is; None if none
-             can be subtracted
-    why      why there are no figures; the others mean nothing then
-    """
-
-    count: int = 0
-    of: int = 0
-    largest: float | None = None
-    why: str = ""
+_DIGITS = (6, 9, 12, 17)  # of norms: as few as tell them apart
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that have the same; how the elements differ from those of the first group, if known."""
+    """Ranks that have the same."""
 
     ranks: tuple[int, ...]
     leaf: Leaf
-    difference: Difference | None = None
 
 
 @dataclass(frozen=True)
@@ -122,65 +102,25 @@ class Compared:
         return tuple(sorted({rank for leaf in self.leaves for rank in leaf.deviating}))
 
 
-def compare(
-    told: Mapping[int, Sequence[Variable]], values: Mapping[int, Iterable[Values]] | None = None
-) -> list[Compared]:
+def compare(told: Mapping[int, Sequence[Variable]]) -> list[Compared]:
     """Every variable that a rank has, in the order of names; by name, those that differ first.
 
-    told    what each rank tells of its variables (`rank.variables.describe`)
-    values  what ranks answered to `questions`; without it nothing is known of how much differs
-    """
-    answers = {
-        (rank, one.name, one.path): one for rank, them in (values or {}).items() for one in them
-    }
+    told: what each rank tells of its variables (`rank.variables.describe`)."""
     by_name: dict[str, dict[int, Variable]] = {}
     for rank in sorted(told):
         for variable in told[rank]:
             by_name.setdefault(variable.name, {})[rank] = variable
-    found = [_compared(name, by_rank, sorted(told), answers) for name, by_rank in by_name.items()]
+    found = [_compared(name, by_rank, sorted(told)) for name, by_rank in by_name.items()]
     first: tuple[Verdict, ...] = ("different", "no majority")
     return sorted(found, key=lambda one: ((*first, one.verdict).index(one.verdict), one.name))
 
 
-def questions(compared: Iterable[Compared]) -> dict[int, list[tuple[str, str]]]:
-    """By rank, the names and paths whose values it is to be asked for (`rank.variables.values`)."""
-    asked: dict[int, list[tuple[str, str]]] = {}
-    for one in compared:
-        for leaf in [leaf for leaf in one.leaves if _is_countable(leaf)][:_LEAVES]:
-            for group in leaf.groups[:_GROUPS]:
-                asked.setdefault(group.ranks[0], []).append((one.name, leaf.path))
-    return asked
-
-
-def _is_countable(leaf: ComparedLeaf) -> bool:
-    """Whether its elements stand side by side; a single number is told by its value."""
-    if len(leaf.groups) < 2 or leaf.verdict == "sharded":
-        return False
-    first = leaf.groups[0].leaf
-    same = all(
-        (one.leaf.shape, one.leaf.dtype) == (first.shape, first.dtype) for one in leaf.groups
-    )
-    return same and all(map(_has_elements, leaf.groups)) and not first.value
-
-
-def _has_elements(group: Group) -> bool:
-    """Not where a list has something else than numbers, which has leaves of its own."""
-    return group.leaf.shape is not None or group.leaf.norm is not None
-
-
-_Answers = Mapping[tuple[int, str, str], Values]
-
-
-def _compared(
-    name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int], answers: _Answers
-) -> Compared:
+def _compared(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) -> Compared:
     by_path: dict[str, dict[int, Leaf]] = {}
     for rank, variable in by_rank.items():
         for leaf in variable.leaves:
             by_path.setdefault(leaf.path, {})[rank] = leaf
-    leaves = [
-        _compared_leaf(name, path, found, by_rank, answers) for path, found in by_path.items()
-    ]
+    leaves = [_compared_leaf(path, found, by_rank) for path, found in by_path.items()]
     leaves.sort(key=lambda leaf: _ORDER.index(leaf.verdict))
     missing = tuple(rank for rank in ranks if rank not in by_rank)
     verdicts: set[Verdict] = {leaf.verdict for leaf in leaves}
@@ -191,17 +131,10 @@ def _compared(
 
 
 def _compared_leaf(
-    name: str,
-    path: str,
-    found: Mapping[int, Leaf],
-    by_rank: Mapping[int, Variable],
-    answers: _Answers,
+    path: str, found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]
 ) -> ComparedLeaf:
     sets = _alike(found)
-    groups = tuple(
-        Group(tuple(ranks), found[ranks[0]], _between(name, path, sets[0], ranks, answers))
-        for ranks in sets
-    )
+    groups = tuple(Group(tuple(ranks), found[ranks[0]]) for ranks in sets)
     grouped = {rank for ranks in sets for rank in ranks}
     unknown = {rank: leaf for rank, leaf in found.items() if rank not in grouped}
     missing = _missing(found, by_rank)
@@ -235,13 +168,6 @@ def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tupl
     )
 
 
-def _between(
-    name: str, path: str, first: Sequence[int], other: Sequence[int], answers: _Answers
-) -> Difference | None:
-    one, two = (answers.get((ranks[0], name, path)) for ranks in (first, other))
-    return None if first is other or one is None or two is None else difference(one, two)
-
-
 def _verdict(
     groups: Sequence[Group], missing: Sequence[int], unknown: Mapping[int, Leaf]
 ) -> Verdict:
@@ -254,39 +180,6 @@ def _verdict(
     if unknown:
         return "not compared"
     return "equal but for NaN" if groups[0].leaf.nans else "equal"
-
-
-# ---------------------------------------------------------------- by how much
-
-
-def difference(one: Values, other: Values) -> Difference:
-    """How the elements of a leaf differ between two ranks."""
-    if one.data is None or other.data is None:
-        return Difference(why=f"not counted: {one.why or other.why}")
-    try:
-        numpy: Any = importlib.import_module("numpy")
-    except ImportError:
-        return Difference(why="not counted: the notebook has no NumPy")
-    a, b = numpy.frombuffer(one.data, one.dtype), numpy.frombuffer(other.data, other.dtype)
-    if a.dtype != b.dtype:
-        return Difference(why=f"{a.dtype} and {b.dtype}")
-    if a.size != b.size:
-        return Difference(why=f"{a.size:,} and {b.size:,} items")
-    differ = a != b
-    if a.dtype.kind in "fc":
-        differ &= ~(numpy.isnan(a) & numpy.isnan(b))
-    count = int(differ.sum())
-    if a.dtype.kind not in "biufc":
-        return Difference(count, a.size)
-    size, a, b = a.size, a[differ], b[differ]
-    if a.dtype.kind in "iu":  # a float would not hold all their digits
-        gaps = numpy.maximum(a, b).astype(numpy.uint64) - numpy.minimum(a, b).astype(numpy.uint64)
-    else:
-        wide = numpy.complex128 if a.dtype.kind == "c" else numpy.float64
-        with numpy.errstate(all="ignore"):
-            gaps = abs(a.astype(wide) - b.astype(wide))
-    gaps = gaps[~numpy.isnan(gaps)]
-    return Difference(count, size, float(gaps.max()) if gaps.size else None)
 
 
 # ---------------------------------------------------------------- in words
@@ -323,8 +216,8 @@ def _spread(leaves: Iterable[ComparedLeaf]) -> str:
 
 
 def sentence(one: Compared) -> str:
-    """`rank 2 (fc1.weight: 128 of 128 elements, largest difference 0.31)`, of a different one;
-    without ranks where there is no majority."""
+    """`rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`, of a different one; without
+    ranks where there is no majority."""
     different = [leaf for leaf in one.leaves if leaf.verdict in ("different", "no majority")]
     told = [f"{_named(leaf)}{', '.join(_by_how_much(leaf))}" for leaf in different[:_IN_A_SENTENCE]]
     more = len(different) - len(told)
@@ -343,7 +236,7 @@ def _detail(leaf: ComparedLeaf) -> str:
     if leaf.verdict in ("different", "no majority"):
         told_who = _differ(leaf.deviating) if leaf.deviating else _spread([leaf])
         who = [told_who] if leaf.path else []  # else it is said of the variable
-        told = [*who, *_by_how_much(leaf), *_nans(leaf), *_norms(leaf)]
+        told = [*who, *_by_how_much(leaf)]
         told += [_not_computed(leaf)] if leaf.pending else []
         return f"{name}{'; '.join(told)}"
     if leaf.verdict == "equal but for NaN":
@@ -365,7 +258,8 @@ def _named(leaf: ComparedLeaf) -> str:
 
 
 def _by_how_much(leaf: ComparedLeaf) -> list[str]:
-    """What differs, the coarsest first: whether it is there, its type, shape, dtype, elements."""
+    """What differs, the coarsest first: whether it is there, its type, shape, dtype, value; of
+    elements how many are NaN, and their norms."""
     if leaf.missing:
         return [f"missing on {ranks(leaf.missing)}"]
     forms = (
@@ -378,36 +272,26 @@ def _by_how_much(leaf: ComparedLeaf) -> list[str]:
         return told
     if any(group.leaf.value for group in leaf.groups):
         return [_each(leaf.groups, "", lambda group: group.leaf.value or group.leaf.kind)]
-    return _elements(leaf)
+    told = [text for text in (_nans(leaf), _norms(leaf)) if text]
+    elements = all(one.leaf.shape is not None or one.leaf.norm is not None for one in leaf.groups)
+    return told or ["different elements" if elements else "different contents"]
 
 
-def _elements(leaf: ComparedLeaf) -> list[str]:
-    known = [group.difference for group in leaf.groups if group.difference is not None]
-    if not known:
-        same = all(map(_has_elements, leaf.groups))
-        return ["different elements" if same else "different contents"]
-    whys = [one.why for one in known if one.why]
-    if whys:
-        return [whys[0]]
-    most = max(known, key=lambda one: one.count)
-    up_to = "up to " if len({one.count for one in known}) > 1 else ""
-    counts = f"{up_to}{most.count:,} of {several(most.of, 'element')}"
-    gaps = [one.largest for one in known if one.largest is not None]
-    of = f" from {ranks(leaf.groups[0].ranks)}" if len(leaf.groups) > 2 else ""
-    return [counts, *([f"largest difference{of} {max(gaps):.3g}"] if gaps else [])]
+def _nans(leaf: ComparedLeaf) -> str:
+    return _each(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
 
 
-def _nans(leaf: ComparedLeaf) -> list[str]:
-    told = _each(leaf.groups, "NaN elements", lambda group: f"{group.leaf.nans:,}")
-    return [told] if told else []
+def _norms(leaf: ComparedLeaf) -> str:
+    if any(one.leaf.norm is None or not one.leaf.finite for one in leaf.groups):
+        return ""
+    for digits in _DIGITS:
+        if told := _each(leaf.groups, "norm", partial(_norm, digits)):
+            return told
+    return ""
 
 
-def _norms(leaf: ComparedLeaf) -> list[str]:
-    each = [group.leaf for group in leaf.groups]
-    if any(one.value or one.norm is None or not one.finite for one in each):
-        return []
-    told = _each(leaf.groups, "norm", lambda group: f"{group.leaf.norm:.6g}")
-    return [told] if told else []
+def _norm(digits: int, group: Group) -> str:
+    return f"{group.leaf.norm:.{digits}g}"
 
 
 def _each(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:

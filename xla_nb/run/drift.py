@@ -39,10 +39,6 @@ class Watch:
     def names(self) -> list[str]:
         return list(self._seen)
 
-    def new(self, compared: Iterable[Compared]) -> list[Compared]:
-        """Those of which `after` will speak: their values are worth asking for."""
-        return [one for one in compared if one.name in self._seen and self._fresh(one)]
-
     def after(self, cell: str, compared: Sequence[Compared]) -> list[Concluded]:
         """What is to be said after a cell (`Cell In[7]`): wrong, unless ranks may be meant to
         differ. `compared` has the watched names that any rank has."""

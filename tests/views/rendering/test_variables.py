@@ -30,7 +30,7 @@ def test_the_table_says_what_each_name_is_and_whether_ranks_agree():
     assert repr(shown).splitlines() == [
         "Name   Type    Value           Device  Size  Ranks  Across ranks",
         "model  Tensor  (4, 3) float32  cpu     48 B  0–2    rank 2 differs",
-        "    12 of 12 elements; largest difference 1; norm 3.4641 (ranks 0, 1), 0 (rank 2)",
+        "    norm 3.4641 (ranks 0, 1), 0 (rank 2)",
         "lr     float   0.1                           0–2    equal",
         "2 names on 3 ranks: 1 differs",
     ]
