@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html import escape
 
 from xla_nb import wording
@@ -30,18 +30,18 @@ class Figure:
     summary: str
     lines: chart.Lines
     colours: Mapping[int, str]
-    bands: chart.Bands = field(default_factory=dict)
-    legend: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    marks: Sequence[float] = ()
-    steps: Sequence[float] = ()
+    band: chart.Band
+    legend: Mapping[int, tuple[str, str]]
+    marks: Sequence[float]
+    steps: Sequence[float]
 
 
 def as_html(series: Sequence[Series]) -> str:
     """The charts beside each other, where there is room."""
     shown, more = bounds.limited(series, bounds.FIGURES, "figure")
-    charts = list(filter(None, map(_chart, map(of_series, shown))))
-    if not charts:
+    if not shown:
         return ""
+    charts = [_chart(of_series(one)) for one in shown]
     charts += [div("", f"{more}, in the record")] if more else []
     return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
 
@@ -59,12 +59,11 @@ def of_series(series: Series) -> Figure:
         ends = {line[-1][0] for line in series.lines.values() if line}
         last = "last" if len(ends) == 1 else "last of each"
         note = "; ".join(["mean and range", f"{last} {over}", *notes])
-        lines, bands = {0: mean}, {0: band}
-        return Figure(series.name, note, summary, lines, {0: BLUE}, bands, {}, marks, steps)
+        return Figure(series.name, note, summary, {0: mean}, {0: BLUE}, band, {}, marks, steps)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
     note = "".join(notes)
-    return Figure(series.name, note, summary, series.lines, colours, {}, legend, marks, steps)
+    return Figure(series.name, note, summary, series.lines, colours, (), legend, marks, steps)
 
 
 def odd(series: Series) -> str:
@@ -86,12 +85,12 @@ def odd(series: Series) -> str:
 
 
 def _chart(figure: Figure) -> str:
-    shape = chart.frame(figure.lines, figure.bands)
+    shape = chart.frame(figure.lines, figure.band)
     if shape is not None:  # a step without a finite number may lie beyond the last one with one
         left, right = min([shape.left, *figure.steps]), max([shape.right, *figure.steps])
         shape = replace(shape, left=left, right=right)
     if shape is None and not figure.legend:
-        return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
+        return div("flex:1 1 100%", escaped(figure.summary, 200))
     drawing = "" if shape is None else _drawing(figure, shape)
     note = bit(f"font-size:12px;{FAINT}", escaped(figure.note)) if figure.note else ""
     return (
@@ -110,7 +109,7 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
     marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
     colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
-    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands, shape)
+    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.band, shape)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
