@@ -1170,6 +1170,29 @@ def test_asking_for_variables_computes_nothing_on_the_device(live):
     assert "equal" in live.ok("%xla_vars --compute lazy").result
 
 
+SLOW = """\
+import time
+class Slow:
+    def __repr__(self):
+        time.sleep(2)
+        return "slow"
+slow_ = Slow()
+"""
+
+
+def test_a_cell_waits_for_the_answer_to_a_question_of_another_thread(live):
+    live.ok(f"%%xla\n{SLOW}")
+    live.ok(
+        "import concurrent.futures, time\nfrom xla_nb import live as live_\n"
+        "pool_ = concurrent.futures.ThreadPoolExecutor()\n"
+        "told_ = pool_.submit(xla_nb.ranks().vars, 'slow_')\n"
+        "while not live_._groups()['ranks']._asks.locked(): time.sleep(0.01)"
+    )
+    assert results(live, "rank") == "{0: 0, 1: 1}"
+    assert live.value("told_.result(60)['slow_'].usual.type") == "'Slow'"
+    live.ok("pool_.shutdown()")
+
+
 def test_what_ranks_are_asked_leaves_no_run(live):
     before = live.value("len(__import__('xla_nb.run.recorded').run.recorded.entries())")
     live.ok("%xla_vars")

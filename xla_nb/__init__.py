@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xla_nb import spmd, torchax
-    from xla_nb.api import compare, open_run, release, spawn
+    from xla_nb.api import open_run, release, spawn
     from xla_nb.dropin import install
     from xla_nb.errors import XlaNbError
     from xla_nb.live import ranks
@@ -23,7 +23,6 @@ __all__ = [
     "Run",
     "RunFailed",
     "XlaNbError",
-    "compare",
     "install",
     "open_run",
     "progress",
@@ -40,7 +39,6 @@ _HOMES = {
     "Run": "xla_nb.run.run",
     "RunFailed": "xla_nb.run.failed",
     "XlaNbError": "xla_nb.errors",
-    "compare": "xla_nb.api",
     "install": "xla_nb.dropin",
     "open_run": "xla_nb.api",
     "progress": "xla_nb.rank.reporting",

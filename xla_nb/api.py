@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec
@@ -42,12 +42,7 @@ from xla_nb.topology import diagram
 from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
-from xla_nb.views.rendering.compared import Comparison
-from xla_nb.wording import listed, several, shortened, size
-
-#: A recorded run's name or folder.
-_Name = str | os.PathLike[str]
-
+from xla_nb.wording import listed, several, size
 
 _P = ParamSpec("_P")
 
@@ -402,44 +397,6 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     run.record.own()
     keep(run)
     return run
-
-
-def compare(*runs: RecordedRun | _Name, **named: RecordedRun | _Name) -> Comparison:
-    """What several runs reported with `xla_nb.report`, over one another: a chart for each figure,
-    with the mean of each run's ranks in a band from the lowest to the highest.
-
-    A run is a Run, also in progress or reopened, or the name or folder of a recorded one
-    (`%xla_runs`). It is called by the variable that holds it, or as you name it:
-    `compare(small=run1, large="20261121-223901-abcdef")`.
-
-    Raises UsageError for what is no run, and where no run is given.
-    """
-    found = {**_named(runs), **{name: _opened(run) for name, run in named.items()}}
-    if not found:
-        raise UsageError("compare needs runs: xla_nb.compare(run1, run2).")
-    return Comparison(found)
-
-
-def _opened(run: RecordedRun | _Name) -> RecordedRun:
-    if isinstance(run, str | os.PathLike):
-        return open_run(run)
-    if not isinstance(run, RecordedRun):
-        raise UsageError(f"compare needs runs or their names, not {shortened(repr(run), 60)}.")
-    return run
-
-
-def _named(runs: Sequence[RecordedRun | _Name]) -> dict[str, RecordedRun]:
-    """Runs by the variable that holds each; else by their cell, where no other is of that cell."""
-    here = notebook.current()
-    names = here.shell.user_ns if here else vars(sys.modules["__main__"])
-    opened = list(dict.fromkeys(map(_opened, runs)))
-    labels = [run.label for run in opened]
-    found = {}
-    for run in opened:
-        held = (n for n, value in list(names.items()) if value is run and not n.startswith("_"))
-        alone = run.label if run.label and labels.count(run.label) == 1 else run.name
-        found[next(held, alone)] = run
-    return found
 
 
 def script() -> Scope:

@@ -329,10 +329,9 @@ def _view() -> str:
 def _panel(group: Group, before: object) -> GroupPanel:
     from xla_nb.views.panel.group import GroupPanel  # slow to import
 
-    ask = functools.partial(live_questions.variables, group)
     shut_down = functools.partial(_end, group, _BUTTON)
     former = before if isinstance(before, GroupPanel) else None
-    panel = GroupPanel(group.run, ask, shut_down, former)
+    panel = GroupPanel(group.run, shut_down, former)
     panel.follow()
     return panel
 

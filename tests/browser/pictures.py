@@ -187,8 +187,6 @@ def live(lab: Lab, notebook: LabNotebook) -> None:
         notebook.execute(f"%%xla\n{cell}")
     notebook.execute("%%xla 1\nmodel.weights")
     shown = notebook.output(started)
-    shown.get_by_role("button", name="Variables", exact=True).click()
-    expect(shown.locator(".xn-variables tbody")).to_contain_text("rank 2 differs")
     shown.scroll_into_view_if_needed()
     shown.locator(".xn-panel").screenshot(path=IMAGES / "live-light.png")
     notebook.execute("%xla_shutdown")

@@ -18,7 +18,6 @@ from xla_nb.views.panel import widget
 from xla_nb.views.snapshot import Diagnosis, Live, RanCell
 
 ANYWIDGET_WAITS = 2.0  # seconds for a model, until it reports that it failed
-AGAIN = "void (unmount(), sent.length = 0, mount(document.getElementById('here')))"
 
 
 def live(idle: bool = True, since: float | None = 12.0, **more: Any) -> dict[str, Any]:
@@ -35,12 +34,6 @@ def ran(number: int, outcome: Any = "finished", **more: Any) -> RanCell:
     label, whom = f"Cell In[{number + 4}]", (0, 1, 2, 3)
     known = {"ranks": whom, "began": time.time(), "elapsed": took, "outcome": outcome, **more}
     return RanCell(number, f"run-{number}", label, **known)
-
-
-def answer(words: str = "2 names on 4 ranks: 1 differs", **more: Any) -> dict[str, Any]:
-    """The variables of live ranks, as the kernel sends them."""
-    drawn = "<table><tr><td>model</td><td>rank 2 differs</td></tr></table>"
-    return {"type": "variables", "words": words, "html": drawn, **more}
 
 
 @pytest.fixture
@@ -131,38 +124,6 @@ def test_a_cell_in_which_something_was_amiss_is_marked_with_its_sentence(panel: 
     assert rows(panel)[0][3] == f"! finished; {found.replace('`', '')}"  # as code
 
 
-# ---------------------------------------------------------------- variables
-
-
-def test_variables_are_asked_for_when_their_section_is_opened_and_by_refresh(panel: Panel) -> None:
-    assert panel.sent("variables") == []
-    button(panel, "Variables").click()
-    panel.wait_sent("variables")
-    shown = panel.page.locator(".xn-variables")
-    expect(shown).to_contain_text("Asking the ranks…")
-    panel.give(answer())
-    expect(shown).to_contain_text("2 names on 4 ranks: 1 differs")
-    expect(shown.locator("td")).to_have_text(["model", "rank 2 differs"])
-    button(panel, "Variables").click()
-    expect(shown.locator("td").first).to_be_hidden()
-    assert len(panel.sent("variables")) == 1
-    button(panel, "Variables").click()
-    panel.wait_sent("variables", 2)
-    button(panel, "Refresh").click()
-    panel.wait_sent("variables", 3)
-    expect(shown).to_contain_text("Asking the ranks…")
-    panel.give(answer("Rank 1 exited with status 3.", html=""))
-    expect(shown).to_contain_text("Rank 1 exited with status 3.")
-    expect(shown.locator("td")).to_have_count(0)
-
-
-def test_an_open_section_of_variables_is_remembered(panel: Panel) -> None:
-    button(panel, "Variables").click()
-    panel.wait_sent("variables")
-    panel.page.evaluate(AGAIN)
-    panel.wait_sent("variables")
-
-
 # ---------------------------------------------------------------- the end
 
 
@@ -198,8 +159,6 @@ def test_live_ranks_in_jupyterlab(notebook: LabNotebook) -> None:
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("ZeroDivisionError")
     expect(notebook.output(failing)).to_contain_text("ZeroDivisionError")  # its own panel
-    panel.get_by_role("button", name="Variables", exact=True).click()
-    expect(panel.locator(".xn-variables tbody")).to_contain_text("kept")
     link = rows.first.get_by_role("link", name=re.compile(r"Cell In\[\d+\]"))
     link.click()
     expect(notebook.cell(failing).locator(".cm-content")).to_be_focused()

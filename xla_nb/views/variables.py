@@ -63,14 +63,9 @@ class Variables(Mapping[str, Compared]):
         return frame(
             f"{style};border:1px solid {EDGE};border-radius:6px",
             div("", escaped(summary(compared, self.who))),
-            drawn(compared),
+            _table(rows(compared)),
+            *(div("font-size:12px", faint(note)) for note in notes(compared)),
         )
-
-
-def drawn(compared: Sequence[Compared]) -> str:
-    """The table, and what is to be known about it."""
-    below = (div("font-size:12px", faint(note)) for note in notes(compared))
-    return _table(rows(compared)) + "".join(below)
 
 
 def _table(rows: Sequence[Row]) -> str:

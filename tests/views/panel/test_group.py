@@ -169,62 +169,6 @@ def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
     assert "1 cell" in text
 
 
-# ---------------------------------------------------------------- variables
-
-
-def test_variables_are_told_when_the_page_asks_for_them(panel, kernel):
-    quiet(kernel, "model_ = [1.0, 2.0]\ndiffers_ = rank")
-    panel.ask("variables")
-    told = panel.answer("variables")
-    assert "model_" in told["html"]
-    assert "differs_" in told["html"]
-    assert told["words"].endswith("on 2 ranks: 1 differs by rank")
-    quiet(kernel, "del differs_")
-    panel.ask("variables")
-    assert "differs_" not in panel.answer("variables")["html"]
-
-
-def test_variables_are_not_told_while_a_cell_runs(panel, kernel):
-    cell = kernel.ok("%%xla 0 --bg --view none -o busy_\nimport time\ntime.sleep(600)")
-    panel.ask("variables")
-    told = panel.answer("variables")
-    assert told["words"].startswith(f"Cell In[{cell.number}] is still running on rank 0.")
-    assert told["html"] == ""
-    kernel.ok("busy_.stop()\nbusy_.join_end()")
-
-
-SLOW = """\
-import time
-class Slow:
-    def __repr__(self):
-        time.sleep(0.15)
-        return "slow"
-for number in range(20):
-    globals()[f"kept_back_{number}"] = Slow()
-"""
-
-
-def test_a_cell_waits_for_the_variables_that_are_asked_for(panel, kernel):
-    made = quiet(kernel, SLOW)
-    assert made.status == "ok", made.error
-    panel.ask("variables")
-    asks = "list(live._groups().values())[-1]._asks.locked()"
-    kernel.ok(f"while not {asks}:\n    time.sleep(0.01)")
-    cell = kernel.ok("%%xla -o last_ --view none\nrank")
-    news = [m["content"].get("data", {}).get("content", {}) for m in cell.messages]
-    answers = [told for told in news if told.get("type") == "variables"]
-    assert "kept_back_1" in (answers or [panel.answer("variables")])[0]["html"]
-    assert kernel.value("dict(last_.results)") == "{0: 0, 1: 1}"
-
-
-def test_variables_are_those_of_the_ranks_that_live(panel, kernel):
-    quiet(kernel, "mine = rank\nif rank == 1: import os; os._exit(3)")
-    panel.ask("variables")
-    told = panel.answer("variables")
-    assert " on 1 of 2 ranks" in told["words"]
-    assert "mine" in told["html"]
-
-
 # ---------------------------------------------------------------- the end
 
 

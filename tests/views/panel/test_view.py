@@ -411,12 +411,18 @@ def test_earlier_output_comes_from_the_record(behind):
     assert (answer["start"], answer["lines"]) == (2, ["1", "2", "3"])
 
 
-def test_messages_of_an_unknown_type_are_ignored_and_logged(behind, notebook):
+def test_requests_of_an_unknown_type_or_for_other_files_are_ignored_and_logged(behind, notebook):
     notebook.ok(
         "import logging, io; log = io.StringIO()\n"
         "logging.getLogger('xla_nb.views.panel.view').addHandler(logging.StreamHandler(log))"
     )
     behind.ask("exec", code="1")
+    behind.ask("earlier", request=9, rank=1, stream="result", before=8, count=3)
+    behind.ask("earlier", request=9, rank="../x", stream="out", before=8, count=3)
+    behind.ask("stacks", request=8)
+    behind.answer("stacks")  # those before have been handled
     logged = notebook.value("log.getvalue()")
     assert "'exec'" in logged
+    assert "'result' of rank 1" in logged
+    assert "'out' of rank '../x'" in logged
     assert notebook.value("behind.done") == "False"

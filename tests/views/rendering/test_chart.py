@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
-from types import MappingProxyType
 from xml.etree import ElementTree
 
 import pytest
@@ -16,7 +15,6 @@ from xla_nb.views.rendering.chart import INSET
 
 WIDTH, HEIGHT = 200, 80
 RED, BLUE = "#e04040", "#4060e0"
-NONE = MappingProxyType({})
 
 
 def elements(drawing):
@@ -29,14 +27,13 @@ def elements(drawing):
     return drawn
 
 
-def picture(lines, colours, bands=NONE):
-    return chart.svg(lines, colours, WIDTH, HEIGHT, bands, chart.frame(lines, bands))
+def picture(lines, colours, band=()):
+    return chart.svg(lines, colours, WIDTH, HEIGHT, band, chart.frame(lines, band))
 
 
-def draw(lines, colours=None, bands=None):
-    """What is drawn of lines, and below them of bands."""
-    colours = colours or dict.fromkeys([*lines, *(bands or {})], RED)
-    shown = elements(picture(lines, colours, bands or {}))
+def draw(lines, colours=None, band=()):
+    """What is drawn of lines, and below them of a band."""
+    shown = elements(picture(lines, colours or dict.fromkeys(lines, RED), band))
     return [one for one in shown if one.get("stroke", one.get("fill")) != "#808080"]
 
 
@@ -47,7 +44,7 @@ def y_of(value, shape):
 def test_a_line_is_where_its_values_are():
     line = [(0.0, 0.0), (1.0, 10.0), (2.0, 5.0)]
     (drawn,) = draw({0: line})
-    shape = chart.frame({0: line}, NONE)
+    shape = chart.frame({0: line}, ())
     xs = [INSET, WIDTH / 2, WIDTH - INSET]
     expected = [(x, y_of(y, shape)) for x, (_, y) in zip(xs, line, strict=True)]
     assert [*sum(drawn["points"], ())] == pytest.approx([*sum(expected, ())], abs=0.06)
@@ -79,27 +76,20 @@ def test_the_order_of_points_does_not_matter():
 def test_there_is_a_grey_line_at_each_tick():
     line = [(0.0, 0.0), (1.0, 10.0)]
     grid = elements(picture({0: line}, {0: RED}))[0]
-    shape = chart.frame({0: line}, NONE)
+    shape = chart.frame({0: line}, ())
     rows = [y for _, y in grid["points"]]
     assert rows == pytest.approx([y_of(tick, shape) for tick in reversed(shape.ticks)], abs=0.06)
 
 
 @pytest.mark.parametrize("lines", [{}, {0: []}, {0: [(0.0, math.nan)]}])
 def test_lines_without_points_have_no_frame(lines):
-    assert chart.frame(lines, NONE) is None
-
-
-def test_one_outlier_among_many_lines_is_visible():
-    lines = {n: [(0.0, 1.0), (1.0, 1.0)] for n in range(255)} | {255: [(0.0, 1.0), (1.0, 9.0)]}
-    drawn = draw(lines)
-    assert len(drawn) == 256
-    assert all(float(one["stroke-opacity"]) >= 0.4 for one in drawn)
+    assert chart.frame(lines, ()) is None
 
 
 def test_a_band_lies_between_its_lowest_and_highest_values():
     band = [(0.0, 1.0, 3.0), (1.0, 2.0, 5.0)]
-    ground, line = draw({0: [(0.0, 2.0), (1.0, 3.0)]}, bands={0: band})
-    shape = chart.frame({0: [(0.0, 2.0)]}, {0: band})
+    ground, line = draw({0: [(0.0, 2.0), (1.0, 3.0)]}, band=band)
+    shape = chart.frame({0: [(0.0, 2.0)]}, band)
     around = [(6, 1.0), (194, 2.0), (194, 5.0), (6, 3.0)]
     expected = [(x, y_of(y, shape)) for x, y in around]
     assert [*sum(ground["points"], ())] == pytest.approx([*sum(expected, ())], abs=0.06)
@@ -152,7 +142,7 @@ def test_importing_the_module_loads_no_heavy_module():
 
 def test_lines_are_drawn_in_the_frame_that_is_given_which_floats_would_miss():
     line = [(0, 0.0), (1, 2.979e33)]
-    shape = chart.frame({0: line}, NONE)
+    shape = chart.frame({0: line}, ())
     marked = {0: line, 1: [(1, shape.low), (1, shape.high)]}
-    grid = elements(chart.svg(marked, {0: RED, 1: RED}, WIDTH, HEIGHT, {}, shape))[0]
+    grid = elements(chart.svg(marked, {0: RED, 1: RED}, WIDTH, HEIGHT, (), shape))[0]
     assert grid.get("d").count("M") == len(shape.ticks) == 4

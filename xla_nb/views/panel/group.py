@@ -11,12 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from xla_nb.errors import XlaNbError
 from xla_nb.run.run import Run
-from xla_nb.views import variables as table
 from xla_nb.views.loop import Guarded
 from xla_nb.views.panel.view import NOTHING, PanelView
-from xla_nb.views.variables import Variables
 
 _SOON = 0.3  # seconds from an event to the message about it: a short cell is told in one
 _BEAT = 0.5  # seconds between two looks while a cell runs,
@@ -29,19 +26,14 @@ _MOVE = 5.0  # seconds that the panel of ranks has to end where another one show
 class GroupPanel(PanelView):
     """Shows live ranks on the page.
 
-    ask        gives their variables, or raises XlaNbError
     shut_down  ends them
     former     their panel until now, which was moved here
     """
 
     def __init__(
-        self,
-        run: Run,
-        ask: Callable[[], Variables],
-        shut_down: Callable[[], None],
-        former: GroupPanel | None = None,
+        self, run: Run, shut_down: Callable[[], None], former: GroupPanel | None = None
     ) -> None:
-        self._ask, self._shut_down = ask, shut_down
+        self._shut_down = shut_down
         self._seen: object = None
         self._saved_of: object = None
         self._next = self._settled = self._next_save = 0.0
@@ -146,11 +138,7 @@ class GroupPanel(PanelView):
     def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
         taken = super()._answered()
         del taken["stop"]
-        return taken | {
-            "shutdown": self._on_shutdown,
-            "variables": self._on_variables,
-            "answered": lambda message: self._send("variables", **message["told"]),
-        }
+        return taken | {"shutdown": self._on_shutdown}
 
     def _on_focus(self, message: dict[str, Any]) -> None:
         super()._on_focus(message)
@@ -159,17 +147,3 @@ class GroupPanel(PanelView):
     def _on_shutdown(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
         threading.Thread(target=self._shut_down, name="xla_nb-shutdown", daemon=True).start()
-
-    def _on_variables(self, message: dict[str, Any]) -> None:
-        """Ask in a thread: a rank may take seconds to read what it holds."""
-        threading.Thread(target=self._look, name="xla_nb-variables", daemon=True).start()
-
-    def _look(self) -> None:
-        try:
-            found = self._ask()
-            compared = list(found.values())
-            told = {"words": table.summary(compared, found.who), "html": table.drawn(compared)}
-        except XlaNbError as problem:  # a cell runs, or ranks have died
-            told = {"words": str(problem), "html": ""}
-        self._inbox.put({"type": "answered", "told": told})
-        self._wake()

@@ -121,18 +121,16 @@ const folded = () => {
 	}
 };
 
-/** Puts a title that folds a section into its head. One with `opened`, which is told whether it is
- * open, is folded at first. */
-function folding(node, name, words, into, opened) {
+/** Puts a title that folds a section into its head. */
+function folding(node, name, words, into) {
 	const set = (closed) => {
 		node.classList.toggle("xn-folded", closed);
 		mark(toggle, "aria-expanded", !closed);
-		opened?.(!closed);
 	};
 	const flip = () => {
 		const names = folded();
 		const closed = !node.classList.contains("xn-folded");
-		names[closed === !opened ? "add" : "delete"](name);
+		names[closed ? "add" : "delete"](name);
 		set(closed);
 		try {
 			localStorage.setItem(STORED, JSON.stringify([...names]));
@@ -142,7 +140,7 @@ function folding(node, name, words, into, opened) {
 	};
 	const toggle = button(words, flip, {}, "fold");
 	into.prepend(h("h4.h", {}, toggle));
-	set(folded().has(name) === !opened);
+	set(folded().has(name));
 	return node;
 }
 
@@ -257,7 +255,6 @@ class Store {
 	memory = new Map(); // by rank: a line of MiB
 	lines = new Lines();
 	stacks = { state: "closed", html: "", at: "" };
-	variables = { words: "", html: "" }; // of live ranks
 	stop = "no"; // no, armed, asked, acknowledged, interrupted
 	say = "";
 	seq = 0;
@@ -329,7 +326,7 @@ class Store {
 		if (this.over || this.frozen !== null) return;
 		this.frozen = this.now;
 		this.farewell = `${what}; last update ${timeOfDay(this.updated)}`;
-		this.changed("ranks", "variables");
+		this.changed("ranks");
 		this.speak(`Its ranks end with it. import xla_nb; xla_nb.open_run("${this.run}") shows what they had done.`);
 	}
 
@@ -383,7 +380,7 @@ class Store {
 			this.stop = "no";
 			this.say = "";
 		}
-		this.changed("head", "ranks", "output", "variables");
+		this.changed("head", "ranks", "output");
 	}
 
 	number(phases) {
@@ -409,16 +406,6 @@ class Store {
 			if (x.length > 400) for (const one of [x, y, t]) one.splice(0, one.length, ...one.filter((_, i) => i % 2 === 0));
 		}
 		this.changed("figures");
-	}
-
-	askVariables() {
-		this.on_variables({ ...this.variables, words: "Asking the ranks…" });
-		this.send({ type: "variables" });
-	}
-
-	on_variables({ words, html }) {
-		this.variables = { words, html };
-		this.changed("variables");
 	}
 
 	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
@@ -732,7 +719,7 @@ class Head {
 	}
 }
 
-// --- Sections that the kernel draws: errors, where ranks are, cells of live ranks, their variables.
+// --- Sections that the kernel draws: errors, where ranks are, cells of live ranks.
 
 /** A part that the kernel draws, in a section of its own. */
 class Drawn {
@@ -780,33 +767,6 @@ class Stacks {
 		mark(this.node, "data-state", state);
 		put(this.words, words[state] ?? "");
 		place(this.groups, html, this.view);
-	}
-}
-
-/** The variables of live ranks, and whether the ranks agree, as it was when they were asked for. */
-class Variables {
-	constructor(view) {
-		this.view = view;
-		this.words = span("quiet");
-		this.body = div("scroll");
-		const ask = (wanted) => {
-			this.wanted = wanted;
-			view.changed("variables");
-		};
-		const head = div("bar-head", this.words, button("Refresh", () => ask(true)));
-		this.node = folding(section("variables", "Variables", head, this.body), "variables", "Variables", head, ask);
-	}
-
-	draw() {
-		const { store } = this.view;
-		const shown = store.about.live && !store.over && store.frozen === null;
-		show(this.node, shown);
-		if (shown && this.wanted) {
-			this.wanted = false;
-			store.askVariables();
-		}
-		put(this.words, store.variables.words);
-		place(this.body, store.variables.html, this.view);
 	}
 }
 
@@ -1610,7 +1570,6 @@ class View {
 			ranks: new Ranks(this),
 			stacks: new Stacks(this),
 			cells: cells(this),
-			variables: new Variables(this),
 			figures: new Figures(this),
 			output: new Output(this),
 		};

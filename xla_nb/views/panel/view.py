@@ -22,6 +22,7 @@ from xla_nb.views.observer import Observer
 from xla_nb.views.panel import messages
 from xla_nb.views.panel.widget import Page, uplot
 from xla_nb.views.rendering import html
+from xla_nb.views.snapshot import STREAMS
 
 _BEAT = 0.05  # seconds between two messages
 #: Up to _FEW ranks, all samples and figures are read every _SAMPLE seconds; of more ranks, the
@@ -228,8 +229,13 @@ class PanelView:
                 self._send("stacks", request=request, html=html.stacks(inquiry.groups()))
 
     def _on_earlier(self, message: dict[str, Any]) -> None:
-        path = self.run.record.log(message["rank"], message["stream"])
-        block = tail.before(path, message["before"], min(_MOST, message["count"]))
+        rank, stream = message["rank"], message["stream"]
+        if not isinstance(rank, int) or stream not in STREAMS:  # it would be the path of any file
+            log.warning("Ignored a request of the page for %r of rank %r", stream, rank)
+            return
+        block = tail.before(
+            self.run.record.log(rank, stream), message["before"], min(_MOST, message["count"])
+        )
         self._send("earlier", **messages.earlier(message, block))
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 Point = tuple[float, float]
 Lines = Mapping[int, Sequence[Point]]
-#: By the number of their lines: points (x, lowest, highest).
-Bands = Mapping[int, Sequence[tuple[float, float, float]]]
+#: Points (x, lowest, highest).
+Band = Sequence[tuple[float, float, float]]
 
 #: CSS pixels between the edge and the outermost ticks and ends of lines: half the line height of a
 #: label beside a tick.
@@ -22,7 +22,7 @@ INSET = 6
 _GREY = "#808080"
 _HUGE = 1e300  # beyond it differences overflow
 _BAND = 0.25  # how opaque a band is
-_FEW = 8  # lines that are drawn thick
+_WIDE, _DOT = 1.5, 4.8  # a line, and a point that is alone
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,10 @@ class Frame:
         return self.ticks[-1]
 
 
-def frame(lines: Lines, bands: Bands) -> Frame | None:
+def frame(lines: Lines, band: Band) -> Frame | None:
     """The frame around all finite points, with round numbers; None if there are no such points."""
     points = [point for line in lines.values() for point in line if drawable(point)]
-    for band in bands.values():
-        points += [(x, y) for x, *ends in band for y in ends if drawable((x, y))]
+    points += [(x, y) for x, *ends in band for y in ends if drawable((x, y))]
     if not points:
         return None
     xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -71,28 +70,25 @@ def svg(
     colours: Mapping[int, str],
     width: int,
     height: int,
-    bands: Bands,
+    band: Band,
     shape: Frame,
 ) -> str:
     """A chart of `width` by `height` CSS pixels in the frame `shape`; `colours` are `#rrggbb` by
-    line, of its band too.
+    line. The `band` is line 0's, in its colour.
 
     The background is transparent. NaN and infinity are gaps; a single point is a dot.
     """
-    # One outlier must be visible among many lines.
-    thickness, opacity = (1.5, 0.9) if len(lines) <= _FEW else (1.0, 0.5)
     parts = [_grid(len(shape.ticks), width, height)]
-    for number, band in bands.items():
-        edges = [[(x, ends[side]) for x, *ends in band] for side in (0, 1)]
-        low, high = (_pieces(edge, shape, width, height) for edge in edges)
-        for below, above in zip(low, high, strict=False):
-            ground = f"fill='{colours.get(number, _GREY)}' fill-opacity='{_BAND}'"
-            parts.append(f"<path d='{_path([*below, *above[::-1]])}Z' {ground}/>")
+    edges = [[(x, ends[side]) for x, *ends in band] for side in (0, 1)]
+    low, high = (_pieces(edge, shape, width, height) for edge in edges)
+    for below, above in zip(low, high, strict=False):
+        ground = f"fill='{colours[0]}' fill-opacity='{_BAND}'"
+        parts.append(f"<path d='{_path([*below, *above[::-1]])}Z' {ground}/>")
     for number, line in lines.items():
-        pen = f"stroke='{colours.get(number, _GREY)}' stroke-opacity='{opacity}'"
+        pen = f"stroke='{colours[number]}' stroke-opacity='.9'"
         for piece in _pieces(line, shape, width, height):
             dot = len(piece) == 1
-            wide = f"stroke-width='{3.2 * thickness if dot else thickness:g}'"
+            wide = f"stroke-width='{_DOT if dot else _WIDE}'"
             parts.append(f"<path d='{_path(piece)}{'h0' * dot}' {pen} {wide}/>")
     return drawing("".join(parts), width, height)
 

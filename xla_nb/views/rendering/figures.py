@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html import escape
 
 from xla_nb import wording
@@ -30,23 +30,19 @@ class Figure:
     summary: str
     lines: chart.Lines
     colours: Mapping[int, str]
-    bands: chart.Bands = field(default_factory=dict)
-    legend: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    marks: Sequence[float] = ()
-    steps: Sequence[float] = ()
+    band: chart.Band
+    legend: Mapping[int, tuple[str, str]]
+    marks: Sequence[float]
+    steps: Sequence[float]
 
 
 def as_html(series: Sequence[Series]) -> str:
-    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
-    return drawn([of_series(one) for one in shown], f"{more}, in the record" if more else "")
-
-
-def drawn(figures: Sequence[Figure], more: str = "") -> str:
     """The charts beside each other, where there is room."""
-    charts = list(filter(None, map(_chart, figures)))
-    if not charts:
+    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
+    if not shown:
         return ""
-    charts += [div("", more)] if more else []
+    charts = [_chart(of_series(one)) for one in shown]
+    charts += [div("", f"{more}, in the record")] if more else []
     return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
 
 
@@ -59,16 +55,15 @@ def of_series(series: Series) -> Figure:
     every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
     steps = (min(every), max(every)) if every else ()
     if len(series.lines) > LINED:
-        one = over_ranks(series.lines, series.thinned)
+        mean, band = over_ranks(series.lines, series.thinned)
         ends = {line[-1][0] for line in series.lines.values() if line}
         last = "last" if len(ends) == 1 else "last of each"
         note = "; ".join(["mean and range", f"{last} {over}", *notes])
-        mean, band = {0: one.mean}, {0: one.band}
-        return Figure(series.name, note, summary, mean, {0: BLUE}, band, {}, marks, steps)
+        return Figure(series.name, note, summary, {0: mean}, {0: BLUE}, band, {}, marks, steps)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
     note = "".join(notes)
-    return Figure(series.name, note, summary, series.lines, colours, {}, legend, marks, steps)
+    return Figure(series.name, note, summary, series.lines, colours, (), legend, marks, steps)
 
 
 def odd(series: Series) -> str:
@@ -90,12 +85,12 @@ def odd(series: Series) -> str:
 
 
 def _chart(figure: Figure) -> str:
-    shape = chart.frame(figure.lines, figure.bands)
+    shape = chart.frame(figure.lines, figure.band)
     if shape is not None:  # a step without a finite number may lie beyond the last one with one
         left, right = min([shape.left, *figure.steps]), max([shape.right, *figure.steps])
         shape = replace(shape, left=left, right=right)
     if shape is None and not figure.legend:
-        return div("flex:1 1 100%", escaped(figure.summary, 200)) if figure.summary else ""
+        return div("flex:1 1 100%", escaped(figure.summary, 200))
     drawing = "" if shape is None else _drawing(figure, shape)
     note = bit(f"font-size:12px;{FAINT}", escaped(figure.note)) if figure.note else ""
     return (
@@ -114,7 +109,7 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
     """The lines with their scales."""
     marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
     colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
-    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.bands, shape)
+    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.band, shape)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
@@ -160,23 +155,14 @@ def _legend(figure: Figure) -> str:
 _MOST = 400  # points of a mean
 
 
-@dataclass(frozen=True)
-class Spread:
-    """`mean` has points (x, y), `band` (x, lowest, highest); `lost` are the ranks whose last value
-    is NaN or infinite, of `ranks` that have one; the last point is that of `ends` ranks."""
+def over_ranks(
+    lines: chart.Lines, thinned: Container[int] = ()
+) -> tuple[list[chart.Point], list[tuple[float, float, float]]]:
+    """The mean of all finite values, points (x, y), and its band, points (x, lowest, highest).
 
-    mean: list[chart.Point]
-    band: list[tuple[float, float, float]]
-    lost: int = 0
-    ranks: int = 0
-    ends: int = 0
-
-
-def over_ranks(lines: Mapping[int, Sequence[chart.Point]], thinned: Container[int] = ()) -> Spread:
-    """Of all finite values. A rank counts where it has a point, and one of those `thinned` between
-    two points from which others were left out, on a straight line: these are at most twice as far
-    apart as is usual for it. Where others count than before, the mean of fewer is no fall of it: it
-    has a gap there."""
+    A rank counts where it has a point, and one of those `thinned` between two points from which
+    others were left out, on a straight line: these are at most twice as far apart as is usual for
+    it. Where others count than before, the mean of fewer is no fall of it: it has a gap there."""
     places = {
         rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
         for rank, line in lines.items()
@@ -187,7 +173,6 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]], thinned: Container[in
     mean: list[chart.Point] = []
     band: list[tuple[float, float, float]] = []
     before: set[int] = set()
-    ends = 0
     for x in sorted({*every[::stride], *every[-1:]}):
         found = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in each.items()}
         values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
@@ -197,10 +182,8 @@ def over_ranks(lines: Mapping[int, Sequence[chart.Point]], thinned: Container[in
         if values:
             mean.append((x, math.fsum(values.values()) / len(values)))
             band.append((x, min(values.values()), max(values.values())))
-            ends = len(values)
         before = set(values)
-    lasts = [line[-1] for line in lines.values() if line]
-    return Spread(mean, band, sum(not chart.drawable(last) for last in lasts), len(lasts), ends)
+    return mean, band
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float, thinned: bool) -> float | None:
