@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -70,8 +69,7 @@ def block(
 
 
 #: Of a message, those that are not drawn by the kernel.
-PARTS = ("uplot", "figures", "lines", "before", "whole")
-NO_FIGURES: Any = SimpleNamespace(figures={})
+PARTS = ("uplot", "lines", "before", "whole")
 RUN = Snapshot(
     run="run-1",
     cell="Cell In[3]",
@@ -157,7 +155,7 @@ class Panel:
         known = {one.rank: one for one in (*self.run.cards, *cards)}
         every = tuple(known[rank] for rank in sorted(known))
         self.run = replace(self.run, **{"now": time.time(), "cards": every, **about})
-        news = self.drawn.of(self.run, NO_FIGURES, self._chosen())
+        news = self.drawn.of(self.run, self._chosen())
         self.give(self.news(**news, **parts))
 
     def _chosen(self) -> int | None:
@@ -183,15 +181,14 @@ class Panel:
             " return !view || view.dirty.size === 0; }"
         )
 
-    def held(self) -> dict[str, int]:
-        """The numbers of lines and points that the page holds."""
-        numbers = self.page.evaluate(
-            "() => { const { lines, figures } = document.querySelector('.xn-panel').xnView.store;"
-            " const all = [...figures.values()].flatMap(figure => [...figure.values()]);"
-            " return { lines: [...lines.byRank.values()].flat().length,"
-            "          points: all.flatMap(line => line.x).length }; }"
+    def held(self) -> int:
+        """The number of lines that the page holds."""
+        return int(
+            self.page.evaluate(
+                "() => [...document.querySelector('.xn-panel').xnView.store.lines.byRank.values()]"
+                ".flat().length"
+            )
         )
-        return dict(numbers)
 
     def sent(self, kind: str) -> list[dict[str, Any]]:
         """The messages of one type that the page has sent."""

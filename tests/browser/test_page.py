@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from tests.browser.harness import RUN, Panel, block, card, lane, trouble
 from xla_nb.messages.events import HangReported, StackGroup
 from xla_nb.views.facts import figure as in_words
 from xla_nb.views.facts import going
+from xla_nb.views.observer import Line
 from xla_nb.views.rendering import html
 from xla_nb.views.rendering.style import ENDED
 from xla_nb.views.snapshot import Bar, Card, Diagnosis, Series
@@ -721,29 +722,35 @@ def test_the_keyboard_moves_among_tiles(opened: Opener) -> None:
 # ------------------------------------------------------------------------------ figures
 
 
-def points(*values: float | str) -> list[list[float | str]]:
-    return [[step, value, step] for step, value in enumerate(values)]
-
-
-def figure(rank: int, *values: float | str, replace: bool = True) -> dict[str, Any]:
-    return {"name": "loss", "rank": rank, "replace": replace, "points": points(*values)}
+def loss(*lines: Sequence[float], name: str = "loss") -> tuple[Series, ...]:
+    """What ranks 0, 1, … reported at steps 0, 1, …"""
+    series = Series(name, {})
+    for rank, values in enumerate(lines):
+        line = Line(limit=400)
+        for step, value in enumerate(values):
+            line.add(step, value)
+        series.lines[rank] = line.whole()
+        if line.odd:
+            series.odd[rank] = line.odd
+    return (series,)
 
 
 def drawn(panel: Panel) -> dict[str, list[tuple[float, float | None]]]:
-    """What the chart of the loss shows: lines by name (a rank, "mean", "high" and "low") as points,
-    and the labels of its axes ("across", "up"), each with its place in the plot in pixels."""
+    """What the chart of the loss shows: lines by name as points, and the labels of its axes
+    ("across", "up"), each with its place in the plot in pixels."""
+    panel.settle()
     return dict(
         panel.page.evaluate("""() => {
             const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
-            const { names, uplot } = charts.get('figure loss');
-            const [x, ...lines] = uplot.data;
+            const { lines, uplot } = charts.get('loss');
+            const [x, ...values] = uplot.data;
             const line = (ys) => x.map((at, i) => [at, ys[i]]).filter(([, y]) => y !== undefined);
             const axis = ({ scale, _show, _splits, _values }) => {
                 const all = _values?.map((text, i) => [text, uplot.valToPos(_splits[i], scale)]);
                 return _show ? all.filter(([text]) => text) : [];
             };
             const [across, up] = uplot.axes.map(axis);
-            const shown = Object.fromEntries(names.map((name, i) => [name, line(lines[i])]));
+            const shown = Object.fromEntries(lines.map(({ name }, i) => [name, line(values[i])]));
             return { ...shown, across, up };
         }""")
     )
@@ -757,144 +764,82 @@ def pieces(panel: Panel, name: str) -> list[list[tuple[float, float]]]:
             found[-1].append((x, y))
         elif found[-1]:
             found.append([])
-    return [piece for piece in found if piece]
+    return [[tuple(point) for point in piece] for piece in found if piece]
 
 
-def test_a_figure_has_a_line_and_a_last_value_for_each_rank(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, 3, 2, 1), figure(1, 4, "NaN", 2.5)])
+def test_a_figure_has_a_line_and_a_last_value_for_each_of_two_ranks(panel: Panel) -> None:
+    panel.tell(series=loss([3, 2, 1], [4, math.nan, 2.5]))
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='1']")).to_have_text("rank 12.5")
-    assert pieces(panel, "0") == [[(0, 3), (1, 2), (2, 1)]]
-    assert pieces(panel, "1") == [[(0, 4)], [(2, 2.5)]]
-    later = {"name": "loss", "rank": 0, "replace": False, "points": [[3, 0.5]]}
-    panel.tell(figures=[later])
+    assert pieces(panel, "rank 0") == [[(0, 3), (1, 2), (2, 1)]]
+    assert pieces(panel, "rank 1") == [[(0, 4)], [(2, 2.5)]]
+    panel.tell(series=loss([3, 2, 1, 0.5], [4, math.nan, 2.5]))
     expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.5")
-    panel.tell(figures=[{**later, "drops": True, "points": [[4, 0.25]]}])
-    expect(shown.locator("[data-legend='0']")).to_have_text("rank 00.25")
-    lengths = "() => document.querySelector('.xn-panel').xnView.store.figures.get('loss').get(0).x"
-    assert panel.page.evaluate(lengths) == [0, 1, 2, 4]
+    assert pieces(panel, "rank 0") == [[(0, 3), (1, 2), (2, 1), (3, 0.5)]]
 
 
-def test_numbers_have_the_same_words_live_and_saved(panel: Panel) -> None:
-    powers = [sign * 1.234567 * 10.0**power for power in range(-12, 15) for sign in (1, -1)]
-    for value in 12345.678, 0, 1, -250, 0.0005, 3.26e-4, 1e9, 2_200_000_000, *powers:
-        panel.tell(figures=[figure(0, value)])
-        legend = panel.page.locator("[data-figure=loss] [data-legend='0'] b")
-        expect(legend).to_have_text(in_words(value))
+def test_numbers_have_the_same_words_in_the_page_and_in_the_kernel(panel: Panel) -> None:
+    values = [sign * 1.234567 * 10.0**power for power in range(-12, 15) for sign in (1, -1)]
+    values += [12345.678, 0, 1, -250, 0.0005, 3.26e-4, 1e9, 2_200_000_000]
+    panel.tell(series=loss(values))
+    told = panel.page.evaluate("""() => {
+        const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
+        const { uplot, legend } = charts.get('loss');
+        return uplot.data[0].map((x) => {
+            uplot.setCursor({ left: uplot.valToPos(x, 'x'), top: 10 });
+            return legend.querySelector('b').textContent;
+        });
+    }""")
+    assert told == [in_words(value) for value in values]
     assert in_words(12345.678) == "12,346"
     assert in_words(math.inf) == "inf"
 
 
-def test_a_value_that_is_not_finite_is_named_and_has_no_invented_axis(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, 1, "NaN"), figure(1, 2, "-Infinity")])
+def test_a_value_that_is_not_finite_is_named_and_marked(panel: Panel) -> None:
+    panel.tell(series=loss([1, math.nan], [2, -math.inf]))
     shown = panel.page.locator("[data-figure=loss]")
     expect(shown.locator("[data-legend='0'] b")).to_have_text("NaN")
     expect(shown.locator("[data-legend='1'] b")).to_have_text("-inf")
+    expect(shown.locator("figcaption")).to_contain_text("NaN since step 1 (rank 0)")
     expect(shown.locator(".xn-odd")).to_have_count(1)
-    panel.tell(figures=[figure(0, 1, "NaN", "NaN", 2, "Infinity", "Infinity"), figure(1, 2, 3)])
+    panel.tell(series=loss([1, *[math.nan] * 2, 2, *[math.inf] * 2], [2, 3]))
     expect(shown.locator(".xn-odd")).to_have_count(2)  # one for each time that it became so
-    panel.tell(figures=[figure(rank, "NaN", "Infinity") for rank in range(2)])
+    mark = shown.locator(".xn-odd").last.evaluate("n => n.offsetLeft")
+    assert mark == pytest.approx(dict(drawn(panel)["across"])["4"], abs=1)
+    panel.tell(series=loss([math.nan], [math.nan, math.inf]))
     assert axis(panel) == []
 
 
-def test_ranks_without_a_finite_value_are_named_beside_the_mean(opened: Opener) -> None:
+def test_more_ranks_are_their_mean_in_a_band_with_the_line_of_the_chosen_one(
+    opened: Opener,
+) -> None:
     panel = opened()
-    lines = [figure(rank, 1, "NaN" if rank in (2, 3) else rank) for rank in range(6)]
-    panel.begin(*map(card, range(6)), figures=lines)
-    expect(panel.page.locator("[data-legend=odd]")).to_have_text("not finiteranks 2, 3")
-    expect(panel.page.locator("[data-legend=max] b")).to_have_text("5 (rank 5)")
-
-
-@pytest.mark.parametrize("others", ["NaN", 3])
-def test_where_a_rank_has_no_finite_value_the_mean_has_a_gap(panel: Panel, others: object) -> None:
-    own = [figure(rank, 1, 2, others if rank else "NaN", 2, 1) for rank in range(4)]
-    panel.tell(figures=own)
-    for name in ("mean", "high", "low"):
-        assert len(pieces(panel, name)) == (2 if others == "NaN" else 3)
-
-
-def test_the_mean_of_fewer_ranks_begins_where_one_has_no_finite_value(panel: Panel) -> None:
-    own = [figure(rank, *[1] * 4, *["NaN" if rank == 3 else 1] * 4) for rank in range(4)]
-    panel.tell(figures=own)
-    assert [piece[0][0] for piece in pieces(panel, "mean")] == [0, 4]
-    mark = panel.page.locator("[data-figure=loss] .xn-odd").evaluate("n => n.offsetLeft")
-    assert mark == pytest.approx(dict(drawn(panel)["across"])["4"], abs=1)
-    expect(panel.page.locator("[data-legend]")).to_have_text(
-        ["mean of 3 ranks1", "not finiterank 3"]
+    panel.begin(*map(card, range(40)), series=loss(*([1, rank] for rank in range(40))))
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator("figcaption")).to_contain_text(
+        "mean and range; last 0 to 39 over 40 ranks, median 19.5"
     )
+    assert pieces(panel, "max") == [[(0, 1), (1, 39)]]
+    assert pieces(panel, "min") == [[(0, 1), (1, 0)]]
+    assert pieces(panel, "mean") == [[(0, 1), (1, 19.5)]]
+    expect(shown.locator("[data-legend]")).to_have_count(0)
+    panel.choose(30)
+    expect(shown.locator("[data-legend]")).to_have_text(["rank 3030"])
+    assert pieces(panel, "rank 30") == [[(0, 1), (1, 30)]]
+    panel.choose(30)
+    expect(shown.locator("[data-legend]")).to_have_count(0)
 
 
-def test_ranks_with_the_same_value_have_it_told_once(opened: Opener) -> None:
-    panel = opened()
-    panel.begin(*map(card, range(6)), figures=[figure(rank, 1, 7) for rank in range(6)])
-    expect(panel.page.locator("[data-legend]")).to_have_text(["mean7"])
-
-
-def test_the_first_frame_tells_nothing_that_is_not_known(opened: Opener) -> None:
-    panel = opened()
-    head = panel.page.locator(".xn-sub")
-    expect(head).to_be_empty()
-    panel.begin(cell="")
-    expect(head).not_to_contain_text(re.compile("run-1|rank"))
-
-
-def mean_values(panel: Panel) -> set[float]:
-    return {y for piece in pieces(panel, "mean") for _, y in piece}
-
-
-def test_the_mean_ends_where_running_ranks_have_yet_to_report(opened: Opener) -> None:
-    panel = opened()
-    behind, ahead = [0] * 19, [0] * 19 + [9]
-    lines = [figure(rank, *(behind if rank else ahead)) for rank in range(5)]
-    panel.begin(*map(card, range(5)), figures=lines)
-    assert mean_values(panel) == {0}  # no jump to the 9
-    panel.tell(*(card(rank, "finished") for rank in range(5)), figures=[figure(1, *behind)])
-    assert mean_values(panel) == {0, 9}
-
-
-def test_the_mean_of_few_steps_ends_there_too(opened: Opener) -> None:
-    panel = opened()
-    lines = [figure(rank, *([0, 0, 0] if rank else [0, 0, 0, 9, 9])) for rank in range(4)]
-    panel.begin(*map(card, range(4)), figures=lines)
-    assert mean_values(panel) == {0}
-
-
-def test_the_numbers_of_many_ranks_leave_out_those_that_ended_before(opened: Opener) -> None:
-    panel = opened()
-    lines = [figure(rank, *([5, 1] if rank == 2 else [5, 5, 5, 9])) for rank in range(4)]
-    panel.begin(*map(card, range(4)), figures=lines)
-    panel.tell(card(2, "died"), figures=[figure(0, 5, 5, 5, 9)])
-    expect(panel.page.locator("[data-legend]")).to_have_text(["mean of 3 ranks9"])
-
-
-def test_a_rank_that_reported_nothing_at_a_step_does_not_count_there(opened: Opener) -> None:
+def test_where_others_count_than_before_the_mean_has_a_gap(opened: Opener) -> None:
     """Some cells of live ranks are for a few of them."""
     panel = opened()
-    lines = [figure(rank, *([rank] * 60)) for rank in range(4)]
-    for line in lines[0], lines[3]:
-        del line["points"][20:40]
-    panel.begin(*(card(rank, "finished") for rank in range(4)), figures=lines)
-    assert mean_values(panel) == {1.5}  # of all and of ranks 1 and 2
-    assert [(int(piece[0][0]), int(piece[-1][0])) for piece in pieces(panel, "mean")] == [
-        (0, 19),
-        (20, 39),
-        (40, 59),
-    ]
-    shown = panel.page.locator("[data-figure=loss]")
-    wide = shown.locator(".u-over").evaluate("n => n.clientWidth")
-    shown.locator(".u-over").hover(position={"x": wide / 2, "y": 50})
-    told = shown.locator("[data-legend]")
-    expect(told).to_have_text(["mean of 2 ranks1.5", "min1 (rank 1)", "max2 (rank 2)"])
-    rarely = figure(3, *range(60))
-    rarely["points"] = rarely["points"][::10]
-    panel.tell(figures=[figure(0, *([0] * 60)), rarely])
-    shown.locator(".u-over").hover(position={"x": wide / 60 * 24, "y": 50})
-    expect(told).to_have_text(["mean of 3 ranks1", "min0 (rank 0)", "max2 (rank 2)"])
-    points = {x: y for piece in pieces(panel, "mean") for x, y in piece}
-    assert (points[24], points[20]) == (1, 23 / 4)
-    panel.tell(figures=[{**rarely, "thinned": True}])
-    points = {x: y for piece in pieces(panel, "mean") for x, y in piece}
-    assert points[24] == 27 / 4
+    (series,) = loss(*([rank] * 60 for rank in range(4)))
+    for rank in (0, 3):
+        del series.lines[rank][20:40]
+    panel.begin(*map(card, range(4)), series=(series,))
+    assert {y for piece in pieces(panel, "mean") for _, y in piece} == {1.5}
+    ends = [(piece[0][0], piece[-1][0]) for piece in pieces(panel, "mean")]
+    assert ends == [(0, 19), (20, 39), (40, 59)]
 
 
 INK = """() => {
@@ -912,14 +857,14 @@ INK = """() => {
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_lone_point_is_a_dot(opened: Opener, ranks: int) -> None:
     panel = opened()
-    panel.begin(*map(card, range(ranks)), figures=[figure(rank, rank) for rank in range(ranks)])
+    panel.begin(*map(card, range(ranks)), series=loss(*([rank] for rank in range(ranks))))
     assert 4 <= panel.page.evaluate(INK) <= 30
-    panel.tell(figures=[figure(rank, "NaN") for rank in range(ranks)])
+    panel.tell(series=loss(*[[math.nan]] * ranks))
     assert panel.page.evaluate(INK) < 4
 
 
 def test_charts_are_drawn_anew_in_another_theme(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, *range(99))])
+    panel.tell(series=loss(range(99)))
     before = panel.page.evaluate("document.querySelector('.xn-plot canvas').toDataURL()")
     panel.page.evaluate("document.body.style.background = '#111'")
     panel.page.wait_for_function(
@@ -928,183 +873,67 @@ def test_charts_are_drawn_anew_in_another_theme(panel: Panel) -> None:
     expect(panel.page.locator(".xn-panel")).to_have_attribute("data-dark", "true")
 
 
-def test_values_of_a_figure_are_read_by_pointer_and_keyboard(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, *range(11))])
+def test_the_first_frame_tells_nothing_that_is_not_known(opened: Opener) -> None:
+    panel = opened()
+    head = panel.page.locator(".xn-sub")
+    expect(head).to_be_empty()
+    panel.begin(cell="")
+    expect(head).not_to_contain_text(re.compile("run-1|rank"))
+
+
+def test_a_page_that_gets_messages_late_says_so_and_counts_on(panel: Panel) -> None:
+    said = panel.page.locator(".xn-say")
+    expect(said).to_be_empty()
+    panel.give({**panel.news(), "now": time.time() - 90})
+    expect(said).to_contain_text(re.compile(r"This page is 1 min (29|30) s behind"))
+    expect(panel.page.locator(".xn-sub")).not_to_contain_text("1 min")  # how long it has run
+    panel.tell()
+    expect(said).to_be_empty()
+
+
+def test_values_of_a_figure_are_read_with_the_pointer(panel: Panel) -> None:
+    panel.tell(series=loss(range(11), range(5, 16), range(4, 15)))
     shown = panel.page.locator("[data-figure=loss]")
     shown.locator(".u-over").hover(position={"x": 3, "y": 50})
     expect(shown.locator(".xn-at")).to_have_text("step 0")
-    expect(shown.locator("[data-legend='0'] b")).to_have_text("0")
+    expect(shown.locator("[data-legend]")).to_have_text(["max5", "min0", "mean3"])
     panel.page.mouse.move(1, 1)
-    expect(shown.locator(".xn-at")).to_have_text("last")
-    shown.get_by_role("img").focus()
-    panel.page.keyboard.press("ArrowLeft")
-    expect(shown.locator(".xn-at")).to_have_text("step 10")
-    expect(shown.locator(".u-cursor-x")).to_be_visible()
-    button(panel, "log").focus()
-    expect(shown.locator(".xn-at")).to_have_text("last")
+    expect(shown.locator(".xn-at")).to_be_empty()
+    expect(shown.locator("[data-legend]")).to_have_count(0)
 
 
 def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opener) -> None:
     panel = opened()
-    lines = [figure(rank, *(step % 7 + rank for step in range(1000))) for rank in range(3)]
-    panel.begin(*map(card, range(3)), figures=lines)
+    lines = [[step % 7 + rank for step in range(300)] for rank in range(3)]
+    panel.begin(*map(card, range(3)), series=loss(*lines))
     shown = panel.page.locator("[data-figure=loss]")
     box = shown.locator(".u-over").bounding_box()
     assert box is not None
     middle, y = box["x"] + box["width"] / 2, box["y"] + 20
+
+    def across() -> list[float]:
+        return [float(text) for text, _ in drawn(panel)["across"]]
+
     panel.page.mouse.move(middle, y)
     panel.page.mouse.down()
     panel.page.mouse.move(middle + box["width"] / 10, y)
     panel.page.mouse.up()
     expect(shown.locator(".xn-at")).to_contain_text("zoomed")
-    mean = [x for piece in pieces(panel, "mean") for x, _ in piece]
-    assert 499 <= min(mean) <= 501 and 599 <= max(mean) <= 601
-    assert len(mean) >= 99  # each of the steps there
-    panel.tell(figures=[{**figure(0, 7), "replace": False, "points": [[1000, 1]]}])
-    expect(shown.locator(".xn-at")).to_contain_text("zoomed")
+    assert min(across()) >= 149 and max(across()) <= 181
+    panel.tell(series=loss(*([*line, 1] for line in lines)))  # stays while news come
+    assert min(across()) >= 149 and max(across()) <= 181
     panel.page.mouse.dblclick(middle, y)
     panel.page.mouse.move(1, 1)
-    expect(shown.locator(".xn-at")).to_have_text("step 999")
-    assert (drawn(panel)["mean"][0][0], drawn(panel)["mean"][-1][0]) == (0, 1000)
+    expect(shown.locator(".xn-at")).to_be_empty()
+    assert (min(across()), max(across())) == (0, 300)
     panel.page.mouse.click(middle, y)  # is no drag
     panel.page.mouse.move(1, 1)
-    expect(shown.locator(".xn-at")).to_have_text("step 999")
-
-
-def test_three_ranks_are_a_mean_in_a_band_and_a_line_each_on_request(panel: Panel) -> None:
-    panel.tell(figures=[figure(rank, 1, rank) for rank in range(2)])
-    expect(button(panel, "each rank")).to_be_hidden()
-    panel.tell(figures=[figure(2, 1, 5)])
-    shown = panel.page.locator("[data-figure=loss]")
-    expect(shown.locator("[data-legend=mean]")).to_have_text("mean2")
-    assert names(panel) == ["high", "low", "mean"]
-    button(panel, "each rank").click()
-    expect(shown.locator("[data-legend='2']")).to_have_text("rank 25")
-    assert names(panel) == ["0", "1", "2"]
-
-
-def test_a_summary_is_of_a_step_that_all_have_and_the_chosen_ranks_own_value_its_last(
-    opened: Opener,
-) -> None:
-    panel = opened()
-    ahead = figure(3, *range(1, 9))
-    panel.begin(*map(card, range(12)), figures=[ahead, *(figure(n, 1, 2) for n in range(3))])
-    shown = panel.page.locator("[data-figure=loss]")
-    expect(shown.locator(".xn-at")).to_have_text("step 1")
-    expect(shown.locator("[data-legend=mean]")).to_have_text("mean2")
-    option(panel, 3).click()
-    expect(shown.locator("[data-legend='3']")).to_have_text("rank 3 · step 78")
-
-
-def names(panel: Panel) -> list[str]:
-    """The lines of the chart of the loss."""
-    panel.settle()
-    return sorted(drawn(panel).keys() - {"across", "up"})
-
-
-def test_many_ranks_are_a_mean_in_a_band_with_the_selected_one_highlighted(
-    opened: Opener,
-) -> None:
-    panel = opened()
-    panel.begin(*map(card, range(40)), figures=[figure(rank, 1, rank) for rank in range(40)])
-    shown = panel.page.locator("[data-figure=loss]")
-    assert names(panel) == ["high", "low", "mean"]
-    expect(shown.locator("[data-legend=mean]")).to_have_text("mean19.5")
-    expect(shown.locator("[data-legend=max]")).to_have_text("max39 (rank 39)")
-    option(panel, 30).click()
-    expect(shown.locator("[data-legend='30']")).to_have_text("rank 3030")
-    assert names(panel) == ["30", "high", "low", "mean"]
-    assert panel.page.evaluate(WIDEST) == 30
-    button(panel, "each rank").click()
-    panel.settle()
-    assert len(names(panel)) == 40
-    assert panel.page.evaluate(WIDEST) == 30
-    option(panel, 30).click()
-    panel.settle()
-    assert panel.page.evaluate(WIDEST) is None
-
-
-#: The line of the chart of the loss that is wider than others, if one is.
-WIDEST = """() => {
-    const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
-    const { names, uplot } = charts.get('figure loss');
-    const widths = uplot.series.slice(1).map(({ width }) => width);
-    const most = Math.max(...widths);
-    return Math.min(...widths) < most ? names[widths.indexOf(most)] : null;
-}"""
-
-
-def test_figures_of_ranks_that_reported_at_other_moments_are_of_all_of_them(
-    opened: Opener,
-) -> None:
-    panel = opened()
-    points = {rank: [[k, rank, k + rank / 100] for k in range(9)] for rank in range(12)}
-    panel.begin(
-        *map(card, range(12)),
-        figures=[{"name": "loss", "rank": n, "points": points[n]} for n in points],
-    )
-    button(panel, "each rank").click()
-    button(panel, "time").click()
-    legend = panel.page.locator("[data-figure=loss] .xn-legend")
-    expect(legend).to_have_text(re.compile(r"^at 8 smean5.5min0 \(rank 0\)max11 \(rank 11\)$"))
-    expect(panel.page.locator("[data-figure=loss] .xn-end")).to_have_count(0)
-
-
-def test_lines_have_their_ranks_at_their_ends(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, 1, 2, 3), figure(1, 9, 4)])
-    numbers = panel.page.locator("[data-figure=loss] .xn-end")
-    expect(numbers).to_have_text(["1", "0"])  # from above
-    boxes = numbers.evaluate_all("all => all.map(n => n.getBoundingClientRect())")
-    assert boxes[0]["left"] < boxes[1]["left"] - 50  # it ends at the step before
-    panel.tell(figures=[figure(1, 9, 4, 3)])
-    boxes = numbers.evaluate_all("all => all.map(n => n.getBoundingClientRect())")
-    assert abs(boxes[0]["top"] - boxes[1]["top"]) >= 10
-
-
-def test_the_mean_runs_in_the_middle_of_the_band(opened: Opener) -> None:
-    panel = opened()
-    panel.begin(*map(card, range(5)), figures=[figure(rank, 0, rank) for rank in range(5)])
-    for name, values in {"high": (0, 4), "low": (0, 0), "mean": (0, 2)}.items():
-        assert drawn(panel)[name] == [[0, values[0]], [1, values[1]]]
-
-
-def test_a_rank_between_points_from_which_others_were_left_out_is_part_of_the_mean(
-    opened: Opener,
-) -> None:
-    panel = opened()
-    own = {rank: [[step, step + rank] for step in range(rank % 2, 9, 2)] for rank in range(4)}
-    lines = [{"name": "loss", "rank": rank, "thinned": True, "points": own[rank]} for rank in own]
-    panel.begin(*map(card, range(4)), figures=lines)
-    inside = [(x, y) for piece in pieces(panel, "mean") for x, y in piece if 1 <= x <= 7]
-    assert inside == [(step, step + 1.5) for step in range(1, 8)]
-
-
-def test_over_time_a_rank_is_no_part_of_the_mean_in_a_pause_of_its_own(opened: Opener) -> None:
-    """Cells of live ranks, the first for all, the second for three, the third for the fourth."""
-    panel = opened()
-    spans = {rank: [*range(20), *range(20, 100)] for rank in range(3)}
-    spans[3] = [*range(20), *range(100, 180)]
-    lines = [
-        {"name": "loss", "rank": rank, "points": [[n, rank, t] for n, t in enumerate(times)]}
-        for rank, times in spans.items()
-    ]
-    panel.begin(*(card(rank, "finished") for rank in range(4)), figures=lines)
-    button(panel, "time").click()
-    panel.settle()
-    points = {round(x): y for piece in pieces(panel, "mean") for x, y in piece}
-    assert [points[at] for at in (10, 60, 150)] == [1.5, 1, 3]
-    shown = panel.page.locator("[data-figure=loss]")
-    wide = shown.locator(".u-over").evaluate("n => n.clientWidth")
-    shown.locator(".u-over").hover(position={"x": wide * 60 / 179, "y": 50})
-    expect(shown.locator("[data-legend]")).to_have_text(
-        ["mean of 3 ranks1", "min0 (rank 0)", "max2 (rank 2)"]
-    )
+    expect(shown.locator(".xn-at")).to_be_empty()
 
 
 def test_a_line_whose_steps_begin_again_is_drawn_in_their_order(panel: Panel) -> None:
-    again = [[0, 1], [1, 2], [2, 3], [1, 5]]
-    panel.tell(figures=[{"name": "loss", "rank": 0, "points": again}])
-    assert [x for piece in pieces(panel, "0") for x, _ in piece] == [0, 1, 2]
+    panel.tell(series=(Series("loss", {0: [(0, 1), (1, 2), (2, 3), (1, 5)]}),))
+    assert pieces(panel, "rank 0") == [[(0, 1), (1, 5), (2, 3)]]
 
 
 def axis(panel: Panel) -> list[str]:
@@ -1114,38 +943,33 @@ def axis(panel: Panel) -> list[str]:
 
 def test_ticks_of_steps_are_whole_as_steps_are(panel: Panel) -> None:
     def across() -> list[str]:
-        panel.settle()
         return [str(label) for label, _ in drawn(panel)["across"]]
 
     for values, steps in (((3, 2, 1), ["0", "1", "2"]), ((3, 2), ["0", "1"]), ((3,), ["0"])):
-        panel.tell(figures=[figure(0, *values)])
+        panel.tell(series=loss(values))
         assert across() == steps
-    halves = {"name": "loss", "rank": 0, "replace": True, "points": [[0.5, 3], [1.5, 2]]}
-    panel.tell(figures=[halves])
+    panel.tell(series=(Series("loss", {0: [(0.5, 3), (1.5, 2)]}),))
     assert len(across()) >= 3
-    panel.tell(figures=[{**halves, "points": [[0, 3, 0], [1, 2, 1]]}])
-    button(panel, "time").click()
-    assert re.fullmatch(r"0\.\d+ s", across()[1])
 
 
 def test_an_axis_has_at_least_three_labels(panel: Panel) -> None:
     for values in (0.9, 1.1), (2.2, 0.2), (1, 1), (0, 1e-7), (-5, 1e6):
-        panel.tell(figures=[figure(0, *values)])
+        panel.tell(series=loss(values))
         assert len(set(axis(panel))) >= 3, values
 
 
 #: How much room is beside the longest label of the y axis, in pixels.
 ROOM = """() => {
     const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
-    const { ctx, axes } = charts.get('figure loss').uplot;
+    const { ctx, axes } = charts.get('loss').uplot;
     const widths = axes[1]._values.map((text) => ctx.measureText(text).width);
     return axes[1]._size - 4 - Math.max(...widths);
 }"""
 
 
 def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
-    narrow = (1.0004, 1.0007), (273.15, 273.1502), (0.99900, 0.99907), (12345678, 12345679.2)
-    narrow += (123_456_000_000, 123_456_010_000), (-12345678.3, -12345678.1), (1.2341e-5, 1.2349e-5)
+    narrow = (1.0004, 1.0007), (273.15, 273.1502), (0.99900, 0.99907), (123456.1, 123456.8)
+    narrow += (123_456_000_000, 123_466_000_000), (-12345.6783, -12345.6781), (1.2341e-5, 1.2349e-5)
     for values in (
         (1e9, 1.03e9),
         (0, 3e-8),
@@ -1155,7 +979,7 @@ def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
         (-1e9, 1.5),
         *narrow,
     ):
-        panel.tell(figures=[figure(0, *values)])
+        panel.tell(series=loss(values))
         assert len(set(axis(panel))) == len(axis(panel)) >= 3, values
         assert 0 <= panel.page.evaluate(ROOM) < 40, values
 
@@ -1164,10 +988,10 @@ LOGARITHMIC = (3.4, 0.3), (0.9, 0.93), (1e-9, 1e4), (7, 7), (5e6, 2e7), (1e-20, 
 
 
 def test_a_logarithmic_axis_has_round_labels_in_their_places(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, *LOGARITHMIC[0])])
+    panel.tell(series=loss(LOGARITHMIC[0]))
     button(panel, "log").click()
     for values in LOGARITHMIC:
-        panel.tell(figures=[figure(0, *values)])
+        panel.tell(series=loss(values))
         has_round_labels_in_their_places(panel)
 
 
@@ -1184,66 +1008,25 @@ def has_round_labels_in_their_places(panel: Panel) -> None:
 
 
 def test_values_without_a_place_on_a_logarithmic_axis_are_told(panel: Panel) -> None:
-    panel.tell(figures=[figure(0, 1, 0, -3, 10)])
+    panel.tell(series=loss([1, 0, -3, 10]))
     told = panel.page.locator("[data-figure=loss] .xn-at")
-    expect(told).to_have_text("last")
+    expect(told).to_be_empty()
     button(panel, "log").click()
-    expect(told).to_have_text("without values ≤ 0 · last")
+    expect(told).to_have_text("without values ≤ 0")
     expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 010")
 
 
 def test_the_mean_of_a_logarithmic_axis_is_that_of_the_values(panel: Panel) -> None:
-    panel.tell(figures=[figure(rank, 1, value) for rank, value in enumerate((1, 10, 100))])
+    panel.tell(series=loss([1, 1], [1, 10], [1, 100]))
     button(panel, "log").click()
-    panel.settle()
-    assert drawn(panel)["mean"][-1] == [1, 37]
+    assert pieces(panel, "mean") == [[(0, 1), (1, 37)]]
 
 
-def test_charts_are_logarithmic_over_time_or_smoothed_on_request(panel: Panel) -> None:
-    line = {"name": "loss", "rank": 0, "replace": True}
-    panel.tell(figures=[{**line, "points": [[0, 1, 0], [1, 10, 9], [2, 100, 10]]}])
-    assert drawn(panel)["0"] == [[0, 1], [1, 10], [2, 100]]
-    button(panel, "log").click()
-    panel.settle()
-    assert {"1", "10", "100"} <= set(axis(panel))
-    button(panel, "time").click()
-    panel.settle()
-    assert drawn(panel)["0"] == [[0, 1], [9, 10], [10, 100]]
-    panel.page.get_by_label("Smoothing").select_option("0.6")
-    panel.settle()
-    *_, (_, last) = drawn(panel)["0"]
-    assert last is not None and 10 < last < 100
-    expect(panel.page.locator("[data-figure=loss] .xn-at")).to_have_text("smoothed line · last")
-    expect(panel.page.locator("[data-figure=loss] [data-legend='0']")).to_have_text("rank 0100")
-
-
-def test_without_figures_there_are_no_choices_but_memory(panel: Panel) -> None:
+def test_without_figures_there_are_no_charts(panel: Panel) -> None:
     panel.tell(card(0, memory=100 << 20))
-    expect(button(panel, "memory")).to_be_visible()
     expect(button(panel, "log")).to_be_hidden()
-    panel.tell(figures=[figure(0, 1, 2)])
+    panel.tell(series=loss([1, 2]))
     expect(button(panel, "log")).to_be_visible()
-
-
-def test_memory_over_time_is_a_chart_on_request(panel: Panel) -> None:
-    panel.tell(card(0, memory=100 << 20))
-    button(panel, "memory").click()
-    shown = panel.page.get_by_role("region", name="Figures").locator("figure")
-    expect(shown).to_contain_text("memory, MiB")
-    expect(shown.locator("[data-legend='0']")).to_have_text("rank 0100")
-    shown.locator(".u-over").hover(position={"x": 100, "y": 50})
-    expect(shown.locator(".xn-at")).to_have_text("at 5 s")
-
-
-def test_the_points_of_a_line_are_bounded(panel: Panel) -> None:
-    panel.page.evaluate(
-        "message => { for (const figure of message.figures)"
-        " figure.points = Array.from({length: 30000}, (_, i) => [i, i, i]); give(message); }",
-        panel.news(figures=[figure(rank) for rank in range(4)]),
-    )
-    panel.settle()
-    assert panel.held()["points"] <= 8_000
-    expect(panel.page.locator("[data-legend=mean] b")).to_have_text("29,999")
 
 
 # ------------------------------------------------------------------------------ output
@@ -1327,7 +1110,7 @@ def test_eight_ranks_with_two_charts_and_a_full_log_fit_630_pixels(opened: Opene
         simulated=True,
         diagnosis=warned(sentence, 2),
         bar=Bar("step", 412, 1600, 12, 110, on="every rank"),
-        figures=[{**figure(r, 3, 2, 1), "name": n} for n in ("loss", "accuracy") for r in range(8)],
+        series=(*loss(*[[3, 2, 1]] * 8), *loss(*[[3, 2, 1]] * 8, name="accuracy")),
         lines=[block(r, *(f"step {n} of {r}" for n in range(50))) for r in range(8)],
     )
     box = panel.page.locator(".xn-panel").bounding_box()
@@ -1471,8 +1254,7 @@ def test_hostile_text_is_shown_as_text(panel: Panel) -> None:
             notices=(text,),
             hang=HangReported(verdict=text, ranks=(), groups=(hang,), at=1.0),
             troubles=(trouble(0, title=text, place=text, text=text, others=(text,)),),
-            series=(Series(text, {0: [(0, 1)]}),),
-            figures=[{"name": text, "rank": 0, "replace": True, "points": [[0, 1], [1, 2]]}],
+            series=loss([1, 2], name=text),
             lines=[block(0, text, start=panel.seq)],
         )
         expect(panel.page.locator(".xn-headline")).not_to_be_empty()
@@ -1702,7 +1484,7 @@ def test_a_flood_leaves_a_bounded_page(opened: Opener, ranks: int) -> None:
         [ranks, 40 * 5120],
     )
     panel.settle()
-    assert panel.held()["lines"] <= 8_000
+    assert panel.held() <= 8_000
     assert len(panel.rows()) <= 1_000
     assert panel.rows()[-1] == f"step {40 * 5120 // ranks - 1}"
 
@@ -1714,7 +1496,7 @@ def full(panel: Panel) -> None:
     panel.tell(
         bar=Bar("epochs", 1, 2),
         troubles=(trouble(1, place="p", text="x"),),
-        figures=[figure(0, 1, 2)],
+        series=loss([1, 2]),
         lines=[block(0, "a", start=9)],
     )
 
@@ -1805,45 +1587,29 @@ def test_every_control_is_reached_with_the_tab_key(panel: Panel) -> None:
     select_rank(panel, 0)
     button(panel, "Stacks").click()
     reached = tabbed(panel.page)
-    for name in ("Stacks", "Stop", "4 ranks", "Smoothing"):
+    for name in ("Stacks", "Stop", "4 ranks"):
         assert name in reached
     for name in ("Stream", "Filter output", "Follow", "Copy output", "Output"):
         assert name in reached
     for name in ("Ask again", "Close stacks", "Earlier output", "Copy path", "log"):
         assert name in reached
     assert sum("running" in name for name in reached) == 1
-    assert any(name.startswith("loss: rank 0") for name in reached)
 
 
-def test_ranks_charts_and_their_choices_are_one_tab_stop_each(opened: Opener) -> None:
+def test_ranks_are_one_tab_stop(opened: Opener) -> None:
     panel = opened()
     panel.page.evaluate("document.body.className = 'jp-Notebook'")  # lines are links there
     names = ("loss", "accuracy", "lr")
-    figures = [{**figure(rank, 1, 2), "name": name} for name in names for rank in range(8)]
+    series = tuple(one for name in names for one in loss(*[[1, 2]] * 8, name=name))
     ranks = (card(rank, memory=1 << 29) for rank in range(8))
-    panel.begin(*ranks, figures=figures, lines=[block(0, "one")])
+    panel.begin(*ranks, series=series, lines=[block(0, "one")])
     reached = tabbed(panel.page)
     assert reached == [
-        *("Stacks", "Stop", "Cell In[3]", "8 ranks", "0● runningline 7512 MiB"),
-        *("Figures", "log", "Smoothing", "loss: mean 2"),
+        *("Stacks", "Stop", "Cell In[3]", "8 ranks", "0● runningline 72512 MiB"),
+        *("Figures", "log"),
         *("Output", "Stream", "Filter output", "Follow", "Copy path"),
         *("Copy output", "Output"),
     ]
-
-
-def test_the_arrow_keys_move_among_choices_and_charts(panel: Panel) -> None:
-    figures = [{**figure(0, 1, 2), "name": name} for name in ("loss", "accuracy")]
-    panel.tell(card(0, memory=1 << 29), figures=figures)
-    button(panel, "log").focus()
-    panel.page.keyboard.press("ArrowRight")
-    expect(button(panel, "time")).to_be_focused()
-    panel.page.keyboard.press("ArrowRight")  # "each rank" is not shown
-    expect(button(panel, "memory")).to_be_focused()
-    panel.page.locator("[data-figure=loss]").get_by_role("img").focus()
-    panel.page.keyboard.press("ArrowDown")
-    expect(panel.page.locator("[data-figure=accuracy]").get_by_role("img")).to_be_focused()
-    panel.page.keyboard.press("ArrowUp")
-    expect(panel.page.locator("[data-figure=loss]").get_by_role("img")).to_be_focused()
 
 
 def tabbed(page: Page) -> list[str]:
@@ -1934,7 +1700,7 @@ def test_all_text_is_large_and_dark_enough(opened: Opener, theme: str, ranks: in
         diagnosis=warned("Rank 1 is slow", 1, 3),
         bar=Bar("steps", 1, 2, 1, 2),
         troubles=(trouble(3, place="line 3", text="Cell In[3], line 3\nx"),),
-        figures=[figure(rank, 1, 2, rank) for rank in range(ranks)],
+        series=loss(*([1, 2, rank] for rank in range(ranks))),
         lines=[block(0, "out"), block(1, "\x1b[31mred\x1b[32mgreen\x1b[90mgrey", stream="err")],
     )
     panel.choose(2)

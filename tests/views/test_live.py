@@ -193,7 +193,7 @@ def test_steps_that_a_cell_counts_anew_go_on_from_those_before(group, observer):
     group.reports(2, 0, 0, 1)
     group.reports(2, 1, 0, 1)
     observer.sample()
-    points = [(x, y) for x, y, _ in observer.figures["loss"][0].points]
+    points = observer.figures["loss"][0].points
     assert points == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
     group.reports(2, 0, 2)
     observer.sample()
@@ -206,7 +206,7 @@ def test_steps_that_a_cell_counts_on_are_as_it_says(group, observer):
     group.begins(2)
     group.reports(2, 0, 10, 11)
     observer.sample()
-    assert [x for x, _, _ in observer.figures["loss"][0].points] == [0, 1, 2, 10, 11]
+    assert [x for x, _ in observer.figures["loss"][0].points] == [0, 1, 2, 10, 11]
 
 
 # ---------------------------------------------------------------- what is kept

@@ -63,20 +63,17 @@ class Lines:
 
 @dataclass
 class Line:
-    """One rank's points of one figure: x, y and the seconds since the run's start. Over `limit`
-    every other point is dropped, which makes a new `generation`: points read before are no longer a
-    prefix of `points`. `odd`: where it became no finite number, first and last, and what it was
-    from there on."""
+    """One rank's points of one figure, x and y. Over `limit` every other point is dropped. `odd`:
+    where it became no finite number, first and last, and what it was from there on."""
 
     limit: int
-    points: list[tuple[float, float, float]] = field(default_factory=list)
-    generation: int = 0
-    last: tuple[float, float, float] | None = None
+    points: list[tuple[float, float]] = field(default_factory=list)
+    last: tuple[float, float] | None = None
     odd: tuple[tuple[float, tuple[str, ...]], ...] = ()
     _stride: int = 1
     _count: int = 0
 
-    def add(self, x: float, y: float, t: float = 0.0) -> None:
+    def add(self, x: float, y: float) -> None:
         if not math.isfinite(y):
             kind = wording.odd(y)
             if self.last is None or math.isfinite(self.last[1]):
@@ -84,23 +81,22 @@ class Line:
             elif kind not in self.odd[-1][1]:
                 since, kinds = self.odd[-1]
                 self.odd = *self.odd[:-1], (since, (*kinds, kind))
-        self.last = x, y, t
+        self.last = x, y
         if self._count % self._stride == 0:
             self.points.append(self.last)
         self._count += 1
         if len(self.points) > self.limit:
             del self.points[1::2]
             self._stride *= 2
-            self.generation += 1
 
     @property
-    def newest(self) -> list[tuple[float, float, float]]:
-        """The last point, where it is none of those that are kept."""
-        return [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
+    def is_thinned(self) -> bool:
+        return self._stride > 1
 
     def whole(self) -> list[tuple[float, float]]:
-        """The points as x and y, always with the newest."""
-        return [(x, y) for x, y, _ in (*self.points, *self.newest)]
+        """The points, always with the newest."""
+        last = [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
+        return [*self.points, *last]
 
 
 # ---------------------------------------------------------------- the observer
@@ -205,9 +201,8 @@ class Observer:
         self._damage |= self._over_cells.damage
 
     def _take_row(self, rank: int, row: Row) -> None:
-        since = row.at - (self.run.state.started or row.at)
         for name, value in row.figures.items():
-            self._line(name, rank).add(row.step, value, since)
+            self._line(name, rank).add(row.step, value)
 
     def _line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
@@ -358,7 +353,7 @@ class Observer:
         lines = self.figures[name]
         points = {rank: line.whole() for rank, line in sorted(lines.items())}
         odd = {rank: line.odd for rank, line in lines.items() if line.odd}
-        thinned = frozenset(rank for rank, line in lines.items() if line.generation)
+        thinned = frozenset(rank for rank, line in lines.items() if line.is_thinned)
         return Series(name, points, odd, thinned)
 
     def _free(self) -> int | None:

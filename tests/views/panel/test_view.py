@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.kernel import Notebook
-from tests.support.run_double import Run
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
-from xla_nb.views.observer import Observer
 from xla_nb.views.panel.messages import PanelNews, Turns
-from xla_nb.views.snapshot import Card, Diagnosis, Live, Snapshot
+from xla_nb.views.snapshot import Card, Diagnosis, Live, Series, Snapshot
 
 # ---------------------------------------------------------------- to the page
 
@@ -30,90 +28,61 @@ def snapshot(*cards, **about):
     )
 
 
-@pytest.fixture
-def observer(tmp_path):
-    return Observer(Run(tmp_path))
-
-
 def sample(**figures):
     return Sample(at=1.0, since=1.0, **figures)
 
 
-def test_news_has_only_what_changed(observer):
+def test_news_has_only_what_changed():
     news = PanelNews()
     one, stepped = (Card(1, sample=sample(steps=steps)) for steps in (1, 2))
-    first = news.of(snapshot(Card(0), one), observer)
-    assert first["phases"] == [(0, "starting"), (1, "starting")]
+    first = news.of(snapshot(Card(0), one))
+    assert first["ranks"] == [0, 1]
     assert 'data-rank="1"' in first["parts"]["ranks"]
-    assert news.of(snapshot(Card(0), one), observer) == {}
-    assert set(news.of(snapshot(Card(0), stepped, stopping="why"), observer)) == {"about"}
-    assert set(news.of(snapshot(Card(0), Card(1, "failed")), observer)["parts"]) == {
+    assert news.of(snapshot(Card(0), one)) == {}
+    assert set(news.of(snapshot(Card(0), stepped, stopping="why"))) == {"about"}
+    assert set(news.of(snapshot(Card(0), Card(1, "failed")))["parts"]) == {
         "counts",
         "ranks",
     }
 
 
-def test_what_lasts_on_is_no_news(observer):
+def test_what_lasts_on_is_no_news():
     """The page counts the seconds."""
     news, began = PanelNews(), 1000.0
     whole = replace(snapshot(Card(0)), started=began, now=began + 0.2)
-    news.of(whole, observer)
-    assert news.of(replace(whole, now=began + 0.7), observer) == {}
+    news.of(whole)
+    assert news.of(replace(whole, now=began + 0.7)) == {}
 
 
-def test_the_chosen_rank_has_its_details(observer):
-    told = PanelNews().of(snapshot(Card(0), Card(1, pid=77)), observer, focus=1)
+def test_the_chosen_rank_has_its_details():
+    told = PanelNews().of(snapshot(Card(0), Card(1, pid=77)), focus=1)
     assert told["about"]["focus"] == 1
     assert "pid 77" in told["parts"]["detail"]
-    assert PanelNews().of(snapshot(Card(0)), observer, focus=9)["parts"]["detail"] == ""
+    assert PanelNews().of(snapshot(Card(0)), focus=9)["parts"]["detail"] == ""
 
 
-def test_points_are_sent_once_and_replaced_when_thinned_out(observer):
+def test_a_figure_is_sent_whole_where_it_has_changed():
     news = PanelNews()
-    line = observer._line("loss", 0)
-    line.limit = 4
-    sent = []
-    for n in range(5):
-        line.add(n, float(n), 0.5 * n)
-        (one,) = news.of(snapshot(), observer)["figures"]
-        sent.append((one["replace"], one["points"]))
-        assert one["thinned"] is (n == 4)
-    assert sent[:2] == [(True, [[0, 0.0, 0.0]]), (False, [[1, 1.0, 0.5]])]
-    assert sent[4] == (True, [[0, 0, 0], [2, 2, 1], [4, 4, 2]])
-    assert "figures" not in news.of(snapshot(), observer)
+
+    def sent(lines, focus=None):
+        shown = replace(snapshot(), series=(Series("loss", lines), Series("lr", {0: [(0, 1)]})))
+        return [one["name"] for one in news.of(shown, focus).get("figures", ())]
+
+    assert sent({0: [(0, 1.0)]}) == ["loss", "lr"]
+    assert sent({0: [(0, 1.0)]}) == []
+    assert sent({0: [(0, 1.0), (1, 2.0)]}) == ["loss"]
+    assert sent({0: [(0, 1.0), (1, 2.0)]}, focus=0) == ["loss", "lr"]
 
 
-def test_the_newest_point_is_sent_also_where_it_is_not_kept(observer):
-    news = PanelNews()
-    line = observer._line("loss", 0)
-    line.limit = 2
-    shown = []
-    for n in range(12):
-        line.add(n, float(n))
-        (one,) = news.of(snapshot(), observer)["figures"]
-        shown = [] if one["replace"] else shown[: len(shown) - one["drops"]]
-        shown += [x for x, *_ in one["points"]]
-        assert shown == [x for x, _ in line.whole()]
-        assert shown[-1] == n
-        assert "figures" not in news.of(snapshot(), observer)
-
-
-def test_nan_and_infinity_are_told_by_name(observer):
-    observer._line("loss", 0).add(0, float("nan"))
-    observer._line("loss", 0).add(1, float("inf"))
-    observer._line("loss", 0).add(float("nan"), 1.0)  # at no step at all
-    (sent,) = PanelNews().of(snapshot(), observer)["figures"]
-    assert sent["points"] == [[0, "NaN", 0], [1, "Infinity", 0]]
-    json.dumps(sent, allow_nan=False)
-
-
-def test_memory_is_told_in_mebibytes(observer):
-    news = PanelNews()
-    told = news.of(snapshot(Card(0, sample=sample(memory=(3 << 20) + 5)), Card(1)), observer)
-    assert told["memory"] == [(0, 3)]
-    assert "memory" not in news.of(
-        snapshot(Card(0, sample=sample(memory=3 << 20)), Card(1)), observer
-    )
+def test_what_cannot_be_drawn_is_a_gap_and_the_last_value_is_in_words():
+    nothing = float("nan")
+    lines = {0: [(0, nothing), (1, 2.0), (2, float("inf")), (nothing, 1.0)], 1: [(0, 0.1)]}
+    told = PanelNews().of(replace(snapshot(), series=(Series("loss", lines),)))
+    (chart,) = told["figures"]
+    first, second = chart["lines"]
+    assert (first["x"], first["y"], first["last"]) == ([0, 1, 2], [None, 2.0, None], "1")
+    assert (second["name"], second["rank"], second["last"]) == ("rank 1", 1, "0.1")
+    json.dumps(chart, allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +94,14 @@ def test_the_time_of_a_step_has_the_digits_that_are_known(exact, told):
     assert (step.label, step.value) == told
 
 
-def test_the_diagnosis_is_sent_with_its_level_and_ranks(observer):
+def test_the_diagnosis_is_sent_with_its_level_and_ranks():
     late = Diagnosis("3 ranks have waited 16 s for rank 2, at line 6", "warning", (2,))
-    about = PanelNews().of(snapshot(diagnosis=late), observer)["about"]
+    about = PanelNews().of(snapshot(diagnosis=late))["about"]
     assert about["title"] == late.sentence
-    parts = PanelNews().of(snapshot(diagnosis=late), observer)["parts"]
+    parts = PanelNews().of(snapshot(diagnosis=late))["parts"]
     assert "waited 16\xa0s for" in parts["title"]
     assert (about["level"], about["marked"]) == ("warning", [2])
-    about = PanelNews().of(snapshot(), observer)["about"]
+    about = PanelNews().of(snapshot())["about"]
     assert (about["title"], about["level"], about["marked"]) == ("h", "calm", [])
 
 
@@ -146,15 +115,15 @@ def test_the_diagnosis_is_sent_with_its_level_and_ranks(observer):
         ({"live": Live("r", since=1.0)}, "idle"),
     ],
 )
-def test_what_the_run_does_is_a_word(observer, whole, state):
-    assert PanelNews().of(snapshot(Card(0), **whole), observer)["about"]["state"] == state
+def test_what_the_run_does_is_a_word(whole, state):
+    assert PanelNews().of(snapshot(Card(0), **whole))["about"]["state"] == state
 
 
-def test_everything_is_sent_again_after_forget(observer):
+def test_everything_is_sent_again_after_forget():
     news = PanelNews()
-    first = news.of(snapshot(Card(0)), observer)
+    first = news.of(snapshot(Card(0)))
     news.forget()
-    assert news.of(snapshot(Card(0)), observer) == first
+    assert news.of(snapshot(Card(0))) == first
 
 
 def test_turns_start_again_at_the_end():
@@ -231,7 +200,7 @@ def held(notebook: Notebook, gate: Path) -> Page:
 
 def test_the_page_gets_ranks_and_output(notebook, tmp_path):
     page = held(notebook, tmp_path / "go")
-    assert [rank for rank, _ in page.whole["phases"]] == [0, 1]
+    assert page.whole["ranks"] == [0, 1]
     assert any(
         "2 ranks of a simulated TPU host" in m["parts"].get("about", "")
         for m in page.news
@@ -244,7 +213,19 @@ def test_messages_are_numbered_without_gaps(notebook, tmp_path):
     page = held(notebook, tmp_path / "go")
     assert [m["seq"] for m in page.news] == list(range(1, len(page.news) + 1))
     assert page.news[0]["whole"]
-    assert sum("uplot" in message for message in page.news) == 1  # what draws charts
+    assert not any("uplot" in message for message in page.news)  # what draws charts
+
+
+def test_what_draws_charts_is_sent_once_there_are_figures(notebook, tmp_path):
+    report = PRINT.replace("    print", "    import xla_nb\n    xla_nb.report(n=n)\n    print")
+    gate = tmp_path / "go"
+
+    def look(shown):
+        if any("figures" in message for message in Page(shown.messages).news):
+            gate.touch()
+
+    page = Page(notebook.run(report + HOLD.format(gate=str(gate)), during=look).messages)
+    assert sum("uplot" in message for message in page.news) == 1
 
 
 def test_a_flood_makes_at_most_twenty_bounded_messages_per_second(notebook):
@@ -374,7 +355,7 @@ class Asking:
 def test_everything_is_sent_again_at_the_pages_request(behind):
     behind.ask("whole")
     whole = behind.answer("news", whole=True)
-    assert [rank for rank, _ in whole["phases"]] == [0, 1]
+    assert whole["ranks"] == [0, 1]
 
 
 def test_a_page_that_asks_gets_the_lines_before(behind):

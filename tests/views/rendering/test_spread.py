@@ -16,11 +16,11 @@ def test_the_mean_and_the_band_of_ranks_that_report_at_the_same_steps():
 
 
 def test_a_rank_counts_between_points_from_which_others_were_left_out():
-    lines = {0: [(0.0, 0.0), (2.0, 4.0)], 1: [(1.0, 4.0)]}
+    lines = {0: [(0.0, 0.0), (2.0, 4.0), (3.0, 4.0)], 1: [(1.0, 4.0)]}
     mean, band = over_ranks(lines, {0})
-    assert drawn(mean) == [(0.0, 0.0), (1.0, 3.0), (2.0, 4.0)]
+    assert drawn(mean) == [(0.0, 0.0), (1.0, 3.0), (2.0, 4.0), (3.0, 4.0)]
     assert (1.0, 2.0, 4.0) in band
-    assert drawn(over_ranks(lines)[0]) == [(0.0, 0.0), (1.0, 4.0), (2.0, 4.0)]
+    assert drawn(over_ranks(lines)[0]) == [(0.0, 0.0), (1.0, 4.0), (2.0, 4.0), (3.0, 4.0)]
 
 
 def test_a_rank_that_reported_nothing_for_a_while_does_not_count_there():
@@ -48,13 +48,20 @@ def test_a_rank_does_not_count_between_points_that_are_not_finite():
         {rank: [(x, math.nan if x == 2 else 1.0) for x in steps] for rank in range(2)}
     )
     assert [x for x, _ in drawn(mean)] == [0.0, 1.0, 3.0, 4.0]
-    assert [x for x, y in mean if math.isnan(y)] == [3.0]  # no line leads across
+    assert [x for x, y in mean if math.isnan(y)] == [2.0]  # no line leads across
 
 
 def test_the_mean_of_fewer_ranks_is_apart():
-    mean, _ = over_ranks({0: [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0)], 1: [(0.0, 3.0), (1.0, 3.0)]})
-    assert drawn(mean) == [(0.0, 2.0), (1.0, 2.0), (2.0, 1.0)]
-    assert [x for x, y in mean if math.isnan(y)] == [2.0]
+    lines = {0: [(float(x), 1.0) for x in range(4)], 1: [(0.0, 3.0), (1.0, 3.0)]}
+    mean, _ = over_ranks(lines)
+    assert drawn(mean) == [(0.0, 2.0), (1.0, 2.0), (2.0, 1.0), (3.0, 1.0)]
+    assert [x for x, y in mean if math.isnan(y)] == [1.5]
+
+
+def test_the_mean_ends_before_a_lone_step_of_those_that_are_ahead():
+    lines = {0: [(float(x), 9.0 * (x == 2)) for x in range(3)], 1: [(0.0, 0.0), (1.0, 0.0)]}
+    assert over_ranks(lines) == ([(0.0, 0.0), (1.0, 0.0)], [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0)])
+    assert over_ranks({0: [(0.0, 1.0)], 1: []})[0] == [(0.0, 1.0)]
 
 
 def test_the_points_of_a_mean_are_bounded_and_the_last_is_among_them():

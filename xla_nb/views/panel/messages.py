@@ -7,15 +7,14 @@ docs/how-it-works.md has the protocol.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from xla_nb import ansi
 from xla_nb.record.tail import Earlier
 from xla_nb.views import facts
-from xla_nb.views.observer import Lines, Observer
-from xla_nb.views.rendering import colours, html
+from xla_nb.views.observer import Lines
+from xla_nb.views.rendering import colours, figures, html
 from xla_nb.views.snapshot import Snapshot
 
 # ---------------------------------------------------------------- news
@@ -26,54 +25,33 @@ class PanelNews:
 
     def __init__(self) -> None:
         self._sent: dict[str, Any] = {}
-        #: Of each line its generation, how many points it keeps, and its last if it is not kept.
-        self._points: dict[tuple[str, int], tuple[int, int, list[Any]]] = {}
 
     def forget(self) -> None:
         """Tell everything again: a page lacks some of it."""
-        self._sent, self._points = {}, {}
+        self._sent = {}
 
     def of(
-        self, snapshot: Snapshot, observer: Observer, focus: int | None = None
+        self, snapshot: Snapshot, focus: int | None = None, *, charts: bool = True
     ) -> dict[str, Any]:
-        """What has changed since the last call. `focus` is the rank that the page has chosen."""
-        memory = ((card.rank, card.sample.memory) for card in snapshot.cards)
+        """What has changed since the last call, of the `charts` only if asked. `focus` is the rank
+        that the page has chosen."""
         parts = {
             "about": _about(snapshot) | {"focus": focus},
-            "phases": [(card.rank, card.phase) for card in snapshot.cards],
-            # In whole MiB: a page of memory more or less is no news of a rank that rests.
-            "memory": [(rank, round(size / 2**20)) for rank, size in memory if size is not None],
+            "ranks": [card.rank for card in snapshot.cards],
         }
         drawn = html.parts(snapshot, focus)
         news: dict[str, Any] = {}
         news |= {name: part for name, part in parts.items() if self._is_news(name, part)}
         if changed := {n: part for n, part in drawn.items() if self._is_news(f"part {n}", part)}:
             news["parts"] = changed
-        if figures := self._figures(observer):
-            news["figures"] = figures
+        every = snapshot.series if charts else ()
+        if fresh := [one for one in every if self._is_news(f"figure {one.name}", (one, focus))]:
+            news["figures"] = [figures.as_news(one, focus) for one in fresh]
         return news
 
     def _is_news(self, name: str, part: Any) -> bool:
         before, self._sent[name] = self._sent.get(name, ...), part
         return bool(before != part)
-
-    def _figures(self, observer: Observer) -> list[dict[str, Any]]:
-        """New points; `drops`: the page's last one, which was none of those that are kept."""
-        news = []
-        for name, lines in observer.figures.items():
-            for rank, line in lines.items():
-                generation, count, newest = self._points.get((name, rank), (-1, 0, []))
-                fresh, drops = generation != line.generation, bool(newest)
-                points = line.points if fresh else line.points[count:]
-                if points or newest != line.newest:
-                    whole = [*points, *line.newest]
-                    known = (point for point in whole if math.isfinite(point[0]))
-                    own = [[x, _number(y), round(t, 2)] for x, y, t in known]
-                    told = {"name": facts.cut(name, 300), "rank": rank, "points": own}
-                    told["thinned"] = line.generation > 0
-                    news.append(told | {"replace": fresh, "drops": drops})
-                    self._points[name, rank] = line.generation, len(line.points), line.newest
-        return news
 
 
 class Turns:
@@ -120,13 +98,6 @@ def _state(snapshot: Snapshot) -> str:
     if snapshot.live is not None and snapshot.live.is_idle:
         return "idle"
     return "running" if any(card.phase != "starting" for card in snapshot.cards) else "starting"
-
-
-def _number(value: float) -> float | str:
-    """JSON in a browser has neither NaN nor infinity: they are told as JavaScript writes them."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 # ---------------------------------------------------------------- lines and answers

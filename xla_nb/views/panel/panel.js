@@ -3,7 +3,6 @@
 
 // --- What the panel calls things, and numbers, times and ranks in words.
 
-const OVER = new Set(["finished", "early", "failed", "died", "stopped"]);
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const count = (n) => whole.format(n);
@@ -30,8 +29,6 @@ function spans(numbers) {
 	}
 	return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(", "))).join(", ");
 }
-
-const ranksOf = (numbers) => `rank${numbers.length === 1 ? "" : "s"} ${spans(numbers)}`;
 
 /** A number, as facts.py has it. */
 function figure(value) {
@@ -144,33 +141,6 @@ function folding(node, name, words, into) {
 	return node;
 }
 
-// --- Several of a kind as one tab stop: the arrow keys move among them.
-
-const shown = (nodes) => nodes.filter((node) => !node.hidden);
-
-/** Leaves one of the nodes that are shown to the Tab key: the one with the focus, or the first. */
-function oneStop(nodes) {
-	const seen = shown(nodes);
-	const stop = seen.find((node) => node === document.activeElement) ?? seen[0];
-	for (const node of nodes) mark(node, "tabindex", node === stop ? 0 : -1);
-}
-
-/** Moves the focus at these keys to the last or the next one that is shown. */
-const walk = (nodes, back, on) => (event) => {
-	const by = { [back]: -1, [on]: 1 }[event.key];
-	if (!by) return;
-	event.preventDefault();
-	const seen = shown(nodes());
-	seen[seen.indexOf(document.activeElement) + by]?.focus();
-};
-
-/** Buttons in a row. */
-function toolbar(label, ...buttons) {
-	const keydown = walk(() => buttons, "ArrowLeft", "ArrowRight");
-	oneStop(buttons);
-	return h("span.choices", { role: "toolbar", label, keydown, focusin: () => oneStop(buttons) }, ...buttons);
-}
-
 // --- The lines of output that the page holds, bounded.
 
 const HELD = 8000; // lines held over all ranks,
@@ -236,8 +206,8 @@ class Lines {
 // to its views which of their parts changed; requests to the kernel start here.
 
 const PATIENCE = 800; // ms for the kernel to answer a request
+const LATE = 3; // seconds that messages take, from which the page says so
 const ARMED = 10_000; // ms in which a second click ends live ranks
-const POINTS = 2000; // of one line of a figure
 // Which parts of a view show each part that the kernel draws.
 const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
 
@@ -250,16 +220,16 @@ function held(map, key, make) {
 class Store {
 	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", unit: "rank", focus: null };
 	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
-	cards = new Map(); // the phase of each rank
+	ranks = [];
 	figures = new Map();
-	memory = new Map(); // by rank: a line of MiB
 	lines = new Lines();
 	stacks = { state: "closed", html: "", at: "" };
 	stop = "no"; // no, armed, asked, acknowledged, interrupted
 	say = "";
 	seq = 0;
 	lacks = false; // something that was sent before
-	offset = 0; // the kernel's clock minus the page's, in seconds
+	offset = null; // the kernel's clock minus the page's, in seconds, as the quickest message has it,
+	behind = 0; // and how much longer the newest one took
 	views = new Set();
 	requests = new Map();
 	asked = 0;
@@ -292,7 +262,7 @@ class Store {
 	}
 
 	get now() {
-		return this.frozen ?? Date.now() / 1000 + this.offset;
+		return this.frozen ?? Date.now() / 1000 + (this.offset ?? 0);
 	}
 
 	changed(...parts) {
@@ -352,14 +322,16 @@ class Store {
 			if (this.lacks) this.reprint(message.before);
 			this.lacks = false;
 		} else if (this.lacks) this.askWhole();
-		this.offset = message.now - Date.now() / 1000;
+		this.offset = Math.max(this.offset ?? -Infinity, message.now - Date.now() / 1000);
+		const behind = this.now - message.now;
+		if (Math.max(behind, this.behind) > LATE) this.changed("head");
+		this.behind = behind;
 		if (message.about) this.describe(message.about);
 		for (const [name, part] of Object.entries(message.parts ?? {})) {
 			this.parts[name] = part;
 			this.changed(SHOWN[name]);
 		}
-		if (message.phases) this.number(message.phases);
-		if (message.memory) this.weigh(message.memory);
+		if (message.ranks) this.number(message.ranks);
 		if (message.uplot) this.loadCharts(message.uplot);
 		if (message.figures) this.plot(message.figures);
 		if (message.lines) this.print(message.lines);
@@ -383,43 +355,15 @@ class Store {
 		this.changed("head", "ranks", "output");
 	}
 
-	number(phases) {
-		this.cards = new Map(phases.map(([rank, phase]) => [rank, { phase }]));
-		this.lines.ranks = Math.max(this.lines.ranks, this.cards.size);
-		this.changed("ranks", "figures", "output");
+	number(ranks) {
+		this.ranks = ranks;
+		this.lines.ranks = Math.max(this.lines.ranks, ranks.length);
+		this.changed("ranks", "output");
 	}
 
 	plot(figures) {
-		for (const { name, ...own } of figures) this.trace(held(this.figures, name, () => new Map()), own);
+		for (const one of figures) this.figures.set(one.name, one);
 		this.changed("figures");
-	}
-
-	/** Notes the memory of ranks, in MiB, at most once a second. */
-	weigh(sizes) {
-		const at = this.now - (this.about.started ?? this.now);
-		for (const [rank, size] of sizes) {
-			const { x, y, t } = held(this.memory, rank, () => ({ x: [], y: [], t: [] }));
-			if (x.length && at - x.at(-1) < 1) continue;
-			x.push(at);
-			y.push(size);
-			t.push(at);
-			if (x.length > 400) for (const one of [x, y, t]) one.splice(0, one.length, ...one.filter((_, i) => i % 2 === 0));
-		}
-		this.changed("figures");
-	}
-
-	/** Adds points to a rank's line of a figure; `drops`: the last one there was not to stay. */
-	trace(lines, { rank, replace, drops, points, thinned }) {
-		if (replace) lines.delete(rank);
-		const line = held(lines, rank, () => ({ x: [], y: [], t: [] }));
-		const { x, y, t } = Object.assign(line, { thinned });
-		if (drops) for (const one of [x, y, t]) one.pop();
-		for (const [at, value, when] of points) {
-			x.push(at);
-			y.push(Number(value));
-			t.push(when);
-		}
-		for (const one of [x, y, t]) one.splice(0, one.length - POINTS);
 	}
 
 	/** Holds these lines alone. */
@@ -690,7 +634,7 @@ class Head {
 
 	draw(now) {
 		const { view, state } = this;
-		const { about, over, parts, frozen, farewell, say, stacks } = view.store;
+		const { about, over, parts, frozen, farewell, say, stacks, behind } = view.store;
 		if (this.isNew) this.later ??= setTimeout(() => ((this.later = null), view.changed("head")), 1000 * QUIET);
 		const title = frozen === null ? about.title : farewell;
 		mark(view.root, "data-state", state);
@@ -704,7 +648,8 @@ class Head {
 		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
 		place(this.about, parts.about, view);
 		place(this.bar, frozen === null ? parts.bar : "", view);
-		put(this.say, say || (title.includes(about.stopping) ? "" : about.stopping));
+		const late = behind > LATE && frozen === null && `This page is ${duration(behind)} behind: it is slow, or its connection.`;
+		put(this.say, joined(late, say || (title.includes(about.stopping) ? "" : about.stopping)));
 		this.speak(now, title);
 	}
 
@@ -807,9 +752,9 @@ class Ranks {
 
 	draw() {
 		const { view } = this;
-		const { cards, about, parts, frozen } = view.store;
-		show(this.node, cards.size);
-		put(this.title, plural(cards.size, about.unit));
+		const { ranks, about, parts, frozen } = view.store;
+		show(this.node, ranks.length);
+		put(this.title, plural(ranks.length, about.unit));
 		place(this.counts, frozen === null ? parts.counts : "", view);
 		place(this.grid, parts.ranks, view);
 		for (const node of this.nodes) mark(node, "aria-selected", node.dataset.rank === String(view.rank));
@@ -825,8 +770,8 @@ class Ranks {
 	/** Hides ranks, and hosts without any, that do not match the search. */
 	find() {
 		const { needle } = this;
-		const { cards, about: { unit } } = this.view.store;
-		show(this.finder, cards.size > FEW);
+		const { ranks, about: { unit } } = this.view.store;
+		show(this.finder, ranks.length > FEW);
 		const number = needle.match(/^(?:rank |device )?(\d+)$/)?.[1];
 		const has = (node) => `${node.title} ${node.textContent}`.toLowerCase().includes(needle);
 		for (const host of this.grid.querySelectorAll(".xn-host")) {
@@ -837,7 +782,7 @@ class Ranks {
 		}
 		const none = needle && this.nodes.every(({ hidden }) => hidden);
 		show(this.none, none);
-		put(this.none, number ? `There is no ${unit} ${number}; there are ${unit}s ${spans(cards.keys())}.` : `No ${unit} matches “${needle}”.`);
+		put(this.none, number ? `There is no ${unit} ${number}; there are ${unit}s ${spans(ranks)}.` : `No ${unit} matches “${needle}”.`);
 	}
 
 	/** Moves the one tab stop of the ranks. */
@@ -874,79 +819,19 @@ class Ranks {
 	}
 }
 
-// --- The charts of figures, which uPlot draws: a line of each rank, or of many their mean in a band.
+// --- The charts of figures: the kernel computes their lines (rendering/figures.py), uPlot draws them.
 
 const HIGH = 96; // of a chart, in pixels
-const [PAIR, EACH] = [2, 64]; // so many ranks have a line each unasked, and on request
-const LABELS = 8; // ends of lines that have room for a number
-const BAND = ["high", "low", "mean"];
 const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // distances of values
 const WHOLE = SCALE.filter(Number.isInteger); // and of steps
 const isFigure = (y) => typeof y === "number";
 
-/** A running mean, debiased as in TensorBoard. */
-function smoothed(values, weight) {
-	let [sum, scale] = [0, 0];
-	return values.map((value) => {
-		if (!isFinite(value)) return value;
-		sum = weight * sum + (1 - weight) * value;
-		scale = weight * scale + (1 - weight);
-		return sum / scale;
-	});
-}
-
-/** Up to where those in progress have reported. */
-function reached(lines, x0, x1, runs) {
-	const far = x0 + (lines.some(({ x }) => x.length > 50) && 0.8 * (x1 - x0));
-	return Math.min(x1, ...lines.filter(({ rank, x }) => runs(rank) && x.at(-1) >= far).map(({ x }) => x.at(-1)));
-}
-
-/** The x of lines between two ends, and these; of more than `most` so many evenly spaced ones. */
-function places(lines, [from, to], most, whole) {
-	const found = new Set([from, to]);
-	for (const { x } of lines) if (found.size <= most) x.forEach((at) => at > from && at < to && found.add(at));
-	const even = (_, k) => from + (k / most) * (to - from);
-	const all = found.size > most ? Array.from({ length: most + 1 }, even) : [...found];
-	return [...new Set(whole ? all.map(Math.round) : all)].sort((a, b) => a - b);
-}
-
-/** A line's values at these places, on straight lines between its points that are not too `far` apart; `drawn`
- * is what is shown of one. */
-function along({ x, y }, places, drawn, far = Infinity) {
-	let i = 0;
-	return places.map((at) => {
-		while (x[i + 1] <= at) i++;
-		if (at < x[0] - 1e-9 || at > x.at(-1) + 1e-9) return null;
-		const part = i < x.length - 1 && (at - x[i]) / (x[i + 1] - x[i]);
-		if (part && x[i + 1] - x[i] > far) return null;
-		return drawn(y[i] + (part && part * (y[i + 1] - y[i])));
-	});
-}
-
-/** Of all lines' values at places up to `end`: x, the highest, the lowest and their mean, with a gap where
- * others have one than before. `more` is a line's own values, if any. */
-function spread(places, columns, end, more = []) {
-	const rows = places.flatMap((at, k) => {
-		const found = at <= end ? columns.map((ys) => ys[k]).filter(isFigure) : [];
-		const mean = found.reduce((a, b) => a + b, 0) / found.length;
-		const row = found.length ? [at, Math.max(...found), Math.min(...found), mean, more[k]] : [at, null, null, null, more[k]];
-		const others = k && columns.some((ys) => isFigure(ys[k]) !== isFigure(ys[k - 1]));
-		return others ? [[(places[k - 1] + at) / 2, null, null, null], row] : [row];
-	});
-	return rows[0].map((_, n) => rows.map((row) => row[n]));
-}
-
-/** The index of the x that is nearest, the last of equal ones. */
-function nearest(xs, x) {
-	const i = xs.findLastIndex((at) => at <= x);
-	return i < 0 || xs[i + 1] - x < x - xs[i] ? i + 1 : i;
-}
-
 /** The points of a line that have none beside them to be joined to. */
 function lone({ data }, series) {
 	const ys = data[series];
-	const none = (i) => !(i in ys) || ys[i] === null;
-	return [...ys.keys()].filter((i) => isFigure(ys[i]) && none(i - 1) && none(i + 1));
+	const own = [...ys.keys()].filter((i) => ys[i] !== undefined); // it has no point where only others have one
+	const none = (i) => !isFigure(ys[own[i]]);
+	return own.filter((at, i) => isFigure(ys[at]) && none(i - 1) && none(i + 1));
 }
 
 /** Powers of ten on a logarithmic axis, on a short one numbers between them too, or its ends and its middle. */
@@ -968,109 +853,69 @@ function told(values) {
 	return new Set(short).size === short.length ? short : values.map((value) => `${Number(value.toPrecision(10))}`);
 }
 
-const ofRank = ([rank, value, where]) => [rank, joined(`rank ${rank}`, where), figure(value)];
-
 class Chart {
 	at = span("quiet.at");
 	legend = div("legend");
-	ends = div("ends");
-	zoom = {}; // the part of the x axis that is shown, by whether it is of seconds
+	zoomed = false;
 
-	constructor(view, name, timed = false) {
+	constructor(view, name) {
 		this.view = view;
-		this.timed = timed;
-		this.name = name;
-		const keydown = (event) => {
-			const by = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
-			if (!by || !this.uplot) return;
-			event.preventDefault();
-			const [{ left }, wide] = [this.uplot.cursor, this.uplot.over.clientWidth];
-			this.point(Math.max(0, Math.min((left < 0 ? wide : left) + by, wide)));
-		};
-		this.plot = h("div.plot", { role: "img", keydown, blur: () => this.point(-10) });
-		const caption = h("figcaption.caption", {}, h("strong", {}, this.name));
+		this.note = span("quiet");
+		this.plot = h("div.plot", { role: "img" });
+		const caption = h("figcaption.caption", {}, h("strong", {}, name), " ", this.note);
 		this.node = h("figure.figure", { "data-figure": name }, caption, this.plot, this.legend);
 	}
 
-	/** Whether x is seconds since the start of the run, rather than steps. */
-	get overTime() {
-		return this.timed || this.view.charting.time;
-	}
-
-	/** How far two of a line's points may be apart for it to count between them: in time up to a pause, in steps
-	 * where those between were left out. Memory is as it was until it changes. */
-	apart({ x, thinned }) {
-		const usual = (x.at(-1) - x[0]) / (x.length - 1) || 0;
-		return this.timed ? Infinity : (this.overTime ? 10 : thinned ? 2 : 0) * usual;
-	}
-
-	point(left) {
-		this.uplot?.setCursor({ left, top: 0 });
-	}
-
-	/** Shows a part of the x axis, or all of it. */
-	show(ends = null) {
-		this.zoom[this.overTime] = ends;
-		this.view.changed("figures");
-	}
-
-	draw(figures) {
+	/** `lines`: each with its name, rank, x, y and last value in words; of more than two ranks their highest,
+	 * lowest and mean. `marks` are where one became no finite number. */
+	draw({ note, summary, lines, marks, steps }) {
 		const width = this.plot.clientWidth;
 		if (!width) return;
-		const { rank, store, charting: { log, each, smooth } } = this.view;
-		const lines = (this.lines = this.prepared(figures, smooth));
-		if (!lines.length) return;
-		const [x0, x1] = [Math.min(...lines.map(({ x }) => x[0])), Math.max(...lines.map(({ x }) => x.at(-1)))];
-		const shown = this.zoom[this.overTime] ?? (x0 < x1 ? [x0, x1] : [x0 - 0.5, x0 + 0.5]);
-		const many = lines.length > (each ? EACH : PAIR);
-		this.summed = many || lines.length > LABELS; // so that the legend says what they have together
-		this.end = this.summed ? reached(lines, x0, x1, (one) => !OVER.has(store.cards.get(one)?.phase)) : x1;
-		const whole = !this.overTime && lines.every(({ x }) => x.every(Number.isInteger));
-		const xs = places(lines, shown, many ? 300 : this.summed ? 1000 : 4000, whole);
-		this.hides = log && lines.some(({ y }) => y.some((value) => value <= 0)); // a logarithmic axis has no place for some
-		const drawn = (y) => (isFinite(y) && !(log && y <= 0) ? y : null);
-		const columns = lines.map((line) => along(line, xs, drawn, many ? this.apart(line) : Infinity));
-		const named = lines.map((line) => line.rank).filter((one) => !many || one === rank);
-		this.names = many ? [...BAND, ...named] : named;
-		const own = lines.filter((line) => line.rank === rank).map((line) => along(line, xs, drawn))[0];
-		fill(this.plot, JSON.stringify([this.names, rank, log, whole]), () => [this.renewed(width, whole).root]);
+		const { log, store } = this.view;
+		Object.assign(this, { lines, steps });
+		put(this.note, note);
+		mark(this.plot, "aria-label", summary);
+		const hidden = (y) => log && y !== null && y <= 0; // a logarithmic axis has no place for some
+		this.hides = lines.some(({ y }) => y.some(hidden));
+		const data = store.uPlot.join(lines.map(({ x, y }) => [x, y.map((value) => (hidden(value) ? null : value))]));
+		const whole = lines.every(({ x, y }) => x.every((at, i) => y[i] === null || Number.isInteger(at)));
+		fill(this.plot, JSON.stringify([lines.map(({ name }) => name), log, whole]), () => [this.renewed(width, whole).root]);
 		this.uplot.batch((uplot) => {
 			if (uplot.width !== width) uplot.setSize({ width, height: HIGH });
-			uplot.setData(many ? spread(xs, columns, this.end, own) : [xs, ...columns], false);
-			uplot.setScale("x", { min: shown[0], max: shown[1] });
+			uplot.setData(data, !this.zoomed);
 		});
-		this.annotate();
+		const at = new Set(marks.map((x) => Math.round(this.uplot.valToPos(x, "x"))));
+		this.uplot.under.replaceChildren(...[...at].map((left) => h("i.odd", { style: `left: ${left}px` })));
 		this.read();
-	}
-
-	/** Lines in the order of ranks and of x. `y` is drawn, `values` are told. */
-	prepared(figures, smooth) {
-		const inOrder = (own, x) => (x.some((at, i) => at < x[i - 1]) ? [...x.keys()].sort((a, b) => x[a] - x[b]).map((i) => own[i]) : own);
-		return [...figures].filter(([, { x }]) => x.length).sort(([a], [b]) => a - b).map(([rank, line]) => {
-			const x = this.overTime ? line.t : line.x;
-			const values = inOrder(line.y, x);
-			return { rank, thinned: line.thinned, x: inOrder(x, x), values, y: smooth ? smoothed(values, smooth) : values };
-		});
 	}
 
 	/** Another plot, in place of one with other lines or axes. */
 	renewed(width, whole) {
 		this.uplot?.destroy();
-		this.style = getComputedStyle(this.plot);
-		const { rank, store, charting: { log } } = this.view;
-		const axis = { stroke: this.ink("quiet"), font: `12px ${this.style.fontFamily}`, gap: 4, ticks: { show: false } };
+		this.zoomed = false;
+		const style = getComputedStyle(this.plot);
+		const { log, store } = this.view;
+		const ink = (name) => () => style.getPropertyValue(`--xn-${name}`); // as it is when it is asked for
+		const axis = { stroke: ink("quiet"), font: `12px ${style.fontFamily}`, gap: 4, ticks: { show: false } };
 		const room = (texts) => 8 + 7.5 * Math.max(4, ...(texts ?? []).map(({ length }) => length));
 		const across = {
 			...{ size: 18, space: (_, axis, low, high) => 4 + room([figure(high)]), incrs: whole ? WHOLE : null, grid: { show: false } },
-			values: (_, all) => told(all).map((text) => text + (this.overTime ? " s" : "")),
+			values: (_, all) => told(all),
 		};
 		const up = {
-			...{ size: (_, texts) => room(texts), space: 12, incrs: SCALE, grid: { stroke: this.ink("tint2"), width: 1 } }, // three or more
+			...{ size: (_, texts) => room(texts), space: 12, incrs: SCALE, grid: { stroke: ink("tint2"), width: 1 } }, // three or more
 			values: (_, all) => told(all).map((text, i) => (i % 2 && all.length > 5 ? "" : text)),
 			...(log && { splits: (_, axis, low, high) => powers(low, high), filter: (_, all) => all }),
 		};
-		const pale = (name) => name !== rank && this.names.includes(rank) && (isFigure(name) || name === "mean");
-		const line = (name) => ({ stroke: this.ink(name), width: name === rank ? 2.2 : 1.4, alpha: pale(name) ? 0.35 : 1, pxAlign: 0, points: { filter: lone, size: 4, width: 0 } });
+		const chosen = this.lines.length > 3; // one rank's line before the mean of all
+		const line = ({ name, rank }) => ({
+			...{ stroke: rank === null ? ink(name) : this.tinted(style, rank), pxAlign: 0, points: { filter: lone, size: 4, width: 0 } },
+			...{ width: chosen && rank !== null ? 2.2 : 1.4, alpha: chosen && name === "mean" ? 0.35 : 1 },
+		});
+		const wide = (_, from, to) => {
+			const [low, high] = this.zoomed ? [from, to] : this.steps; // also those without a finite number
+			return low < high ? [low, high] : [low - 0.5, high + 0.5];
+		};
 		const range = (_, low, high) => {
 			if (low === null) return [null, null];
 			const more = low < high ? (high / low) ** 0.06 : 2;
@@ -1079,153 +924,71 @@ class Chart {
 		};
 		this.uplot = new store.uPlot({
 			...{ width, height: HIGH, padding: [6, 22, 0, 0], legend: { show: false } },
-			scales: { x: { time: false }, y: { distr: log ? 3 : 1, range } },
+			scales: { x: { time: false, range: wide }, y: { distr: log ? 3 : 1, range } },
 			axes: [across, up].map((one) => ({ ...axis, ...one })),
-			series: [{}, ...this.names.map(line)],
-			bands: this.names[0] === BAND[0] ? [{ series: [1, 2], fill: this.ink("band") }] : [],
-			cursor: { y: false, points: { show: false }, drag: { setScale: false, dist: 5 }, bind: { dblclick: () => () => this.show() } },
-			hooks: { setCursor: [() => this.read()], setSelect: [({ select }) => this.select(select)] },
+			series: [{}, ...this.lines.map(line)],
+			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: ink("band") }] : [],
+			cursor: { y: false, points: { show: false }, drag: { dist: 5 } },
+			hooks: { setCursor: [() => this.read()], setSelect: [() => this.zooms(true)] },
 		}, [[]]);
-		this.uplot.over.append(this.ends);
+		this.uplot.over.addEventListener("dblclick", () => this.zooms(false));
 		return this.uplot;
 	}
 
-	/** The color of a rank, or one of the style sheet, as it is when it is asked for. */
-	ink(name) {
-		const of = (what) => this.style.getPropertyValue(`--xn-${what}`);
-		return () => (isFigure(name) ? `oklch(${of("lightness")} ${of("chroma")} ${hue(name)})` : of(name));
+	tinted(style, rank) {
+		const of = (what) => style.getPropertyValue(`--xn-${what}`);
+		return () => `oklch(${of("lightness")} ${of("chroma")} ${hue(rank)})`;
 	}
 
-	select({ left, width }) {
-		if (!width) return;
-		this.show([left, left + width].map((end) => this.uplot.posToVal(end, "x")));
-		this.uplot.setSelect({ left: 0, width: 0 }, false);
+	zooms(on) {
+		this.zoomed = on;
+		this.read();
 	}
 
-	/** Marks where lines became no finite number, and says at their ends whose they are: color alone does not
-	 * tell lines apart. */
-	annotate() {
-		const { data, under, over, valToPos } = this.uplot;
-		const odd = this.lines.flatMap(({ x, values }) => x.filter((_, i) => !isFinite(values[i]) && isFinite(values[i - 1] ?? 0)));
-		const at = new Set(odd.map((x) => Math.round(valToPos(x, "x"))));
-		under.replaceChildren(...[...at].map((left) => h("i.odd", { style: `left: ${left}px` })));
-		const ends = this.names.flatMap((rank, n) => {
-			const ys = data[n + 1];
-			const i = isFigure(rank) ? ys.findLastIndex(isFigure) : -1;
-			return i < 0 ? [] : [{ rank, left: valToPos(data[0][i], "x"), top: valToPos(ys[i], "y") }];
-		});
-		if (ends.length > LABELS) ends.length = 0;
-		let below = -10;
-		const numbers = ends.sort((a, b) => a.top - b.top).map(({ rank, left, top }, i) => {
-			below = Math.min(Math.max(top, below + 10), over.clientHeight + 14 - 10 * (ends.length - i));
-			return tint(h("span.end", { style: `left: ${left}px; top: ${below}px` }, rank), rank);
-		});
-		this.ends.replaceChildren(...numbers);
-	}
-
-	/** The legend: the values under the pointer, or the last ones; of many, those that the mean there is of. */
+	/** The legend: values under the pointer, or the last ones. */
 	read() {
-		const { left } = this.uplot.cursor;
-		const x = left >= 0 ? this.uplot.posToVal(left, "x") : null;
-		const [values, absent] = [new Map(), new Set()]; // those that have none there
-		const all = this.lines.map(({ x: xs }) => xs[nearest(xs, x ?? this.end)]);
-		const close = (one, other) => (Math.abs(other - x) < Math.abs(one - x) ? other : one);
-		const at = x !== null ? all.reduce(close) : this.summed ? this.end : null;
-		for (const [n, line] of this.lines.entries()) {
-			const { rank, x: xs, values: ys } = line;
-			const far = at !== null && Math.abs(all[n] - at) > this.apart(line) / 2;
-			if (far || xs.at(-1) < Math.min(x ?? this.end, this.end) - 1e-6) absent.add(rank);
-			values.set(rank, ys[xs.lastIndexOf(all[n])]);
-		}
-		const notes = [this.hides && "without values ≤ 0", this.view.charting.smooth && "smoothed line", this.zoom[this.overTime] && "zoomed"];
-		const where = (x) => (this.overTime ? `at ${duration(x)}` : `step ${figure(x)}`);
-		put(this.at, joined(...notes, at === null ? "last" : where(at)));
-		const own = this.lines.find(({ rank }) => rank === this.view.rank);
-		const last = own?.x.at(-1);
-		const chosen = own && (x === null ? [own.rank, own.values.at(-1), last !== at && where(last)] : !absent.has(own.rank) && [own.rank, values.get(own.rank)]);
-		const there = [...values].filter(([rank]) => x === null || !absent.has(rank));
-		const rows = this.summed ? this.summary(values, absent, chosen) : there.map(ofRank);
-		mark(this.plot, "aria-label", `${this.name}: ${rows.map(([, ...words]) => words.join(" ")).join(", ")}`);
-		const told = ([key, name, value]) => {
-			const label = isFigure(key) ? tint(span("one", name), key) : span("quiet", name);
-			return h("span", { "data-legend": key }, label, h("b", {}, value));
-		};
-		fill(this.legend, String(rows), () => [this.at, ...rows.map(told)]);
-	}
-
-	/** Rows of the legend for many ranks. */
-	summary(values, absent, chosen) {
-		const [odd, known] = [true, false].map((odd) => [...values].filter(([, value]) => isFinite(value) !== odd));
-		const sorted = known.filter(([rank]) => !absent.has(rank)).sort(([, a], [, b]) => a - b);
-		const rows = chosen ? [ofRank(chosen)] : [];
-		if (sorted.length) {
-			const of = sorted.length < values.size ? `mean of ${plural(sorted.length, "rank")}` : "mean";
-			const mean = sorted.reduce((sum, [, value]) => sum + value, 0) / sorted.length;
-			rows.push(["mean", of, figure(this.timed ? Math.round(mean) : mean)]); // of memory in whole MiB
-			const [low, high] = [sorted[0], sorted.at(-1)];
-			const end = (name, [rank, value]) => [name, name, `${figure(value)} (rank ${rank})`];
-			if (figure(low[1]) !== figure(high[1])) rows.push(end("min", low), end("max", high));
-		}
-		return odd.length ? [...rows, ["odd", "not finite", ranksOf(odd.map(([rank]) => rank))]] : rows;
+		const { data, cursor: { idx, left } } = this.uplot;
+		const over = left >= 0 && isFigure(idx);
+		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", over && `step ${figure(data[0][idx])}`));
+		const value = (last, y) => (over ? isFigure(y) && figure(y) : last);
+		const rows = this.lines.map(({ name, rank, last }, n) => [name, rank, value(last, data[n + 1][idx])]).filter(([, , text]) => text);
+		const row = ([name, rank, text]) => h("span", { "data-legend": rank ?? name }, tint(span("one", name), rank), h("b", {}, text));
+		fill(this.legend, String(rows), () => [this.at, ...rows.map(row)]);
 	}
 }
 
 class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
-	plots = [];
 	queue = []; // charts to draw, one in each frame
 
 	constructor(view) {
 		this.view = view;
-		const { charting } = view;
 		const redraw = () => view.changed("figures");
-		const choice = (text, key, title) => {
-			const flip = ({ currentTarget }) => {
-				charting[key] = !charting[key];
-				mark(currentTarget, "aria-pressed", charting[key]);
-				redraw();
-			};
-			return button(text, flip, { "aria-pressed": false, title }, "choice");
+		const flip = () => {
+			view.log = !view.log;
+			mark(this.log, "aria-pressed", view.log);
+			redraw();
 		};
-		this.each = choice("each rank", "each", "A line for each rank");
-		this.own = [choice("log", "log", "Logarithmic axis"), choice("time", "time", "Seconds instead of steps"), this.each];
-		this.memory = choice("memory", "memory", "Memory of each process");
-		this.buttons = [...this.own, this.memory];
-		this.smooth = h("select.select", { label: "Smoothing", change: () => ((charting.smooth = Number(this.smooth.value)), redraw()) },
-			...[[0, "not smoothed"], [0.6, "smoothed"], [0.9, "very smooth"]].map(option));
-		const head = div("bar-head", span("space"), toolbar("Charts", ...this.buttons), this.smooth);
+		this.log = button("log", flip, { "aria-pressed": false, title: "Logarithmic axis" });
+		const head = div("bar-head", span("space"), this.log);
 		this.node = folding(section("figures", "Figures", head, this.grid), "figures", "Figures", head);
 		this.resized = new ResizeObserver(redraw);
 		this.resized.observe(this.grid);
 		this.shaded = new MutationObserver(redraw); // dark or light
 		this.shaded.observe(view.root, { attributeFilter: ["data-dark"] });
-		this.grid.addEventListener("focusin", () => oneStop(this.plots));
-		this.grid.addEventListener("keydown", walk(() => this.plots, "ArrowUp", "ArrowDown"));
 	}
 
 	draw() {
-		const { figures, memory, uPlot } = this.view.store;
+		const { figures, uPlot } = this.view.store;
 		if (!uPlot) return figures.size > 0; // until it is loaded
-		const all = new Map([...figures].map(([name, lines]) => [`figure ${name}`, [name, lines]]));
-		if (this.view.charting.memory && memory.size) all.set("memory", ["memory, MiB", memory]);
-		show(this.node, all.size || memory.size);
-		// Without any figure there is only the memory to be charted.
-		for (const node of [...this.own, this.smooth]) show(node, figures.size);
-		show(this.each, [...figures.values()].some(({ size }) => size > PAIR && size <= EACH));
-		show(this.memory, memory.size);
-		oneStop(this.buttons);
-		mark(this.node, "data-empty", all.size ? null : true);
-		const keys = [...all.keys()];
-		const chart = (key) => held(this.charts, key, () => new Chart(this.view, all.get(key)[0], key === "memory"));
-		fill(this.grid, JSON.stringify(keys), () => {
-			this.plots = keys.map((key) => chart(key).plot);
-			oneStop(this.plots);
-			return keys.map((key) => chart(key).node);
-		});
+		show(this.node, figures.size);
+		const keys = [...figures.keys()];
+		const chart = (key) => held(this.charts, key, () => new Chart(this.view, key));
+		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));
 		if (!this.queue.length) this.queue = keys;
 		const key = this.queue.shift();
-		if (all.has(key)) chart(key).draw(all.get(key)[1]);
+		if (figures.has(key)) chart(key).draw(figures.get(key));
 		return this.queue.length > 0;
 	}
 
@@ -1556,7 +1319,7 @@ class View {
 	constructor(store, el) {
 		this.store = store;
 		this.dirty = new Set();
-		this.charting = { log: false, time: false, each: false, memory: false, smooth: 0 };
+		this.log = false; // the axes of charts
 		this.root = h("div.panel", {
 			role: "region",
 			label: `Run ${store.run}`,

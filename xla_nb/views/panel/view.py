@@ -29,6 +29,7 @@ _BEAT = 0.05  # seconds between two messages
 #: next _MANY every _SELDOM seconds.
 _FEW, _SAMPLE = 128, 0.25
 _MANY, _SELDOM = 256, 0.5
+_CHARTS = 1.0  # seconds between two drawings of charts, of more ranks twice that
 _SAVE, _FIRST = 10.0, 2.0  # seconds between two saved snapshots, and until the first
 _BUDGET = 500  # lines of output in one message, about
 _MOST = 1000  # lines that the page may ask for at once
@@ -47,7 +48,7 @@ class PanelView:
         self._observer = Observer(run, notes=True)
         self._news = messages.PanelNews()
         self._sequence = 0
-        self._due = dict.fromkeys(("beat", "sample", "save"), 0.0)
+        self._due = dict.fromkeys(("beat", "sample", "charts", "save"), 0.0)
         self._whole, self._has_charts = True, False
         self._sampled = messages.Turns(_MANY)
         self._focus: int | None = None
@@ -116,16 +117,18 @@ class PanelView:
         whole, self._whole = self._whole, False
         if whole:
             self._news.forget()
+            self._due["charts"] = 0.0
             before = self._observer.read_before(_BUDGET)
             message["before"] = [messages.lines(old) for old in before]
         output = self._observer.read(_BUDGET, self._focus)
         if whole or self._sample_if_due(now):
-            snapshot = self._observer.snapshot()
-            message |= self._news.of(snapshot, self._observer, self._focus)
+            few = len(self._phases) <= _FEW
+            charts = self._is_due("charts", now, _CHARTS if few else 2 * _CHARTS)
+            message |= self._news.of(self._observer.snapshot(), self._focus, charts=charts)
         if output:
             message["lines"] = [messages.lines(new) for new in output]
         self._has_charts &= not whole
-        if not self._has_charts and not message.keys().isdisjoint(("figures", "memory")):
+        if not self._has_charts and "figures" in message:
             message["uplot"], self._has_charts = uplot(), True
         if message:
             self._sequence += 1
@@ -213,7 +216,7 @@ class PanelView:
 
     def _on_focus(self, message: dict[str, Any]) -> None:
         self._focus = message["rank"]
-        self._due["beat"] = self._due["sample"] = 0.0  # its details are waited for
+        self._due |= dict.fromkeys(("beat", "sample", "charts"), 0.0)  # its details are waited for
 
     def _on_stop(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])

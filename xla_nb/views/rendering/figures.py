@@ -7,6 +7,8 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from operator import itemgetter
+from typing import Any
 
 from xla_nb import wording
 from xla_nb.views import facts
@@ -64,6 +66,41 @@ def of_series(series: Series) -> Figure:
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
     note = "".join(notes)
     return Figure(series.name, note, summary, series.lines, colours, (), legend, marks, steps)
+
+
+def as_news(series: Series, focus: int | None = None) -> dict[str, Any]:
+    """What the page draws of a figure (panel.js): lines, each with its name, its rank (None: of all
+    ranks), its points and its last value; of more than LINED ranks their highest and lowest values,
+    their mean, and the line of the rank in `focus`."""
+    figure, lasts = of_series(series), facts.last_values(series)
+    many = len(series.lines) > LINED
+    lines = [
+        _line(f"rank {rank}", rank, series.lines[rank], facts.figure(last))
+        for rank, last in lasts.items()
+        if not many or rank == focus
+    ]
+    if many:
+        high, low = ([(x, ends[side]) for x, *ends in figure.band] for side in (1, 0))
+        of_all = {"max": high, "min": low, "mean": figure.lines[0]}
+        lines = [*(_line(name, None, points) for name, points in of_all.items()), *lines]
+    return {
+        "name": facts.cut(figure.name, 300),
+        "note": facts.cut(figure.note, 300),
+        "summary": facts.cut(figure.summary, 600),
+        "steps": figure.steps,
+        "marks": figure.marks,
+        "lines": lines,
+    }
+
+
+def _line(
+    name: str, rank: int | None, points: Sequence[chart.Point], last: str = ""
+) -> dict[str, Any]:
+    """In the order of steps, of which the last value counts; None for what cannot be drawn."""
+    placed = (point for point in points if chart.drawable((point[0], 0.0)))
+    ordered = dict(sorted(placed, key=itemgetter(0)))
+    ys = [float(f"{y:.7g}") if chart.drawable((0.0, y)) else None for y in ordered.values()]
+    return {"name": name, "rank": rank, "x": list(ordered), "y": ys, "last": last}
 
 
 def odd(series: Series) -> str:
@@ -162,7 +199,8 @@ def over_ranks(
 
     A rank counts where it has a point, and one of those `thinned` between two points from which
     others were left out, on a straight line: these are at most twice as far apart as is usual for
-    it. Where others count than before, the mean of fewer is no fall of it: it has a gap there."""
+    it. Where others count than before, the mean of fewer is no fall of it: it has a gap there; and
+    it ends before a lone last point of those that are ahead."""
     places = {
         rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
         for rank, line in lines.items()
@@ -173,16 +211,21 @@ def over_ranks(
     mean: list[chart.Point] = []
     band: list[tuple[float, float, float]] = []
     before: set[int] = set()
+    fewer = False
     for x in sorted({*every[::stride], *every[-1:]}):
         found = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in each.items()}
         values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
         if values and mean and values.keys() != before:
-            mean.append((x, math.nan))
-            band.append((x, math.nan, math.nan))
+            between = (mean[-1][0] + x) / 2
+            mean.append((between, math.nan))
+            band.append((between, math.nan, math.nan))
+            fewer = len(values) < len(before)
         if values:
             mean.append((x, math.fsum(values.values()) / len(values)))
             band.append((x, min(values.values()), max(values.values())))
         before = set(values)
+    if fewer and math.isnan(mean[-2][1]):
+        del mean[-2:], band[-2:]
     return mean, band
 
 
