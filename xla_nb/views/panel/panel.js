@@ -564,12 +564,24 @@ function prepare(fragment, view) {
 		node.parentNode.setAttribute("role", "listbox");
 		node.parentNode.setAttribute("aria-label", "Ranks");
 	}
+	for (const image of fragment.querySelectorAll(".xn-lane img")) image.replaceWith(inline(image));
 	for (const node of fragment.querySelectorAll("[data-share]")) {
 		node.setAttribute("role", "progressbar");
 		node.setAttribute("aria-label", node.title);
 		node.setAttribute("aria-valuenow", node.dataset.share);
 	}
 	for (const node of fragment.querySelectorAll("[data-since]")) tick(node, view.store);
+}
+
+/** A drawing as nodes of the page: as an image that changes it would be a document more each time. */
+function inline({ src, alt, style, parentNode }) {
+	const holder = document.createElement("template");
+	holder.innerHTML = atob(src.split(",")[1]);
+	const drawing = holder.content.firstChild;
+	drawing.querySelector("style").remove(); // which would be the page's
+	for (const [name, value] of Object.entries({ role: "img", "aria-label": alt, style: style.cssText })) drawing.setAttribute(name, value);
+	parentNode.title = alt;
+	return drawing;
 }
 
 /** Tells how long something has gone on. */
