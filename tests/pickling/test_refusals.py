@@ -98,6 +98,8 @@ GENERATOR = " is or contains a generator. Send a list of its items"
             "import collections\nx = collections.OrderedDict(a=1).keys()",
             "it is or contains a view of a dict. Send the dict, or a list of it",
         ),
+        ("import torch\nx = [torch.ops.aten.add]", "Create it inside the function, or"),
+        ("import torch\nx = torch.ops.aten.add.Tensor", "Create it inside the function, or"),
         ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
         ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),
         ("import re\nx = re.match('a', 'a')", "Send what it found, such as `m.group()`"),
