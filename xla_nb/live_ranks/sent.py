@@ -330,8 +330,9 @@ class Sent:
     ) -> None:
         """Say which values that ranks had are the notebook's again: what ranks did to theirs is
         over. Of one that was bound anew the user knows."""
-        todo = {key for key in sent if not (isinstance(key, int) and key in changed)}
-        todo = {key for key in todo if self._is_back(key, units[key])}
+        todo = {key for key in sent if self._is_back(key, units[key])}
+        definitions = {key: look.objects[key] for key in changed if isinstance(key, int)}
+        todo |= {key for key, one in definitions.items() if self._is_filled_anew(key, one)}
         while todo:
             group = sharing.together({min(todo, key=repr)}, shared)
             again, causes = group & todo, group & changed
@@ -362,6 +363,13 @@ class Sent:
         theirs = {key for key in named if id(look.objects[key]) in inside}
         stay = "stays" if len(theirs) == 1 else "stay"
         return f", but for {_listed(theirs, look)}, which {stay} theirs" if theirs else ""
+
+    def _is_filled_anew(self, key: int, definition: Any) -> bool:
+        """Whether ranks had this one, if only by importing its module, and may have set something
+        in it."""
+        if key not in self._on_ranks and self.tokens.place(definition) is None:
+            return False
+        return isinstance(definition, type) or bool(vars(definition))
 
     def _is_back(self, key: Key, unit: Unit) -> bool:
         """Whether ranks had this very value, which can change."""
