@@ -209,7 +209,7 @@ def test_a_push_says_what_was_sent_again_with_it(live):
     live.ok("sent_with = [1]")
     live.ok("%%xla\nsent_with.append(rank)")
     told = live.ok("xla_nb.ranks().push(with_it=sent_with)").stdout
-    assert "the arguments are new on ranks and share something with `sent_with`" in told
+    assert "ranks have `sent_with` as in the notebook: sent with the arguments" in told
 
 
 def test_a_name_for_what_an_own_module_has_is_that_of_the_ranks(live, tmp_path):
@@ -238,7 +238,7 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     )
     live.ok("net.eval()")
     told = str(live.ok("%%xla\nnet, of_net").data)
-    assert "`net` changed in the notebook: ranks have it as it is there" in told
+    assert "ranks have `net` as in the notebook: `net` changed there" in told
     for name in ("of_net", "OfNet", "by_default"):
         assert f"`{name}` shares something with the former `net`" in told
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
@@ -457,7 +457,7 @@ def test_a_value_of_an_own_module_that_ranks_lose_to_the_notebooks_is_told(live,
     live.ok("%%xla\nstate_of.TABLE['rank'] = state_of.NUMBER")
     live.ok("state_of.TABLE['here'] = state_of.NUMBER = 1")
     told = str(live.ok("%%xla -o got_\nstate_of.TABLE, state_of.NUMBER").data)
-    assert "`state_of.TABLE` changed in the notebook: ranks have it as it is there" in told
+    assert "ranks have `state_of.TABLE` as in the notebook: `state_of.TABLE` changed" in told
     assert "NUMBER` changed" not in told
     assert live.value("got_[1]") == "({'here': 1}, 1)"
 
@@ -845,22 +845,24 @@ def test_a_class_that_the_notebook_has_changed_in_place_is_told_each_time(live):
         "class Best:\n    best, seen, kept, last = None, [], {'a': [object()]}, 0\n"
         "def best_of(x, all=[]): Best.best = max(all := [*all, x]); Best.seen.append(x)"
     )
-    told = "`Best` changed in the notebook: ranks have it as it is there"
+    told = "ranks have `Best` as in the notebook: `Best` changed there"
     for unrelated in (1, 2):
-        assert "changed in the notebook" not in live.ok("%%xla\nbest_of(3)").stderr
+        assert "changed there" not in live.ok("%%xla\nbest_of(3)").stderr
         live.ok(f"Best.unrelated{unrelated} = 0")
         assert told in live.ok("%%xla\nBest.best, Best.seen").stderr
         assert results(live, "Best.best, Best.seen") == "{0: (None, []), 1: (None, [])}"
 
 
 def test_so_is_a_function_with_attributes_and_no_other(live):
-    live.ok("def step(by=1): step.calls += by\ndef plain(by=1): return by\nstep.calls = 0")
-    live.ok("%%xla\nstep(), plain()")
-    live.ok("step.__defaults__ = plain.__defaults__ = (2,)")
-    told = live.ok("%%xla\nstep(), plain()").stderr
-    assert "`step` changed in the notebook: ranks have it as it is there" in told
-    assert "plain" not in told
-    assert results(live, "step.calls, plain()") == "{0: (2, 2), 1: (2, 2)}"
+    live.ok(
+        "def tallied(by=1): tallied.calls += by\ndef untallied(by=1): return by\ntallied.calls = 0"
+    )
+    live.ok("%%xla\ntallied(), untallied()")
+    live.ok("tallied.__defaults__ = untallied.__defaults__ = (2,)")
+    told = live.ok("%%xla\ntallied(), untallied()").stderr
+    assert "ranks have `tallied` as in the notebook: `tallied` changed there" in told
+    assert "untallied" not in told
+    assert results(live, "tallied.calls, untallied()") == "{0: (2, 2), 1: (2, 2)}"
 
 
 def test_so_is_a_class_of_a_module_that_autoreload_has_changed(live, module):
@@ -872,7 +874,7 @@ def test_so_is_a_class_of_a_module_that_autoreload_has_changed(live, module):
         live.ok("%%xla\ncounts.go()")
         module("counting", text.format("0.1") + "def other(): return 1\n", 2e9)
         told = live.ok("%%xla\ncounts.go(), counting.other()").stderr
-        assert "`Counts` changed in the notebook: ranks have it as it is there" in told
+        assert "ranks have `Counts` as in the notebook: `Counts` changed there" in told
     finally:
         live.ok("%autoreload 0")
 
