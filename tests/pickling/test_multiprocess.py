@@ -360,6 +360,34 @@ def test_a_slow_reader_is_waited_for(process):
     close(queue, theirs, told)
 
 
+def test_a_large_item_that_is_read_slowly_is_waited_for(process):
+    queue, told = SPAWN.Queue(), FORK.SimpleQueue()
+    theirs = arrived(queue=queue)["queue"]
+    process(put_and_wait, theirs, told, 1)
+    left = 2_500_000  # the rest fits into the pipe
+    while left > 0:
+        left -= len(os.read(queue._reader.fileno(), 400_000))
+        time.sleep(0.4)
+    assert told.get() == ""
+    close(queue, theirs, told)
+
+
+def test_a_queue_that_is_closed_is_waited_for_as_well(process):
+    queue = SPAWN.Queue()
+    theirs = arrived(queue=queue)["queue"]
+
+    def work():
+        theirs.put(bytes(3_000_000))
+        theirs.close()
+        multiprocess.wait_for_readers()
+
+    writer = process(work)
+    assert len(queue.get(timeout=PATIENCE)) == 3_000_000
+    writer.join(PATIENCE)
+    assert writer.exitcode == 0
+    close(queue, theirs)
+
+
 def test_a_queue_that_need_not_be_read_is_not_waited_for(process):
     queue = SPAWN.Queue()
     theirs = arrived(queue=queue)["queue"]

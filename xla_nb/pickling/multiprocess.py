@@ -18,6 +18,7 @@ import os
 import stat
 import subprocess
 import sys
+import termios
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -235,15 +236,19 @@ def wait_for_readers(seconds: float = _PATIENCE) -> None:
     the process has ended. Raises UnreadError where nobody reads: it may be the notebook that is to,
     whose cell waits for the ranks."""
     for queue in list(_queues):
-        left, since = queue.qsize(), time.monotonic()
-        while _is_feeding(queue):
-            if (now_left := queue.qsize()) != left:
-                left, since = now_left, time.monotonic()
-            elif time.monotonic() - since > seconds:
-                queue.cancel_join_thread()  # or the process would wait at its exit
-                room = fcntl.fcntl(queue._writer.fileno(), fcntl.F_GETPIPE_SZ) >> 10
-                raise UnreadError(_UNREAD.format(seconds=seconds, room=room))
-            time.sleep(0.005)
+        seen, since = None, time.monotonic()
+        with contextlib.suppress(OSError):  # closed, when its thread had written all
+            while _is_feeding(queue):
+                pipe = queue._writer.fileno()
+                # Of a large item that is being read only the pipe tells.
+                now = queue.qsize(), fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+                if now != seen:
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > seconds:
+                    queue.cancel_join_thread()  # or the process would wait at its exit
+                    room = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) >> 10
+                    raise UnreadError(_UNREAD.format(seconds=seconds, room=room))
+                time.sleep(0.005)
 
 
 def _is_feeding(queue: Any) -> bool:
