@@ -1,62 +1,11 @@
-"""What Tab offers behind the magics, asked of a real kernel."""
+"""What Tab offers in a %%xla cell."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from xla_nb import completion, live_questions
-from xla_nb.magics import _parser
 from xla_nb.rank.introspection import Completions
-from xla_nb.run.options import OPTIONS, SETTINGS
-
-
-@pytest.fixture(scope="module")
-def offered(kernel):
-    """Asks the kernel what fits at the end of a line."""
-
-    def offered(line, below=""):
-        kernel.client.complete(line + below, len(line))
-        reply = kernel.client.get_shell_msg(timeout=60)
-        while reply["msg_type"] != "complete_reply":
-            reply = kernel.client.get_shell_msg(timeout=60)
-        return reply["content"]["matches"]
-
-    return offered
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("%%xla_spawn", ["%%xla_spawn"]),
-        ("%%xla_spawn --ti", ["--timeout"]),
-        ("%%xla_spawn -n 2 --runtime ", ["xla", "spmd", "torchax"]),
-        ("%%xla_spawn --view te", ["text"]),
-        ("%xla_config dropin=", ["on", "off"]),
-        ("%xla_config n=8 guard=of", ["off"]),
-        ("%xla_config sim", ["simulate="]),
-        ("%xla_topology --sl", ["--slices"]),
-    ],
-)
-def test_behind_a_magic_are_its_words_alone(offered, line, words):
-    assert offered(line) == words
-
-
-def test_all_options_are_offered_above_a_cell(offered):
-    flags = [option.flag for option in OPTIONS.values() if option.flag.startswith("--")]
-    assert offered("%%xla_spawn --", "\ndef f(rank): pass") == [*flags, "--args"]
-
-
-def test_all_settings_are_offered(offered):
-    assert set(offered("%xla_config ")) > {f"{name}=" for name in SETTINGS}
-
-
-def test_where_a_value_is_free_nothing_is_offered():
-    parser = _parser("%%xla_spawn")
-    assert completion._flags(parser, "%%xla_spawn --timeout ", "") == ()
-    assert completion._flags(parser, "%%xla_spawn --keep-going ", "")
-
-
-# ---------------------------------------------------------------- what ranks offer
 
 
 @pytest.fixture
@@ -70,7 +19,7 @@ def replied(monkeypatch):
 
         offered = Completions(fragment, names, of_object)
         monkeypatch.setattr(live_questions, "completions", lambda *_: offered)
-        reply = completion._completed(before, {}, lambda top: "ranks", code, len(code))
+        reply = completion._completed(before, lambda top: "ranks", code, len(code))
         return [code[: reply["cursor_start"]] + text for text in reply["matches"]]
 
     return replied
@@ -102,11 +51,11 @@ def test_where_ranks_offer_nothing_the_notebooks_are_offered(replied):
 def test_ranks_are_asked_inside_their_cells_only(monkeypatch, code, top, before):
     asked = []
     monkeypatch.setattr(live_questions, "completions", lambda *told: asked.append(told))
-    completion._completed(lambda *_: {}, {}, str, code + "\nbelow", len(code))
+    completion._completed(lambda *_: {}, str, code + "\nbelow", len(code))
     assert asked == ([(top, before)] if top else [])
 
 
 def test_without_a_kernel_nothing_is_changed():
     shell = SimpleNamespace()
-    completion.turn_on(shell, {}, lambda top: None)
+    completion.turn_on(shell, lambda top: None)
     completion.turn_off(shell)

@@ -320,6 +320,15 @@ def test_what_ranks_have_put_into_a_queue_is_read_when_they_have_ended(notebook)
     assert notebook.value(read) == str([(r, n, 100_000) for r in range(2) for n in range(3)])
 
 
+def test_a_rank_fails_that_has_put_more_into_a_queue_than_it_holds_unread(notebook):
+    notebook.ok("import multiprocessing as mp\nlarge = mp.Queue()")
+    shown = notebook.run(spawn("def f(rank):\n    large.put(bytes(2_000_000))"))
+    assert "Both ranks failed (rank " in shown.error
+    assert "UnreadError: What this rank has put into a queue of the notebook's" in shown.error
+    assert "read it in a thread of the notebook while the ranks run" in shown.error
+    assert "were still running" not in shown.stderr
+
+
 @pytest.mark.leaves("files")
 def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
     notebook.ok(

@@ -1,31 +1,27 @@
-"""Tab and Shift-Tab in a notebook: behind a magic its options, and the values of those that have a
-few; in a %%xla cell what the ranks have, beside the notebook's own."""
+"""Tab and Shift-Tab in a %%xla cell: what the ranks have, beside the notebook's own."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xla_nb import live_questions
 from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.run.group import Group
-from xla_nb.run.options import LIMITS, OPTIONS, SETTINGS
 
 #: The ranks of a %%xla line; None where it is not finished, or there are none.
 GroupOf = Callable[[str], Group | None]
 _LIVE = re.compile(r"%%xla(\s|$)")
 
 
-def turn_on(shell: Any, parsers: Mapping[str, argparse.ArgumentParser], group_of: GroupOf) -> None:
-    """Have the shell's kernel, if it has one, ask here first, once; `parsers`: those of magics with
-    options, by magic."""
+def turn_on(shell: Any, group_of: GroupOf) -> None:
+    """Have the shell's kernel, if it has one, ask here first, once."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or "do_complete" in vars(kernel):
         return
-    kernel.do_complete = functools.partial(_completed, kernel.do_complete, parsers, group_of)
+    kernel.do_complete = functools.partial(_completed, kernel.do_complete, group_of)
     kernel.do_inspect = functools.partial(_inspected, kernel.do_inspect, group_of)
 
 
@@ -37,7 +33,6 @@ def turn_off(shell: Any) -> None:
 
 def _completed(
     before: Callable[[str, int], dict[str, Any]],
-    parsers: Mapping[str, argparse.ArgumentParser],
     group_of: GroupOf,
     code: str,
     cursor: int | None,
@@ -45,11 +40,6 @@ def _completed(
     """What the kernel replies; `cursor` counts characters. Of an object that the ranks know nothing
     else is offered."""
     cursor = len(code) if cursor is None else cursor
-    line = code[:cursor].rpartition("\n")[2]
-    symbol = re.split(r"[\s=]", line)[-1]
-    words = [word for word in _behind(parsers, line, symbol) if word.startswith(symbol)]
-    if words:
-        return _reply(words, symbol, cursor)
     top = _top_of(code[:cursor])
     group = group_of(top) if top else None
     text = code[:cursor].partition(f"{top}\n")[2]
@@ -68,31 +58,6 @@ def _reply(matches: Sequence[str], fragment: str, cursor: int) -> dict[str, Any]
     """As ipykernel has it."""
     place = {"cursor_start": cursor - len(fragment), "cursor_end": cursor}
     return {"status": "ok", "matches": list(matches), **place, "metadata": {}}
-
-
-def _behind(
-    parsers: Mapping[str, argparse.ArgumentParser], line: str, symbol: str
-) -> Sequence[str]:
-    """What is offered behind a magic, and nothing at its own name."""
-    magic, space, _ = line.lstrip().partition(" ")
-    if space and magic == "%xla_config":
-        options = {**SETTINGS, **LIMITS}
-        name, equals, _ = line.rpartition(" ")[2].partition("=")
-        if equals:
-            return options[name].choices if name in options else []
-        return [*(f"{name}=" for name in options), "reset"]
-    return _flags(parsers[magic], line, symbol) if space and magic in parsers else []
-
-
-def _flags(parser: argparse.ArgumentParser, line: str, symbol: str) -> Sequence[str]:
-    """The values of the option before the cursor; else all options, unless a name begins there,
-    which IPython completes itself."""
-    flags = {each.option_strings[0]: each for each in parser._actions if each.option_strings}
-    words = line.split()
-    before = flags.get(words[-2] if line[-1:].strip() else words[-1])
-    if before is not None and before.nargs != 0:
-        return OPTIONS[before.dest].choices if before.dest in OPTIONS else []
-    return list(flags) if symbol[:1] in ("", "-") else []
 
 
 def _top_of(before: str) -> str:

@@ -137,20 +137,15 @@ def is_ending(pid: int) -> bool:
 
 
 def is_tracker(pid: int) -> bool:
-    """Whether a process is a resource tracker of multiprocessing's or joblib's."""
-    return was_started_with(pid, _TRACKER)
-
-
-def was_started_with(pid: int, words: bytes) -> bool:
-    """Whether these are in the command of a process. One that is just beginning (execve(2)) has
-    none for a moment, which is waited for."""
+    """Whether a process is a resource tracker of multiprocessing's or joblib's, by its command. One
+    that is just beginning (execve(2)) has none for a moment, which is waited for."""
     path, end = Path(f"/proc/{pid}/cmdline"), time.monotonic() + _BEGINNING
     try:
         while not (command := path.read_bytes()) and not is_ending(pid) and time.monotonic() < end:
             time.sleep(0.001)
     except OSError:  # it has ended
         return False
-    return words in command
+    return _TRACKER in command
 
 
 def kill(pids: Iterable[int], *, trackers: bool = False) -> None:

@@ -61,7 +61,7 @@ def load(shell: InteractiveShell) -> None:
         if callback not in shell.events.callbacks[event]:
             shell.events.register(event, callback)
     dropin.install()
-    completion.turn_on(shell, _parsers(), _group_of)
+    completion.turn_on(shell, _group_of)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
     if api.default_view() == "panel":  # its import would hold up the first launch

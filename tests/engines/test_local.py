@@ -211,7 +211,7 @@ def test_processes_that_ranks_have_started_have_time_to_end(notebook, start):
 
 
 def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_told(notebook):
-    """A relay that nobody reads from, resource trackers, a Manager and a Pool that nobody closed,
+    """A queue that nobody reads, resource trackers, a Manager and a Pool that nobody closed,
     workers of a loader that stay."""
     notebook.ok("import multiprocessing\nunread = multiprocessing.Queue()")
     shown = notebook.ok(

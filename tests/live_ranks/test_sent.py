@@ -124,10 +124,7 @@ def test_values_that_share_an_object_share_it_on_ranks(notebook):
     notebook.run("y['z'] = 2")
     assert notebook.cell("y['x'] is x[0]")
     assert notebook.sent == {"x", "y"}
-    assert notebook.notes == (
-        "`y` changed in the notebook and shares something with `x`: "
-        "ranks have `x` and `y` as they are in the notebook",
-    )
+    assert notebook.notes == ("ranks have `x` and `y` as in the notebook: `y` changed there",)
 
 
 def test_a_method_of_a_builtin_shares_what_it_is_of(notebook):
@@ -142,10 +139,7 @@ def test_a_new_value_that_shares_memory_with_an_old_one_is_told(notebook):
     notebook.cell("x")
     notebook.run("y = x[2:]")
     assert notebook.cell("y.fill(1), float(x.sum())")[1] == 2
-    assert notebook.notes == (
-        "`y` is new on ranks and shares something with `x`: "
-        "ranks have `x` as it is in the notebook",
-    )
+    assert notebook.notes == ("ranks have `x` as in the notebook: sent with the new `y`",)
 
 
 def test_a_new_value_gets_the_parts_that_ranks_have(notebook):
@@ -262,8 +256,8 @@ def test_an_optimizer_that_the_notebook_changes_keeps_the_model_that_ranks_have_
     assert notebook.cell(f"{is_its}, net.weight.item()") == (True, True, 7)
     notebook.run("optimizer.param_groups[0]['lr'] = 0.2")
     assert notebook.cell(f"{is_its}, net.weight.item()") == (True, True, 7)
-    told = "`optimizer` and `rates` changed in the notebook: ranks have them as they are there"
-    assert notebook.notes == (told,)
+    told = "ranks have `optimizer` and `rates` as in the notebook: `optimizer` and `rates` changed"
+    assert notebook.notes == (f"{told} there",)
     assert notebook.cell("optimizer.param_groups[0]['lr']") == 0.2
 
 
@@ -371,10 +365,7 @@ def test_only_what_shares_something_else_is_sent_again(notebook):
         *(True, 5, 5, 0),
         True,
     )
-    assert notebook.notes == (
-        "`part` is new on ranks and shares something with `x`: ranks have `x` as it is in the "
-        "notebook",
-    )
+    assert notebook.notes == ("ranks have `x` as in the notebook: sent with the new `part`",)
 
 
 def test_a_frame_is_not_changed_by_what_is_made_of_it(notebook):
@@ -412,7 +403,7 @@ def test_an_array_of_a_frame_is_sent_with_it_where_the_notebook_has_written_to_t
     notebook.run("frame.iloc[1, 0] = 9.0")
     assert notebook.cell("frame['a'].tolist(), first.tolist()") == ([3.0, 9.0, 2.0], [3.0, 9.0])
     assert notebook.notes == (
-        "`first` and `frame` changed in the notebook: ranks have them as they are there",
+        "ranks have `first` and `frame` as in the notebook: `first` and `frame` changed there",
     )
     assert notebook.cell("frame.iloc[0, 0] = 5.0; first.tolist()") == [5.0, 9.0]
 
@@ -435,8 +426,7 @@ def test_a_name_for_a_part_of_a_class_is_told_with_the_class(notebook):
     notebook.run("items, seen = Registry.items, look.seen")
     assert notebook.cell("len(items), len(seen), Registry.items is items") == (0, 0, True)
     assert {*notebook.notes} == {
-        f"`{name}` is new on ranks and shares something with `{whose}`: "
-        f"ranks have `{whose}` as it is in the notebook"
+        f"ranks have `{whose}` as in the notebook: sent with the new `{name}`"
         for name, whose in (("items", "Registry"), ("seen", "look"))
     }
 
@@ -518,7 +508,7 @@ def test_functions_share_the_variables_that_they_close_over(notebook):
     assert notebook.cell("up(); now()") == 8
     notebook.run("now.note = 1")
     assert notebook.cell("up(); now()") == 8  # both are sent again, as what shares is
-    assert "`now` changed in the notebook and shares something with `up`" in notebook.notes[0]
+    assert notebook.notes == ("ranks have `now` and `up` as in the notebook: `now` changed there",)
 
 
 def test_a_variable_without_a_value_has_none_on_ranks(notebook):
@@ -744,7 +734,7 @@ def test_values_that_have_only_functions_and_constants_in_common_are_sent_apart(
     assert notebook.cell("two.n += 1; one.n, two.n") == (1, 1)
     notebook.run("two.n = 5")
     assert notebook.cell("one.n, two.n") == (1, 5)
-    told = "`two` changed in the notebook: ranks have it as it is there"
+    told = "ranks have `two` as in the notebook: `two` changed there"
     assert (notebook.sent, notebook.notes) == ({"two"}, (told,))
 
 
@@ -753,8 +743,8 @@ def test_what_stays_the_ranks_inside_a_value_that_was_changed_is_told(notebook):
     assert notebook.cell("inner.append(2)\nnested") == {"a": [1, 2]}
     notebook.run("nested['c'] = 5")
     assert notebook.cell("nested, inner") == ({"a": [1, 2], "c": 5}, [1, 2])
-    start = "`nested` changed in the notebook: ranks have it as it is there, but for"
-    assert notebook.notes == (f"{start} `inner`, which stays theirs",)
+    start = "ranks have `nested` as in the notebook, but for `inner`"
+    assert notebook.notes == (f"{start}: `nested` changed there",)
 
 
 def test_a_sentinel_that_the_notebook_has_made_in_its_module_is_there_on_ranks(notebook, local):
@@ -773,5 +763,4 @@ def test_a_definition_that_shares_something_is_told_by_its_one_name(notebook):
     notebook.run(f"{made}\nother.kept = box[1:]")
     notebook.cell("box")
     notebook.cell("other")
-    told = "`other` is new on ranks and shares something with `box`: ranks have `box` as it is in"
-    assert notebook.notes == (f"{told} the notebook",)
+    assert notebook.notes == ("ranks have `box` as in the notebook: sent with the new `other`",)

@@ -16,8 +16,6 @@ OF_TORCH = [
     "torch.fx.experimental._config",
     "torch.ops",
     "torch.ops.aten",
-    "torch.ops.aten.add",
-    "torch.ops.aten.add.Tensor",
     "torch.channels_last",
 ]
 

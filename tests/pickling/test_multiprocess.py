@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,23 @@ def older():
         return made
 
     return older
+
+
+@pytest.fixture
+def process():
+    """Runs a function in a process of its own, as ranks are."""
+    started = []
+
+    def run(function, *args):
+        started.append(FORK.Process(target=function, args=args))
+        started[-1].start()
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.kill()
+        one.join()
+        one.close()
 
 
 def pack(one):
@@ -266,3 +284,135 @@ def test_what_a_rank_returns_is_refused(kind, arguments):
     with pytest.raises(RuntimeError, match="between processes through inheritance"):
         results.pack_home(one, ())
     close(one)
+
+
+# ---------------------------------------------------------------- what ranks put into queues
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+def test_a_process_ends_though_nobody_has_read_what_it_put(process, kind):
+    queue = getattr(SPAWN, kind)()
+    theirs = arrived(queue=queue)["queue"]
+
+    def work(number):
+        theirs.put(bytes([number]) * 400_000)  # more than a pipe holds as it is made
+        multiprocess.wait_for_readers()
+
+    writers = [process(work, number) for number in range(2)]
+    for writer in writers:
+        writer.join(PATIENCE)
+        assert writer.exitcode == 0
+    got = sorted(queue.get(timeout=PATIENCE) for _ in range(2))
+    assert got == [bytes([number]) * 400_000 for number in range(2)]
+    close(queue, theirs)
+
+
+def test_what_a_pipe_holds_is_there_when_the_process_has_ended(process):
+    queue = SPAWN.Queue()
+    theirs = arrived(queue=queue)["queue"]
+
+    def work():
+        for number in range(100):
+            theirs.put(number)
+
+    for _ in range(5):
+        process(work).join(PATIENCE)
+        got = []
+        while not queue.empty():
+            got.append(queue.get())
+        assert got == list(range(100))
+    close(queue, theirs)
+
+
+def put_and_wait(queue, told, seconds):
+    """Tell what waiting for readers raises."""
+    queue.put(bytes(3_000_000))
+    try:
+        multiprocess.wait_for_readers(seconds)
+    except multiprocess.UnreadError as error:
+        told.put(str(error))
+    else:
+        told.put("")
+
+
+def test_more_than_a_pipe_holds_is_an_error_that_the_process_survives(process):
+    queue, told = SPAWN.Queue(), FORK.SimpleQueue()
+    theirs = arrived(queue=queue)["queue"]
+    putting = process(put_and_wait, theirs, told, 0.2)
+    assert told.get() == (
+        "What this rank has put into a queue of the notebook's waits for a reader: nobody has read "
+        "it for 0.2 s, and more than 1024 KiB do not fit. Make the queue again, and read it in a "
+        "thread of the notebook while the ranks run; or return the value."
+    )
+    putting.join(PATIENCE)
+    assert putting.exitcode == 0
+    close(queue, theirs, told)
+
+
+def test_a_slow_reader_is_waited_for(process):
+    queue, told = SPAWN.Queue(), FORK.SimpleQueue()
+    theirs = arrived(queue=queue)["queue"]
+    writers = [process(put_and_wait, theirs, told, 2) for _ in range(3)]
+    for _ in writers:
+        time.sleep(1)
+        assert len(queue.get(timeout=PATIENCE)) == 3_000_000
+    assert [told.get() for _ in writers] == [""] * 3
+    close(queue, theirs, told)
+
+
+def test_a_large_item_that_is_read_slowly_is_waited_for(process):
+    queue, told = SPAWN.Queue(), FORK.SimpleQueue()
+    theirs = arrived(queue=queue)["queue"]
+    process(put_and_wait, theirs, told, 1)
+    left = 2_500_000  # the rest fits into the pipe
+    while left > 0:
+        left -= len(os.read(queue._reader.fileno(), 400_000))
+        time.sleep(0.4)
+    assert told.get() == ""
+    close(queue, theirs, told)
+
+
+def test_a_queue_that_is_closed_is_waited_for_as_well(process):
+    queue = SPAWN.Queue()
+    theirs = arrived(queue=queue)["queue"]
+
+    def work():
+        theirs.put(bytes(3_000_000))
+        theirs.close()
+        multiprocess.wait_for_readers()
+
+    writer = process(work)
+    assert len(queue.get(timeout=PATIENCE)) == 3_000_000
+    writer.join(PATIENCE)
+    assert writer.exitcode == 0
+    close(queue, theirs)
+
+
+def test_a_queue_that_need_not_be_read_is_not_waited_for(process):
+    queue = SPAWN.Queue()
+    theirs = arrived(queue=queue)["queue"]
+
+    def work():
+        theirs.cancel_join_thread()
+        theirs.put(bytes(3_000_000))
+        multiprocess.wait_for_readers()
+
+    writer = process(work)
+    writer.join(PATIENCE)
+    assert writer.exitcode == 0
+    close(queue, theirs)
+
+
+def test_a_process_that_a_rank_forks_puts_as_the_rank_does(process):
+    queue = SPAWN.Queue()
+    theirs = arrived(queue=queue)["queue"]
+
+    def work():
+        theirs.put("rank")
+        forked = FORK.Process(target=theirs.put, args=("forked",))
+        forked.start()
+        forked.join()
+
+    process(work).join(PATIENCE)
+    assert {queue.get(timeout=PATIENCE) for _ in range(2)} == {"rank", "forked"}
+    close(queue, theirs)

@@ -207,18 +207,6 @@ ONE_OBJECT = {
             table = rows[1]
             return np.nan in rows, table.get(math.nan), table.get(copy), copy != copy
     """,
-    "views of a dict that is ordered or has keys of its own": """
-        import collections
-        ordered = collections.OrderedDict(a=1)
-        class Sorted(dict):
-            def keys(self): return sorted(super().keys())
-        named = Sorted(b=1, a=2)
-        views = ordered.keys(), ordered.items(), dict.keys(named), named.items()
-        def f(rank):
-            ordered["b"] = named["c"] = 2
-            ordered.move_to_end("a")
-            return list(map(list, views))
-    """,
     "dataclass sentinels": """
         import dataclasses
         @dataclasses.dataclass(order=True)
@@ -522,13 +510,6 @@ FOUND = {
             def step(self): return self.k
         opt = Look([torch.ones(1, requires_grad=True)])
         def f(rank): return opt.step()
-    """,
-    "views of a dict": """
-        d = {'a': 1}
-        ks, vs = d.keys(), d.items()
-        def f(rank):
-            d['b'] = 2
-            return list(ks), list(vs)
     """,
     "a named tuple that is its own class's attribute": """
         from typing import NamedTuple

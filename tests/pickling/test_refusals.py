@@ -10,6 +10,7 @@ from xla_nb.pickling.refusals import Unshippable, advice_on_result, refusal
     ("fault", "advice"),
     [
         (Unshippable("a generator", "Create it in the function"), "Return a list of its items"),
+        (Unshippable("a view of a dict", "Send the dict"), "Return a list of it"),
         (OSError(28, "No space left on device"), "Set XLA_NB_HOME to a folder that has more"),
         (OSError(122, "Disk quota exceeded"), "Set XLA_NB_HOME to a folder that has more"),
         (OSError(27, "File too large"), "Set XLA_NB_HOME to a folder that has more"),
@@ -88,6 +89,17 @@ GENERATOR = " is or contains a generator. Send a list of its items"
             "def x(it: torch.Tensor) -> torch.Tensor: return 2 * it",
             "to ranks: cannot pickle 'torch._C",
         ),
+        (
+            "class Prop(property): pass\nclass A:\n    p = Prop(len)\nx = A()",
+            "a `Prop`, a property or method of a kind of its own. Put the class that has it into",
+        ),
+        ("x = [{}.items()]", "`x[0]` is or contains a view of a dict. Send the dict, or a list of"),
+        (
+            "import collections\nx = collections.OrderedDict(a=1).keys()",
+            "it is or contains a view of a dict. Send the dict, or a list of it",
+        ),
+        ("import torch\nx = [torch.ops.aten.add]", "Create it inside the function, or"),
+        ("import torch\nx = torch.ops.aten.add.Tensor", "Create it inside the function, or"),
         ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
         ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),
         ("import re\nx = re.match('a', 'a')", "Send what it found, such as `m.group()`"),

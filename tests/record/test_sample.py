@@ -44,26 +44,22 @@ def test_a_sample_of_an_older_record_has_no_items():
 
 
 @pytest.mark.parametrize("name", ["waited", "lock_waited", "data_waited", "compiling"])
-def test_seconds_are_finite_numbers_and_may_be_missing(name):
+def test_seconds_may_be_missing(name):
     body = json.loads(encode(FULL))
-    for wrong in ("soon", float("nan")):
-        with pytest.raises(ValueError, match="not a sample"):
-            decode(json.dumps(body | {name: wrong}).encode())
     del body[name]
     assert not getattr(decode(json.dumps(body).encode()), name)
-
-
-@pytest.mark.parametrize("name", json.loads(encode(FULL)))
-def test_each_figure_has_its_type(name):
-    body = json.loads(encode(FULL)) | {name: ["x", [None]]}
-    with pytest.raises(ValueError, match="not a sample"):
-        decode(json.dumps(body).encode())
 
 
 def test_a_sample_is_one_line():
     written = encode(FULL)
     assert written.endswith(b"\n")
     assert written.count(b"\n") == 1
+
+
+def test_what_no_front_end_could_be_sent_is_replaced():
+    assert decode(encode(Sample(at=1.0, since=0.5, place="\udcff.py, line 3"))).place == (
+        "?.py, line 3"
+    )
 
 
 def test_trailing_spaces_are_ignored():
@@ -85,18 +81,8 @@ def test_a_partial_sample_is_refused(cut):
         b"{}",
         b'{"loops": [3], "missing": []}',
         b'{"loops": [], "missing": [], "at": 1, "since": 1, "invented": 1}',
-        b'{"loops": [], "missing": [], "at": "noon", "since": 1}',
-        b'{"loops": [], "missing": [], "at": NaN, "since": 1}',
-        b'{"at": 1, "since": 1, "loops": [{"label": "a", "done": "one", "total": 2, "rate": 1.0}]}',
-        b'{"at": 1, "since": 1, "loops": [{"label": "a", "done": 1, "total": [], "rate": 1.0}]}',
-        b'{"at": 1, "since": 1, "loops": [{"label": "a", "done": 1, "total": 2, "rate": NaN}]}',
-        b'{"at": 1, "since": 1, "loops": [{"label": 7, "done": 1, "total": 2, "rate": 1.0}]}',
         b'{"at": 1, "since": 1, "loops": [{"label": "a"}]}',
-        b'{"at": 1, "since": 1, "missing": ["one"]}',
-        b'{"at": 1, "since": 1, "fallbacks": {"aten::add": "often"}}',
-        b'{"at": 1, "since": 1, "activity": "asleep"}',
-        b'{"at": 1, "since": 1, "memory": 1' + b"0" * 400 + b"}",
-        rb'{"at": 1, "since": 1, "place": "\ud800"}',
+        b'{"at": 1, "since": 1, "missing": 3}',
         b"[" * 100_000,
         b"\xff\xfe",
     ],

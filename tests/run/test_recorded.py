@@ -220,7 +220,7 @@ def test_a_history_that_is_damaged_is_refused_by_name(ended, line):
 def test_a_sample_that_is_damaged_is_none(made):
     made.samples(0, BEGAN)
     path = made.record.sample(0)
-    path.write_bytes(path.read_bytes().replace(b"1000.0", b'"noon"'))
+    path.write_bytes(path.read_bytes()[:-9])
     made.loses_its_kernel()
     assert made.opened().sample(0) is None
 

@@ -32,7 +32,6 @@ from xla_nb.memory import OutOfMemory
 from xla_nb.messages import channel
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.events import JobEnded
-from xla_nb.pickling import queue_relay
 from xla_nb.record import output
 from xla_nb.wording import TERMINATED, ending
 
@@ -195,12 +194,9 @@ class ForkServer:
         linux.end_all(lambda: [*self._orphans(), *(p for g in groups for p in linux.in_group(g))])
 
     def _orphans(self) -> list[int]:
-        """Those of them that have not ended; reaps the others. But for relays, which have in hand
-        what the notebook may still read."""
+        """Those of them that have not ended; reaps the others."""
         ours = {*self._own, *self._jobs, self._spare[0] if self._spare else None}
-        orphans = [pid for pid in children() if pid not in ours]
-        orphans = [pid for pid in orphans if not linux.was_started_with(pid, queue_relay.FILE)]
-        return [pid for pid in orphans if not linux.reaped(pid)]
+        return [pid for pid in children() if pid not in ours and not linux.reaped(pid)]
 
 
 def _job() -> Any:

@@ -329,39 +329,34 @@ class Sent:
         look: Look,
     ) -> None:
         """Say which values that ranks had are the notebook's again: what ranks did to theirs is
-        over. Of one that was bound anew the user knows."""
-        todo = {key for key in sent if not (isinstance(key, int) and key in changed)}
-        todo = {key for key in todo if self._is_back(key, units[key])}
+        over, but in what is there and has a name of its own that is not sent. Of one that was bound
+        anew the user knows."""
+        todo = {key for key in sent if self._is_back(key, units[key])}
+        definitions = {key: look.objects[key] for key in changed if isinstance(key, int)}
+        todo |= {key for key, one in definitions.items() if self._is_filled_anew(key, one)}
+        named = {key for key in units.keys() - sent if isinstance(key, str)}
         while todo:
             group = sharing.together({min(todo, key=repr)}, shared)
-            again, causes = group & todo, group & changed
-            with_it, todo = again - causes, todo - group
-            its = "it is" if len(again) == 1 else "they are"
-            if not with_it:
-                them = "it" if len(again) == 1 else "them"
-                note = f"{_listed(again, look)} changed in the notebook: ranks have {them} as {its}"
-                self.notes.append(f"{note} there{self._but_for(again, sent, units, look)}")
-                continue
-            fresh = causes - self._units.keys()
-            causes, what = (fresh, "new on ranks") if fresh else (causes, "changed in the notebook")
-            is_one = len(_names(causes, look)) == 1 and ARGUMENTS not in causes
-            start = "the arguments" if ARGUMENTS in causes else _listed(causes, look)
-            verbs = ("is", "shares") if is_one else ("are", "share")
-            what = f"{verbs[0]} {what}" if fresh else what
-            self.notes.append(
-                f"{start} {what} and {verbs[1]} something with {_listed(with_it, look)}: "
-                f"ranks have {_listed(again, look)} as {its} in the notebook"
-            )
+            again, causes, todo = group & todo, group & changed, todo - group
+            fresh = causes - self._units.keys() - again
+            if ARGUMENTS in causes:
+                why = "sent with the arguments"
+            elif fresh:
+                why = f"sent with the new {_listed(fresh, look)}"
+            else:
+                why = f"{_listed(causes, look)} changed there"
+            note = f"ranks have {_listed(again, look)} as in the notebook"
+            inside = _objects(units[key] for key in again)
+            if theirs := {key for key in named if id(look.objects[key]) in inside}:
+                note += f", but for {_listed(theirs, look)}"
+            self.notes.append(f"{note}: {why}")
 
-    def _but_for(
-        self, again: Set[Key], sent: Set[Key], units: Mapping[Key, Unit], look: Look
-    ) -> str:
-        """What is in these values and has a name of its own, under which ranks keep theirs."""
-        inside = _objects(units[key] for key in again)
-        named = {key for key in units.keys() - sent if isinstance(key, str)}
-        theirs = {key for key in named if id(look.objects[key]) in inside}
-        stay = "stays" if len(theirs) == 1 else "stay"
-        return f", but for {_listed(theirs, look)}, which {stay} theirs" if theirs else ""
+    def _is_filled_anew(self, key: int, definition: Any) -> bool:
+        """Whether ranks had this one, if only by importing its module, and may have set something
+        in it."""
+        if key not in self._on_ranks and self.tokens.place(definition) is None:
+            return False
+        return isinstance(definition, type) or bool(vars(definition))
 
     def _is_back(self, key: Key, unit: Unit) -> bool:
         """Whether ranks had this very value, which can change."""

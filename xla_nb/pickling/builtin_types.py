@@ -6,7 +6,6 @@ Each takes whoever asks, and the object. Exceptions are beside them: made again 
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import dataclasses
 import functools
@@ -56,25 +55,6 @@ def _manager(_: object, manager: Any) -> Any:
     if not hasattr(manager, "func"):
         return NotImplemented
     return type(manager), (manager.func, manager.args, manager.kwds)
-
-
-def descriptor(_: object, obj: Any) -> Any:
-    """A property, static or class method of a class that extends Python's own."""
-    kind = type(obj)
-    if not code_facts.is_plain(kind):  # it says itself how
-        return NotImplemented
-    base: Any = next(one for one in DESCRIPTORS if issubclass(kind, one))
-    arguments = tuple(getattr(obj, name) for name in DESCRIPTORS[base])
-    content = base, arguments, object.__getstate__(obj)
-    return rebuild.new_instance, (base, kind, ()), content, None, None, rebuild.fill_descriptor
-
-
-#: What each kind keeps of what it was made of, beside attributes.
-DESCRIPTORS: dict[type, tuple[str, ...]] = {
-    property: ("fget", "fset", "fdel"),
-    staticmethod: ("__func__",),
-    classmethod: ("__func__",),
-}
 
 
 #: What pickle leaves out of an exception; its `__setstate__` sets any attribute.
@@ -138,7 +118,6 @@ REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     types.MappingProxyType: _proxy,
     contextlib._GeneratorContextManager: _manager,
     functools.cached_property: _cached_property,
-    abc.abstractproperty: descriptor,  # cloudpickle: a plain one
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.ParamSpec: _parameters,

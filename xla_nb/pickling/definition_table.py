@@ -7,12 +7,9 @@ an Unpickler has those of its ranks' table for them.
 
 from __future__ import annotations
 
-import copy
-import functools
-import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any, TypeAlias
 
 from xla_nb.pickling import code_facts, rebuild
@@ -20,12 +17,7 @@ from xla_nb.wording import listed
 
 #: Of an enum's member the token of its class and its name.
 Token: TypeAlias = int | tuple[int, str]
-
-
-#: What a class or a function holds of its own, of which one can tell whether it has changed.
-_STATE = {*code_facts.PLAIN, *code_facts.CONTAINERS, tuple, frozenset} - {types.CodeType}
-_OWN = re.compile(r"__|_\w+_$")  # Python's and enum's
-_LOST = "ranks have {} as in the notebook, and no longer as {} there"
+_BY_NOW = "the notebook has imported {} by now: ranks have what code uses there as it is there"
 
 
 class Definitions:
@@ -33,22 +25,12 @@ class Definitions:
 
     def __init__(self) -> None:
         self._made: dict[Token, Any] = {}
-        self._before: list[tuple[Any, dict[str, Any]]] = []
         self._there: Set[str] = frozenset()
 
     def begin(self) -> None:
-        """Something is to be opened: modules that are imported for that are as they are made."""
+        """Something is to be opened: in modules that are imported for that, ranks have set nothing
+        yet."""
         self._there = sys.modules.keys() | ()
-
-    def take_lost(self) -> Iterator[str]:
-        """Sentences on what ranks had set in definitions and the notebook has sent anew since the
-        last time."""
-        while self._before:
-            definition, before = self._before.pop(0)
-            now, name = _state(definition), _name(definition)
-            if lost := [f"`{name}.{key}`" for key in before if _differ(before[key], now.get(key))]:
-                was = "it was" if len(lost) == 1 else "they were"
-                yield _LOST.format(listed(lost, most=5), was)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -61,8 +43,6 @@ class Definitions:
             found.__name__: self._made.__getitem__,
             dropped.__name__: self._drop,
             imported.__name__: self._import,
-            refill_class.__name__: functools.partial(self._refill, refill_class),
-            refill_function.__name__: functools.partial(self._refill, refill_function),
         }
         return own[name] if name in own else globals()[name]
 
@@ -85,13 +65,9 @@ class Definitions:
                     self._made[token, name] = member
         return self._make(token, make, *arguments)
 
-    def _refill(self, refill: Callable[..., None], definition: Any, state: Any) -> None:
-        self._before.append((definition, _state(definition)))
-        refill(definition, state)
-
     def _import(self, names: Iterable[str]) -> None:
-        held = [sys.modules[name] for name in names if name in self._there]
-        self._before += [(module, _state(module)) for module in held]
+        if own := [f"`{name}`" for name in names if name in self._there]:
+            rebuild.notices.append(lambda: _BY_NOW.format(listed(own)))
         rebuild.import_all(names)
 
     def _drop(self, tokens: Collection[int]) -> None:
@@ -131,25 +107,6 @@ def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:
     """Take away names that the notebook has no more."""
     for name in names:
         globals_.pop(name, None)
-
-
-def _name(definition: Any) -> str:
-    return str(getattr(definition, "__qualname__", definition.__name__))
-
-
-def _state(definition: Any) -> dict[str, Any]:
-    """What ranks may have set in a class, a function or a module; copies, as it may be refilled."""
-    defaults = getattr(definition, "__defaults__", None) or ()
-    held = {name: one for name, one in vars(definition).items() if not _OWN.match(name)}
-    held |= {f"defaults[{place}]": one for place, one in enumerate(defaults)}
-    return {name: copy.copy(one) for name, one in held.items() if type(one) in _STATE}
-
-
-def _differ(one: Any, other: Any) -> bool:
-    try:
-        return type(one) is not type(other) or one != other
-    except Exception:  # by what is in a container
-        return True
 
 
 def _renew_function(function: Any, code: types.CodeType, _: object, name: str, *__: object) -> None:

@@ -9,11 +9,9 @@ globals of the module that the pickle is opened in.
 from __future__ import annotations
 
 import abc
-import collections
 import copy
 import enum
 import functools
-import gc
 import itertools
 import sys
 import types
@@ -247,8 +245,6 @@ class Live:
     def reduce_special(self, obj: Any) -> Any:
         """The same of what is neither code nor made of it."""
         kind = type(obj)
-        if kind in _VIEWS:
-            return _dict_view(self, obj)
         if issubclass(kind, types.ModuleType):
             self.met.uses.add(obj)
             by_name = by_reference.reduced_module(obj)
@@ -256,8 +252,6 @@ class Live:
                 return by_name
         if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
             return NotImplemented
-        if issubclass(kind, tuple(builtin_types.DESCRIPTORS)):
-            return builtin_types.descriptor(self, obj)
         return self._instance(obj) if self._made_here(kind) else self.reduce_plain(obj)
 
     # Functions
@@ -494,19 +488,11 @@ def _registered(cls: type) -> list[type]:
     return [found for ref in refs if (found := ref()) is not None]
 
 
-def _dict_view(_: Live, view: Any) -> Any:
-    name = type(view).__name__.partition("_")[2]
-    return rebuild.dict_view, (*gc.get_referents(view), name)
-
-
 def _builtin(_: Live, function: Any) -> Any:
     by_name = by_reference.reduced(function, set())
     return NotImplemented if by_name is None else by_name
 
 
-_EMPTY = collections.OrderedDict[Any, Any]()
-_VIEWS = {*map(type, [{}.keys(), {}.values(), {}.items()])}
-_VIEWS |= {*map(type, [_EMPTY.keys(), _EMPTY.values(), _EMPTY.items()])}
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
     types.CellType: lambda _, cell: (types.CellType, ()),  # filled with the functions that have it

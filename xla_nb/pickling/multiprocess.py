@@ -9,13 +9,18 @@ refused.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import multiprocessing
 import os
 import stat
 import subprocess
 import sys
+import termios
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import (
     connection,
@@ -26,11 +31,11 @@ from multiprocessing import (
     resource_tracker,
     sharedctypes,
     synchronize,
+    util,
 )
 from typing import Any
 
 from xla_nb.patching import InPlace, Place
-from xla_nb.pickling import queue_feeder
 from xla_nb.pickling.mapped_files import GONE, Descriptor, File
 from xla_nb.pickling.refusals import Unshippable
 
@@ -72,7 +77,7 @@ class ToRanks:
             return _opened_connection, _as_to_a_spawned_process(obj)[1]
         if type(obj) in _FED:
             _, (kind,), state, *_ = _as_to_a_spawned_process(obj)
-            return queue_feeder.opened, (kind, state)
+            return _opened_queue, (kind, state)
         if isinstance(obj, _MEMORY) and not _is_shared_memory(obj):
             return NotImplemented
         return _as_to_a_spawned_process(obj)
@@ -197,3 +202,58 @@ def _arguments(lock: Any) -> tuple[Any, ...]:
         case synchronize.Semaphore():
             return (lock.get_value(),)
     return ()
+
+
+# ---------------------------------------------------------------- queues on ranks
+
+_ROOM = 1 << 20  # bytes in a queue's pipe: as many as Linux lets anybody have, in place of 64 KiB
+_PATIENCE = 10.0  # seconds without a reader
+_UNREAD = (
+    "What this rank has put into a queue of the notebook's waits for a reader: nobody has read it "
+    "for {seconds:g} s, and more than {room} KiB do not fit. Make the queue again, and read it in "
+    "a thread of the notebook while the ranks run; or return the value."
+)
+_queues: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class UnreadError(Exception):
+    """A rank cannot end: it would lose what it has put into a queue."""
+
+
+def _opened_queue(kind: type[queues.Queue[Any]], state: Any) -> Any:
+    """A queue of the notebook's on ranks. Raises FileNotFoundError if it is gone."""
+    queue: Any = kind.__new__(kind)
+    queue.__setstate__(state)
+    util.register_after_fork(queue, kind._after_fork)  # type: ignore[attr-defined]
+    with contextlib.suppress(OSError):  # this user has many such pipes
+        fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, _ROOM)
+    _queues.add(queue)
+    return queue
+
+
+def wait_for_readers(seconds: float = _PATIENCE) -> None:
+    """Wait until all that this process has put into queues is in their pipes, where it stays when
+    the process has ended. Raises UnreadError where nobody reads: it may be the notebook that is to,
+    whose cell waits for the ranks."""
+    for queue in list(_queues):
+        seen, since = None, time.monotonic()
+        with contextlib.suppress(OSError):  # closed, when its thread had written all
+            while _is_feeding(queue):
+                pipe = queue._writer.fileno()
+                # Of a large item that is being read only the pipe tells.
+                now = queue.qsize(), fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+                if now != seen:
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > seconds:
+                    queue.cancel_join_thread()  # or the process would wait at its exit
+                    room = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) >> 10
+                    raise UnreadError(_UNREAD.format(seconds=seconds, room=room))
+                time.sleep(0.005)
+
+
+def _is_feeding(queue: Any) -> bool:
+    """Whether the thread of a queue has something to write: else it waits, or has ended. A program
+    may have said that it need not (`cancel_join_thread`)."""
+    thread = queue._thread
+    at_work = thread is not None and thread.is_alive() and not queue._notempty._waiters
+    return at_work and not queue._joincancelled

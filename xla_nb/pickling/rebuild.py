@@ -241,18 +241,6 @@ def unnamed_type(base: type, name: str) -> type:
     return next(one for one in kinds if (one.__module__, one.__name__) == ("builtins", name))
 
 
-def dict_view(mapping: dict[Any, Any], name: str) -> Any:
-    ordered = collections.OrderedDict
-    return getattr(ordered if isinstance(mapping, ordered) else dict, name)(mapping)
-
-
-def fill_descriptor(made: Any, content: tuple[Any, tuple[Any, ...], Any]) -> None:
-    """Give a new property or such what its base keeps, and its attributes."""
-    base, arguments, attributes = content
-    base.__init__(made, *arguments)
-    fill_instance(made, attributes)
-
-
 def cached_property(function: Any, name: str | None) -> Any:
     made: Any = functools.cached_property(function)
     made.attrname = name

@@ -62,11 +62,15 @@ _HOME = {
     "an open file": "Return its path or its content",
     "an open socket": "Return what has been received",
     "a generator": "Return a list of its items",
+    "a view of a dict": "Return a list of it",
     "a thread": "Return what it has computed",
 }
 #: What to do where the file of a result cannot be written.
 _LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
 _ELSEWHERE = "Set XLA_NB_HOME to another folder, and leave it as it is until the run has ended"
+_IN_A_FILE = "Put the class that has it into a file that the notebook imports"
+_DESCRIPTORS = property, staticmethod, classmethod
+_VIEWS: Any = type({}.keys()), type({}.values()), type({}.items())  # those of an ordered one too
 _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
 #: From a value to a part of it: each part in between, and where it is in the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
@@ -231,12 +235,14 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
     accelerates = any(base.__module__ in _OF_ACCELERATE for base in kind.__mro__)
     is_widget = any(base.__module__ in _OF_WIDGETS for base in kind.__mro__)
-    wholes = logging.Handler, mocks, process.BaseProcess
+    wholes = logging.Handler, mocks, process.BaseProcess, *_DESCRIPTORS
     is_whole = accelerates or is_widget or issubclass(kind, wholes)
     if not is_whole or not code_facts.is_pickled_by_its_dict(kind):
         return None
     if issubclass(kind, process.BaseProcess):
         return "a process", "Start it inside the function, or send what is needed of it, as `p.pid`"
+    if issubclass(kind, _DESCRIPTORS):
+        return f"a `{kind.__qualname__}`, a property or method of a kind of its own", _IN_A_FILE
     if accelerates:
         return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
     if is_widget:
@@ -278,6 +284,8 @@ def reduce_stream(obj: Any) -> Any:
         raise Unshippable("a thread", "Start it inside the function")
     if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
         raise Unshippable("a generator", "Send a list of its items, or create it in the function")
+    if isinstance(obj, _VIEWS):
+        raise Unshippable("a view of a dict", "Send the dict, or a list of it")
     return NotImplemented
 
 

@@ -93,7 +93,7 @@ class Cell:
                     lost = self._take(program, imports, made)
         finally:
             self._close_parcel()
-        for text in [*lost, *made.take_lost()]:
+        for text in lost:
             self._sender.send(events.Notice(text=text))
         for text in take_notices():
             self._sender.send(events.Notice(text=text, once=True))

@@ -26,7 +26,6 @@ from xla_nb.linux import name_process
 from xla_nb.messages import events
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import ARGUMENTS, ENTRY, Order
-from xla_nb.pickling import queue_relay
 from xla_nb.pickling.parcel import SHARED_MEMORY, Unopened
 from xla_nb.pickling.rebuild import take_notices
 from xla_nb.process_state.random_state import Inheritance
@@ -227,16 +226,12 @@ def _wait_for_others(known: Collection[int]) -> None:
 
 
 def _left(known: Collection[int]) -> list[int]:
-    """The children to be waited for; reaps those that have ended. What serves others and ends by
-    itself is not waited for: relays, which have in hand what the notebook may still read, and the
-    trackers of multiprocessing."""
+    """The children to be waited for; reaps those that have ended. The trackers of multiprocessing
+    serve others and end by themselves."""
     return [
         pid
         for pid in linux.children()
-        if pid not in known
-        and not linux.reaped(pid)
-        and not linux.was_started_with(pid, queue_relay.FILE)
-        and not linux.is_tracker(pid)
+        if pid not in known and not linux.reaped(pid) and not linux.is_tracker(pid)
     ]
 
 

@@ -21,7 +21,7 @@ from xla_nb import untrusted
 from xla_nb.messages import events
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import ARGUMENTS, Request
-from xla_nb.pickling import parcel, refusals, results
+from xla_nb.pickling import multiprocess, parcel, refusals, results
 from xla_nb.program import tracebacks
 from xla_nb.program.module_file import ModuleMap
 from xla_nb.rank import asking, displays, loader, reporting
@@ -133,6 +133,7 @@ class OnRank:
         changes = self._changes()
         try:
             value = in_this_process(self._call)
+            multiprocess.wait_for_readers()
             reporting.compute()
         except Exception:
             displays.show_what_is_left(None)

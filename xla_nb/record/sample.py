@@ -122,8 +122,10 @@ class Sample:
 
 
 def encode(sample: Sample) -> bytes:
-    """The sample as one line of JSON."""
-    return json.dumps(vars(sample), default=vars).encode() + b"\n"
+    """The sample as one line of JSON. Lone surrogates, which no front end could be sent, become
+    question marks."""
+    text = json.dumps(vars(sample), default=vars, ensure_ascii=False)
+    return text.encode(errors="replace") + b"\n"
 
 
 def decode(data: bytes) -> Sample:

@@ -196,11 +196,6 @@ class Option:
         return f"{self.flag} {self.metavar}".strip()
 
     @property
-    def choices(self) -> Sequence[str]:
-        """The values it may have, or the most usual ones; empty if they are many."""
-        return ("on", "off") if self.check is switch else getattr(self.check, "words", ())
-
-    @property
     def without(self) -> str:
         """What happens without it."""
         if self.otherwise or self.default is None:

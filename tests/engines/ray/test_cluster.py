@@ -472,5 +472,5 @@ def test_a_killed_driver_ends_the_run_with_its_signal(on_ray):
         timeout=200,
         during=end,
     )
-    assert "The process that connects to Ray died: killed by SIGKILL" in shown.error
+    assert "The process that connects to Ray was killed by SIGKILL" in shown.error
     eventually(lambda: not of_ours("xla_nb-rank", "xla_nb-job"))

@@ -202,7 +202,7 @@ def test_a_cluster_that_stops_answering_is_refused(ray, hosts, monkeypatch):
         raise TimeoutError
 
     monkeypatch.setattr(placement, "_survey", survey)
-    with pytest.raises(Unreachable, match="The Ray cluster does not answer"):
+    with pytest.raises(Unreachable, match="The Ray cluster cannot be used"):
         hosts(a_wish())
 
 

@@ -1,9 +1,8 @@
 """Objects of torch where torch's own pickling loses something of them, or pickle finds no name.
 
-torch makes a plain Parameter of a parameter of another class and an ordinary tensor of one that was
-made in inference mode. It leaves out gradients and hooks, which `held` has, and loses attributes of
-a tensor, or fails, where they lead back to it. Storages are made again around memory that a
-parcel has or maps.
+torch makes a plain Parameter of a parameter of another class. It leaves out gradients and hooks,
+which `held` has, and loses attributes of a tensor, or fails, where they lead back to it. Storages
+are made again around memory that a parcel has or maps.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:
     if kind is torch.Tensor and tensor.dtype in torch.storage._new_dtypes():
         rebuild, arguments = tensor._reduce_ex_internal(5)
         made, own = (with_typed_storage, (rebuild, *arguments)), tensor.__getstate__()
-    elif held or (_is_reduced_by_torch(kind) and (_is_inference(tensor) or vars(tensor))):
+    elif held or (_is_reduced_by_torch(kind) and vars(tensor)):
         make, arguments, *rest = _reduced_by_torch(tensor)
         own = rest[0] if rest else None
         if (
@@ -56,7 +55,7 @@ def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:
         made = make, arguments
     else:
         return NotImplemented
-    return _with_state(_in_its_mode(tensor, *made), own, held)
+    return _with_state(made, own, held)
 
 
 def _reduced_by_torch(tensor: Any) -> Any:
@@ -80,16 +79,14 @@ def _reduced_parameter(
     kind: type, data: Any, requires_grad: bool, own: object, held: Mapping[str, object]
 ) -> Any:
     """A parameter of this class, over `data`, with the state `own`, as a reducer's value."""
-    return _with_state(_in_its_mode(data, parameter, (kind, data, requires_grad)), own, held)
+    return _with_state((parameter, (kind, data, requires_grad)), own, held)
 
 
 def home(tensor: Any) -> Any:
     """A tensor on a device as a CPU tensor."""
-    torch: Any = sys.modules["torch"]
-    with torch.inference_mode(tensor.is_inference()):
-        home = tensor.detach().cpu()
-        parameter = isinstance(tensor, torch.nn.Parameter)
-        return home if parameter else home.requires_grad_(tensor.requires_grad)
+    home = tensor.detach().cpu()
+    parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
+    return home if parameter else home.requires_grad_(tensor.requires_grad)
 
 
 def reduced_home(tensor: Any, home: Any, held: Mapping[str, object]) -> Any:
@@ -103,15 +100,6 @@ def reduced_home(tensor: Any, home: Any, held: Mapping[str, object]) -> Any:
     return _reduced_parameter(kind, home, tensor.requires_grad, own, held)
 
 
-def _in_its_mode(tensor: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    return (in_inference_mode, (make, *arguments)) if _is_inference(tensor) else (make, arguments)
-
-
-def _is_inference(tensor: Any) -> bool:
-    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
-        return bool(tensor.is_inference())
-
-
 def _with_state(made: Any, own: object, held: Mapping[str, object]) -> Any:
     return (*made, (own, held), None, None, fill_tensor) if own or held else made
 
@@ -121,12 +109,6 @@ def parameter(kind: type, data: Any, requires_grad: bool) -> Any:
     class, which may want other arguments."""
     torch: Any = importlib.import_module("torch")
     return torch.Tensor._make_subclass(kind, data, requires_grad)
-
-
-def in_inference_mode(make: Callable[..., Any], *arguments: Any) -> Any:
-    torch: Any = importlib.import_module("torch")
-    with torch.inference_mode():
-        return make(*arguments)
 
 
 def fill_tensor(tensor: Any, state: tuple[Any, Mapping[str, object]]) -> None:
@@ -181,12 +163,6 @@ def reduced_by_name(torch: Any, obj: Any) -> Any:
         return getattr, (torch, str(obj).rpartition(".")[2])
     if isinstance(obj, torch.finfo | torch.iinfo):
         return type(obj), (getattr(torch, obj.dtype),)
-    kind = type(obj).__name__ if type(obj).__module__ == "torch._ops" else ""
-    if kind == "OpOverloadPacket" and not _is_defined_in_python(obj):
-        namespace, _, name = obj._qualified_op_name.partition("::")
-        return getattr, (getattr(torch.ops, namespace), name)
-    if kind == "OpOverload" and not obj._defined_in_python:
-        return getattr, (obj.overloadpacket, obj._overloadname)
     return NotImplemented
 
 
@@ -196,11 +172,6 @@ def reduced_loader(loader: Any) -> Any:
     if held.get("_iterator") is None or not code_facts.is_pickled_by_its_dict(type(loader)):
         return NotImplemented
     return object.__new__, (type(loader),), {**held, "_iterator": None}
-
-
-def _is_defined_in_python(packet: Any) -> bool:
-    """Such as the notebook's own, which ranks do not have before the definition is executed."""
-    return any(getattr(packet, name)._defined_in_python for name in packet.overloads())
 
 
 def reduced_step(function: types.FunctionType) -> Any:
