@@ -12,7 +12,7 @@ from typing import Any
 from xla_nb import live_questions
 from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.run.group import Group
-from xla_nb.run.options import LIMITS, OPTIONS, SETTINGS
+from xla_nb.run.options import OPTIONS, SETTINGS
 
 #: The ranks of a %%xla line; None where it is not finished, or there are none.
 GroupOf = Callable[[str], Group | None]
@@ -76,11 +76,10 @@ def _behind(
     """What is offered behind a magic, and nothing at its own name."""
     magic, space, _ = line.lstrip().partition(" ")
     if space and magic == "%xla_config":
-        options = {**SETTINGS, **LIMITS}
         name, equals, _ = line.rpartition(" ")[2].partition("=")
         if equals:
-            return options[name].choices if name in options else []
-        return [*(f"{name}=" for name in options), "reset"]
+            return SETTINGS[name].choices if name in SETTINGS else []
+        return [*(f"{name}=" for name in SETTINGS), "reset"]
     return _flags(parsers[magic], line, symbol) if space and magic in parsers else []
 
 
