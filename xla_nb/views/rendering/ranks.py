@@ -34,6 +34,7 @@ from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
 _TELLING = ("step", "waits", "memory", "device")  # facts that have a column each
+_RESTLESS = (*_TELLING, "cpu", "steps")  # and those that change at each look
 _SEEN_WAITS = 0.005  # share that is worth a column
 
 
@@ -206,7 +207,7 @@ def as_news(snapshot: Snapshot) -> str:
         drawn += f'<div class="xn-host"{label}>{head}{inner}</div>'
     slots = [] if many else [slot for card in cards for slot in card.lane]
     key = f'<div class="xn-key">{_key(slots)}</div>' if slots else ""
-    known = _in_all(snapshot) if many else _facts(facts.free(snapshot))
+    known = _in_all(snapshot, () if many else _RESTLESS)
     return f'{drawn}<div class="xn-below">{key}{known}</div>'
 
 
