@@ -36,7 +36,6 @@ from tests.support.kernel import Notebook
 from tests.support.warm import Warm
 from tests.support.worlds.worlds import Worlds
 from xla_nb.errors import LaunchError
-from xla_nb.record import tidying
 from xla_nb.runtimes import torchax
 
 PATIENCE = 60.0  # seconds for what is on its way out
@@ -118,8 +117,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where what outlives a test writes, so that nothing is ever written to the user's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_NB_HOME", str(tmp_path_factory.mktemp("home")))
-        # The kernel of all tests has more bytes of runs than a home keeps, and would say so.
-        tidying.set_limits(nbytes=1 << 50)
         yield
 
 
@@ -265,10 +262,14 @@ WATCHED: dict[str, tuple[Callable[[], set[Any]], Callable[[Any], str]]] = {
 
 
 @pytest.fixture(scope="session")
-def kernel(home: None) -> Iterator[Notebook]:
-    """A kernel for all tests, its fork server warm; each test uses names of its own."""
+def kernel(home: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A kernel for all tests, its fork server warm; each test uses names of its own. It has more
+    bytes of runs than a home keeps, and would say so."""
     notebook = Notebook()
     notebook.ok("import xla_nb\n%load_ext xla_nb")
+    own = str(tmp_path_factory.mktemp("home"))
+    notebook.ok(f"__import__('os').environ['XLA_NB_HOME'] = {own!r}")
+    notebook.ok("__import__('xla_nb.record.tidying', fromlist=['_']).NBYTES = 1 << 50")
     # A process that stays, as those of `pytest_configure`: of the first semaphore with a name.
     notebook.ok("from multiprocessing import resource_tracker; resource_tracker.ensure_running()")
     notebook.ok("%%xla_spawn -n 1\ndef warm(rank): pass", timeout=300)

@@ -111,7 +111,7 @@ def test_an_error_about_env_does_not_show_values(notebook, words):
 @pytest.fixture
 def launch(notebook, own_home):
     """Launch a cell; gives its run's name. The home keeps 2 runs."""
-    notebook.ok("%xla_config keep_runs=2")
+    notebook.ok("from xla_nb.record import tidying; _most = tidying.NBYTES; tidying.RUNS = 2")
 
     def launch(line="", body="def f(rank): return rank", view="none"):
         before = names(own_home)
@@ -120,7 +120,7 @@ def launch(notebook, own_home):
         return name
 
     yield launch
-    notebook.ok("%xla_config keep_runs=None keep_bytes=None")
+    notebook.ok("tidying.RUNS, tidying.NBYTES = 20, _most")
 
 
 def forget_shown(notebook):
@@ -164,9 +164,9 @@ def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebo
     again = "%%xla_spawn -n 1 --view none\ndef f(rank): pass"
     assert "are kept" not in notebook.ok(again).stdout  # as they are small
     assert set(held) <= names(own_home)
-    notebook.ok("%xla_config keep_bytes=1KiB")
+    notebook.ok("tidying.NBYTES = 1024")
     shown = [notebook.ok(again) for _ in range(2)]
-    notebook.ok("%xla_config keep_bytes=None")
+    notebook.ok("tidying.NBYTES = _most")
     assert set(held) <= names(own_home)
     assert notebook.value("one_run.results, many_runs[1].results") == "({0: 0}, {0: 0})"
     told = "".join(each.stdout for each in shown)
@@ -242,7 +242,7 @@ def test_cleaning_says_what_it_removed_and_what_it_left(launch, notebook, own_ho
         launch("-o clean_needs"),
         launch("--bg -o clean_runs", "import time\ndef f(rank): time.sleep(600)"),
     )
-    notebook.ok("%xla_config keep_runs=20")
+    notebook.ok("tidying.RUNS = 20")
     for _ in range(3):
         launch()
     forget_shown(notebook)
@@ -252,16 +252,6 @@ def test_cleaning_says_what_it_removed_and_what_it_left(launch, notebook, own_ho
     assert names(own_home) == {needed, running}
     notebook.ok("clean_runs.stop()\nassert clean_runs._ended.wait(60)")
     notebook.ok("del clean_needs, clean_runs")
-
-
-def test_limits_are_set_shown_and_refused(launch, notebook):
-    shown = notebook.ok("%xla_config keep_runs=50 keep_bytes=10G").stdout
-    assert "keep_runs   50 " in shown
-    assert "keep_bytes  10.0 GiB " in shown
-    assert "keep_bytes  2.0 GiB " in notebook.ok("%xla_config keep_bytes=None").stdout
-    assert "keep_runs   50 " in notebook.ok("%xla_config reset").stdout
-    for wrong in ("keep_runs=0", "keep_bytes=much", "keep_bytes"):
-        assert notebook.run(f"%xla_config {wrong}").ename == "UsageError"
 
 
 def test_a_home_of_another_user_is_refused_by_name(notebook, own_home):

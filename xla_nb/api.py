@@ -281,15 +281,14 @@ def _told() -> list[str]:
 
 
 def tidy() -> None:
-    """Remove the records of old runs; says once where the limits are not enough for those that are
-    needed."""
-    done, most = tidying.tidy(), tidying.limits()
-    if done.needed_bytes > most.nbytes and not _told():
+    """Remove the records of old runs; says once where those that are needed are too much."""
+    done = tidying.tidy()
+    if done.needed_bytes > tidying.NBYTES and not _told():
         _told().append(
             f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)} of files) are "
-            "kept because variables or Out of open notebooks refer to them, more than keep_bytes="
-            f"{size(most.nbytes)}: {listed(done.needed, most=3)}. `del` those you no longer need "
-            "(`%reset -f out` for Out), or raise the limit with %xla_config."
+            "kept because variables or Out of open notebooks refer to them, more than "
+            f"{size(tidying.NBYTES)}: {listed(done.needed, most=3)}. `del` those that you no "
+            "longer need (`%reset -f out` for Out)."
         )
         print(*_told())
 

@@ -31,12 +31,11 @@ from xla_nb.program.build import Program, Scope, build, build_entry
 from xla_nb.program.cell_text import CALL, UNREADABLE, Cell, parse
 from xla_nb.program.names import names_in
 from xla_nb.program.rank_cell import RANK_NAMES, functions
-from xla_nb.record import tidying
 from xla_nb.run import options as run_options
 from xla_nb.run import recorded
 from xla_nb.run.drift import Watch
 from xla_nb.run.group import DEFAULT, Group
-from xla_nb.run.options import DEFAULTS, DROPIN, LIMITS, OPTIONS, SETTINGS, Options
+from xla_nb.run.options import DEFAULTS, DROPIN, OPTIONS, SETTINGS, Options
 from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import diagram
@@ -404,36 +403,28 @@ class XlaMagics(Magics):
 
         `%xla_config n=None` restores one, `%xla_config reset` all of them. `dropin=off` lets
         xmp.spawn, torch_xla.launch and notebook_launcher do what they did before, and takes old
-        names of torch_xla away from the notebook. keep_runs and keep_bytes are limits for the files
-        of ended runs, for all notebooks and until they are set again: `%xla_config keep_runs=50
-        keep_bytes=10G`. `reset` leaves them.
+        names of torch_xla away from the notebook.
         """
-        settings, known = self.notebook.settings, {**SETTINGS, **LIMITS}
+        settings = self.notebook.settings
         changes: dict[str, Any] = {}
         for word in line.split():
             name, equals, value = word.partition("=")
             if word == "reset":
                 changes.update(DEFAULTS)
-            elif name not in known:
-                hint = f"{meant(name, known)} Choose {listed(known, 'or')}."
+            elif name not in SETTINGS:
+                hint = f"{meant(name, SETTINGS)} Choose {listed(SETTINGS, 'or')}."
                 raise UsageError(f"Unknown setting {name!r}.{hint}")
             elif not equals:
                 raise UsageError(f"Setting {name!r} needs a value. Write {name}=VALUE.")
             else:
-                option = known[name]
+                option = SETTINGS[name]
                 changes[name] = option.default if value == "None" else option.check(name, value)
-        try:
-            tidying.set_limits(**{LIMITS[n].name: changes.pop(n) for n in LIMITS if n in changes})
-        except OSError as problem:
-            raise UsageError(f"Cannot write the limits of the runs' folder: {problem}.") from None
         settings.update(changes)
         if DROPIN in changes:
             (dropin.install if settings[DROPIN] else dropin.uninstall)()
-        kept = tidying.limits()
-        shown = {**settings, "keep_runs": kept.runs, "keep_bytes": size(kept.nbytes)}
-        for name, option in known.items():
-            otherwise = f" (default: {option.without})" if shown[name] is None else ""
-            text = f"{name:<11} {shown[name]!s:<6} {option.meaning}{otherwise}"
+        for name, option in SETTINGS.items():
+            otherwise = f" (default: {option.without})" if settings[name] is None else ""
+            text = f"{name:<11} {settings[name]!s:<6} {option.meaning}{otherwise}"
             print(*in_lines(text, 19), sep="\n")
 
     @line_magic

@@ -296,16 +296,6 @@ def test_nested_loops_are_listed_outermost_first(book):
     assert seen == [["epochs", "batches"]] * 2
 
 
-def test_what_lies_between_two_loops_is_left_out_of_the_time_of_items(book, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(reporting.time, "time", lambda: now[0])
-    for _ in range(3):
-        for _ in progress(range(4)):
-            now[0] += 0.5
-        now[0] += 9.0
-    assert (book.items, book.items_at) == (12, 106.0)
-
-
 def test_items_are_counted_once_and_not_those_in_which_another_loop_begins(book):
     for _ in progress(range(2)):
         list(progress(range(5)))

@@ -9,7 +9,7 @@ import pytest
 
 from xla_nb.record import files, tidying
 from xla_nb.record.files import WEEK, Record, home
-from xla_nb.record.tidying import Limits, limits, set_limits, tidy
+from xla_nb.record.tidying import tidy
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +17,17 @@ def at_home(tmp_path, monkeypatch):
     """A home for the test's own runs."""
     monkeypatch.setenv("XLA_NB_HOME", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """Sets how many runs a home keeps, and how many bytes of them."""
+
+    def limit(runs=20, nbytes=2 << 30):
+        monkeypatch.setattr(tidying, "RUNS", runs)
+        monkeypatch.setattr(tidying, "NBYTES", nbytes)
+
+    return limit
 
 
 def orphaned(name, folder="runs"):
@@ -42,39 +53,11 @@ def age(record, seconds):
         os.utime(path, (time.time() - seconds,) * 2)
 
 
-# ---------------------------------------------------------------- limits
-
-
-def test_a_home_keeps_20_runs_and_2_gib():
-    assert limits() == Limits(20, 2 * 1024**3)
-
-
-def test_limits_are_kept_in_the_home_and_put_back(at_home):
-    set_limits(runs=5)
-    assert limits() == Limits(5, 2 * 1024**3)
-    set_limits(nbytes=7)
-    assert limits() == Limits(5, 7)
-    set_limits(runs=None, nbytes=None)
-    assert limits() == Limits()
-    assert (at_home / "limits.json").stat().st_mode & 0o777 == 0o600
-
-
-def test_setting_the_limits_that_there_are_writes_nothing(at_home):
-    set_limits(runs=None)
-    assert list(at_home.iterdir()) == []
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"runs": "many"}', '{"speed": 1}'])
-def test_limits_that_cannot_be_read_are_the_usual_ones(at_home, text):
-    (at_home / "limits.json").write_text(text)
-    assert limits() == Limits()
-
-
 # ---------------------------------------------------------------- what stays
 
 
-def test_the_newest_runs_stay():
-    set_limits(runs=2)
+def test_the_newest_runs_stay(limit):
+    limit(runs=2)
     for name in ("3", "1", "4", "2"):
         ended(name)
     done = tidy()
@@ -82,16 +65,16 @@ def test_the_newest_runs_stay():
     assert sorted(done.removed) == ["1", "3"]
 
 
-def test_the_newest_runs_stay_that_fit_the_bytes():
-    set_limits(nbytes=2500)
+def test_the_newest_runs_stay_that_fit_the_bytes(limit):
+    limit(nbytes=2500)
     for name in ("1", "2", "3"):
         ended(name, 1000)
     assert tidy().freed > 1000
     assert kept() == ["2", "3"]
 
 
-def test_a_run_is_removed_with_all_its_files():
-    set_limits(runs=1)
+def test_a_run_is_removed_with_all_its_files(limit):
+    limit(runs=1)
     record = ended("1")
     record.program_folder.mkdir()
     record.program("m").write_text("x = 1")
@@ -118,8 +101,8 @@ def test_the_size_of_a_run_of_an_older_version_is_measured():
     assert record.nbytes > 1000
 
 
-def test_unended_runs_are_kept_and_not_counted():
-    set_limits(runs=1)
+def test_unended_runs_are_kept_and_not_counted(limit):
+    limit(runs=1)
     ended("2")
     for name in ("1", "3", "4"):
         orphaned(name)
@@ -158,8 +141,8 @@ def test_tidying_without_runs_does_nothing(at_home):
 # ---------------------------------------------------------------- what is needed
 
 
-def test_ended_runs_of_a_living_notebook_are_removed_once_it_gives_them_up():
-    set_limits(runs=1, nbytes=1)
+def test_ended_runs_of_a_living_notebook_are_removed_once_it_gives_them_up(limit):
+    limit(runs=1, nbytes=1)
     made = [Record.create(name) for name in ("1", "2", "3")]
     for record in made:
         record.close({})
@@ -191,8 +174,8 @@ def in_another_process(work):
     return over
 
 
-def test_what_another_living_notebook_needs_stays_and_what_it_gave_up_goes():
-    set_limits(runs=1)
+def test_what_another_living_notebook_needs_stays_and_what_it_gave_up_goes(limit):
+    limit(runs=1)
 
     def other():
         made = [Record.create(name) for name in ("1", "2", "3")]
@@ -210,8 +193,8 @@ def test_what_another_living_notebook_needs_stays_and_what_it_gave_up_goes():
     assert kept() == ["3"]
 
 
-def test_a_run_that_another_notebook_gave_up_can_be_taken_up():
-    set_limits(runs=1)
+def test_a_run_that_another_notebook_gave_up_can_be_taken_up(limit):
+    limit(runs=1)
     old = ended("1")
     ended("2")
     old.own()
@@ -222,8 +205,8 @@ def test_a_run_that_another_notebook_gave_up_can_be_taken_up():
 # ---------------------------------------------------------------- several at once
 
 
-def test_several_processes_tidy_one_home_at_once():
-    set_limits(runs=3)
+def test_several_processes_tidy_one_home_at_once(limit):
+    limit(runs=3)
     for number in range(60):
         ended(f"{number:03}", 10)
     context = multiprocessing.get_context("fork")
@@ -251,8 +234,8 @@ def test_a_removal_that_was_cut_short_is_completed(at_home):
     assert kept() == []
 
 
-def test_a_record_that_another_process_removes_meanwhile_is_passed_over(monkeypatch):
-    set_limits(runs=1)
+def test_a_record_that_another_process_removes_meanwhile_is_passed_over(limit, monkeypatch):
+    limit(runs=1)
     ended("2")
     gone = ended("1").path
     monkeypatch.setattr(type(gone), "rename", lambda *_: (_ for _ in ()).throw(FileNotFoundError))
@@ -266,8 +249,8 @@ def cell_names(group):
     return sorted(record.path.name for record in group.cells())
 
 
-def test_cells_of_live_ranks_push_no_launched_run_out():
-    set_limits(runs=2)
+def test_cells_of_live_ranks_push_no_launched_run_out(limit):
+    limit(runs=2)
     ended("1")
     group = Record.create("2")
     for number in range(5):
@@ -277,8 +260,8 @@ def test_cells_of_live_ranks_push_no_launched_run_out():
     assert cell_names(group) == ["cell-3", "cell-4"]
 
 
-def test_cells_go_with_their_ranks_unless_somebody_needs_one_of_them():
-    set_limits(runs=1)
+def test_cells_go_with_their_ranks_unless_somebody_needs_one_of_them(limit):
+    limit(runs=1)
     group = ended("1")
     cell = Record.create("cell", group)  # of this process
     cell.close({})
@@ -292,8 +275,8 @@ def test_cells_go_with_their_ranks_unless_somebody_needs_one_of_them():
     assert kept() == ["4"]
 
 
-def test_cells_count_among_the_bytes():
-    set_limits(nbytes=2500)
+def test_cells_count_among_the_bytes(limit):
+    limit(nbytes=2500)
     group = Record.create("2")
     for number in range(3):
         ended(f"cell-{number}", 1000, folder=group)
@@ -346,8 +329,8 @@ def test_cleaning_leaves_unended_runs_of_which_nothing_is_known(owner):
 # ---------------------------------------------------------------- parts of other machines' runs
 
 
-def test_parts_and_runs_are_tidied_separately():
-    set_limits(runs=1)
+def test_parts_and_runs_are_tidied_separately(limit):
+    limit(runs=1)
     for name in ("1", "2"):
         ended(name)
         ended(name, folder="parts")
@@ -355,8 +338,8 @@ def test_parts_and_runs_are_tidied_separately():
     assert (kept("parts"), kept()) == (["2"], ["1", "2"])
 
 
-def test_parts_of_runs_in_progress_stay():
-    set_limits(runs=1)
+def test_parts_of_runs_in_progress_stay(limit):
+    limit(runs=1)
     Record.create("mine", "parts")
     tidy("parts")
     assert kept("parts") == ["mine"]

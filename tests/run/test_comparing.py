@@ -136,7 +136,7 @@ def test_what_is_pending_may_be_the_majority_and_is_told_beside_what_differs():
     told = [*[known("x", digest="a")] * 2, known("x", digest="b"), pending("x")]
     (one,) = compare({rank: [variable] for rank, variable in enumerate(told)})
     assert (one.verdict, one.deviating) == ("no majority", ())
-    assert comparing.verdict(one) == "no majority, pending on rank 3"
+    assert comparing.verdict(one) == "differs by rank, pending on rank 3"
     assert comparing.details(one)[0].endswith("; not computed yet on rank 3")
     (one,) = compare({rank: [variable] for rank, variable in enumerate([*told, told[0], told[0]])})
     assert comparing.verdict(one) == "rank 2 differs, pending on rank 3"

@@ -214,7 +214,7 @@ def test_the_lock_of_a_rank_that_returned_is_told_soon(run, after):
     run.take(events.RankFinished(at=11.5, rank=1, preview="", nbytes=0))
     assert watched.at(11) == []  # it may have given it back since rank 0 was seen to wait for it
     (report,) = watched.at(12)
-    assert report.verdict.startswith("Rank 1 holds `lock` and has returned; rank 0 waits for it")
+    assert report.verdict.startswith("Rank 1 has returned; rank 0 has waited ")
     assert watched.at(*range(13, 1000, 4)) == []  # its wait grows long: nothing new
 
 

@@ -11,7 +11,7 @@ import xla_nb
 from xla_nb import api
 from xla_nb.errors import UsageError
 from xla_nb.run import options as run_options
-from xla_nb.run.options import LIMITS, OPTIONS, SETTINGS, Options
+from xla_nb.run.options import OPTIONS, SETTINGS, Options
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 
@@ -20,7 +20,7 @@ UNSENDABLE = "a NUL character or half a character"
 
 
 def checked(name, value):
-    return {**SETTINGS, **OPTIONS, **LIMITS}[name].check(name, value)
+    return {**SETTINGS, **OPTIONS}[name].check(name, value)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,6 @@ def test_a_word_of_a_line_becomes_a_value(name, word, value):
             "9" * 5000,
             f"n must be a whole number of at least 1, not '{'9' * 198}….",
         ),
-        ("keep_bytes", "9" * 400, f"Invalid keep_bytes '{'9' * 198}…. Use 500M or 2G."),
         ("env", "A=1", "env must be a dict of names and values, not a value of type str."),
     ],
 )

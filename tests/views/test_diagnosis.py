@@ -114,7 +114,7 @@ def test_a_hang_is_told_before_all_else():
 
 def test_the_rank_that_a_report_of_a_hang_names_is_marked_whoever_else_is_in_it():
     groups = [StackGroup((rank,), "", "", "") for rank in (2, 11, 1)]
-    told = "Rank 0 holds `lock` and has returned; rank 1 waits for it at line 4"
+    told = "Rank 0 has returned; rank 1 has waited 9 s for `lock` at line 4, which rank 0 holds"
     hang = hang_report(told, *groups)
     assert diagnose(snapshot(card(1), card(2), hang=hang), {}).ranks == (1,)
 

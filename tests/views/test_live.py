@@ -95,11 +95,11 @@ def test_an_idle_rank_is_at_no_line_and_waits_for_nobody(group, observer):
 def test_a_rank_that_died_idle_has_no_time_of_a_step_either(group, observer):
     group.begins(1, 1)
     for done in range(1, 7):
-        group.samples(1, at=10.0 + done, items=done, items_at=10.0 + done)
+        group.samples(1, at=10.0 + done, steps=done)
         observer.sample()
     assert cards(observer)[1].step == pytest.approx(1.0)
     group.ends(1, at=16.2)
-    group.samples(1, at=16.3, since=16.2, activity="idle", items=6, items_at=16.0)
+    group.samples(1, at=16.3, since=16.2, activity="idle", steps=6)
     assert cards(observer)[1].step is None
     group.tell(events.ProcessDied(pid=101, status=-9))
     assert (cards(observer)[1].phase, cards(observer)[1].step) == ("died", None)

@@ -301,7 +301,7 @@ class StackGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class HangReported(Event):
-    """Ranks `ranks` do not get on: `verdict` says why in one sentence without a full stop, `groups`
+    """Ranks `ranks` do not get on: `verdict` says why without a full stop at its end, `groups`
     where all running ranks are, the odd one out first."""
 
     verdict: str

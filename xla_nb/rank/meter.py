@@ -11,13 +11,10 @@ import operator
 import os
 import queue
 import random
-import statistics
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +36,13 @@ TICK = 0.25
 #: Seconds before a process's first.
 _SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
-_SPANS = 60  # of a loop, of which its rate is
-_KNOWN = 3.0  # seconds of them, from which it is known
-_LATE = 10  # times an item's usual time, after which it is not known any more
-_COMPILING = 0.1  # share of a span, from which it is left out, unless of so many most are:
-_MANY = 8
+_HALF = 30.0  # seconds of a loop: its rate is of one to two of these,
+_KNOWN = 1.0  # and known from so many on
+_STANDS, _LATE = 3.0, 10  # seconds, and times an item's usual time, after which it stands still
+_COMPILING = 0.1  # share of the time between two looks at a loop, from which its items compiled
 _LONGEST = 300  # characters of an operation that a sample carries
 _BLOCKED = 1.0  # seconds in one blocking call, from which on that is what the rank does
+_Mark = tuple[int, float, float]
 
 
 class Compiling:
@@ -78,92 +75,59 @@ class Compiling:
         return pending > self._least
 
 
-@dataclass
-class _Timed:
-    """A loop when its last item was done, and what was compiled until then. `spans` are the newest
-    times between two such moments: items, seconds, seconds of compiling. The first is not
-    counted. `first`: when it was seen to begin."""
-
-    done: int
-    since: float
-    compiled: float
-    spans: deque[tuple[int, float, float]] | None = None
-
-    def __post_init__(self) -> None:
-        self.first = self.done, self.since, self.compiled
-
-    def take(self, done: int, now: float, compiled: float) -> None:
-        span = done - self.done, now - self.since, compiled - self.compiled
-        if self.spans is None:
-            self.spans = deque(maxlen=_SPANS)
-        else:
-            self.spans.append(span)
-        self.done, self.since, self.compiled = done, now, compiled
-
-    def overall(self, done: int, at: float) -> float | None:
-        """Once it has ended: of all its items, unless much of it was compiling."""
-        seconds = at - self.first[1]
-        if seconds < _KNOWN or self.compiled - self.first[2] > _COMPILING * seconds:
-            return self.rate
-        return (done - self.first[0]) / seconds
-
-    @property
-    def rate(self) -> float | None:
-        """None until it is known well. What compiles at times, as the first steps do, says nothing
-        of those to come, nor does one pause."""
-        spans = self.spans or ()
-        steady = [span for span in spans if span[2] <= _COMPILING * span[1]]
-        if 2 * len(steady) < len(spans) >= _MANY:
-            steady = list(spans)
-        if steady:  # once, what lies between epochs, or a question
-            usual = statistics.median(span[1] / span[0] for span in steady)
-            late = [span for span in steady if span[1] > _LATE * usual * span[0]]
-            steady = [span for span in steady if span not in late] if len(late) == 1 else steady
-        seconds = sum(span[1] for span in steady)
-        known = len(steady) > 1 and seconds >= _KNOWN
-        return sum(span[0] for span in steady) / seconds if known else None
-
-
 class Rates:
-    """Items per second of each loop."""
+    """Items per second of each loop: of its last half to whole minute, but for the first item and
+    for what lies before one that compiled. Until a loop's is known, that of the one before it with
+    its label and as many items is."""
 
     def __init__(self) -> None:
-        self._states: dict[Progress[Any], _Timed] = {}
+        #: By loop: where the minute begins and the next one will, and the last item. Each is a
+        #: number of items, when they were done, and the seconds of compiling until then.
+        self._marks: dict[Progress[Any], tuple[_Mark, _Mark, _Mark]] = {}
+        self._known: dict[tuple[str, int | None], float] = {}  # by label and total
 
     def look(
         self, loops: list[Progress[Any]], compiled: float = 0.0, now: float = 0.0
     ) -> tuple[Loop, ...]:
         """compiled: seconds of compiling until `now`."""
-        before, self._states = self._states, {}
-        for loop in loops:
-            state = before.get(loop)
-            if state is None or loop.done < state.done:
-                state = _Timed(loop.done, loop.at, compiled)
-            elif not loop.finished and loop.done > state.done and loop.at > state.since:
-                state.take(loop.done, loop.at, compiled)
-            self._states[loop] = state
+        before, self._marks = self._marks, {}
         return tuple(
             Loop(
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=_rate(loop, state, now),
+                rate=self._rate(loop, before.get(loop), compiled, now),
                 since=max(0.0, now - loop.at),
                 finished=loop.finished,
                 number=loop.number,
             )
-            for loop, state in self._states.items()
+            for loop in loops
         )
 
-
-def _rate(loop: Progress[Any], state: _Timed, now: float) -> float | None:
-    """None where its next item takes so much longer than others that nobody knows when it goes
-    on."""
-    if loop.finished:
-        return state.overall(loop.done, loop.at)
-    rate = state.rate
-    stands = rate is not None and now - loop.at > max(_KNOWN, _LATE / rate)
-    return None if stands else rate
+    def _rate(
+        self,
+        loop: Progress[Any],
+        marks: tuple[_Mark, _Mark, _Mark] | None,
+        compiled: float,
+        now: float,
+    ) -> float | None:
+        """None also where its next item takes so much longer than others that nobody knows when it
+        goes on."""
+        mark = loop.done, loop.at, compiled
+        first, middle, last = marks or (mark, mark, mark)
+        if mark[0] != last[0]:
+            compiles = mark[2] - last[2] > _COMPILING * (mark[1] - last[1])
+            if compiles or mark[0] < last[0] or not first[0]:
+                first = middle = mark
+            elif mark[1] - middle[1] > _HALF:
+                first, middle = middle, mark
+            last = mark
+        self._marks[loop] = first, middle, last
+        if last[1] - first[1] >= _KNOWN:
+            self._known[loop.label, loop.total] = (last[0] - first[0]) / (last[1] - first[1])
+        rate = self._known.get((loop.label, loop.total))
+        stands = rate and not loop.finished and now - loop.at > max(_STANDS, _LATE / rate)
+        return None if stands else rate
 
 
 class Meter:
@@ -348,7 +312,6 @@ class Meter:
             steps=counts.steps,
             graphs=counts.hits + counts.misses,
             items=self._book.items,
-            items_at=self._book.items_at,
             changes_at=changes.place if changes is not None else "",
             change=changes.change if changes is not None else "",
             fallbacks_at=dict(changes.fallbacks) if changes is not None else {},

@@ -90,7 +90,7 @@ class Progress(Generic[T]):
                 self.done, self.at = self.done + 1, time.time()
                 for book, before in zip(books, begun, strict=True):
                     if book.begun == before:
-                        book.count(self.at)
+                        book.count()
         finally:
             self.finished = True
             for book in books:
@@ -171,8 +171,7 @@ class Book:
     idle: runs while a live rank has nothing to run
     turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
     begun: loops that have begun
-    items: items done of all loops, but of those in which another loop began
-    items_at: when the last one was done, without what lay between such loops"""
+    items: items done of all loops, but of those in which another loop began"""
 
     path: str | Path
     losses: Losses | None = None
@@ -182,10 +181,7 @@ class Book:
     loops: list[Progress[Any]] = field(default_factory=list)
     begun: int = 0
     items: int = 0
-    items_at: float = 0.0
     _begun: Counter[str] = field(default_factory=Counter)  # by their labels
-    _done: float = 0.0  # when the last item was
-    _between: float = 0.0
     _count: int = 0
     _streaks: dict[str, _Streak] = field(default_factory=dict)
     _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
@@ -208,15 +204,13 @@ class Book:
         self.begun += 1
         self._begun[loop.label] += 1
         loop.number = self._begun[loop.label]
-        if self._done:
-            self._between, self._done = self._between + time.time() - self._done, time.time()
 
-    def count(self, at: float) -> None:
+    def count(self) -> None:
         """An item was done."""
-        self.items, self.items_at, self._done = self.items + 1, at - self._between, at
+        self.items += 1
         whole = over_programs.of(threading.get_ident())
         if whole is not None and whole is not self:
-            whole.count(at)
+            whole.count()
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         values = {name: _snapshot(name, value) for name, value in figures.items()}

@@ -62,7 +62,7 @@ class Sample:
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
     items           items done of loops under `xla_nb.progress`, but of those in which another
-                    began; the last of them at `items_at`, without what lay between loops
+                    began
     changes_at      the line whose tensors have another shape, or whose numbers are others, from
                     step to step, where each step compiles; `change` says what changes
     fallbacks_at    the lines at which operators fell back to the CPU, by operator
@@ -94,7 +94,6 @@ class Sample:
     steps: int = 0
     graphs: int = 0
     items: int = 0
-    items_at: float = 0.0
     changes_at: str = ""
     change: str = ""
     fallbacks_at: dict[str, str] = field(default_factory=dict)

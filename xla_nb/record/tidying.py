@@ -8,24 +8,16 @@ a record is first renamed, which only one of them can do, and then deleted.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections import Counter
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from xla_nb.record import private
-from xla_nb.record.files import Folder, Record, home, partial, records
+from xla_nb.record.files import Folder, Record, home, records
 
+#: Ended runs that a home keeps: their number, and their bytes together.
+RUNS, NBYTES = 20, 2 << 30
 _REMOVED = ".removed-"  # the names of records that are being deleted
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Ended runs that a home keeps: their number, and their bytes together."""
-
-    runs: int = 20
-    nbytes: int = 2 << 30
 
 
 @dataclass
@@ -39,36 +31,12 @@ class Tidied:
     needed_bytes: int = 0
 
 
-def limits() -> Limits:
-    """The limits of the home, which all notebooks that use it share."""
-    try:
-        stored = Limits(**json.loads(private.read(_file())))
-    except (OSError, ValueError, TypeError):
-        return Limits()
-    return stored if all(type(value) is int for value in astuple(stored)) else Limits()
-
-
-def set_limits(**changes: int | None) -> None:
-    """Set limits of the home, by name; None is the default. Raises OSError."""
-    values = {n: getattr(Limits, n) if value is None else value for n, value in changes.items()}
-    new = replace(limits(), **values)
-    if new != limits():
-        private.own_folder(home())
-        scratch = partial(_file())
-        private.write(scratch, json.dumps(asdict(new)).encode())
-        scratch.rename(_file())
-
-
-def _file() -> Path:
-    return home() / "limits.json"
-
-
 def tidy(folder: Folder = "runs", *, all_ended: bool = False) -> Tidied:
     """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Of
     the cells of live ranks as many are kept as of launches, for each group.
 
     all_ended: remove all but those in progress and those that a living process needs."""
-    done, most = Tidied(), Limits(0, 0) if all_ended else limits()
+    done, (runs, most) = Tidied(), (0, 0) if all_ended else (RUNS, NBYTES)
     with contextlib.suppress(OSError):  # there is no home yet, or it is another user's
         top = home() / folder
         for path in [*top.glob(f"{_REMOVED}*"), *top.glob(f"*/cells/{_REMOVED}*")]:  # cut short
@@ -92,7 +60,7 @@ def tidy(folder: Folder = "runs", *, all_ended: bool = False) -> Tidied:
         for record in free:
             count[record.path.parent] += 1
             nbytes += record.nbytes
-            if count[record.path.parent] > most.runs or nbytes > most.nbytes:
+            if count[record.path.parent] > runs or nbytes > most:
                 _remove(record, done)
     return done
 

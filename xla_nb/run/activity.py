@@ -13,12 +13,10 @@ clocks differ have lanes that are shifted against each other by as much.
 from __future__ import annotations
 
 import math
-import statistics
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -35,14 +33,9 @@ _GAP = 20.0  # seconds between two samples, from which on what was between them 
 _LATE = ("compiling", "data", "blocked")
 _LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
 _LAST, _STEPS = 20.0, 10  # seconds and steps that the last ones are, where there were so many
-_PACE = 10.0  # seconds of steps, or one step, of which their time is told
-_LEAST_SPANS = 4  # between marks, however long: one slow step says little of the others
-_LEAST_LIKE = 2  # between marks, from which the time of a step is told
-_ALIKE = 0.75  # of the steps, at least, are about as long as half of them are: their time is told
-_COMPILING = 0.1  # of a span, from which it says nothing of steps that do not compile
 _APART = 0.9  # seconds between two marks that are kept
 _LATELY = 2.0  # seconds, in most of which a rank did what it is said to do
-_SURE = 2.5  # seconds of steps, from which their time is told: samples are 0.25 s apart
+_SURE = 2.5  # seconds of step markers, from which their time is told: samples are 0.25 s apart
 
 
 #: What a second of a rank may have gone into, in words, in the order of a slot's parts.
@@ -83,8 +76,7 @@ def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
 class Window:
     """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
     compiling, `waited` for others (None where that cannot be seen), for the `lock` and for data.
-    Each `executed` graph is of one step at most. `stepping`: seconds from the last step before it
-    to its last one, as far as known."""
+    Each `executed` graph is of one step at most."""
 
     seconds: float
     steps: int
@@ -96,17 +88,13 @@ class Window:
     data: float
     fallbacks: Mapping[str, int]
     newest: Sample
-    stepping: float = 0.0
 
     @classmethod
     def between(cls, before: Sample, now: Sample) -> Window:
         steps = max(0, now.items - before.items if now.loops_step else now.steps - before.steps)
         idle = max(0.0, now.idle - before.idle)
-        exact = now.loops_step and before.items_at
         return cls(
             seconds=now.at - before.at - idle,
-            # No rank is idle between two items of a loop.
-            stepping=now.items_at - before.items_at if exact else now.at - before.at - idle,
             steps=steps,
             executed=max(0, min(now.executed - before.executed, steps)),
             compiles=now.compiles - before.compiles,
@@ -284,31 +272,18 @@ class Track:
 
     @property
     def step(self) -> float | None:
-        """Seconds from one of its last steps to the next; None until some of them were seen, where
-        they differ much, and where the last was longer ago than two. A few that compile are left
-        out, those of two loops, and once what takes more than twice as long, or half as long, as is
-        usual: what lies between epochs."""
+        """Seconds that an item of the loop that it is in takes, or was last; without one, those
+        from one step marker to the next in the last minute, without what compiled unless most did.
+        None until it is known."""
+        now = self.sample
+        if now is not None and now.loops_step:
+            rate = now.loops[-1].rate if now.loops else None
+            return 1 / rate if rate else None
         if self.pace is None:
             return None
-        late = self._marks[-1].at - _PACE
-        pairs = [both for both in pairwise(self._marks) if _loop(both[0]) == _loop(both[1])]
-        few = len(pairs) - _LEAST_SPANS
-        spans = [
-            Window.between(*both) for n, both in enumerate(pairs) if both[1].at > late or n >= few
-        ]
-        if 2 * sum(span.compiles for span in spans) < sum(span.steps for span in spans):
-            spans = [span for span in spans if span.compiling <= _COMPILING * span.seconds]
-        spans = [span for span in spans if span.steps]  # none where counters were cleared
-        each = [span.stepping / span.steps for span in spans for _ in range(span.steps)]
-        usual = statistics.median_low(each) if each else 0.0
-        like = [span for span in spans if usual / 2 <= span.stepping / span.steps <= 2 * usual]
-        steps, seconds = sum(span.steps for span in like), sum(span.stepping for span in like)
-        if seconds < _SURE or steps < _ALIKE * len(each) or self.sample is None:
-            return None
-        if len(like) < _LEAST_LIKE or len(spans) - len(like) > 1:
-            return None
-        step = seconds / steps
-        return step if self.sample.at - self._marks[-1].at <= max(_PACE, 2 * step) else None
+        one = Window.between(self._marks[0], self._marks[-1])
+        seconds = one.seconds - (one.compiling if 2 * one.compiles < one.steps else 0.0)
+        return seconds / one.steps if seconds >= _SURE and one.steps else None
 
     # ---------------------------------------------------------- progress
 
@@ -405,11 +380,6 @@ class Track:
     def _has_begun_anew(self, sample: Sample) -> bool:
         """Whether a live rank has been given another program since its last step."""
         return sample.activity != "idle" and sample.idle > self._marks[-1].idle
-
-
-def _loop(sample: Sample) -> tuple[str, int] | None:
-    """Which of its loops it is in, or was last."""
-    return (sample.loops[-1].label, sample.loops[-1].number) if sample.loops else None
 
 
 def _kind(sample: Sample) -> str:

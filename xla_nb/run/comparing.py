@@ -7,7 +7,7 @@ Who differs follows from digests, by how much from the norms of what ranks have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, get_args
@@ -189,8 +189,8 @@ def verdict(one: Compared) -> str:
     """`equal`, `rank 2 differs`, `only on rank 0`: short."""
     if one.verdict in ("different", "no majority"):
         some = [leaf for leaf in one.leaves if leaf.verdict == one.verdict]
-        told = _differ(one.deviating) if one.verdict == "different" else _spread(some)
         pending = {rank for leaf in some for rank in leaf.pending}
+        told = _differ(one.deviating)
         return f"{told}, pending on {ranks(pending)}" if pending else told
     if one.verdict == "not on all":
         return f"only on {ranks(one.by_rank)}"
@@ -203,16 +203,10 @@ def verdict(one: Compared) -> str:
 
 
 def _differ(who: Sequence[int]) -> str:
+    """None: it may be meant so, as no rank can be said to be the one that differs."""
+    if not who:
+        return "differs by rank"
     return f"{ranks(who)} {'differs' if len(who) == 1 else 'differ'}"
-
-
-def _spread(leaves: Iterable[ComparedLeaf]) -> str:
-    """It may be meant so: no rank can be said to be the one that differs."""
-    each = list(leaves)
-    if any(len(group.ranks) > 1 for leaf in each for group in leaf.groups):
-        return "no majority"
-    both = all(len(leaf.groups) == 2 and not leaf.unknown for leaf in each)
-    return "both ranks differ" if both else "differs by rank"
 
 
 def sentence(one: Compared) -> str:
@@ -234,8 +228,7 @@ def details(one: Compared) -> list[str]:
 def _detail(leaf: ComparedLeaf) -> str:
     name = _named(leaf)
     if leaf.verdict in ("different", "no majority"):
-        told_who = _differ(leaf.deviating) if leaf.deviating else _spread([leaf])
-        who = [told_who] if leaf.path else []  # else it is said of the variable
+        who = [_differ(leaf.deviating)] if leaf.path else []  # else it is said of the variable
         told = [*who, *_by_how_much(leaf)]
         told += [_not_computed(leaf)] if leaf.pending else []
         return f"{name}{'; '.join(told)}"

@@ -81,16 +81,8 @@ def _is_news(
 def _drift(one: Compared, cell: str, seen: _Seen, fresh: Mapping[str, object]) -> Concluded:
     some = replace(one, leaves=tuple(leaf for leaf in one.leaves if leaf.path in fresh))
     what = sentence(some) or f"missing on {ranks(one.missing)}"
-    equal = [seen.equal.get(path, "") for path in fresh]
-    since = f"since {cell}"
-    if "" in equal:
-        first = "already when first compared"
-        if cell.startswith("%"):  # before any cell
-            since = first
-        else:
-            since = f"after {cell}" if seen.last else f"{first}, after {cell}"
-    elif set(equal) != {seen.last}:
-        since = f"after {cell}; last known to be equal after {equal[0]}"
+    # It may have differed for longer where it was not known to be equal at the last look.
+    since = "since" if {seen.equal.get(path) for path in fresh} == {seen.last} else "after"
     wrong = any(who is not None for who in fresh.values())
-    told = f"`{one.name}` differs between ranks {since}: {what}"
+    told = f"`{one.name}` differs between ranks {since} {cell}: {what}"
     return Concluded(kind=DRIFT, sentence=told, ranks=some.deviating, wrong=wrong)

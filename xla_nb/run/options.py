@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import keyword
-import math
 import operator
 import os
 import re
@@ -31,8 +30,6 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _SPAN = re.compile(r"(\d{1,6})(?:\s*[-\u2013]\s*(\d{1,6}))?")
 _RANKS = 100_000  # of one span
 _MOST = 10**9  # more than any machine has, or anybody waits
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?")
-_BYTES = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T"])}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCH = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 
@@ -64,15 +61,6 @@ def duration(label: str, value: Any) -> float:
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _MOST:
         return float(seconds)
     raise UsageError(f"Invalid {label} {_shown(value)}. Use 90, 5m or 2h.")
-
-
-def nbytes(label: str, value: Any) -> int:
-    """Bytes: `500M`, `2GiB`; powers of 1024."""
-    match = _SIZE.fullmatch(str(value))
-    size = float(match[1]) * _BYTES[match[2]] if match else math.inf
-    if size == math.inf:
-        raise UsageError(f"Invalid {label} {_shown(value)}. Use 500M or 2G.")
-    return int(size)
 
 
 def numbers(label: str, value: Any) -> tuple[int, ...]:
@@ -293,13 +281,6 @@ SETTINGS = {
     if option.setting
 }  # fmt: skip
 DEFAULTS = {name: option.default for name, option in SETTINGS.items()}
-#: What `%xla_config` sets for the home of all notebooks, by the names of record/tidying.py.
-LIMITS = {
-    "keep_runs": Option(
-        "runs", None, "", count, "ended runs whose files are kept, in all notebooks"
-    ),
-    "keep_bytes": Option("nbytes", None, "", nbytes, "bytes that these files may take"),
-}
 
 
 def options(

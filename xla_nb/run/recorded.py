@@ -351,7 +351,7 @@ class RecordedRun(Mapping[int, Any]):
         return XlaNbError(
             f"The files of {self.name} are gone from {self.record.path}, and {what} with them. "
             "xla_nb keeps the files of runs that variables or Out refer to, and of the newest "
-            "others (%xla_config shows how many). Run the cell again."
+            "others. Run the cell again."
         )
 
     def __repr__(self) -> str:

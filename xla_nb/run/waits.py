@@ -7,8 +7,9 @@ for another. On a TPU, where none can, ranks are told by where they are.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from xla_nb.messages.events import Concluded, StackGroup
@@ -20,7 +21,7 @@ from xla_nb.wording import exactly, in_one_line, listed, ranks, several, shorten
 
 WAITED = "waited"  #: the kind of who waited for whom
 _LONG = 3.0  # seconds of a wait, from which it is told in the title
-_MOST = 4  # clauses of a verdict; descriptions of the ranks that others wait for; spans of ranks
+_MOST = 4  # clauses of a verdict; spans of ranks
 _GROUPS, _STACK = 16, 4000  # groups with a stack; characters of one
 _LONGEST = 60  # characters of a call or an operation
 _OURS = "/xla_nb/rank/"  # the iterator of `xla_nb.progress`, say, and what calls the entry
@@ -103,18 +104,36 @@ def line(place: str, cell: str) -> str:
 
 
 def verdict(statuses: Iterable[RankStatus], after: float) -> str:
-    """The sentence, without a full stop. Ranks without progress for `after` seconds are hung (0:
-    none is), and those that wait for the lock of a rank that has ended."""
+    """What ranks do that have made no progress for `after` seconds (0: none is told of), without a
+    full stop; then those that wait for the lock of a rank that has ended, that wait for one of
+    these, or that they wait for."""
     known = {status.rank: status for status in statuses}
-    said = _Verdict(known, after or float("inf"))
-    clauses = [*said.locked(), *said.collectives()]
-    rest = said.others()
-    if rest:
-        clauses.append(f"{'also no' if clauses else 'no'} progress for {rest[0]}")
-        clauses += rest[1:]
-    if len(clauses) > _MOST:
-        clauses[_MOST:] = [f"{len(clauses) - _MOST} more places are in the report"]
-    return capital(_brief("; ".join(clauses), (one.place for one in known.values())))
+    running = [one for one in known.values() if one.phase not in ENDED]
+    hung = _numbers(one for one in running if one.quiet >= (after or math.inf))
+    due = hung | _numbers(one for one in running if one.waits_for_lock and _is_lost(one, known))
+    due |= _numbers(one for one in running if due.intersection(one.missing))
+    others = due.union(*(known[rank].missing for rank in due)) & known.keys() - hung
+    told = [_clauses(known[rank] for rank in sorted(some)) for some in (hung, others) if some]
+    if hung:
+        told[0] = f"no progress for {_since(min(known[rank].quiet for rank in hung))}: {told[0]}"
+    return _brief(". ".join(map(capital, told)), (one.place for one in known.values()))
+
+
+def _clauses(statuses: Iterable[RankStatus]) -> str:
+    """`rank 1 is in `queue.get` at Cell In[3], line 9; …`, the odd ones out first."""
+    groups = sorted(_grouped(statuses), key=_oddness)
+    clauses = [f"{_who(group)} {_phrase(group)}" for group in groups[:_MOST]]
+    more = len(groups) - _MOST
+    return "; ".join([*clauses, *([f"{more} more places are in the report"] if more > 0 else [])])
+
+
+def _is_lost(waiting: RankStatus, known: Mapping[int, RankStatus]) -> bool:
+    return any(known[rank].phase in ENDED for rank in waiting.missing if rank in known)
+
+
+def _oddness(group: Sequence[RankStatus]) -> tuple[bool, int, int]:
+    """Those that wait for nobody first, then the fewest."""
+    return group[0].activity == "waiting", len(group), group[0].rank
 
 
 def capital(sentence: str) -> str:
@@ -136,85 +155,7 @@ def _brief(sentence: str, places: Iterable[str]) -> str:
     return re.sub(f" at ({either}), line ", named, sentence) if files else sentence
 
 
-class _Verdict:
-    """Its clauses. A rank that one of them has told of is `_told`."""
-
-    def __init__(self, statuses: Mapping[int, RankStatus], after: float) -> None:
-        self._all, self._after = statuses, after
-        self._running = [one for one in statuses.values() if one.phase not in ENDED]
-        self._told: set[int] = set()
-
-    def _tell(self, found: Sequence[RankStatus]) -> list[list[RankStatus]]:
-        """Those that do the same together. They are told of by now."""
-        self._told |= _numbers(found)
-        return _grouped(found)
-
-    def locked(self) -> Iterator[str]:
-        """Those who wait for the lock, by the rank that holds it and by line."""
-        waiting = [one for one in self._running if one.waits_for_lock]
-        for group in self._tell([one for one in waiting if self._is_due(one)]):
-            first = group[0]
-            holder = self._all.get(first.missing[0]) if first.missing else None
-            if holder is None or holder.rank == first.rank:
-                yield f"{_clause(group)}{'' if holder else ', and it is not known who holds it'}"
-                continue
-            been = f"{_have(group)} waited {_long(group)}"
-            if holder.phase in ENDED:
-                been = "waits" if len(group) == 1 else "wait"
-            does = "" if holder.rank in self._told else f" and {self._does([holder])}"
-            self._told.add(holder.rank)
-            lock = f"rank {holder.rank} holds `lock`{does}"
-            yield f"{lock}; {_who(group)} {been} for it{_at(first)}"
-
-    def collectives(self) -> Iterator[str]:
-        """Those who wait in a collective, by operation, line and whom they wait for."""
-        waiting = [one for one in self._running if one.in_collective]
-        due = [one for one in waiting if one.rank not in self._told and self._is_due(one)]
-        for group in self._tell(due):
-            yield f"{_clause(group)}{self._whose(group[0])}"
-
-    def _whose(self, waiting: RankStatus) -> str:
-        """What the ranks do that are waited for, where it has not been said."""
-        missing = [self._all[rank] for rank in waiting.missing if rank in self._all]
-        groups = self._tell([one for one in missing if one.rank not in self._told])
-        if not groups:
-            return ""
-        if len(groups[0]) == len(waiting.missing):
-            return f", which {self._does(groups[0])}"
-        each = [f"{_who(group)} {self._does(group)}" for group in groups]
-        more = [f"{len(each) - _MOST} more are in the report"] if each[_MOST:] else []
-        return f" ({'; '.join([*each[:_MOST], *more])})"
-
-    def _does(self, group: Sequence[RankStatus]) -> str:
-        """What they do; of some that are not hung, also when they last got on."""
-        quiet = min(one.quiet for one in group)
-        lately = f" and last made progress {_since(quiet)} ago" if quiet < self._after else ""
-        return f"{_phrase(group)}{'' if group[0].phase in ENDED else lately}"
-
-    def others(self) -> list[str]:
-        """The rest of the hung: those in the fewest first, as they are the odd ones out."""
-        hung = [one for one in self._running if one.quiet >= self._after]
-        found = [one for one in hung if one.rank not in self._told]
-        groups = sorted(_grouped(found), key=lambda group: (len(group), group[0].rank))
-        clauses = list(map(_clause, groups))
-        if clauses:
-            clauses[0] = f"{_since(min(one.quiet for one in found))}: {clauses[0]}"
-        return clauses
-
-    def _is_due(self, waiting: RankStatus) -> bool:
-        """It is hung, or what it waits for will not come by itself."""
-        others = [self._all[rank] for rank in waiting.missing if rank in self._all]
-        lost = waiting.waits_for_lock and any(one.phase in ENDED for one in others)
-        stuck = any(one.quiet >= self._after or one.rank in self._told for one in others)
-        return waiting.quiet >= self._after or lost or stuck
-
-
 # ---------------------------------------------------------------- what ranks do, in words
-
-
-def _clause(group: Sequence[RankStatus]) -> str:
-    """`rank 1 is in `queue.get` at Cell In[3], line 9`."""
-    return f"{_who(group)} {_phrase(group)}"
 
 
 def _phrase(group: Sequence[RankStatus]) -> str:
@@ -375,12 +316,7 @@ def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) ->
         place = answer.place or group[0].place
         notes = "; ".join(filter(None, [_note(group), answer.note]))
         found.append(StackGroup(numbers, place, shortened(answer.stack, _STACK), notes))
-
-    def oddness(group: StackGroup) -> tuple[bool, int, tuple[int, ...]]:
-        waits = running[group.ranks[0]].activity == "waiting"
-        return waits, len(group.ranks), group.ranks
-
-    found.sort(key=oddness)
+    found.sort(key=lambda group: _oddness([running[rank] for rank in group.ranks]))
     return [*found[:_GROUPS], *(replace(group, stack="") for group in found[_GROUPS:])]
 
 

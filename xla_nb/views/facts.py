@@ -265,27 +265,10 @@ def of_card(card: Card) -> list[Fact]:
     return of_cards([card])
 
 
-def in_common(snapshot: Snapshot, but: Sequence[str] = ()) -> list[Fact]:
-    """What is the same for all of several ranks, to be said once, but for these facts."""
-    each = [in_table(card, snapshot) for card in snapshot.cards]
-    first = each[0] if len(each) > 1 else []
-    return [fact for fact in first if fact.id not in but and all(fact in one for one in each)]
-
-
 def free(snapshot: Snapshot) -> list[Fact]:
     """The host's free memory, where it is known; of several hosts the least."""
     whose = "least free memory of a host" if len(snapshot.hosts) > 1 else "host's free memory"
     return [Fact("free", whose, size(snapshot.free))] if snapshot.free is not None else []
-
-
-def everybody(snapshot: Snapshot) -> str:
-    """Of whom that is so: `all 4 ranks`."""
-    if snapshot.unit == "device":
-        return "the process"
-    ranks = len(snapshot.cards)
-    if ranks == 1:
-        return name(snapshot.cards[0], snapshot)
-    return wording.everybody(ranks)
 
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:

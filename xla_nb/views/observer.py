@@ -45,7 +45,7 @@ _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
 _LAST_LINE = 200  # characters of a card's last line
-_GONE = "Charts lack what {} reported, of which no files are kept (`%xla_config keep_runs`)."
+_GONE = "Charts lack what {} reported, of which no files are kept."
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
 

@@ -56,8 +56,10 @@ def cell() -> int | None:
     return None if here is None else int(here.execution_count)
 
 
-class ShownRun(Run):
-    """A Run that a notebook displays as its cell's last state, with what its ranks displayed."""
+class OpenedRun(RecordedRun):
+    """A run that a notebook displays as its cell's last state, with what its ranks displayed."""
+
+    shown_in: int | None = None
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         return bundle(observer.observe(self)) | self.as_data()
@@ -73,6 +75,10 @@ class ShownRun(Run):
         elif not told:
             show(self._repr_mimebundle_())
             rank_outputs.show(self)
+
+
+class ShownRun(OpenedRun, Run):
+    """The same of a launch of this notebook."""
 
 
 class StillGroup:
@@ -94,24 +100,6 @@ class StillGroup:
 
     def _bundle(self) -> dict[str, Any]:
         return bundle(self._observer.look()) | self._run.as_data()
-
-
-class OpenedRun(RecordedRun):
-    """A RecordedRun that a notebook displays like the panel's last state, and its displays."""
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        self.check_files("what it showed")
-        return bundle(observer.observe(self))
-
-    def _repr_html_(self) -> str:
-        return self._repr_mimebundle_()["text/html"]
-
-    def _ipython_display_(self) -> None:
-        if getattr(shell(), "kernel", None) is None:
-            print(repr(self))
-        else:
-            show(self._repr_mimebundle_())
-            rank_outputs.show(self)
 
 
 def runs(entries: Sequence[Entry]) -> dict[str, str]:

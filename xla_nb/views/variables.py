@@ -138,11 +138,10 @@ def _row(one: Compared, most: int) -> Row:
 
 def summary(compared: Sequence[Compared], who: str) -> str:
     """`12 names on 4 ranks: 2 differ, 1 pending`."""
-    counts = Counter(map(_told_as, compared))
-    words: dict[str, str] = {
+    counts = Counter(one.verdict for one in compared)
+    words: dict[Verdict, str] = {
         "different": "differ" if counts["different"] > 1 else "differs",
-        _BY_RANK: "differ by rank" if counts[_BY_RANK] > 1 else "differs by rank",
-        "no majority": "without a majority",
+        "no majority": "differ by rank" if counts["no majority"] > 1 else "differs by rank",
         "not on all": "not on all ranks",
         "pending": "pending",
         "not compared": "not compared, or not in full",
@@ -150,15 +149,6 @@ def summary(compared: Sequence[Compared], who: str) -> str:
     told = [f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]]
     start = f"{several(len(compared), 'name')} on {who}"
     return f"{start}: {', '.join(told)}" if told else start
-
-
-#: Of a name without a majority whose row says that each rank has its own.
-_BY_RANK = "by rank"
-
-
-def _told_as(one: Compared) -> str:
-    is_own = one.verdict == "no majority" and comparing.verdict(one) != "no majority"
-    return _BY_RANK if is_own else one.verdict
 
 
 def notes(compared: Sequence[Compared]) -> list[str]:

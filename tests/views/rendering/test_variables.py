@@ -54,7 +54,7 @@ def test_columns_are_cut_in_text_but_for_what_ranks_differ_in():
     name = "a_name_of_a_variable_" * 4
     first = repr(table({name: "text " * 50}, {name: "other " * 50})).splitlines()[1]
     assert first.startswith(f"{name[:23]}…  str")
-    assert first.endswith("  both ranks differ")
+    assert first.endswith("  differs by rank")
 
 
 def test_markup_and_control_characters_of_ranks_are_harmless():
@@ -96,4 +96,4 @@ def test_a_narrow_page_does_not_break_a_size_or_a_verdict():
     whole = words("".join(re.findall('<span style="white-space:nowrap">(.*?)</td>', shown)))
     assert "12KiB" in whole
     assert "≠a" in whole
-    assert "bothranksdiffer" in whole
+    assert "differsbyrank" in whole

@@ -34,6 +34,7 @@ from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of what a rank does
 _TELLING = ("step", "waits", "memory", "device")  # facts that have a column each
+_RESTLESS = (*_TELLING, "cpu", "steps")  # and those that change at each look
 _SEEN_WAITS = 0.005  # share that is worth a column
 
 
@@ -42,21 +43,21 @@ def as_html(snapshot: Snapshot) -> str:
     if len(snapshot.cards) > bounds.CARDS:
         return _crowd(snapshot)
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
-    return _hosts(snapshot) + _same(snapshot) + _table(cards, snapshot)
+    hosts = [_Column("host", lambda card: escaped(card.host, 60))] * (len(snapshot.hosts) > 1)
+    return _hosts(snapshot) + _in_all(snapshot, but=_TELLING) + _table(cards, snapshot, *hosts)
 
 
-def _same(snapshot: Snapshot) -> str:
-    """What never differs between ranks, said once."""
-    same = [*facts.in_common(snapshot, but=_TELLING), *facts.free(snapshot)]
-    who = facts.everybody(snapshot)
-    return _facts([facts.Fact("", who + ":", ""), *same]) if same else ""
+def _in_all(snapshot: Snapshot, but: Sequence[str] = ()) -> str:
+    """What is known of all ranks together, but for these facts, and of their hosts."""
+    one = snapshot.unit == "device"  # one process has them all
+    known = facts.of_cards(snapshot.cards[:1] if one else snapshot.cards)
+    return _facts([*(fact for fact in known if fact.id not in but), *facts.free(snapshot)])
 
 
 def _facts(known: Sequence[facts.Fact]) -> str:
-    each = (
-        bit("", faint(fact.label), f" {_code(fact.value)}" if fact.value else "") for fact in known
-    )
-    return div("display:flex;flex-wrap:wrap;gap:0 16px;font-size:12px;margin:2px 0", *each)
+    each = [bit("", faint(fact.label), f" {_code(fact.value)}") for fact in known]
+    style = "display:flex;flex-wrap:wrap;gap:0 16px;font-size:12px;margin:2px 0"
+    return div(style, *each) if each else ""
 
 
 # ---------------------------------------------------------------- the table
@@ -76,7 +77,7 @@ _NUMBER = "text-align:right;white-space:nowrap"
 
 
 def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
-    columns = [*_columns(cards, snapshot), _others(snapshot), *more]
+    columns = [*_columns(cards, snapshot), *more]
     rows = [[column.draw(card) for column in columns] for card in cards]
     shown = [n for n in range(len(columns)) if n < 2 or any(row[n] for row in rows)]
     drawn = table(
@@ -181,17 +182,6 @@ def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     return [column(name) for name in _TELLING if name in labels]
 
 
-def _others(snapshot: Snapshot) -> _Column:
-    """The other facts that differ between ranks, in a column together."""
-    same = {*_TELLING, *(fact.id for fact in facts.in_common(snapshot))}
-
-    def draw(card: Card) -> str:
-        known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in same]
-        return ", ".join(f"{faint(one.label)} {_code(one.value)}" for one in known)
-
-    return _Column("", draw, "text-align:left;min-width:6em")
-
-
 def _code(value: str) -> str:
     return unbroken(facts.cut(value, 80), MONO)
 
@@ -216,10 +206,9 @@ def as_news(snapshot: Snapshot) -> str:
         label = f' role="group" aria-label="{escape(name)}"' if name else ""
         drawn += f'<div class="xn-host"{label}>{head}{inner}</div>'
     slots = [] if many else [slot for card in cards for slot in card.lane]
-    same = facts.of_cards(cards) if many else facts.in_common(snapshot, but=(*_TELLING, "xla"))
-    same += facts.free(snapshot)
     key = f'<div class="xn-key">{_key(slots)}</div>' if slots else ""
-    return f'{drawn}<div class="xn-below">{key}{_facts(same) if same else ""}</div>'
+    known = _in_all(snapshot, () if many else _RESTLESS)
+    return f'{drawn}<div class="xn-below">{key}{known}</div>'
 
 
 def counts(snapshot: Snapshot) -> str:
@@ -298,7 +287,7 @@ def _crowd(snapshot: Snapshot) -> str:
     listed, more = bounds.limited(troubled, bounds.ROWS, snapshot.unit)
     last = _Column("last line", lambda card: code(card.line, 100) if card.line else "")
     parts = [
-        _facts([*facts.of_cards(snapshot.cards), *facts.free(snapshot)]),
+        _in_all(snapshot),
         _hosts(snapshot),
         div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *each),
         _grid([_tile(card, snapshot, bounds.TITLES // len(shown)) for card in shown]),
