@@ -11,9 +11,11 @@ import pytest
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.messages import events
 from xla_nb.pickling import results
+from xla_nb.record import figures
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample, encode
 from xla_nb.run.recorded import RecordedRun, entries
+from xla_nb.views import picture
 
 BEGAN = 1000.0
 
@@ -430,6 +432,20 @@ def test_runs_are_listed_newest_first():
 
 def test_where_nothing_was_ever_run_the_list_is_empty():
     assert entries() == []
+
+
+def test_a_run_is_listed_with_the_figures_that_rank_0_reported_last(ended):
+    rows = (figures.encode(n, 1.0, None, {"loss": 1 / (n + 1)}) for n in range(4))
+    ended.record.history(0).write_bytes(b"".join(rows))
+    (entry,) = entries()
+    assert entry.figures == {"loss": 0.25}
+    shown = picture.runs([entry])
+    assert " loss 0.25 " in shown["text/plain"]
+    assert ">loss 0.25<" in shown["text/html"]
+    with ended.record.history(0).open("ab") as file:
+        file.write(b"[4, ")  # the disk was full
+    (entry,) = entries()
+    assert entry.figures == {}
 
 
 def test_an_ended_run_is_listed_with_how_it_went(ended):

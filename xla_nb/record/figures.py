@@ -15,6 +15,7 @@ from typing import Any
 
 from xla_nb.errors import XlaNbError
 from xla_nb.record import private
+from xla_nb.record.tail import before
 from xla_nb.wording import listed, several, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
@@ -51,6 +52,14 @@ def decode(line: bytes) -> Row:
     if not infinite or any(infinite[:2]):
         raise ValueError(f"not a row: {line[:200]!r}")
     return Row(number, at, step, figures)
+
+
+def last_row(path: Path) -> Mapping[str, float]:
+    """The figures of a file's last row; none where there is no such row."""
+    try:
+        return decode(before(path, _CHUNK**2, 1).lines[0].encode()).figures
+    except (OSError, IndexError, ValueError):
+        return {}
 
 
 class Rows:

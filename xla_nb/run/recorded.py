@@ -14,7 +14,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
@@ -26,7 +26,7 @@ from xla_nb.pickling.parcel import Malformed, Parcel, Unopened
 from xla_nb.pickling.results import DEFINITIONS, RESULT
 from xla_nb.record import displays, private
 from xla_nb.record.displays import Display
-from xla_nb.record.figures import History
+from xla_nb.record.figures import History, last_row
 from xla_nb.record.files import Record, find, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
@@ -466,13 +466,15 @@ def own_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded run in a list: `headline` says how it went, `elapsed` is in seconds."""
+    """One recorded run in a list: `headline` says how it went, `elapsed` is in seconds, `figures`
+    are those of the last row of rank 0."""
 
     name: str
     cell: str
     outcome: Outcome
     headline: str
     elapsed: float | None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def entries() -> list[Entry]:
@@ -481,7 +483,7 @@ def entries() -> list[Entry]:
         return []
     for folder in (home(), home() / "runs"):
         own_folder(folder)
-    return [_entry(record) for record in records()]
+    return [replace(_entry(record), figures=last_row(record.history(0))) for record in records()]
 
 
 def _entry(record: Record) -> Entry:

@@ -104,21 +104,22 @@ class StillGroup:
 
 def runs(entries: Sequence[Entry]) -> dict[str, str]:
     """Recorded runs, a row each: as a table, and as lines of text."""
-    lines, rows = [("run", "outcome", "time", "cell", "result")], []
+    lines, rows = [("run", "outcome", "time", "cell", "last figures", "result")], []
     for entry in entries:
         time = "" if entry.elapsed is None else facts.took(entry.elapsed)
         told = in_one_line(entry.headline, 80)
-        lines.append((entry.name, entry.outcome, time, entry.cell, told))
+        last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
+        figures = in_one_line(" · ".join(last), 40)
+        lines.append((entry.name, entry.outcome, time, entry.cell, figures, told))
         sign = style.PHASES[entry.outcome]
         state = tags.mark(sign.glyph, entry.outcome, sign.colour)
         result = tags.sentence(entry.headline, 300)
-        rows.append((tags.escaped(entry.name), state, time, tags.place(entry.cell), result))
+        cell, name = tags.place(entry.cell), tags.escaped(entry.name)
+        rows.append((name, state, time, cell, tags.escaped(figures), result))
     text = "\n".join(aligned(lines)) if rows else "No recorded runs."
     titles = [tags.faint(title) for title in lines[0]]
     short = "text-align:left;white-space:nowrap"
-    drawn = tags.table(
-        titles, rows, [f"{short};{style.MONO}", short, short, short, "text-align:left"]
-    )
+    drawn = tags.table(titles, rows, [f"{short};{style.MONO}", *[short] * 4, "text-align:left"])
     return {
         "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn if rows else text),
         "text/plain": text,
