@@ -11,13 +11,11 @@ import operator
 import os
 import queue
 import random
-import statistics
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +37,10 @@ TICK = 0.25
 #: Seconds before a process's first.
 _SOON = 0.02
 _SLOW = 40  # ticks between samples of a live rank that has nothing to run
-_SPANS = 60  # of a loop, of which its rate is
+_MOMENTS = 240  # at which a loop was seen to get on, of which its rate is: a minute, or slow items
 _KNOWN = 3.0  # seconds of them, from which it is known
 _LATE = 10  # times an item's usual time, after which it is not known any more
-_COMPILING = 0.1  # share of a span, from which it is left out, unless of so many most are:
-_MANY = 8
+_COMPILING = 0.1  # share of the time between two of them, from which that is left out
 _LONGEST = 300  # characters of an operation that a sample carries
 _BLOCKED = 1.0  # seconds in one blocking call, from which on that is what the rank does
 
@@ -78,54 +75,33 @@ class Compiling:
         return pending > self._least
 
 
-@dataclass
 class _Timed:
-    """A loop when its last item was done, and what was compiled until then. `spans` are the newest
-    times between two such moments: items, seconds, seconds of compiling. The first is not
-    counted. `first`: when it was seen to begin."""
+    """A loop when its last item was done, and what was compiled until then. `steady`: at the newest
+    such moments, its items and seconds but for what compiled at times, as the first steps do. The
+    first item is not counted."""
 
-    done: int
-    since: float
-    compiled: float
-    spans: deque[tuple[int, float, float]] | None = None
+    def __init__(self, loop: Progress[Any], compiled: float) -> None:
+        self.done, self.at, self.compiled = loop.done, loop.at, compiled
+        self.steady = deque([(0, 0.0)], maxlen=_MOMENTS)
 
-    def __post_init__(self) -> None:
-        self.first = self.done, self.since, self.compiled
+    def take(self, done: int, at: float, compiled: float) -> None:
+        if self.done and compiled - self.compiled <= _COMPILING * (at - self.at):
+            items, seconds = self.steady[-1]
+            self.steady.append((items + done - self.done, seconds + at - self.at))
+        self.done, self.at, self.compiled = done, at, compiled
 
-    def take(self, done: int, now: float, compiled: float) -> None:
-        span = done - self.done, now - self.since, compiled - self.compiled
-        if self.spans is None:
-            self.spans = deque(maxlen=_SPANS)
-        else:
-            self.spans.append(span)
-        self.done, self.since, self.compiled = done, now, compiled
-
-    def overall(self, done: int, at: float) -> float | None:
-        """Once it has ended: of all its items, unless much of it was compiling."""
-        seconds = at - self.first[1]
-        if seconds < _KNOWN or self.compiled - self.first[2] > _COMPILING * seconds:
-            return self.rate
-        return (done - self.first[0]) / seconds
-
-    @property
-    def rate(self) -> float | None:
-        """None until it is known well. What compiles at times, as the first steps do, says nothing
-        of those to come, nor does one pause."""
-        spans = self.spans or ()
-        steady = [span for span in spans if span[2] <= _COMPILING * span[1]]
-        if 2 * len(steady) < len(spans) >= _MANY:
-            steady = list(spans)
-        if steady:  # once, what lies between epochs, or a question
-            usual = statistics.median(span[1] / span[0] for span in steady)
-            late = [span for span in steady if span[1] > _LATE * usual * span[0]]
-            steady = [span for span in steady if span not in late] if len(late) == 1 else steady
-        seconds = sum(span[1] for span in steady)
-        known = len(steady) > 1 and seconds >= _KNOWN
-        return sum(span[0] for span in steady) / seconds if known else None
+    def rate(self, now: float) -> float | None:
+        """None until it is known well, and where the next item of a loop that goes on `now` takes
+        so much longer than others that nobody knows when it goes on."""
+        (first, began), (items, seconds) = self.steady[0], self.steady[-1]
+        if seconds - began < _KNOWN:
+            return None
+        each = (seconds - began) / (items - first)
+        return None if now - self.at > max(_KNOWN, _LATE * each) else 1 / each
 
 
 class Rates:
-    """Items per second of each loop."""
+    """Items per second of each loop, lately."""
 
     def __init__(self) -> None:
         self._states: dict[Progress[Any], _Timed] = {}
@@ -138,8 +114,8 @@ class Rates:
         for loop in loops:
             state = before.get(loop)
             if state is None or loop.done < state.done:
-                state = _Timed(loop.done, loop.at, compiled)
-            elif not loop.finished and loop.done > state.done and loop.at > state.since:
+                state = _Timed(loop, compiled)
+            elif not loop.finished and loop.done > state.done and loop.at > state.at:
                 state.take(loop.done, loop.at, compiled)
             self._states[loop] = state
         return tuple(
@@ -147,23 +123,13 @@ class Rates:
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=_rate(loop, state, now),
+                rate=state.rate(state.at if loop.finished else now),
                 since=max(0.0, now - loop.at),
                 finished=loop.finished,
                 number=loop.number,
             )
             for loop, state in self._states.items()
         )
-
-
-def _rate(loop: Progress[Any], state: _Timed, now: float) -> float | None:
-    """None where its next item takes so much longer than others that nobody knows when it goes
-    on."""
-    if loop.finished:
-        return state.overall(loop.done, loop.at)
-    rate = state.rate
-    stands = rate is not None and now - loop.at > max(_KNOWN, _LATE / rate)
-    return None if stands else rate
 
 
 class Meter:
