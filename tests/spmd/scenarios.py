@@ -572,6 +572,8 @@ def norms() -> dict[str, tuple[float, dict[str, int]]]:
         state = spmd.state_dict(model)
         far += [(state[key] - value).float() for key, value in norm.state_dict().items()]
         moves = collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
+        with torch.no_grad():
+            moves |= collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
         results[name] = (max(each.abs().max().item() for each in far), moves)
     return results
 
