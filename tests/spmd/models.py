@@ -11,8 +11,6 @@ import torch_xla
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xla_nb.spmd import scaled_dot_product_attention
-
 STEPS = 3
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
@@ -52,7 +50,8 @@ class Attention(nn.Module):
             split = self.qkv(x).view(batch, length, 3, self.heads, each)
             q, k, v = split.permute(2, 0, 3, 1, 4)
         if self.by_head:
-            mixed = scaled_dot_product_attention(q, k, v)
+            scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / each**0.5
+            mixed = torch.einsum("bhqk,bhkd->bhqd", torch.softmax(scores, dim=-1), v)
         else:
             weights = torch.softmax(q @ k.transpose(-1, -2) / each**0.5, dim=-1)
             mixed = weights @ v

@@ -143,31 +143,6 @@ def both_axes() -> float:
     )
 
 
-def attentions() -> dict[str, float]:
-    """The largest difference between our attention and torch's, by case."""
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 4, n, 8) for n in (5, 6, 6))
-    mask = torch.rand(5, 6) > 0.4
-    mask[2] = False
-    differences = {}
-    for name, (key, value, options) in {
-        "plain": (k, v, {}),
-        "causal": (k, v, {"is_causal": True}),
-        "mask": (k, v, {"attn_mask": mask}),
-        "bias": (k, v, {"attn_mask": torch.randn(5, 6), "scale": 0.3}),
-        "gqa": (k[:, :2], v[:, :2], {"enable_gqa": True}),
-        "three": (k[0], v[0], {}),
-    }.items():
-        query = q[0] if name == "three" else q
-        wanted = nn.functional.scaled_dot_product_attention(query, key, value, **options)
-        moved = {name: t.to("xla") if torch.is_tensor(t) else t for name, t in options.items()}
-        actual = spmd.scaled_dot_product_attention(
-            *(each.to("xla") for each in (query, key, value)), **moved
-        )
-        differences[name] = (actual.cpu() - wanted).abs().max().item()
-    return differences
-
-
 def uneven(rows: int, hidden: int) -> tuple[float, str]:
     """Neither the batch nor the hidden width divides by its axis."""
     mesh = whole(data=2, model=2)
@@ -572,6 +547,8 @@ def norms() -> dict[str, tuple[float, dict[str, int]]]:
         state = spmd.state_dict(model)
         far += [(state[key] - value).float() for key, value in norm.state_dict().items()]
         moves = collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
+        with torch.no_grad():
+            moves |= collectives(model, spmd.shard_batch(torch.randn(shape), mesh))
         results[name] = (max(each.abs().max().item() for each in far), moves)
     return results
 

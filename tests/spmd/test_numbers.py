@@ -46,10 +46,6 @@ def test_weights_can_be_split_over_both_axes(devices: Callable[..., Any]) -> Non
     assert devices("both_axes") < 1e-5
 
 
-def test_attention_equals_torchs(devices: Callable[..., Any]) -> None:
-    assert max(devices("attentions").values()) < 1e-5
-
-
 def test_norms_equal_torchs_and_gather_nothing(devices: Callable[..., Any]) -> None:
     for name, (far, moves) in devices("norms").items():
         assert far < 1e-5, name

@@ -20,7 +20,6 @@ _HOMES = {
     "mesh": "meshes",
     "parallelize": "parallel",
     "placements": "sharding",
-    "scaled_dot_product_attention": "attention",
     "shard_batch": "batches",
     "show": "sharding",
     "state_dict": "checkpoint",

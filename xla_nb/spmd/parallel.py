@@ -51,7 +51,7 @@ def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
             where = f"{target.name}.{name}".lstrip(".") + f" ({type(target.value).__name__})"
             _add(planned, mesh, tensors[name], (placement,), where)
     _place(model, mesh, planned)
-    make_splittable(model)
+    make_splittable()
     note = partial(_note_batch, mesh.whole)
     model.register_forward_pre_hook(note, prepend=True, with_kwargs=True)
     for target, reading in hooked:
