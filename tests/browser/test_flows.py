@@ -179,7 +179,7 @@ def test_run_and_watch_four_ranks(notebook: LabNotebook) -> None:
     for rank in range(4):
         expect(run.rows(f"hello from {rank}")).to_have_attribute("data-rank", str(rank))
         expect(run.rank(rank).locator(".xn-at")).to_contain_text("line")
-    expect(run.panel.locator('[data-figure="loss"] [data-legend="mean"]')).to_have_count(1)
+    expect(run.panel.locator('[data-figure="loss"] canvas')).to_have_count(1)
     bar = run.panel.locator(".xn-runbar")
     expect(bar.get_by_role("progressbar", name="steps")).to_have_attribute("aria-valuenow", "50")
     expect(bar).to_contain_text("20 of 40")  # of each rank

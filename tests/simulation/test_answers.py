@@ -66,11 +66,25 @@ def test_without_a_type_ranks_are_told_of_a_cpu(simulate: Simulate) -> None:
     assert answers == [("CPU", "CPU", [f"CPU:{rank}"], True, str(rank), "4") for rank in range(4)]
 
 
-@pytest.mark.parametrize("wish", ["v4-8", "v6e-8"])
+@pytest.mark.parametrize(("wish", "ranks", "bounds"), [("v4-8", 4, "2,2,1"), ("v6e-8", 8, "2,4,1")])
 def test_processes_have_the_variables_that_torch_xla_sets_on_a_tpu(
-    simulate: Simulate, wish: str
+    simulate: Simulate, wish: str, ranks: int, bounds: str
 ) -> None:
-    expected = tpu_types.processes(wish, ["localhost"], 0)
+    """Those of configure_topology and initialize_multiprocess."""
+    expected = [
+        {
+            "PJRT_DEVICE": "TPU",
+            "TPU_PROCESS_BOUNDS": bounds,
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+            "TPU_PROCESS_ADDRESSES": ",".join(f"localhost:{8476 + n}" for n in range(ranks)),
+            "CLOUD_TPU_TASK_ID": str(rank),
+            "TPU_VISIBLE_CHIPS": str(rank),
+            "TPU_PROCESS_PORT": str(8476 + rank),
+            "PJRT_LOCAL_PROCESS_RANK": str(rank),
+            "PJRT_LOCAL_PROCESS_COUNT": str(ranks),
+        }
+        for rank in range(ranks)
+    ]
     names = list(expected[0])
     found = simulate("variables", ranks=len(expected), env={**variables(wish), "SHOW": str(names)})
     assert found.values() == expected
