@@ -213,11 +213,16 @@ _UNREAD = (
     "for {seconds:g} s, and more than {room} KiB do not fit. Make the queue again, and read it in "
     "a thread of the notebook while the ranks run; or return the value."
 )
-_queues: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class UnreadError(Exception):
     """A rank cannot end: it would lose what it has put into a queue."""
+
+
+@functools.cache
+def _queues() -> weakref.WeakSet[Any]:
+    """Those of the notebook's that this process has, from its job on."""
+    return weakref.WeakSet()
 
 
 def _opened_queue(kind: type[queues.Queue[Any]], state: Any) -> Any:
@@ -227,7 +232,7 @@ def _opened_queue(kind: type[queues.Queue[Any]], state: Any) -> Any:
     util.register_after_fork(queue, kind._after_fork)  # type: ignore[attr-defined]
     with contextlib.suppress(OSError):  # this user has many such pipes
         fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, _ROOM)
-    _queues.add(queue)
+    _queues().add(queue)
     return queue
 
 
@@ -235,7 +240,7 @@ def wait_for_readers(seconds: float = _PATIENCE) -> None:
     """Wait until all that this process has put into queues is in their pipes, where it stays when
     the process has ended. Raises UnreadError where nobody reads: it may be the notebook that is to,
     whose cell waits for the ranks."""
-    for queue in list(_queues):
+    for queue in list(_queues()):
         seen, since = None, time.monotonic()
         with contextlib.suppress(OSError):  # closed, when its thread had written all
             while _is_feeding(queue):
