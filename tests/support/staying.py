@@ -17,9 +17,9 @@ STAYS = {
     """,
     "in an except that goes on": """
         import time
-        print('up', flush=True)
         while True:
             try:
+                print('up', flush=True)
                 time.sleep(600)  # struck
             except KeyboardInterrupt:
                 print('stays', flush=True)
