@@ -61,6 +61,8 @@ def test_the_mean_of_fewer_ranks_is_apart():
 def test_the_mean_ends_before_a_lone_step_of_those_that_are_ahead():
     lines = {0: [(float(x), 9.0 * (x == 2)) for x in range(3)], 1: [(0.0, 0.0), (1.0, 0.0)]}
     assert over_ranks(lines) == ([(0.0, 0.0), (1.0, 0.0)], [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0)])
+    far = {rank: [(float(x), 0.0) for x in range(3 + rank)] for rank in range(3)}
+    assert over_ranks(far)[0] == [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0)]
     assert over_ranks({0: [(0.0, 1.0)], 1: []})[0] == [(0.0, 1.0)]
 
 

@@ -97,6 +97,7 @@ class GroupPanel(PanelView):
             self._seen = mark
             self._next = min(self._next, now + _SOON)
             self._settled = now + _SETTLING
+            self._due["charts"] = 0.0
         if self._whole or now >= self._next:
             self._send_news(now)
             changes = self._runs or now < self._settled or self._inquiries

@@ -957,13 +957,16 @@ class Chart {
 		this.read();
 	}
 
-	/** The legend: values under the pointer, or the last ones. */
+	/** The legend: values under the pointer, or the last ones, with their step. */
 	read() {
 		const { data, cursor: { idx, left } } = this.uplot;
 		const over = left >= 0 && isFigure(idx);
-		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", over && `step ${figure(data[0][idx])}`));
-		const value = (last, y) => (over ? isFigure(y) && figure(y) : last);
-		const rows = this.lines.map(({ name, rank, last }, n) => [name, rank, value(last, data[n + 1][idx])]).filter(([, , text]) => text);
+		const ofAll = this.lines[0]?.rank === null;
+		const at = over ? idx : ofAll ? data[3].findLastIndex(isFigure) : -1; // the end of the mean
+		const step = at < 0 ? this.steps[1] : data[0][at];
+		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", isFigure(step) && `step ${figure(step)}`));
+		const value = (last, y) => (at < 0 ? last : isFigure(y) && figure(y));
+		const rows = this.lines.map(({ name, rank, last }, n) => [name, rank, value(last, data[n + 1][at])]).filter(([, , text]) => text);
 		const row = ([name, rank, text]) => h("span", { "data-legend": rank ?? name }, tint(span("one", name), rank), h("b", {}, text));
 		fill(this.legend, String(rows), () => [this.at, ...rows.map(row)]);
 	}

@@ -85,7 +85,9 @@ def as_news(series: Series, focus: int | None = None) -> dict[str, Any]:
         lines = [*(_line(name, None, points) for name, points in of_all.items()), *lines]
     return {
         "name": facts.cut(figure.name, 300),
-        "note": facts.cut(figure.note, 300),
+        "note": facts.cut(
+            "; ".join(filter(None, ["mean and range" if many else "", odd(series)])), 300
+        ),
         "summary": facts.cut(figure.summary, 600),
         "steps": figure.steps,
         "marks": figure.marks,
@@ -200,7 +202,7 @@ def over_ranks(
     A rank counts where it has a point, and one of those `thinned` between two points from which
     others were left out, on a straight line: these are at most twice as far apart as is usual for
     it. Where others count than before, the mean of fewer is no fall of it: it has a gap there; and
-    it ends before a lone last point of those that are ahead."""
+    it ends before lone last points of those that are ahead."""
     places = {
         rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
         for rank, line in lines.items()
@@ -208,24 +210,25 @@ def over_ranks(
     each = {rank: tuple(zip(*points, strict=True)) for rank, points in places.items() if points}
     every = sorted({x for xs, _ in each.values() for x in xs})
     stride = math.ceil(len(every) / _MOST) or 1
-    mean: list[chart.Point] = []
-    band: list[tuple[float, float, float]] = []
-    before: set[int] = set()
-    fewer = False
+    pieces: list[tuple[set[int], list[tuple[float, list[float]]]]] = []
     for x in sorted({*every[::stride], *every[-1:]}):
         found = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in each.items()}
         values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
-        if values and mean and values.keys() != before:
-            between = (mean[-1][0] + x) / 2
+        if not pieces or pieces[-1][0] != values.keys():
+            pieces.append((set(values), []))
+        pieces[-1][1].append((x, list(values.values())))
+    pieces = [piece for piece in pieces if piece[0]]
+    while len(pieces) > 1 and len(pieces[-1][1]) == 1 and pieces[-1][0] < pieces[-2][0]:
+        pieces.pop()
+    mean: list[chart.Point] = []
+    band: list[tuple[float, float, float]] = []
+    for _, points in pieces:
+        if mean:
+            between = (mean[-1][0] + points[0][0]) / 2
             mean.append((between, math.nan))
             band.append((between, math.nan, math.nan))
-            fewer = len(values) < len(before)
-        if values:
-            mean.append((x, math.fsum(values.values()) / len(values)))
-            band.append((x, min(values.values()), max(values.values())))
-        before = set(values)
-    if fewer and math.isnan(mean[-2][1]):
-        del mean[-2:], band[-2:]
+        mean += [(x, math.fsum(ys) / len(ys)) for x, ys in points]
+        band += [(x, min(ys), max(ys)) for x, ys in points]
     return mean, band
 
 
