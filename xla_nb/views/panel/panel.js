@@ -967,7 +967,8 @@ class Chart {
 		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", isFigure(step) && `step ${figure(step)}`));
 		const value = (last, y) => (at < 0 ? last : isFigure(y) && figure(y));
 		const rows = this.lines.map(({ name, rank, last }, n) => [name, rank, value(last, data[n + 1][at])]).filter(([, , text]) => text);
-		const row = ([name, rank, text]) => h("span", { "data-legend": rank ?? name }, tint(span("one", name), rank), h("b", {}, text));
+		const label = (name, rank) => (rank === null ? span("quiet", name) : tint(span("one", name), rank));
+		const row = ([name, rank, text]) => h("span", { "data-legend": rank ?? name }, label(name, rank), h("b", {}, text));
 		fill(this.legend, String(rows), () => [this.at, ...rows.map(row)]);
 	}
 }
