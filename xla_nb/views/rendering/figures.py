@@ -24,11 +24,12 @@ LINED = 2
 
 @dataclass(frozen=True)
 class Figure:
-    """What one chart shows. `legend` names its lines, with their last values; `steps` are the first
-    and the last one that was reported, whatever the values there."""
+    """What one chart shows. `notes`: what its lines are, the last values that no legend has, and
+    where one became no finite number. `legend` names its lines, with their last values; `steps` are
+    the first and the last one that was reported, whatever the values there."""
 
     name: str
-    note: str
+    notes: tuple[str, str, str]
     summary: str
     lines: chart.Lines
     colours: Mapping[int, str]
@@ -51,21 +52,26 @@ def as_html(series: Sequence[Series]) -> str:
 def of_series(series: Series) -> Figure:
     lasts = facts.last_values(series)
     over = facts.over_ranks(lasts)
-    notes = list(filter(None, [odd(series)]))
+    turned = odd(series)
     marks = sorted({step for turns in series.odd.values() for step, _ in turns})
-    summary = f"{series.name}: {'; '.join([over, *notes])}"
+    summary = f"{series.name}: {_joined(over, turned)}"
     every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
     steps = (min(every), max(every)) if every else ()
     if len(series.lines) > LINED:
         mean, band = over_ranks(series.lines, series.thinned)
         ends = {line[-1][0] for line in series.lines.values() if line}
         last = "last" if len(ends) == 1 else "last of each"
-        note = "; ".join(["mean and range", f"{last} {over}", *notes])
-        return Figure(series.name, note, summary, {0: mean}, {0: BLUE}, band, {}, marks, steps)
+        notes = "mean and range", f"{last} {over}", turned
+        return Figure(series.name, notes, summary, {0: mean}, {0: BLUE}, band, {}, marks, steps)
     colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
     legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
-    note = "".join(notes)
-    return Figure(series.name, note, summary, series.lines, colours, (), legend, marks, steps)
+    notes = "", "", turned
+    return Figure(series.name, notes, summary, series.lines, colours, (), legend, marks, steps)
+
+
+def _joined(*texts: str) -> str:
+    """Those that say something."""
+    return "; ".join(filter(None, texts))
 
 
 def as_news(series: Series, focus: int | None = None) -> dict[str, Any]:
@@ -73,6 +79,7 @@ def as_news(series: Series, focus: int | None = None) -> dict[str, Any]:
     ranks), its points and its last value; of more than LINED ranks their highest and lowest values,
     their mean, and the line of the rank in `focus`."""
     figure, lasts = of_series(series), facts.last_values(series)
+    what, _, turned = figure.notes
     many = len(series.lines) > LINED
     lines = [
         _line(f"rank {rank}", rank, series.lines[rank], facts.figure(last))
@@ -85,9 +92,7 @@ def as_news(series: Series, focus: int | None = None) -> dict[str, Any]:
         lines = [*(_line(name, None, points) for name, points in of_all.items()), *lines]
     return {
         "name": facts.cut(figure.name, 300),
-        "note": facts.cut(
-            "; ".join(filter(None, ["mean and range" if many else "", odd(series)])), 300
-        ),
+        "note": facts.cut(_joined(what, turned), 300),
         "summary": facts.cut(figure.summary, 600),
         "steps": figure.steps,
         "marks": figure.marks,
@@ -131,7 +136,7 @@ def _chart(figure: Figure) -> str:
     if shape is None and not figure.legend:
         return div("flex:1 1 100%", escaped(figure.summary, 200))
     drawing = "" if shape is None else _drawing(figure, shape)
-    note = bit(f"font-size:12px;{FAINT}", escaped(figure.note)) if figure.note else ""
+    note = bit(f"font-size:12px;{FAINT}", escaped(told)) if (told := _joined(*figure.notes)) else ""
     return (
         # Drawings beside each other begin at one height, though a caption is longer than another.
         f'<figure style="display:flex;flex-direction:column;flex:1 1 320px;min-width:0;'
