@@ -900,9 +900,19 @@ def test_values_of_a_figure_are_read_with_the_pointer(panel: Panel) -> None:
     expect(shown.locator("[data-legend]")).to_have_text(["max15", "min10", "mean13"])
 
 
+def test_values_of_some_ranks_are_not_told_as_those_of_all(panel: Panel) -> None:
+    panel.tell(series=loss([1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5]))
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator(".xn-at")).to_have_text("step 4 · of 1 rank")
+    shown.locator(".u-over").hover(position={"x": 3, "y": 50})
+    expect(shown.locator(".xn-at")).to_have_text("step 0")
+
+
 def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opener) -> None:
     panel = opened()
-    lines = [[step % 7 + rank for step in range(300)] for rank in range(3)]
+    lines = [[1 + step % 7 + rank for step in range(300)] for rank in range(3)]
+    for step in (5, 160):  # one in the part, one not
+        lines[1][step] = math.nan
     panel.begin(*map(card, range(3)), series=loss(*lines))
     shown = panel.page.locator("[data-figure=loss]")
     box = shown.locator(".u-over").bounding_box()
@@ -912,14 +922,27 @@ def test_a_part_of_a_chart_is_shown_by_a_drag_until_a_double_click(opened: Opene
     def across() -> list[float]:
         return [float(text) for text, _ in drawn(panel)["across"]]
 
+    def place_of(step: int) -> float:
+        chart = "document.querySelector('.xn-panel').xnView.parts.figures.charts.get('loss')"
+        return float(panel.page.evaluate(f"{chart}.uplot.valToPos({step}, 'x')"))
+
     panel.page.mouse.move(middle, y)
     panel.page.mouse.down()
     panel.page.mouse.move(middle + box["width"] / 10, y)
     panel.page.mouse.up()
     expect(shown.locator(".xn-at")).to_contain_text("zoomed")
     assert min(across()) >= 149 and max(across()) <= 181
-    panel.tell(series=loss(*([*line, 1] for line in lines)))  # stays while news come
+    mark = shown.locator(".xn-odd")
+    expect(mark).to_have_count(1)
+    assert mark.evaluate("n => n.offsetLeft") == pytest.approx(place_of(160), abs=1)
+    panel.tell(series=loss(*([*line, 1] for line in lines)))  # stays while news come,
     assert min(across()) >= 149 and max(across()) <= 181
+    panel.page.get_by_role("button", name="log").click()  # and on another axis
+    panel.page.mouse.move(1, 1)
+    assert min(across()) >= 149 and max(across()) <= 181
+    expect(shown.locator(".xn-at")).to_have_text(re.compile("zoomed · step 1[78]\\d"))
+    expect(mark).to_have_count(1)
+    assert mark.evaluate("n => n.offsetLeft") == pytest.approx(place_of(160), abs=1)
     panel.page.mouse.dblclick(middle, y)
     panel.page.mouse.move(1, 1)
     expect(shown.locator(".xn-at")).to_have_text("step 300")

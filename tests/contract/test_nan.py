@@ -112,10 +112,16 @@ def test_what_became_of_a_figure_is_said_as_it_is(notebook, figures, said):
     assert said in title(notebook, "became").replace(" finished in", " finished")
 
 
+def test_the_list_of_runs_has_what_became_nan(notebook, diverged):
+    listed = notebook.ok("%xla_runs").data
+    assert f"4 ranks finished; {SAID}" in listed["text/plain"]
+    assert "! finished" in re.sub("<[^>]*>", "", listed["text/html"])
+
+
 def test_a_figure_that_recovers_is_no_alarm_but_its_curve_is_marked(notebook):
     trains(notebook, "recovered", "loss=nan if step == 30 and rank == 2 else 0.31")
     assert title(notebook, "recovered").startswith("✓ 4 ranks finished in")
-    assert "NaN from step 30 (rank 2)" in html(notebook, "recovered")
+    assert "NaN at step 30 (rank 2)" in html(notebook, "recovered")
 
 
 def test_a_figure_that_often_has_no_value_does_not_fill_the_record(notebook):

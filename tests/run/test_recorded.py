@@ -443,9 +443,21 @@ def test_a_run_is_listed_with_the_figures_that_rank_0_reported_last(ended):
     assert " loss 0.25 " in shown["text/plain"]
     assert ">loss 0.25<" in shown["text/html"]
     with ended.record.history(0).open("ab") as file:
-        file.write(b"[4, ")  # the disk was full
+        file.write(figures.encode(4, 1.0, None, {"accuracy": 0.5}))
+        file.write(b"[5, ")  # the disk was full
     (entry,) = entries()
-    assert entry.figures == {}
+    assert entry.figures == {"loss": 0.25, "accuracy": 0.5}
+
+
+def test_live_ranks_are_listed_with_the_figures_of_their_newest_cell_that_has_some(ended):
+    ended.record.history(0).unlink()
+    for number, losses in enumerate(([0.5], [0.25], [])):
+        cell = ended.record.cell(f"2026010{number + 1}-000000-a")
+        cell.path.mkdir(parents=True)
+        rows = (figures.encode(n, 1.0, None, {"loss": loss}) for n, loss in enumerate(losses))
+        cell.history(0).write_bytes(b"".join(rows))
+    (entry,) = entries()
+    assert entry.figures == {"loss": 0.25}
 
 
 def test_an_ended_run_is_listed_with_how_it_went(ended):

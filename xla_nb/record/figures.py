@@ -5,6 +5,7 @@ A row is one call of `report`: its number, its time, its step and its figures by
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from xla_nb.record.tail import before
 from xla_nb.wording import listed, several, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
+_LAST = 200  # rows in which last values are looked for
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,13 @@ def decode(line: bytes) -> Row:
     return Row(number, at, step, figures)
 
 
-def last_row(path: Path) -> Mapping[str, float]:
-    """The figures of a file's last row; none where there is no such row."""
-    try:
-        return decode(before(path, sys.maxsize, 1).lines[0].encode()).figures
-    except (OSError, IndexError, ValueError):
-        return {}
+def last_values(path: Path) -> dict[str, float]:
+    """The last value of each figure in a file's last rows; none where there are no rows."""
+    values: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError):
+        for line in before(path, sys.maxsize, _LAST).lines:
+            values |= decode(line.encode()).figures
+    return values
 
 
 class Rows:

@@ -357,13 +357,12 @@ class Group:
             self.remote.pop(name, None)
         headline, outcome = sentences.headline(run.state), run.state.outcome
         assert outcome != "running"
-        found = run.state.conclusion
         ended = events.ProgramEnded(
             number=number,
             outcome=outcome,
             headline=headline,
             elapsed=run.elapsed,
-            found="" if found is None or found.calm else found.sentence,
+            found=sentences.found(run.state),
         )
         self.run.take(ended)
         self._leave(run)

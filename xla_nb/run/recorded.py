@@ -6,7 +6,6 @@ Nothing here needs the process that launched the run.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import pickle
@@ -20,13 +19,13 @@ from typing import Any, Self, SupportsIndex
 
 from xla_nb import untrusted
 from xla_nb.errors import UsageError, XlaNbError
-from xla_nb.messages import checked_json, events
+from xla_nb.messages import events
 from xla_nb.pickling.fingerprints import differ, fingerprint
 from xla_nb.pickling.parcel import Malformed, Parcel, Unopened
 from xla_nb.pickling.results import DEFINITIONS, RESULT
 from xla_nb.record import displays, private
 from xla_nb.record.displays import Display
-from xla_nb.record.figures import History, last_row
+from xla_nb.record.figures import History, last_values
 from xla_nb.record.files import Record, find, home, records
 from xla_nb.record.sample import Sample, decode
 from xla_nb.record.tail import Arrivals
@@ -378,6 +377,7 @@ class RecordedRun(Mapping[int, Any]):
             "ok": self.ok,
             "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
+            "found": sentences.found(self.state),
             "hang": sentences.hang(self.state),
             "elapsed": self.elapsed,
             "ranks": ranks,
@@ -466,14 +466,16 @@ def own_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded run in a list: `headline` says how it went, `elapsed` is in seconds, `figures`
-    are those of the last row of rank 0."""
+    """One recorded run in a list: `headline` says how it went, `found` what it suffered from,
+    `elapsed` is in seconds, `figures` are the last values of rank 0, of live ranks in their newest
+    cell that has some."""
 
     name: str
     cell: str
     outcome: Outcome
     headline: str
     elapsed: float | None
+    found: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -483,13 +485,18 @@ def entries() -> list[Entry]:
         return []
     for folder in (home(), home() / "runs"):
         own_folder(folder)
-    return [replace(_entry(record), figures=last_row(record.history(0))) for record in records()]
+    return [replace(_entry(record), figures=_figures(record)) for record in records()]
+
+
+def _figures(record: Record) -> dict[str, float]:
+    newest = (last_values(one.history(0)) for one in (record, *record.cells()))
+    return next(filter(None, newest), {})
 
 
 def _entry(record: Record) -> Entry:
     summary, name = _summary(record), record.path.name
     if summary is not None:
-        return Entry(name, summary.cell, summary.outcome, summary.headline, summary.elapsed)
+        return summary
     if record.summary.exists() or record.is_owned:  # the disk was full, or it goes on
         starts = Entry(name, "", "running", "", None)
         try:
@@ -508,22 +515,16 @@ def _entry(record: Record) -> Entry:
 # ---------------------------------------------------------------- a record's files
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Summary:
-    """What is read of the summary of a run that has ended."""
-
-    headline: str
-    cell: str
-    outcome: Outcome
-    elapsed: float
+_SUMMED = ("cell", "outcome", "headline", "elapsed", "found")
 
 
-def _summary(record: Record) -> _Summary | None:
-    """The summary; None where there is none, or a full disk has cut it short."""
-    names = [field.name for field in dataclasses.fields(_Summary)]
+def _summary(record: Record) -> Entry | None:
+    """A run that has ended, as its summary has it; None where there is none, or a full disk has cut
+    it short."""
     try:
         body = json.loads(private.read(record.summary))
-        return checked_json.made(_Summary, {name: body[name] for name in names if name in body})
+        told = {name: body[name] for name in _SUMMED if name in body}
+        return Entry(name=record.path.name, **told)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

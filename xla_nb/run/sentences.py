@@ -156,6 +156,13 @@ def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = 
     return f"{told}; {'the live ranks are' if signal.SIGKILL in state.sent else who} lost"
 
 
+def found(state: RunState) -> str:
+    """What a run suffered from, where its headline does not say it."""
+    one = state.conclusion
+    is_told = one is None or one.calm or (one.wrong and not state.ok)
+    return "" if one is None or is_told else ansi.plain(one.sentence)
+
+
 def leading(state: RunState) -> RankError | None:
     """The error that a headline tells, with its line: the first one, if nothing was worse."""
     first = state.first_trouble

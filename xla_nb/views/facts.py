@@ -9,7 +9,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -37,37 +36,27 @@ _WHY = 120  # characters of why a run was stopped
 _T = TypeVar("_T", float, str)
 
 
-@dataclass(frozen=True)
-class State:
-    """What the run is doing, as a word with its sign."""
-
-    glyph: str
-    word: str
-    colour: str
-
-
-def state(snapshot: Snapshot) -> State:
+def state(snapshot: Snapshot) -> style.Look:
+    """What the run is doing, as a sign."""
     if snapshot.ok is None:
-        word = "stopping" if snapshot.stopping else "running"
         if snapshot.is_calm and snapshot.live is not None and snapshot.live.is_idle:
-            return State(style.PHASES["idle"].glyph, "idle", style.PHASES["idle"].colour)
+            return style.PHASES["idle"]
         level = snapshot.diagnosis.level if snapshot.diagnosis else "calm"
         colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
-        return State("●", word, colour)
+        return style.Look("●", colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
     cut = snapshot.live is not None and snapshot.live.cut
     if (cut or (snapshot.stopping and not snapshot.ok)) and not snapshot.troubles:
         phase = "stopped"
     found = snapshot.conclusion
     if found is not None and not found.calm and phase != "failed":
-        return State("!", phase, style.AMBER)
-    return State(style.PHASES[phase].glyph, phase, style.PHASES[phase].colour)
+        return style.FOUND
+    return style.PHASES[phase]
 
 
 def title(snapshot: Snapshot) -> str:
     """The most important thing: the diagnosis."""
-    told = snapshot.diagnosis.sentence if snapshot.diagnosis else snapshot.headline
-    return told or state(snapshot).word
+    return snapshot.diagnosis.sentence if snapshot.diagnosis else snapshot.headline
 
 
 def gap(snapshot: Snapshot) -> str:

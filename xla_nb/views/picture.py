@@ -107,13 +107,14 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
     lines, rows = [("run", "outcome", "time", "cell", "last figures", "result")], []
     for entry in entries:
         time = "" if entry.elapsed is None else facts.took(entry.elapsed)
-        told = in_one_line(entry.headline, 80)
+        ended = "; ".join(filter(None, [entry.headline, entry.found]))
+        told = in_one_line(ended, 80)
         last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
         figures = in_one_line(" · ".join(last), 40)
         lines.append((entry.name, entry.outcome, time, entry.cell, figures, told))
-        sign = style.PHASES[entry.outcome]
+        sign = style.FOUND if entry.found else style.PHASES[entry.outcome]
         state = tags.mark(sign.glyph, entry.outcome, sign.colour)
-        result = tags.sentence(entry.headline, 300)
+        result = tags.sentence(ended, 300)
         cell, name = tags.place(entry.cell), tags.escaped(entry.name)
         rows.append((name, state, time, cell, tags.escaped(figures), result))
     text = "\n".join(aligned(lines)) if rows else "No recorded runs."

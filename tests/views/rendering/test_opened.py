@@ -127,7 +127,7 @@ def test_an_empty_table_says_that_there_are_no_runs():
 def test_each_run_is_a_line_in_aligned_columns():
     rows = [
         Entry("r3", "Cell In[3]", "running", "", None),
-        Entry("r20", "Cell In[12]", "finished", "4 ranks finished", 12.34, {"loss": 0.1234567}),
+        Entry("r20", "Cell In[12]", "finished", "4 ranks finished", 12.34, "", {"loss": 0.1234567}),
         Entry("r1", "", "failed", "rank 2 failed: boom", 0.5),
     ]
     assert listed(rows).splitlines() == [

@@ -2,7 +2,13 @@
 
 import math
 
-from xla_nb.views.rendering.figures import over_ranks
+from xla_nb.views.rendering import figures
+
+
+def over_ranks(*about):
+    """The mean and the band."""
+    spread = figures.over_ranks(*about)
+    return [one[:2] for one in spread], [(one.x, one.min, one.max) for one in spread]
 
 
 def drawn(points):
@@ -71,3 +77,9 @@ def test_the_points_of_a_mean_are_bounded_and_the_last_is_among_them():
     mean, _ = over_ranks(lines)
     assert len(drawn(mean)) <= 401
     assert mean[-1][0] == 4999.0
+
+
+def test_a_step_has_the_number_of_ranks_that_its_mean_is_of():
+    lines = {rank: [(float(x), 1.0) for x in range(3 + 2 * rank)] for rank in range(3)}
+    counted = {one.x: one.ranks for one in figures.over_ranks(lines) if one.ranks}
+    assert counted == {0: 3, 1: 3, 2: 3, 3: 2, 4: 2, 5: 1, 6: 1}

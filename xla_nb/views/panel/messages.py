@@ -46,7 +46,7 @@ class PanelNews:
             news["parts"] = changed
         every = snapshot.series if charts else ()
         if fresh := [one for one in every if self._is_news(f"figure {one.name}", (one, focus))]:
-            news["figures"] = [figures.as_news(one, focus) for one in fresh]
+            news["figures"] = [figures.of_series(one, focus) for one in fresh]
         return news
 
     def _is_news(self, name: str, part: Any) -> bool:

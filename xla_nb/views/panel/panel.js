@@ -879,32 +879,32 @@ class Chart {
 	}
 
 	/** `lines`: each with its name, rank, x, y and last value in words; of more than two ranks their highest,
-	 * lowest and mean. `marks` are where one became no finite number. */
-	draw({ note, summary, lines, marks, steps }) {
+	 * lowest and mean, which has of how many of `total` ranks it is. `marks` are where one became no finite
+	 * number. */
+	draw({ note, summary, lines, marks, steps, total }) {
 		const width = this.plot.clientWidth;
 		if (!width) return;
 		const { log, store } = this.view;
-		Object.assign(this, { lines, steps });
+		Object.assign(this, { lines, marks, steps, total });
 		put(this.note, note);
 		mark(this.plot, "aria-label", summary);
 		const hidden = (y) => log && y !== null && y <= 0; // a logarithmic axis has no place for some
 		this.hides = lines.some(({ y }) => y.some(hidden));
 		const data = store.uPlot.join(lines.map(({ x, y }) => [x, y.map((value) => (hidden(value) ? null : value))]));
+		const { min, max } = this.zoomed ? this.uplot.scales.x : {};
 		const whole = lines.every(({ x, y }) => x.every((at, i) => y[i] === null || Number.isInteger(at)));
 		fill(this.plot, JSON.stringify([lines.map(({ name }) => name), log, whole]), () => [this.renewed(width, whole).root]);
 		this.uplot.batch((uplot) => {
 			if (uplot.width !== width) uplot.setSize({ width, height: HIGH });
 			uplot.setData(data, !this.zoomed);
+			if (this.zoomed) uplot.setScale("x", { min, max });
 		});
-		const at = new Set(marks.map((x) => Math.round(this.uplot.valToPos(x, "x"))));
-		this.uplot.under.replaceChildren(...[...at].map((left) => h("i.odd", { style: `left: ${left}px` })));
 		this.read();
 	}
 
 	/** Another plot, in place of one with other lines or axes. */
 	renewed(width, whole) {
 		this.uplot?.destroy();
-		this.zoomed = false;
 		const style = getComputedStyle(this.plot);
 		const { log, store } = this.view;
 		const ink = (name) => () => style.getPropertyValue(`--xn-${name}`); // as it is when it is asked for
@@ -941,10 +941,16 @@ class Chart {
 			series: [{}, ...this.lines.map(line)],
 			bands: this.lines[0].rank === null ? [{ series: [1, 2], fill: ink("band") }] : [],
 			cursor: { y: false, points: { show: false }, drag: { dist: 5 } },
-			hooks: { setCursor: [() => this.read()], setSelect: [() => this.zooms(true)] },
+			hooks: { draw: [(uplot) => this.turn(uplot)], setCursor: [() => this.read()], setSelect: [() => this.zooms(true)] },
 		}, [[]]);
 		this.uplot.over.addEventListener("dblclick", () => this.zooms(false));
 		return this.uplot;
+	}
+
+	/** Shows where lines became no finite number, of what is in view. */
+	turn({ under, scales: { x }, valToPos }) {
+		const at = this.marks.filter((step) => x.min <= step && step <= x.max).map((step) => Math.round(valToPos(step, "x")));
+		under.replaceChildren(...[...new Set(at)].map((left) => h("i.odd", { style: `left: ${left}px` })));
 	}
 
 	tinted(style, rank) {
@@ -959,12 +965,16 @@ class Chart {
 
 	/** The legend: values under the pointer, or the last ones, with their step. */
 	read() {
-		const { data, cursor: { idx, left } } = this.uplot;
+		const { data, scales, cursor: { idx, left } } = this.uplot;
 		const over = left >= 0 && isFigure(idx);
 		const ofAll = this.lines[0]?.rank === null;
-		const at = over ? idx : ofAll ? data[3].findLastIndex(isFigure) : -1; // the end of the mean
+		const shown = (x, i) => (!this.zoomed || x <= scales.x.max) && (!ofAll || isFigure(data[3][i]));
+		const at = over ? idx : ofAll || this.zoomed ? data[0].findLastIndex(shown) : -1; // the end of the mean, say
 		const step = at < 0 ? this.steps[1] : data[0][at];
-		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", isFigure(step) && `step ${figure(step)}`));
+		const { x, ranks } = this.lines[2] ?? {}; // the mean
+		const some = ofAll ? ranks[x.indexOf(step)] : this.total;
+		const of = some < this.total && `of ${plural(some, "rank")}`;
+		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", isFigure(step) && `step ${figure(step)}`, of));
 		const value = (last, y) => (at < 0 ? last : isFigure(y) && figure(y));
 		const rows = this.lines.map(({ name, rank, last }, n) => [name, rank, value(last, data[n + 1][at])]).filter(([, , text]) => text);
 		const label = (name, rank) => (rank === null ? span("quiet", name) : tint(span("one", name), rank));
@@ -997,8 +1007,8 @@ class Figures {
 
 	draw() {
 		const { figures, uPlot } = this.view.store;
+		show(this.node, uPlot && figures.size);
 		if (!uPlot) return figures.size > 0; // until it is loaded
-		show(this.node, figures.size);
 		const keys = [...figures.keys()];
 		const chart = (key) => held(this.charts, key, () => new Chart(this.view, key));
 		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));

@@ -5,10 +5,10 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from xla_nb import wording
 from xla_nb.views import facts
@@ -22,21 +22,15 @@ _WIDTH, _HEIGHT = 380, 108
 LINED = 2
 
 
-@dataclass(frozen=True)
-class Figure:
-    """What one chart shows. `notes`: what its lines are, the last values that no legend has, and
-    where one became no finite number. `legend` names its lines, with their last values; `steps` are
-    the first and the last one that was reported, whatever the values there."""
+class Spread(NamedTuple):
+    """The finite values of ranks at one step: their mean, highest and lowest, and of how many ranks
+    they are. NaN in a gap."""
 
-    name: str
-    notes: tuple[str, str, str]
-    summary: str
-    lines: chart.Lines
-    colours: Mapping[int, str]
-    band: chart.Band
-    legend: Mapping[int, tuple[str, str]]
-    marks: Sequence[float]
-    steps: Sequence[float]
+    x: float
+    mean: float
+    max: float
+    min: float
+    ranks: int
 
 
 def as_html(series: Sequence[Series]) -> str:
@@ -49,55 +43,49 @@ def as_html(series: Sequence[Series]) -> str:
     return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
 
 
-def of_series(series: Series) -> Figure:
+def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
+    """What is drawn of a figure, here and by the page (panel.js).
+
+    name, note, summary   in words; `over` has the last values that no line tells
+    steps   the first and the last one that was reported, whatever the values there
+    marks   where one became no finite number
+    lines   each with its name, its rank (None: of all ranks), its points and its last value; of
+            more than LINED ranks their highest and lowest values, their mean, which has of how many
+            ranks it is, and the line of the rank in `focus`"""
     lasts = facts.last_values(series)
-    over = facts.over_ranks(lasts)
-    turned = odd(series)
-    marks = sorted({step for turns in series.odd.values() for step, _ in turns})
-    summary = f"{series.name}: {_joined(over, turned)}"
-    every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
-    steps = (min(every), max(every)) if every else ()
-    if len(series.lines) > LINED:
-        mean, band = over_ranks(series.lines, series.thinned)
-        ends = {line[-1][0] for line in series.lines.values() if line}
-        last = "last" if len(ends) == 1 else "last of each"
-        notes = "mean and range", f"{last} {over}", turned
-        return Figure(series.name, notes, summary, {0: mean}, {0: BLUE}, band, {}, marks, steps)
-    colours = {rank: LINES[rank % len(LINES)] for rank in series.lines}
-    legend = {rank: (f"rank {rank}", facts.figure(value)) for rank, value in lasts.items()}
-    notes = "", "", turned
-    return Figure(series.name, notes, summary, series.lines, colours, (), legend, marks, steps)
-
-
-def _joined(*texts: str) -> str:
-    """Those that say something."""
-    return "; ".join(filter(None, texts))
-
-
-def as_news(series: Series, focus: int | None = None) -> dict[str, Any]:
-    """What the page draws of a figure (panel.js): lines, each with its name, its rank (None: of all
-    ranks), its points and its last value; of more than LINED ranks their highest and lowest values,
-    their mean, and the line of the rank in `focus`."""
-    figure, lasts = of_series(series), facts.last_values(series)
-    what, _, turned = figure.notes
+    over, turned = facts.over_ranks(lasts), odd(series)
     many = len(series.lines) > LINED
+    every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
     lines = [
         _line(f"rank {rank}", rank, series.lines[rank], facts.figure(last))
         for rank, last in lasts.items()
         if not many or rank == focus
     ]
+    spread = over_ranks(series.lines, series.thinned) if many else []
     if many:
-        high, low = ([(x, ends[side]) for x, *ends in figure.band] for side in (1, 0))
-        of_all = {"max": high, "min": low, "mean": figure.lines[0]}
-        lines = [*(_line(name, None, points) for name, points in of_all.items()), *lines]
+        of_all = {
+            name: _line(name, None, [(one.x, getattr(one, name)) for one in spread])
+            for name in ("max", "min", "mean")
+        }
+        of_all["mean"]["ranks"] = [one.ranks for one in spread]
+        lines = [*of_all.values(), *lines]
+    ends = {line[-1][0] for line in series.lines.values() if line}
+    last = "last" if len(ends) == 1 else "last of each"
     return {
-        "name": facts.cut(figure.name, 300),
-        "note": facts.cut(_joined(what, turned), 300),
-        "summary": facts.cut(figure.summary, 600),
-        "steps": figure.steps,
-        "marks": figure.marks,
+        "name": facts.cut(series.name, 300),
+        "note": facts.cut(_joined("mean and range" if spread else "", turned), 300),
+        "over": f"{last} {over}" if many else "",
+        "summary": facts.cut(f"{series.name}: {_joined(over, turned)}", 600),
+        "steps": (min(every), max(every)) if every else (),
+        "marks": sorted({step for turns in series.odd.values() for step, _ in turns}),
         "lines": lines,
+        "total": len(lasts),
     }
+
+
+def _joined(*texts: str) -> str:
+    """Those that say something."""
+    return "; ".join(filter(None, texts))
 
 
 def _line(
@@ -111,13 +99,13 @@ def _line(
 
 
 def odd(series: Series) -> str:
-    """From where a figure was no finite number: `NaN from step 30 (rank 2)`, or is none since."""
+    """Where a figure was no finite number: `NaN at step 30 (rank 2)`, or since when it is none."""
     places: dict[tuple[float, str], list[int]] = {}
     for rank, turns in series.odd.items():
         line = series.lines.get(rank, [])
         lasts = bool(line) and not math.isfinite(line[-1][1])
         for place in turns:
-            since = "since" if lasts and place == turns[-1] else "from"
+            since = "since" if lasts and place == turns[-1] else "at"
             step, kinds = place
             what = wording.listed(kinds, "or")
             places.setdefault((step, f"{what} {since}"), []).append(rank)
@@ -128,32 +116,43 @@ def odd(series: Series) -> str:
     return wording.listed(told, most=2) if told else ""
 
 
-def _chart(figure: Figure) -> str:
-    shape = chart.frame(figure.lines, figure.band)
-    if shape is not None:  # a step without a finite number may lie beyond the last one with one
-        left, right = min([shape.left, *figure.steps]), max([shape.right, *figure.steps])
-        shape = replace(shape, left=left, right=right)
-    if shape is None and not figure.legend:
-        return div("flex:1 1 100%", escaped(figure.summary, 200))
-    drawing = "" if shape is None else _drawing(figure, shape)
-    note = bit(f"font-size:12px;{FAINT}", escaped(told)) if (told := _joined(*figure.notes)) else ""
+def _chart(figure: Mapping[str, Any]) -> str:
+    caption = _joined(figure["over"], figure["note"])
+    note = bit(f"font-size:12px;{FAINT}", escaped(caption)) if caption else ""
+    # Drawings beside each other begin at one height, though a caption is longer than another.
     return (
-        # Drawings beside each other begin at one height, though a caption is longer than another.
         f'<figure style="display:flex;flex-direction:column;flex:1 1 320px;min-width:0;'
         f'max-width:440px;margin:0;{WHOLE}">'
         f'<figcaption style="flex:1;text-align:left;margin:0;font-style:normal">'
-        f"<b>{escaped(figure.name, 80)}</b> {note}</figcaption>"
-        + drawing
+        f"<b>{escaped(figure['name'], 80)}</b> {note}</figcaption>"
+        + _drawing(figure)
         + _legend(figure)
         + "</figure>"
     )
 
 
-def _drawing(figure: Figure, shape: chart.Frame) -> str:
-    """The lines with their scales."""
-    marks = {-1 - n: [(x, shape.low), (x, shape.high)] for n, x in enumerate(figure.marks)}
-    colours = dict(figure.colours) | dict.fromkeys(marks, AMBER)
-    picture = chart.svg({**figure.lines, **marks}, colours, _WIDTH, _HEIGHT, figure.band, shape)
+def _drawing(figure: Mapping[str, Any]) -> str:
+    """The lines with their scales; nothing where they have no finite number."""
+    lines = [
+        [(x, math.nan if y is None else y) for x, y in zip(line["x"], line["y"], strict=True)]
+        for line in figure["lines"]
+    ]
+    colours = [_colour(line["rank"]) for line in figure["lines"]]
+    band: chart.Band = []
+    if len(lines) > LINED:
+        high, low, mean = lines
+        band = [(x, below, above) for (x, above), (_, below) in zip(high, low, strict=True)]
+        lines = [mean]
+    shape = chart.frame(dict(enumerate(lines)), band)
+    if shape is None:
+        return ""
+    # A step without a finite number may lie beyond the last one with one.
+    left, right = min([shape.left, *figure["steps"]]), max([shape.right, *figure["steps"]])
+    shape = replace(shape, left=left, right=right)
+    marks = [[(x, shape.low), (x, shape.high)] for x in figure["marks"]]
+    inks = dict(enumerate([*colours[: len(lines)], *[AMBER] * len(marks)]))
+    drawn = dict(enumerate([*lines, *marks]))
+    picture = chart.svg(drawn, inks, _WIDTH, _HEIGHT, band, shape)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
     small = f"{MONO};font-size:12px;{FAINT}"
@@ -175,34 +174,37 @@ def _drawing(figure: Figure, shape: chart.Frame) -> str:
     )
 
 
-def _spoken(figure: Figure, shape: chart.Frame) -> str:
+def _spoken(figure: Mapping[str, Any], shape: chart.Frame) -> str:
     """The chart in words, for who cannot see it."""
     low, *_, high = facts.labels(shape.ticks)
     steps = f"steps {facts.figure(shape.left)} to {facts.figure(shape.right)}"
-    return f"Chart. {facts.cut(figure.summary, 200)}. From {low} to {high} over {steps}."
+    return f"Chart. {facts.cut(figure['summary'], 200)}. From {low} to {high} over {steps}."
 
 
-def _legend(figure: Figure) -> str:
-    named = (
+def _colour(rank: int | None) -> str:
+    return BLUE if rank is None else LINES[rank % len(LINES)]
+
+
+def _legend(figure: Mapping[str, Any]) -> str:
+    named = [
         bit(
             "white-space:nowrap",
-            swatch(figure.colours[number]),
-            f" {escaped(name, 40)} ",
-            bit(MONO, escaped(value, 60)),
+            swatch(_colour(line["rank"])),
+            f" {escaped(line['name'], 40)} ",
+            bit(MONO, escaped(line["last"], 60)),
         )
-        for number, (name, value) in figure.legend.items()
-    )
+        for line in figure["lines"]
+        if line["rank"] is not None
+    ]
     style = "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px"
-    return div(style, *named) if figure.legend else ""
+    return div(style, *named) if named else ""
 
 
 _MOST = 400  # points of a mean
 
 
-def over_ranks(
-    lines: chart.Lines, thinned: Container[int] = ()
-) -> tuple[list[chart.Point], list[tuple[float, float, float]]]:
-    """The mean of all finite values, points (x, y), and its band, points (x, lowest, highest).
+def over_ranks(lines: chart.Lines, thinned: Container[int] = ()) -> list[Spread]:
+    """All finite values, step by step.
 
     A rank counts where it has a point, and one of those `thinned` between two points from which
     others were left out, on a straight line: these are at most twice as far apart as is usual for
@@ -215,26 +217,25 @@ def over_ranks(
     each = {rank: tuple(zip(*points, strict=True)) for rank, points in places.items() if points}
     every = sorted({x for xs, _ in each.values() for x in xs})
     stride = math.ceil(len(every) / _MOST) or 1
-    pieces: list[tuple[set[int], list[tuple[float, list[float]]]]] = []
+    pieces: list[tuple[set[int], list[Spread]]] = []
     for x in sorted({*every[::stride], *every[-1:]}):
         found = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in each.items()}
         values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
         if not pieces or pieces[-1][0] != values.keys():
             pieces.append((set(values), []))
-        pieces[-1][1].append((x, list(values.values())))
+        if ys := values.values():
+            mean = math.fsum(ys) / len(ys)
+            pieces[-1][1].append(Spread(x, mean, max(ys), min(ys), len(ys)))
     pieces = [piece for piece in pieces if piece[0]]
     while len(pieces) > 1 and len(pieces[-1][1]) == 1 and pieces[-1][0] < pieces[-2][0]:
         pieces.pop()
-    mean: list[chart.Point] = []
-    band: list[tuple[float, float, float]] = []
+    spread: list[Spread] = []
     for _, points in pieces:
-        if mean:
-            between = (mean[-1][0] + points[0][0]) / 2
-            mean.append((between, math.nan))
-            band.append((between, math.nan, math.nan))
-        mean += [(x, math.fsum(ys) / len(ys)) for x, ys in points]
-        band += [(x, min(ys), max(ys)) for x, ys in points]
-    return mean, band
+        if spread:
+            between = (spread[-1].x + points[0].x) / 2
+            spread.append(Spread(between, math.nan, math.nan, math.nan, 0))
+        spread += points
+    return spread
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float, thinned: bool) -> float | None:

@@ -48,6 +48,7 @@ PHASES: dict[Phase, Look] = {
     "idle": Look("○", GREY),
     "finished": Look("✓", GREEN),
 }
+FOUND = Look("!", AMBER)  # over, and something was wrong with it
 TROUBLED = ("early", "failed", "died", "stopped", "waiting")
 ENDED = ("early", "failed", "died", "stopped", "finished")
 #: Heads the messages of ranks that failed with the same error but other words.
