@@ -303,7 +303,7 @@ def show(group: Group) -> None:
         StillGroup(group.run)
     else:
         as_panel = _view() == "panel"
-        _shown()[group.run.name] = _panel(group, before) if as_panel else StillGroup(group.run)
+        _shown()[group.run.name] = _panel(group) if as_panel else StillGroup(group.run)
 
 
 def _changed(group: Group) -> None:
@@ -326,12 +326,11 @@ def _view() -> str:
     return str(notebook.settings()["view"] or api.default_view())
 
 
-def _panel(group: Group, before: object) -> GroupPanel:
+def _panel(group: Group) -> GroupPanel:
     from xla_nb.views.panel.group import GroupPanel  # slow to import
 
     shut_down = functools.partial(_end, group, _BUTTON)
-    former = before if isinstance(before, GroupPanel) else None
-    panel = GroupPanel(group.run, shut_down, former)
+    panel = GroupPanel(group.run, shut_down)
     panel.follow()
     return panel
 

@@ -13,9 +13,11 @@ from playwright.sync_api import Page, expect
 from tests.browser.harness import Panel, block, card
 from tests.browser.lab import LabNotebook
 from tests.support.stopping import halt
+from xla_nb.messages.events import ProgramBegan, ProgramEnded
 from xla_nb.run.group import DEFAULT
+from xla_nb.run.state import ProgramState
 from xla_nb.views.panel import widget
-from xla_nb.views.snapshot import Diagnosis, Live, RanCell
+from xla_nb.views.snapshot import Diagnosis, Live
 
 ANYWIDGET_WAITS = 2.0  # seconds for a model, until it reports that it failed
 
@@ -28,12 +30,16 @@ def live(idle: bool = True, since: float | None = 12.0, **more: Any) -> dict[str
     return {"diagnosis": Diagnosis(sentence), "live": own}
 
 
-def ran(number: int, outcome: Any = "finished", **more: Any) -> RanCell:
+def ran(
+    number: int, outcome: Any = "finished", whom: tuple[int, ...] = (0, 1, 2, 3), **more: Any
+) -> ProgramState:
     """A cell of live ranks."""
-    took = None if outcome == "running" else 1.5
-    label, whom = f"Cell In[{number + 4}]", (0, 1, 2, 3)
-    known = {"ranks": whom, "began": time.time(), "elapsed": took, "outcome": outcome, **more}
-    return RanCell(number, f"run-{number}", label, **known)
+    at, label = time.time(), f"Cell In[{number + 4}]"
+    began = ProgramBegan(at=at, number=number, run=f"run-{number}", label=label, ranks=whom)
+    if outcome == "running":
+        return ProgramState(number, began)
+    told = {"headline": "", "elapsed": 1.5, **more}
+    return ProgramState(number, began, ProgramEnded(at=at, number=number, outcome=outcome, **told))
 
 
 @pytest.fixture
@@ -65,7 +71,6 @@ def test_idle_ranks_are_told_with_the_time_since_their_last_cell(panel: Panel) -
     expect(panel.page.locator(".xn-sub")).to_have_text(
         re.compile(r"2 cells · 4 ranks · idle for 1\d s$")
     )
-    expect(panel.page.locator(".xn-panel")).to_have_attribute("data-state", "idle")
     expect(panel.page.locator(".xn-counts").first).to_contain_text("4 idle")
 
 
@@ -107,7 +112,7 @@ def test_output_is_shown_only_where_there_is_some_between_cells(panel: Panel) ->
 
 
 def test_cells_are_listed_newest_first_with_how_they_went(panel: Panel) -> None:
-    failed = ran(2, "failed", headline="Rank 1 failed: boom", ranks=(1,))
+    failed = ran(2, "failed", (1,), headline="Rank 1 failed: boom")
     panel.tell(**live(cells=(failed, ran(1))))
     told = [[number, label, whom, how[1:], took] for number, label, whom, how, took in rows(panel)]
     assert told == [

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from xla_nb.record import tail as record_tail
-from xla_nb.record.tail import Earlier, Ends, LineBlock, Tail, before, ends
+from xla_nb.record.tail import Ends, LineBlock, Tail, before, ends
 
 
 @pytest.fixture
@@ -215,20 +215,20 @@ def test_a_missing_file_has_no_ends(tmp_path):
 def test_before_returns_the_lines_that_end_at_an_offset(tmp_path):
     path = numbered(tmp_path / "log", 5)
     earlier = before(path, 3 * 9, 2)
-    assert earlier == Earlier(start=9, lines=["line 001", "line 002"], first=False)
-    assert before(path, earlier.start, 2) == Earlier(0, ["line 000"], True)
+    assert earlier == LineBlock(start=9, skipped=0, lines=["line 001", "line 002"])
+    assert before(path, earlier.start, 2) == LineBlock(0, 0, ["line 000"])
 
 
 def test_there_are_no_lines_before_the_start(tmp_path):
-    assert before(numbered(tmp_path / "log", 5), 0, 2) == Earlier(0, [], True)
+    assert before(numbered(tmp_path / "log", 5), 0, 2) == LineBlock(0, 0, [])
 
 
 def test_a_page_that_has_no_line_yet_asks_for_those_before_the_greatest_number(tmp_path):
     path = numbered(tmp_path / "log", 5)
     assert before(path, 2**53 - 1, 2) == before(path, 5 * 9, 2)
-    assert before(tmp_path / "none", 2**53 - 1, 2) == Earlier(0, [], True)
+    assert before(tmp_path / "none", 2**53 - 1, 2) == LineBlock(0, 0, [])
     (tmp_path / "empty").touch()
-    assert before(tmp_path / "empty", 2**53 - 1, 2) == Earlier(0, [], True)
+    assert before(tmp_path / "empty", 2**53 - 1, 2) == LineBlock(0, 0, [])
 
 
 def test_going_back_through_a_big_file_returns_every_line_once(tmp_path, small):

@@ -159,11 +159,9 @@ def test_cells_are_told_newest_first_with_their_number_of_all(group, observer):
     group.begins(99, 1)
     live = observer.snapshot().live
     assert (live.count, len(live.cells), live.lost) == (CELLS + 4, CELLS, 0)
-    assert [cell.number for cell in live.cells[:2]] == [CELLS + 4, CELLS + 3]
-    assert (live.cells[0].outcome, live.cells[0].ranks, live.cells[0].label) == (
-        *("running", (1,)),
-        "Cell In[99]",
-    )
+    assert [cell.place for cell in live.cells[:2]] == [CELLS + 4, CELLS + 3]
+    newest = live.cells[0]
+    assert (newest.ended, newest.began.ranks, newest.began.label) == (None, (1,), "Cell In[99]")
 
 
 def test_a_cell_that_goes_on_for_long_is_not_forgotten_over_those_of_other_ranks(group, observer):
@@ -264,18 +262,3 @@ def test_charts_say_that_they_lack_what_cells_reported_whose_files_are_gone(grou
     assert [value for _, value in series.lines[0]] == [2.0, 2.0]
     (told,) = late.look().notices
     assert told.startswith("Charts lack what 1 earlier cell reported")
-
-
-def test_a_view_that_goes_on_from_a_former_one_has_the_figures_of_all_cells(group, observer):
-    group.begins(1)
-    group.reports(1, 0, 1, 2)
-    group.ends(1)
-    observer.look()
-    shutil.rmtree(group.record.cell("run-1"))
-    group.begins(2)
-    group.reports(2, 0, 1)
-    late = Observer(group)
-    late.go_on(observer)
-    snapshot = late.look()
-    assert [value for _, value in snapshot.series[0].lines[0]] == [1.0, 1.0, 2.0]
-    assert not snapshot.notices

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,12 +85,7 @@ class Rows:
                     ) from None
 
     def _block(self) -> bytes:
-        try:
-            with os.fdopen(private.reading(self._path), "rb", buffering=0) as file:
-                file.seek(self._offset)
-                data = file.read(_CHUNK)
-        except FileNotFoundError:
-            return b""
+        data = private.part(self._path, self._offset, _CHUNK)
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole

@@ -64,6 +64,19 @@ def read(path: Path) -> bytes:
         return file.read()
 
 
+def part(path: str | os.PathLike[str], offset: int, most: int) -> bytes:
+    """At most so many bytes of a growing file from an offset on; none where there is no file yet.
+    Raises OSError."""
+    try:
+        fd = reading(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(fd, most, offset)
+    finally:
+        os.close(fd)
+
+
 def why_not_ours(path: Path) -> str:
     """Why another user may have written a file, or into a folder; empty if no other user can.
 

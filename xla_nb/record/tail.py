@@ -202,14 +202,7 @@ class Tail:
         self.behind = size - self._offset > most
         if size <= self._offset:
             return b""
-        try:
-            file = private.reading(self._name)
-        except FileNotFoundError:
-            return b""
-        try:
-            chunk = os.pread(file, min(most, size - self._offset), self._offset)
-        finally:
-            os.close(file)
+        chunk = private.part(self._name, self._offset, min(most, size - self._offset))
         self._offset += len(chunk)
         return chunk
 
@@ -266,17 +259,7 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
     return Ends(first, max(0, total - len(first) - len(last)), last)
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """Lines before an offset in a file; `start` is the byte offset of the first of them, and
-    `first` is True where the file begins with it."""
-
-    start: int
-    lines: list[str]
-    first: bool
-
-
-def before(path: Path, end: int, count: int) -> Earlier:
+def before(path: Path, end: int, count: int) -> LineBlock:
     """Up to `count` lines that end before the byte offset `end`, or at the end of the file."""
     try:
         with os.fdopen(private.reading(path), "rb") as file:
@@ -285,13 +268,13 @@ def before(path: Path, end: int, count: int) -> Earlier:
             file.seek(origin)
             data = file.read(end - origin)
     except FileNotFoundError:
-        return Earlier(0, [], True)
+        return LineBlock(0, 0, [])
     whole = data.removesuffix(b"\n").split(b"\n") if data else []
     if origin and len(whole) > 1:  # the first is the end of a line
         whole = whole[1:]
     lines = whole[max(0, len(whole) - count) :]
     start = end - sum(len(line) + 1 for line in lines) + (not data.endswith(b"\n") and bool(lines))
-    return Earlier(max(0, start), [shown(line) for line in lines], start <= 0)
+    return LineBlock(max(0, start), 0, [shown(line) for line in lines])
 
 
 def _count(path: Path) -> int:

@@ -25,7 +25,6 @@ from xla_nb.views.snapshot import (
     Card,
     Live,
     Phase,
-    RanCell,
     Series,
     Snapshot,
     hosts_in_short,
@@ -98,11 +97,6 @@ def took(seconds: float) -> str:
     return f"{seconds:.1f} s" if 0.95 <= seconds < 59.95 else span(seconds)
 
 
-def took_of(cell: RanCell) -> str:
-    """How long a cell of live ranks took; empty while it runs."""
-    return took(cell.elapsed) if cell.elapsed is not None else ""
-
-
 def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
     """`for 12 s`, of what the title says; which ranks, and how many cells they have run."""
     parts = []
@@ -163,14 +157,6 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24:02} h"
 
 
-def _used(used: int, limit: int | None) -> str:
-    """`3.2 of 16.0 GiB`."""
-    if not limit:
-        return size(used)
-    number, unit = size(used).split()
-    return f"{number if size(limit).endswith(unit) else size(used)} of {size(limit)}"
-
-
 def figure(number: float, digits: int = 4) -> str:
     """A number, as panel.js has it: whole ones and thousands with commas, others with so many
     digits; what has too many zeros as `1.2e-5`."""
@@ -205,10 +191,6 @@ def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: in
     return words if is_enough else told_apart(numbers, word, digits + 1)
 
 
-def _after(long: str) -> str:
-    return f"in {long}" if long.startswith("under") else f"after {long}"
-
-
 def name(card: Card, snapshot: Snapshot) -> str:
     """`rank 3`, or `device 3`."""
     return f"{snapshot.unit} {card.rank}"
@@ -219,7 +201,7 @@ def when(card: Card, snapshot: Snapshot) -> str:
     if card.since is None:
         return ""
     if card.phase in style.ENDED:
-        return _after(span(card.since - snapshot.started)) if snapshot.started else ""
+        return f"after {span(card.since - snapshot.started)}" if snapshot.started else ""
     return f"for {going(snapshot.now - card.since)}"
 
 
@@ -327,8 +309,9 @@ def _device(card: Card) -> int | None:
 
 
 def _device_memory(card: Card) -> str:
-    used = _device(card)
-    return "" if used is None else _used(used, card.sample.device_limit)
+    used, limit = _device(card), card.sample.device_limit
+    of = f" of {size(limit)}" if limit else ""
+    return "" if used is None else f"{size(used)}{of}"
 
 
 def _compiles(card: Card) -> str:

@@ -17,12 +17,12 @@ from xla_nb.errors import XlaNbError
 from xla_nb.messages import events
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
-from xla_nb.record.sample import INPUT, Loop, Sample
+from xla_nb.record.sample import Loop, Sample
 from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends
 from xla_nb.run import sentences, waits
 from xla_nb.run.activity import LANE, missing
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.state import ENDED, ProgramState, RankState, RunState
+from xla_nb.run.state import ENDED, RankState, RunState
 from xla_nb.views import facts
 from xla_nb.views.diagnosis import Diagnoser
 from xla_nb.views.snapshot import (
@@ -34,7 +34,6 @@ from xla_nb.views.snapshot import (
     Excerpt,
     Live,
     Phase,
-    RanCell,
     Series,
     Snapshot,
     Stream,
@@ -118,11 +117,6 @@ class Observer:
         self._since = 0  # the first second that lanes show
         self._diagnoser = Diagnoser()
 
-    def go_on(self, former: Observer) -> None:
-        """Have the figures that a former view's has read, which nobody reads with any more: the
-        files of live ranks' earlier cells may be gone."""
-        self.figures, self._over_cells = former.figures, former._over_cells
-
     def look(self) -> Snapshot:
         """The run as it is now, with its output, from what was read before and what is new."""
         self.read(budget=2 * max(1, len(self.run.state.ranks)))
@@ -163,14 +157,15 @@ class Observer:
             if earlier.lines:
                 clean = [ansi.clean(line) for line in earlier.lines]
                 skipped = max(0, tail.count - len(clean))
-                output.append(Lines(rank, stream, LineBlock(earlier.start, skipped, clean)))
+                output.append(Lines(rank, stream, replace(earlier, skipped=skipped, lines=clean)))
         return output
 
     def _block(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
         tail = self._tail(rank, stream)
         merged: LineBlock | None = None
         while (block := tail.look(limit)) is not None:
-            merged = block if merged is None else _joined(merged, block, limit)
+            before = 0 if merged is None else merged.skipped + len(merged.lines)
+            merged = replace(block, skipped=before + block.skipped)
             if not tail.behind:
                 break
         if merged is None or not (merged.lines or merged.skipped):
@@ -282,17 +277,6 @@ class Observer:
     def card(self, rank: RankState) -> Card:
         track = self.run.tracks[rank.rank]
         sample = track.sample
-        asked = next((one for one in self.run.state.questions if one.rank == rank.rank), None)
-        if sample and asked:  # which is known before a sample says so
-            where = sample.place if sample.operation == INPUT else ""
-            sample = replace(
-                sample,
-                activity="waiting",
-                operation=INPUT,
-                place=where,
-                since=asked.at,
-                missing=(),
-            )
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
         ended = rank.phase in ENDED
         is_over = self.run.state.ended is not None and self.run.state.group is None
@@ -389,17 +373,6 @@ def _per_device(rank: RankState, card: Card) -> list[Card]:
     return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
-def _joined(before: LineBlock, after: LineBlock, limit: int) -> LineBlock:
-    """The last `limit` lines of two blocks that follow each other."""
-    lines = [*before.lines, *after.lines] if not after.skipped else after.lines
-    dropped = max(0, len(lines) - limit)
-    if after.skipped or dropped >= len(before.lines):
-        skipped = before.skipped + len(before.lines) + after.skipped
-        return LineBlock(after.start, skipped, after.lines)
-    gone = sum(len(line.encode()) + 1 for line in before.lines[:dropped])
-    return LineBlock(before.start + gone, before.skipped + dropped, lines[dropped:])
-
-
 def _phase(
     state: RunState, rank: RankState, sample: Sample | None, steady: Sample | None
 ) -> tuple[Phase, float | None]:
@@ -436,15 +409,8 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
 
 
 def _hang(state: RunState) -> events.HangReported | None:
-    """The report of a hang that is not over, as plain text."""
-    if state.hang is None or state.hang.over:
-        return None
-    report, plain = state.hang.report, ansi.plain
-    groups = (
-        replace(one, place=plain(one.place), stack=plain(one.stack), note=plain(one.note))
-        for one in report.groups
-    )
-    return replace(report, verdict=plain(report.verdict), groups=tuple(groups))
+    """The report of a hang that is not over."""
+    return None if state.hang is None or state.hang.over else state.hang.report
 
 
 def _notices(run: RecordedRun) -> Iterator[str]:
@@ -485,19 +451,8 @@ def _live(state: RunState) -> Live | None:
         running=len(running),
         lost=programs.lost,
         cut=bool(state.cut),
-        cells=tuple(_cell(one, state) for one in programs.newest[:CELLS]),
+        cells=tuple(programs.newest[:CELLS]),
     )
-
-
-def _cell(program: ProgramState, state: RunState) -> RanCell:
-    began, ended = program.began, program.ended
-    cell = RanCell(program.place, began.run, ansi.plain(began.label), began.ranks, began.at)
-    if ended is None:
-        return cell
-    told = ended.elapsed if ended.elapsed is not None else max(0.0, ended.at - began.at)
-    headline = ansi.plain(ended.headline or sentences.headline(state))
-    found = ansi.plain(ended.found) if ended.outcome == "finished" else ""
-    return replace(cell, elapsed=told, outcome=ended.outcome, headline=headline, found=found)
 
 
 class RowsOverCells:

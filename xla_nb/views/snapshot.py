@@ -14,7 +14,6 @@ from xla_nb.record.sample import Sample
 from xla_nb.run import state
 from xla_nb.run.activity import Slot
 from xla_nb.run.sentences import Returned, Trouble
-from xla_nb.run.state import Outcome
 
 Unit = Literal["rank", "device"]
 Stream = Literal["out", "err"]
@@ -95,36 +94,6 @@ class Card:
 
 
 @dataclass(frozen=True)
-class RanCell:
-    """A cell of live ranks, the `number`-th of theirs.
-
-    run       the name of its Run
-    label     `Cell In[7]`
-    began     when, in seconds since the epoch
-    elapsed   how many seconds it took, as its own view tells it; None while it runs
-    headline  how it ended
-    found     what is amiss with one that finished
-    """
-
-    number: int
-    run: str
-    label: str
-    ranks: tuple[int, ...]
-    began: float
-    elapsed: float | None = None
-    outcome: Outcome = "running"
-    headline: str = ""
-    found: str = ""
-
-    @property
-    def told(self) -> str:
-        """How it went: that it runs or finished, else what went wrong."""
-        if self.found:
-            return f"{self.outcome}; {self.found}"
-        return self.outcome if self.outcome in ("running", "finished") else self.headline
-
-
-@dataclass(frozen=True)
 class Live:
     """What live ranks have beside what any run has.
 
@@ -144,7 +113,7 @@ class Live:
     running: int = 0
     lost: int = 0
     cut: bool = False
-    cells: tuple[RanCell, ...] = ()
+    cells: tuple[state.ProgramState, ...] = ()
 
     @property
     def is_idle(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from xla_nb.run import comparing
@@ -31,25 +31,16 @@ _VALUE = TITLES.index("Value")
 _SHORT = 20  # characters of a cell that a narrow page does not break, unless it is a value
 
 
-class Variables(Mapping[str, Compared]):
+class Variables(dict[str, Compared]):
     """The variables of live ranks, by name, and whether the ranks agree on them.
 
     who: those that were asked, in words: `4 ranks`, `3 of 4 ranks`."""
 
     def __init__(self, compared: Sequence[Compared], ranks: int, world: int | None = None) -> None:
         """Of so many ranks that were asked; `world` is of how many, by default the same."""
-        self._compared = {one.name: one for one in compared}
+        super().__init__({one.name: one for one in compared})
         some = "" if world in (None, ranks) else f"{ranks} of "
         self.who = some + several(world or ranks, "rank")
-
-    def __getitem__(self, name: str) -> Compared:
-        return self._compared[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._compared)
-
-    def __len__(self) -> int:
-        return len(self._compared)
 
     def __repr__(self) -> str:
         return as_text(list(self.values()), self.who)

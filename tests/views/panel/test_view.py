@@ -17,7 +17,7 @@ from tests.support.kernel import Notebook
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
 from xla_nb.views.panel.messages import PanelNews, Turns
-from xla_nb.views.snapshot import Card, Diagnosis, Live, Series, Snapshot
+from xla_nb.views.snapshot import Card, Diagnosis, Series, Snapshot
 
 # ---------------------------------------------------------------- to the page
 
@@ -103,20 +103,6 @@ def test_the_diagnosis_is_sent_with_its_level_and_ranks():
     assert (about["level"], about["marked"]) == ("warning", [2])
     about = PanelNews().of(snapshot())["about"]
     assert (about["title"], about["level"], about["marked"]) == ("h", "calm", [])
-
-
-@pytest.mark.parametrize(
-    ("whole", "state"),
-    [
-        ({}, "starting"),
-        ({"stopping": "why"}, "stopping"),
-        ({"ok": True, "ended": 2.0}, "ok"),
-        ({"ok": False, "ended": 2.0}, "failed"),
-        ({"live": Live("r", since=1.0)}, "idle"),
-    ],
-)
-def test_what_the_run_does_is_a_word(whole, state):
-    assert PanelNews().of(snapshot(Card(0), **whole))["about"]["state"] == state
 
 
 def test_everything_is_sent_again_after_forget():

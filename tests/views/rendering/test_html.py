@@ -440,7 +440,7 @@ def test_a_rank_is_shown_with_all_facts() -> None:
             "28 %",
             "1.5 GiB",
             "97 %",
-            "3.0 of 16.0 GiB",
+            "3.0 GiB of 16.0 GiB",
             "3 in 8.40 s",
             "1,240",
             "aten::nonzero 12",

@@ -20,27 +20,21 @@ _BEAT = 0.5  # seconds between two looks while a cell runs,
 _SETTLING = 1.5  # for so long after something has happened,
 _REST = 60.0  # and later
 _SAVE = 10.0  # seconds between two saved snapshots, at least
-_MOVE = 5.0  # seconds that the panel of ranks has to end where another one shows them
 
 
 class GroupPanel(PanelView):
     """Shows live ranks on the page.
 
     shut_down  ends them
-    former     their panel until now, which was moved here
     """
 
-    def __init__(
-        self, run: Run, shut_down: Callable[[], None], former: GroupPanel | None = None
-    ) -> None:
+    def __init__(self, run: Run, shut_down: Callable[[], None]) -> None:
         self._shut_down = shut_down
         self._seen: object = None
         self._saved_of: object = None
         self._next = self._settled = self._next_save = 0.0
-        self._moved = ""
+        self._moved = ""  # where to, in a sentence
         super().__init__(run)
-        if former is not None and former.join(_MOVE):
-            self._observer.go_on(former._observer)
 
     def follow(self) -> None:
         """Draw it in a thread of its own, until the ranks have ended or are shown elsewhere."""
@@ -57,28 +51,24 @@ class GroupPanel(PanelView):
     def move(self, where: str) -> None:
         """Show nothing more here: the ranks are shown in another cell."""
         self._moved = f"These live ranks are shown in {where}."
-        self.leave()
-        self._wake()
-
-    def _wake(self) -> None:
         with self.run.changed:
             self.run.changed.notify_all()
 
     def _follow(self) -> None:
         view = Guarded(self.run, self)
-        while not self.run.done and not self._left:
+        while not self.run.done and not self._moved:
             pause = view.draw()
             with self.run.changed:
                 self.run.changed.wait_for(self._is_needed, pause)
         view.finish()
 
     def finish(self) -> None:
-        self._leave_note() if self._left else super().finish()
+        self._leave_note() if self._moved else super().finish()
 
     def _is_needed(self) -> bool:
         """Whether something has come that `draw` has not seen."""
         asked = not self._inbox.empty()
-        return self.run.done or self._left or asked or self._mark() != self._seen
+        return self.run.done or bool(self._moved) or asked or self._mark() != self._seen
 
     def _mark(self) -> object:
         """What is different once something is to be told."""
@@ -125,14 +115,6 @@ class GroupPanel(PanelView):
         self._live.update({"text/html": html, "text/plain": self._moved}, raw=True)
         self._saved.update(NOTHING, raw=True)
         self._close(html)
-
-    def _told_of_saved(self) -> tuple[str, str]:
-        shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
-        return "Saved while the ranks were alive: %s shows what came of them.", shown
-
-    def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        bundle, metadata = super()._widget()
-        return bundle | {"text/plain": f"Live ranks. Files: {self.run.record.path}"}, metadata
 
     # ---------------------------------------------------------- from the page
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xla_nb import ansi
-from xla_nb.record.tail import Earlier
+from xla_nb.record.tail import LineBlock
 from xla_nb.views import facts
 from xla_nb.views.observer import Lines
 from xla_nb.views.rendering import colours, figures, html
@@ -79,7 +79,6 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "title": facts.cut(facts.title(snapshot), 600),
         "level": found.level if found else "bad" if failed else "calm",
         "marked": list(found.ranks) if found else [],
-        "state": _state(snapshot),
         "over": snapshot.ended is not None,
         "live": live is not None,
         "stopping": snapshot.stopping,
@@ -88,16 +87,6 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
         "record": snapshot.record,
         "unit": snapshot.unit,
     }
-
-
-def _state(snapshot: Snapshot) -> str:
-    if snapshot.ok is not None:
-        return "ok" if snapshot.ok else "failed"
-    if snapshot.stopping:
-        return "stopping"
-    if snapshot.live is not None and snapshot.live.is_idle:
-        return "idle"
-    return "running" if any(card.phase != "starting" for card in snapshot.cards) else "starting"
 
 
 # ---------------------------------------------------------------- lines and answers
@@ -110,11 +99,11 @@ def lines(new: Lines) -> dict[str, Any]:
     return of | _coloured(block.lines)
 
 
-def earlier(request: dict[str, Any], block: Earlier) -> dict[str, Any]:
+def earlier(request: dict[str, Any], block: LineBlock) -> dict[str, Any]:
     """The answer to a request for earlier lines; `first`: there are none before these."""
     of = {name: request[name] for name in ("request", "rank", "stream")}
     clean = [ansi.clean(line) for line in block.lines]
-    return {**of, "start": block.start, "first": block.first, **_coloured(clean)}
+    return {**of, "start": block.start, "first": block.start == 0, **_coloured(clean)}
 
 
 def _coloured(clean: Sequence[str]) -> dict[str, Any]:

@@ -218,7 +218,7 @@ function held(map, key, make) {
 }
 
 class Store {
-	about = { title: "", level: "calm", marked: [], state: "starting", over: false, live: false, stopping: "", started: null, cell: "", record: "", unit: "rank", focus: null };
+	about = { title: "", level: "calm", marked: [], over: false, live: false, stopping: "", started: null, cell: "", record: "", unit: "rank", focus: null };
 	parts = Object.fromEntries(Object.keys(SHOWN).map((name) => [name, ""])); // as HTML
 	ranks = [];
 	figures = new Map();
@@ -632,10 +632,9 @@ class Head {
 		this.node = h("header.head", {}, title, actions, line, this.say, this.live);
 	}
 
-	get state() {
+	get stopping() {
 		const { about, over, stop, frozen } = this.view.store;
-		if (frozen !== null) return "stopped";
-		return over || ["no", "armed"].includes(stop) ? about.state : "stopping";
+		return frozen === null && !over && (about.stopping !== "" || !["no", "armed"].includes(stop));
 	}
 
 	/** Whether the run has only begun: most cells are over before there is more to see than a line. */
@@ -645,17 +644,16 @@ class Head {
 	}
 
 	draw(now) {
-		const { view, state } = this;
+		const { view, stopping } = this;
 		const { about, over, parts, frozen, farewell, say, stacks, behind } = view.store;
 		if (this.isNew) this.later ??= setTimeout(() => ((this.later = null), view.changed("head")), 1000 * QUIET);
 		const title = frozen === null ? about.title : farewell;
-		mark(view.root, "data-state", state);
 		mark(view.root, "data-level", frozen === null ? about.level : "calm");
 		place(this.sign, parts.sign, view);
 		place(this.sentence, frozen === null ? parts.title : farewell, view);
 		const [ask, act] = about.live ? ["Shut down", "Shutting down…"] : ["Stop", "Stopping…"];
-		put(this.stop, state === "stopping" ? act : ask);
-		this.stop.disabled = over || frozen !== null || (about.live && state === "stopping");
+		put(this.stop, stopping ? act : ask);
+		this.stop.disabled = over || frozen !== null || (about.live && stopping);
 		this.stacks.disabled = (over || frozen !== null) && stacks.state === "closed";
 		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
 		place(this.about, parts.about, view);

@@ -44,7 +44,6 @@ class PanelView:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._left = False
         self._observer = Observer(run, notes=True)
         self._news = messages.PanelNews()
         self._sequence = 0
@@ -65,9 +64,6 @@ class PanelView:
 
     def draw(self) -> float:
         """Send the page what is new. Returns the seconds until the next call."""
-        if self._left:
-            self._close("")
-            return _SAVE
         self._handle_requests()
         self._answer_stacks()
         now = time.monotonic()
@@ -81,24 +77,19 @@ class PanelView:
         """Replace the widget by the run's saved HTML and text."""
         end: dict[str, Any] = NOTHING
         try:
-            if not self._left:
-                self._handle_requests()
-                self._observer.read(_BUDGET)
-                self._observer.finish()
-                self._observer.sample()
-                end = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
-                self._live.update(end, raw=True)
-                self._saved.update(NOTHING, raw=True)
+            self._handle_requests()
+            self._observer.read(_BUDGET)
+            self._observer.finish()
+            self._observer.sample()
+            end = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
+            self._live.update(end, raw=True)
+            self._saved.update(NOTHING, raw=True)
         finally:
             self._close(end["text/html"])
 
     def withdraw(self) -> None:
         """Have the page wait no longer for an answer: JupyterLab would run no other cell."""
         self._send("withdrawn")
-
-    def leave(self) -> None:
-        """Show nothing more: another view has taken over. Called in any thread."""
-        self._left = True
 
     def _close(self, html: str) -> None:
         self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
@@ -159,7 +150,8 @@ class PanelView:
     def _saved_snapshot(self) -> dict[str, str]:
         """The display below the widget, which hides it (panel.js) wherever it is alive."""
         bundle = picture.bundle(self._observer.snapshot_with_output())
-        told, shown = self._told_of_saved()
+        told = "Saved while it went on: %s shows what came of it."
+        shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
         # Above it JupyterLab says that it has no widget, where it has none.
         widget = f".jp-OutputArea-child:has(+ * .{self._snapshot_class}):not(:has(.xn-panel))"
@@ -167,11 +159,6 @@ class PanelView:
         bundle["text/html"] = style + self._snapshot(html + bundle["text/html"])
         bundle["text/plain"] = f"{told % f'`{shown}`'}\n{bundle['text/plain']}"
         return bundle
-
-    def _told_of_saved(self) -> tuple[str, str]:
-        """What stands above a saved snapshot, and the code that it names."""
-        shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
-        return "Saved while the run went on: %s shows what came of it.", shown
 
     def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The widget's own bundle and metadata; its text is for readers without widgets."""

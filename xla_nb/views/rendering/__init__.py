@@ -1,8 +1,7 @@
 """A run as HTML, in its panel and as it stays in the notebook, and as plain text."""
 
-from xla_nb.views.rendering.bounds import OUTPUT
 from xla_nb.views.rendering.html import render_html
 from xla_nb.views.rendering.style import PHASES
 from xla_nb.views.rendering.text import render_text
 
-__all__ = ["OUTPUT", "PHASES", "render_html", "render_text"]
+__all__ = ["PHASES", "render_html", "render_text"]

@@ -122,14 +122,9 @@ def _below_title(title: str, lines: Sequence[str]) -> Sequence[str]:
 
 def excerpts(snapshot: Snapshot, room: int, draw: Draw) -> list[tuple[Excerpt, Shown]]:
     """All output in `room` bytes, of which each stream has as many."""
-    chosen = selected(snapshot)
+    chosen = snapshot.excerpts[:STREAMS]
     each = room // max(len(chosen), 1)
     return [(one, bounded(one.head, one.left_out, one.tail, each, draw)) for one in chosen]
-
-
-def selected(snapshot: Snapshot) -> list[Excerpt]:
-    """The streams to show, in the order of ranks."""
-    return [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)][:STREAMS]
 
 
 def size_of(text: str) -> int:
@@ -156,12 +151,8 @@ def gap_text(shown: Shown, excerpt: Excerpt | None = None, folder: str = "") -> 
 
 def notes_on_output(snapshot: Snapshot) -> list[str]:
     """What is not shown of it, and whether its order is not known."""
-    printed = [excerpt for excerpt in snapshot.excerpts if lines_of(excerpt)]
+    printed = snapshot.excerpts
     more = len(printed) - STREAMS
     unknown = snapshot.ok is not None and len(printed) > 1 and not printed[0].times
     told = f"… and the output of {several(more, 'more stream')}, in the record"
     return [told] * (more > 0) + [_UNORDERED] * unknown
-
-
-def lines_of(excerpt: Excerpt) -> int:
-    return len(excerpt.head) + excerpt.left_out + len(excerpt.tail)

@@ -6,8 +6,10 @@ import functools
 from collections.abc import Sequence
 
 from xla_nb import wording
+from xla_nb.messages.events import ProgramBegan, ProgramEnded
+from xla_nb.run.state import ProgramState
 from xla_nb.views import facts
-from xla_nb.views.rendering.style import AMBER, FAINT, MONO, PHASES, Look
+from xla_nb.views.rendering.style import FAINT, FOUND, MONO, PHASES
 from xla_nb.views.rendering.tags import (
     at_least,
     bit,
@@ -21,7 +23,7 @@ from xla_nb.views.rendering.tags import (
     table,
     unseen,
 )
-from xla_nb.views.snapshot import Live, RanCell
+from xla_nb.views.snapshot import Live
 from xla_nb.wording import several
 
 _NEWEST = 6  # rows that are to be seen at once
@@ -42,22 +44,39 @@ def as_html(live: Live | None) -> str:
     return unseen("Cells") + drawn + rest
 
 
-def _table(cells: Sequence[RanCell]) -> str:
+def _table(cells: Sequence[ProgramState]) -> str:
     if not cells:
         return ""
-    told = at_least(max(len(cell.told) for cell in cells))
+    told = at_least(max(len(_told(cell.ended)) for cell in cells))
+    rows = (_row(cell.place, cell.began, cell.ended) for cell in cells)
     styles = [f"text-align:left{told if title == _TOLD else ''}" for title in _TITLES]
-    return table([faint(title) for title in _TITLES], map(_row, cells), styles)
+    return table([faint(title) for title in _TITLES], rows, styles)
 
 
 @functools.lru_cache(_DRAWN)
-def _row(cell: RanCell) -> tuple[str, ...]:
-    sign = Look("!", AMBER) if cell.found else PHASES[cell.outcome]
+def _row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[str, ...]:
+    sign, took = PHASES["running"], ""
+    if ended is not None:
+        sign = FOUND if _found(ended) else PHASES[ended.outcome]
+        took = facts.took(max(0.0, ended.at - began.at if ended.elapsed is None else ended.elapsed))
     return (
-        faint(f"{cell.number:,}"),
-        bit("white-space:nowrap", place(cell.label)),
-        bit(MONO, escaped(wording.spans(cell.ranks), 80)),
-        f"{mark(sign.glyph, '', sign.colour)}{sentence(cell.told, _LONGEST)}",
-        bit(f"{MONO};white-space:nowrap", facts.took_of(cell)),
-        bit(f"{MONO};white-space:nowrap", facts.time_of_day(cell.began)),
+        faint(f"{number:,}"),
+        bit("white-space:nowrap", place(began.label)),
+        bit(MONO, escaped(wording.spans(began.ranks), 80)),
+        f"{mark(sign.glyph, '', sign.colour)}{sentence(_told(ended), _LONGEST)}",
+        bit(f"{MONO};white-space:nowrap", took),
+        bit(f"{MONO};white-space:nowrap", facts.time_of_day(began.at)),
     )
+
+
+def _told(ended: ProgramEnded | None) -> str:
+    """How it went: that it runs or finished, else what went wrong."""
+    if ended is None:
+        return "running"
+    if ended.outcome != "finished":
+        return ended.headline or "ended with the ranks"
+    return "; ".join(filter(None, [ended.outcome, _found(ended)]))
+
+
+def _found(ended: ProgramEnded) -> str:
+    return ended.found if ended.outcome == "finished" else ""

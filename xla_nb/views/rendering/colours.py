@@ -29,8 +29,8 @@ def uncoloured(line: str, longest: int) -> str:
     return escape(bounds.plain_line(line, longest))
 
 
-#: The terminal's sixteen colors as mid-tones.
-_SIXTEEN = (
+#: The terminal's colors as mid-tones, of which the bright ones have that of the plain ones.
+_EIGHT = (
     "#6e6e6e",
     "#dc4c44",
     "#2f8f57",
@@ -39,14 +39,6 @@ _SIXTEEN = (
     "#b5479b",
     "#0e8a8a",
     "#8a8a8a",
-    "#7c7c7c",
-    "#e8635c",
-    "#3a9d66",
-    "#b88326",
-    "#5594dc",
-    "#c565ad",
-    "#2a9d9d",
-    "#949494",
 )
 _TINT = "40"  # a quarter opaque
 _GREY = (128, 128, 128)  # of inverse text without a color
@@ -59,7 +51,7 @@ def _css(style: ansi.Style) -> str:
     colour = fg if bg is None else bg
     rules = []
     if colour is not None or style.inverse:
-        tint = _SIXTEEN[colour] if isinstance(colour, int) else _hex(colour or _GREY)
+        tint = _EIGHT[colour % 8] if isinstance(colour, int) else _hex(colour or _GREY)
         rules.append(f"background:{tint}{_TINT}")
     return ";".join([*rules, *_more(style)])
 

@@ -51,7 +51,7 @@ def _times(excerpt: Excerpt, lines: bounds.Shown) -> Iterable[float]:
 
 def as_html(snapshot: Snapshot, room: int) -> str:
     """Output in at most `room` bytes."""
-    chosen = bounds.selected(snapshot)
+    chosen = snapshot.excerpts[: bounds.STREAMS]
     lines_of = sum(len(one.head) + len(one.tail) + 1 for one in chosen)
     room = min(bounds.OUTPUT, max(room - _OF_ROW * lines_of, 100 * len(chosen)))
     # If there is only room for a few lines of each stream, their words matter more than colours.

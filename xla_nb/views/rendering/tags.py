@@ -63,7 +63,7 @@ def place(text: str, longest: int = 300, near: str = "") -> str:
     beside this cell."""
     words = text.removeprefix(f"{near}, ") if near else text
     if not (found := _PLACE.match(text)):
-        return escaped(words, longest)
+        return sentence(words, longest)
     where = f'data-cell="{found[1]}" data-line="{found[2] or 1}"'
     kept = ' style="white-space:nowrap"' if len(words) <= _SHORT else ""
     return f"<span {where}{kept}>{escaped(words, longest)}</span>"
