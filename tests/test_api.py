@@ -311,7 +311,6 @@ def test_what_is_not_given_is_as_the_notebooks_settings_say(monkeypatch):
         settings={"n": 3, "timeout": 60.0, "keep_going": True},
         top_level=None,
         program=lambda made: made(api.script()),
-        resolve=None,
     )
     monkeypatch.setattr(api.notebook, "current", lambda: here)
     monkeypatch.setattr(api, "run", lambda program, options, *_: options)

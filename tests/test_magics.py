@@ -88,29 +88,16 @@ def test_functions_classes_imports_and_values_of_earlier_cells_go_along(notebook
     assert notebook.value("type(g[1][3]) is Child") == "True"
 
 
-def test_a_result_is_read_with_the_class_of_now_and_that_is_said(notebook):
+def test_a_result_is_of_the_class_of_its_launch(notebook):
+    """As every object of a notebook is of the class that it was made of."""
     cell = "class Edited:\n    def n(self): return {}\ndef f(rank):\n    return Edited()"
     notebook.ok(spawn(cell.format(1), "-o first"))
-    notebook.ok(spawn(cell.format(1), "-o same"))
-    assert notebook.ok("print(first[0].n())").stderr == ""
+    assert notebook.value("type(first[0]) is Edited") == "True"
     notebook.ok(spawn(cell.format(2), "-o second"))
-    shown = notebook.ok("print(second[0].n(), same[0].n())")
-    assert shown.stdout == "2 2\n"
-    assert shown.stderr.startswith("`Edited` was redefined after Cell In[")
-    assert shown.stderr.endswith("rank 0's result is read with the new `Edited`.\n")
-
-
-def test_a_result_whose_class_does_not_fit_any_more_or_is_gone_says_what_to_do(notebook):
-    notebook.ok("class Kept:\n    def __init__(self): self.n = 3")
-    notebook.ok(spawn("def f(rank):\n    return Kept()", "-o kept"))
-    notebook.ok("class Kept:\n    __slots__ = ('other',)")
-    error = notebook.run("kept[0]").error
-    assert "It needs `Kept` as defined when Cell In[" in error
-    assert "was launched. Run that definition again, then read the result." in error
-    notebook.ok("del Kept")
-    assert "which the notebook does not define" in notebook.run("kept[1]").error
-    notebook.ok("class Kept:\n    def __init__(self): self.n = 3")
-    assert notebook.ok("print(kept[1].n)").stdout == "3\n"
+    shown = notebook.ok("print(second[0].n(), first[1].n(), type(second[0]) is Edited)")
+    assert (shown.stdout, shown.stderr) == ("2 1 True\n", "")
+    notebook.ok("del Edited")
+    assert notebook.ok("print(second[1].n())").stdout == "2\n"
 
 
 def test_the_definition_that_is_current_counts(notebook):

@@ -29,7 +29,7 @@ class Shell:
         self.shell.events.register("pre_run_cell", made.before_cell)
         self.shell.events.register("post_run_cell", made.after_cell)
         patch.setattr(self.notebook, "program", self._program)
-        patch.setattr(api, "run", lambda program, options, resolve, begun: begun(None))
+        patch.setattr(api, "run", lambda program, options, begun: begun(None))
 
     def _program(self, make):
         self.scopes.append(self.notebook.scope())
@@ -142,19 +142,6 @@ def test_what_ipython_defined_is_not_in_the_scope(cells, name):
 def test_a_name_of_ipythons_that_the_user_took_is_in_the_scope(cells):
     cells.run("def open(path): return 'mine'")
     assert cells.scope.values["open"]("") == "mine"
-
-
-# ---------------------------------------------------------------- results
-
-
-def test_a_result_finds_the_names_of_the_notebook(cells):
-    cells.run("def f(): return 1")
-    assert cells.notebook.resolve("f")() == 1
-
-
-def test_a_name_nobody_defines_is_a_key_error(cells):
-    with pytest.raises(KeyError):
-        cells.notebook.resolve("never_defined")
 
 
 # ---------------------------------------------------------------- which notebook

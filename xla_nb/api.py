@@ -120,22 +120,20 @@ def call(
         program = build_call(fn, scope, args=values, name="xla_nb_call")
         return replace(program, label=f"{cell}{program.label}", drops=drops)
 
-    program, resolve = built(made)
-    return run(program, options, resolve, *([top_level.begun] if top_level else []))
+    return run(built(made), options, *([top_level.begun] if top_level else []))
 
 
-def built(make: Callable[[Scope], Program]) -> tuple[Program, Callable[[str], object]]:
-    """What is built of what the notebook, or a script, holds; and what finds names there."""
+def built(make: Callable[[Scope], Program]) -> Program:
+    """What is built of what the notebook, or a script, holds."""
     here = notebook.current()
     if here and not here.runs_a_script:
-        return here.program(make), here.resolve
-    return make(script()), vars(sys.modules["__main__"]).__getitem__
+        return here.program(make)
+    return make(script())
 
 
 def run(
     program: Program,
     options: Options,
-    resolve: Callable[[str], object],
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless in the background, show it until it has ended."""
@@ -148,7 +146,7 @@ def run(
                     told(seconds, what)
                     end_if_interrupted()
 
-                started = launch(program, options, engine_for(options), resolve, on_wait, ShownRun)
+                started = launch(program, options, engine_for(options), on_wait, ShownRun)
         except KeyboardInterrupt:
             raise LaunchError(_interrupted(options)) from None
         return shown(started, options, launched)
@@ -390,9 +388,7 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     Lines of its `events.jsonl` that cannot be read are left out, which it says, and it is not `ok`.
     Raises UsageError when no run is recorded there, and for a record that is refused.
     """
-    here = notebook.current()
-    resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
-    run = OpenedRun.open(path, resolve, trust=trust)
+    run = OpenedRun.open(path, trust=trust)
     run.record.own()
     keep(run)
     return run

@@ -85,7 +85,7 @@ def start(
     engine, group = api.engine_for(options), None
     try:
         with api.telling() as on_wait:
-            run = launch(program, lasting, engine, _nothing, on_wait, _ShownGroup, lives=True)
+            run = launch(program, lasting, engine, on_wait, _ShownGroup, lives=True)
             group = Group(name, run, engine, options, idle, has_magics=has_magics)
         api.keep(run)
         if shown and picture.kernel() is not None and _view() != "none":
@@ -102,11 +102,6 @@ def start(
     _groups()[name] = group
     _changed(group)
     return group
-
-
-def _nothing(name: str) -> object:
-    """Live ranks themselves give no results, which could need names of the notebook."""
-    raise KeyError(name)
 
 
 def of(name: str = DEFAULT) -> Group:
@@ -239,7 +234,7 @@ def _run(
         remote = there.remote_beside(scope.values) if there else frozenset[str]()
         return make(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
 
-    program, resolve = api.built(made)
+    program = api.built(made)
     told = [
         f"{lost.pop(name)[0]}; the notebook's own is used."
         for name in program.restored
@@ -251,7 +246,7 @@ def _run(
         group.sent = sent
     with contextlib.ExitStack() as then, loop.launching():
         with api.telling() as on_wait:
-            run = group.launch(program, options, members, resolve, on_wait, ShownRun)
+            run = group.launch(program, options, members, on_wait, ShownRun)
         if replayed:
             group.remember(run, Played(run.label, cell, options, members))
         if group.watch.names:

@@ -5,12 +5,11 @@ Each question is a program of theirs that leaves no record and is no part of the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from xla_nb import ansi, notebook
+from xla_nb import ansi
 from xla_nb.errors import Interrupted, XlaNbError
 from xla_nb.messages import events
 from xla_nb.program.build import build_question
@@ -48,13 +47,11 @@ def ask(
     or Interrupted, when the question is withdrawn."""
     chosen = group.world if members is None else members
     group.check(chosen)
-    here = notebook.current()
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
-    resolve = here.resolve if here else vars(sys.modules["__main__"]).__getitem__
     options = replace(group.options, grace=_PATIENCE)
     try:
         with group.asking(within):
-            run = group.ask(program, options, chosen, resolve)
+            run = group.ask(program, options, chosen)
             try:
                 if not run.join_end(within):
                     raise TimeoutError

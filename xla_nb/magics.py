@@ -286,7 +286,7 @@ class XlaMagics(Magics):
             self.notebook.begun(launched)
             begun(run)
 
-        return api.run(program, options, self.notebook.resolve, started)
+        return api.run(program, options, started)
 
     @no_var_expand
     @cell_magic
@@ -326,7 +326,7 @@ class XlaMagics(Magics):
         def made(scope: Scope) -> Program:
             return build_entry(launched, scope, entry=words["entry"], args=arguments, name=name)
 
-        return api.run(self.notebook.program(made), options, self.notebook.resolve, begun)
+        return api.run(self.notebook.program(made), options, begun)
 
     def _read(
         self, line: str, magic: str = "%%xla_spawn"

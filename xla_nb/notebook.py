@@ -138,10 +138,6 @@ class Notebook:
         """The cell that runs now has launched this one, which IPython's history lacks."""
         self.launched.setdefault(self.number, []).append(cell)
 
-    def resolve(self, name: str) -> object:
-        """A name of the notebook, for a result that refers to it. Raises KeyError."""
-        return self.shell.user_ns[name]
-
 
 @functools.cache
 def of(shell: Any) -> Notebook:

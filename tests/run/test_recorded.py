@@ -62,7 +62,7 @@ class Made:
 
 
 def opened(path):
-    return RecordedRun.open(path, "the notebook's {}".format)
+    return RecordedRun.open(path)
 
 
 def phases(run):
@@ -568,7 +568,8 @@ def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monke
     results.pack_home(Point(), {"Point"}).write(fd)
     os.close(fd)
     made.says(events.RankFinished(rank=0, preview="a point", nbytes=1))
-    run = RecordedRun.open(made.name, {}.__getitem__)
+    monkeypatch.delattr(sys.modules["__main__"], "Point")
+    run = made.opened()
     with pytest.raises(XlaNbError, match="result needs Point, which the notebook does not define"):
         run[0]
 
@@ -606,7 +607,7 @@ def test_a_record_of_another_user_is_refused(ended, tmp_path, monkeypatch):
 def test_a_record_of_another_user_is_opened_if_it_is_trusted(ended, tmp_path, monkeypatch):
     moved = ended.record.path.rename(tmp_path / "theirs")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    run = RecordedRun.open(moved, {}.__getitem__, trust=True)
+    run = RecordedRun.open(moved, trust=True)
     assert (run[0], run.output(1, "err")) == (42, "trouble\n")
 
 
@@ -617,7 +618,7 @@ def test_a_fifo_in_a_record_is_refused_and_never_waited_for(ended, name, trust):
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(UsageError, match=f"{name} is not a plain file"):
-        RecordedRun.open(ended.name, {}.__getitem__, trust=trust)
+        RecordedRun.open(ended.name, trust=trust)
 
 
 def test_a_symbolic_link_in_a_record_is_refused(ended, tmp_path):

@@ -165,7 +165,7 @@ class Sent:
         live.notes |= final.notes - self._noted
         if final.notes:  # few cells have any, and all loggers are looked at
             self._noted |= final.notes & loggers.losses_of_all()
-        parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
+        parcel = SentParcel(made.stream, made.buffers, made.writer)
         self.names = {key for key in sent if type(key) is str}
         self._staged = _Staged(
             parcel,

@@ -22,7 +22,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ class Packed:
     stream: memoryview
     buffers: tuple[pickle.PickleBuffer, ...]
     writer: Any  # keeps the memory that the buffers point to
-    about: Mapping[str, Any] = field(default_factory=dict)  # what can be read without opening it
 
     @property
     def is_empty(self) -> bool:
@@ -82,7 +81,7 @@ class Packed:
         share: what is opened on this machine maps the memory that this process shares by files
         """
         raws = [buffer.raw() for buffer in self.buffers]
-        return _lay_out(fd, self.stream, raws, self.about, self._mappings if share else [])
+        return _lay_out(fd, self.stream, raws, self._mappings if share else [])
 
     def to_memfd(self, share: bool = False) -> int:
         """The parcel in a memfd, which the caller closes. Raises OSError."""
@@ -103,7 +102,6 @@ def _lay_out(
     fd: int,
     stream: memoryview,
     buffers: list[memoryview],
-    about: Mapping[str, Any],
     mappings: list[SharedMapping],
 ) -> int:
     """Write the stream and, once each, the memory that buffers cover but for that of `mappings`."""
@@ -126,7 +124,6 @@ def _lay_out(
             # each in the parcel (0) or in one of the parts after it
             "buffers": [(places[n][0], places[n][1] + start, size) for n, start, size in slices],
             "parts": parts,
-            "about": about,
         }
     ).encode()
     os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
@@ -244,7 +241,6 @@ class Parcel:
 
     Raises Malformed, and Unopened if memory is gone that the notebook shared.
 
-    about    what can be read without opening it
     buffers  the memory of arrays and tensors, in the order in which it was packed
     """
 
@@ -263,7 +259,6 @@ class Parcel:
         """Find the stream and the buffers by the index."""
         length = int(bytes(self._map[:_HEAD]))
         index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
-        self.about: dict[str, Any] = index["about"]
         data = self._map[_aligned(_HEAD + length) :]
         self._stream = _slice(data, 0, index["stream"])
         sources = [data, *map(open_part, index["parts"])]

@@ -12,11 +12,9 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Container
-from dataclasses import replace
 from typing import Any
 
 from xla_nb.pickling import code_facts, instances
-from xla_nb.pickling.fingerprints import fingerprint
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.libraries import jax_values, torch_values
 from xla_nb.pickling.parcel import Packed
@@ -25,15 +23,13 @@ from xla_nb.pickling.refusals import Unshippable
 
 #: The value in a result's parcel.
 RESULT = "result"
-#: What the parcel is about: fingerprints of the notebook's definitions that it names.
-DEFINITIONS = "definitions"
 
 
 class HomePickler(Pickler):
     """Values on devices become CPU tensors and NumPy arrays.
 
-    `by_name` are top-level names of ``__main__`` that the notebook has itself, `named` those that
-    are used. `hooks`: those of tensors and optimizers come too.
+    `by_name` are top-level names of ``__main__`` that the notebook has itself. `hooks`: those of
+    tensors and optimizers come too.
     """
 
     def __init__(
@@ -46,7 +42,6 @@ class HomePickler(Pickler):
         super().__init__(file, buffers)
         self._by_name = by_name
         self._hooks = hooks
-        self.named: set[str] = set()
         self._live = Live(joins=False)  # the notebook's names stay as they are
         as_sent = functools.cache(self._reduced_as_sent)  # there may be a million
         self._as_sent: Callable[[type], Callable[[Any], Any]] = as_sent
@@ -62,10 +57,7 @@ class HomePickler(Pickler):
     def reduce_code(self, obj: Any) -> Any:
         kind = type(obj)
         if issubclass(kind, (type, types.FunctionType)):
-            if not self._known(obj):
-                return self._as_on_the_way_out(obj)
-            self.named.add(obj.__qualname__.partition(".")[0])
-            return obj.__qualname__
+            return obj.__qualname__ if self._known(obj) else self._as_on_the_way_out(obj)
         if issubclass(kind, enum.Enum):
             if code_facts.is_made_here(kind) and not self._known(kind):  # it comes with its class
                 return self._as_on_the_way_out(obj)
@@ -154,9 +146,8 @@ def pack_home(
     hook refers to is no reason to lose what was trained."""
     if value is None:
         return _nothing()
-    main = vars(sys.modules["__main__"])
     try:
-        made = _packed(value, by_name, hooks=True)
+        return _packed(value, by_name, hooks=True)
     except Exception as problem:
         if "torch" not in sys.modules or isinstance(problem, Unshippable):
             raise
@@ -165,14 +156,13 @@ def pack_home(
         except Exception:
             raise problem from None
         tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
-    named = {name: fingerprint(main[name]) for name in sorted(made.writer.named)}
-    return replace(made, about={DEFINITIONS: named})
+    return made
 
 
 @functools.cache
 def _nothing() -> Packed:
     """None, which most functions and cells return."""
-    return replace(_packed(None, (), hooks=True), about={DEFINITIONS: {}})
+    return _packed(None, (), hooks=True)
 
 
 def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:

@@ -160,7 +160,6 @@ class Group:
         program: Program,
         options: Options,
         members: tuple[int, ...] | None,
-        resolve: Callable[[str], object],
         on_wait: OnWait = lambda seconds, what: None,
         kind: type[Run] = Run,
     ) -> Run:
@@ -173,7 +172,7 @@ class Group:
         with self._asks, self._turn:
             self.check(chosen)
             program = replace(program, notes=(*program.notes, *self._told_of_both(program.both)))
-            run = self._launch(program, options, chosen, resolve, on_wait, kind)
+            run = self._launch(program, options, chosen, on_wait, kind)
             number = self.number
             self.sent.confirm()
             began = events.ProgramBegan(number=number, run=run.name, label=run.label, ranks=chosen)
@@ -192,19 +191,13 @@ class Group:
         finally:
             self._asks.release()
 
-    def ask(
-        self,
-        program: Program,
-        options: Options,
-        members: tuple[int, ...],
-        resolve: Callable[[str], object],
-    ) -> Run:
+    def ask(self, program: Program, options: Options, members: tuple[int, ...]) -> Run:
         """Have ranks answer a question, of which nothing is recorded for long, within `asking`.
         Raises as `launch` does."""
         with self._turn:
             self.check(members)
             program = replace(program, remote=self.remote.keys())
-            run = self._launch(program, options, members, resolve, asks=True)
+            run = self._launch(program, options, members, asks=True)
         run.at_end(self._leave)
         return run
 
@@ -213,7 +206,6 @@ class Group:
         program: Program,
         options: Options,
         chosen: tuple[int, ...],
-        resolve: Callable[[str], object],
         on_wait: OnWait = lambda seconds, what: None,
         kind: type[Run] = Run,
         *,
@@ -225,7 +217,7 @@ class Group:
         turn = Turn(self.run.name, self.number, members, frozenset(program.remote), asks)
         some = replace(options, n=len(chosen))
         create = functools.partial(Record.create, folder="parts" if asks else self.run.record)
-        run = launch(program, some, self._engine, resolve, on_wait, kind, turn=turn, create=create)
+        run = launch(program, some, self._engine, on_wait, kind, turn=turn, create=create)
         self._question = run if asks else self._question
         self._programs[run] = chosen
         run.at_force(self._force)

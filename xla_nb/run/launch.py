@@ -51,7 +51,6 @@ def launch(
     program: Program,
     options: Options,
     engine: Engine,
-    resolve: Callable[[str], object],
     on_wait: OnWait = lambda seconds, what: None,
     kind: type[Run] = Run,
     *,
@@ -113,6 +112,7 @@ def launch(
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     group = turn.group if turn else ""
+    resolve = program.named.__getitem__  # results get the definitions of the launch
     run = kind(name, program.label, record, engine, feed, options, resolve, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:

@@ -11,7 +11,6 @@ import os
 import pickle
 import sys
 import time
-import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,9 +19,8 @@ from typing import Any, Self, SupportsIndex
 from xla_nb import untrusted
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.messages import events
-from xla_nb.pickling.fingerprints import differ, fingerprint
 from xla_nb.pickling.parcel import Malformed, Parcel, Unopened
-from xla_nb.pickling.results import DEFINITIONS, RESULT
+from xla_nb.pickling.results import RESULT
 from xla_nb.record import displays, private
 from xla_nb.record.displays import Display
 from xla_nb.record.figures import History, last_values
@@ -34,75 +32,6 @@ from xla_nb.run.activity import Tracks
 from xla_nb.run.sentences import RankError
 from xla_nb.run.state import ENDED, Outcome, Phase, RunState
 from xla_nb.wording import in_one_line, listed, several, shortened
-
-
-class Definitions:
-    """What the results of one launch need: `resolve` finds what the notebook has under a name."""
-
-    def __init__(self, label: str, resolve: Callable[[str], object]) -> None:
-        self._label, self._resolve = label, resolve
-        self._told: set[str] = set()
-
-    def read(self, rank: int, parcel: Parcel) -> object:
-        """A rank's result. Raises XlaNbError, and Malformed where the file is damaged."""
-        used: dict[str, object] = {}
-
-        def find(name: str) -> object:
-            used[name] = self._find(rank, name)
-            return used[name]
-
-        try:
-            values: Any = parcel.open(resolve=find)
-        except Unopened as unopened:
-            if isinstance(unopened.problem, XlaNbError):
-                raise unopened.problem from None
-            if isinstance(unopened.problem, pickle.UnpicklingError | EOFError):
-                raise Malformed(str(unopened.problem)) from None
-            why = self._unreadable(rank, unopened.problem, _redefined(used, parcel))
-            raise XlaNbError(why) from unopened.problem
-        if RESULT not in values:
-            raise Malformed("it has no result")
-        for name in [name for name in _redefined(used, parcel) if name not in self._told]:
-            self._told.add(name)
-            print(
-                f"`{name}` was redefined after {self._label} was launched; rank {rank}'s result is "
-                f"read with the new `{name}`.",
-                file=sys.stderr,
-            )
-        return values[RESULT]
-
-    def _find(self, rank: int, name: str) -> object:
-        try:
-            now = self._resolve(name)
-        except KeyError:
-            raise XlaNbError(
-                f"Rank {rank}'s result needs {name}, which the notebook does not define. Run the "
-                "cell that defines it first."
-            ) from None
-        if not isinstance(now, type | types.FunctionType):
-            raise XlaNbError(
-                f"Rank {rank}'s result needs `{name}` of {self._label}, but in the notebook "
-                f"`{name}` now has type {type(now).__name__}. Run the cell that defines it again."
-            )
-        return now
-
-    def _unreadable(self, rank: int, problem: BaseException, redefined: list[str]) -> str:
-        kind = untrusted.name_of(type(problem))
-        why = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300).rstrip(".")
-        told = f"Cannot read rank {rank}'s result: {why}."
-        if not redefined:
-            return f"{told} Return numbers, arrays or CPU tensors instead."
-        names = ", ".join(f"`{name}`" for name in redefined)
-        return (
-            f"{told} It needs {names} as defined when {self._label} was launched. Run that "
-            "definition again, then read the result."
-        )
-
-
-def _redefined(used: dict[str, object], parcel: Parcel) -> list[str]:
-    """The names whose definitions are others than those of the launch."""
-    before = parcel.about.get(DEFINITIONS, {})
-    return [n for n, now in used.items() if n in before and differ(before[n], fingerprint(now))]
 
 
 class RecordedRun(Mapping[int, Any]):
@@ -138,7 +67,7 @@ class RecordedRun(Mapping[int, Any]):
         self.label = label
         self.record = files
         self.state = RunState()
-        self._definitions = Definitions(label, resolve)
+        self._resolve = resolve
         self._results: dict[int, Any] = {}
         self.arrivals = Arrivals()
         self.tracks = Tracks()
@@ -146,15 +75,9 @@ class RecordedRun(Mapping[int, Any]):
         self._is_whole = True
 
     @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        resolve: Callable[[str], object],
-        *,
-        trust: bool = False,
-    ) -> Self:
-        """The run whose record lies at `path`, or whose name that is. `resolve` finds what its
-        results need of the notebook's names.
+    def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> Self:
+        """The run whose record lies at `path`, or whose name that is. Its results get the classes
+        and functions that the notebook, or the script, has now.
 
         Lines of its events that cannot be read are left out, which a notice says, and the run is
         not `ok`. Raises UsageError if no run is recorded there; if the record has anything but
@@ -163,6 +86,7 @@ class RecordedRun(Mapping[int, Any]):
         files = Record(_folder(path).resolve())
         _refuse_strange(files.path, trust)
         summary = _summary(files)
+        resolve = vars(sys.modules["__main__"]).__getitem__
         run = cls(files.path.name, summary.cell if summary else "", files, resolve)
         run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
@@ -274,12 +198,41 @@ class RecordedRun(Mapping[int, Any]):
         except OSError as problem:
             raise XlaNbError(f"Cannot read rank {rank}'s result: {problem}.") from None
         try:
-            return self._definitions.read(rank, Parcel(fd))
+            return self._opened(rank, Parcel(fd))
         except Malformed as damage:
             why = in_one_line(str(damage), 200).rstrip(".")
             raise XlaNbError(f"Rank {rank}'s result is damaged: {path} ({why}).") from None
         finally:
             os.close(fd)
+
+    def _opened(self, rank: int, parcel: Parcel) -> Any:
+        """What is in it. Raises XlaNbError, and Malformed where the file is damaged."""
+
+        def find(name: str) -> object:
+            try:
+                return self._resolve(name)
+            except KeyError:
+                raise XlaNbError(
+                    f"Rank {rank}'s result needs {name}, which the notebook does not define. Run "
+                    "the cell that defines it first."
+                ) from None
+
+        try:
+            values: Any = parcel.open(resolve=find)
+        except Unopened as unopened:
+            problem = unopened.problem
+            if isinstance(problem, XlaNbError):
+                raise problem from None
+            if isinstance(problem, pickle.UnpicklingError | EOFError):
+                raise Malformed(str(problem)) from None
+            kind, told = untrusted.name_of(type(problem)), untrusted.message_of(problem)
+            raise XlaNbError(
+                f"Cannot read rank {rank}'s result: {in_one_line(f'{kind}: {told}', 300)}. Return "
+                "numbers, arrays or CPU tensors instead."
+            ) from problem
+        if RESULT not in values:
+            raise Malformed("it has no result")
+        return values[RESULT]
 
     def raised(self, rank: int) -> BaseException | None:
         """The exception that ended a rank, as an object of this process, where it can be had."""
@@ -288,7 +241,7 @@ class RecordedRun(Mapping[int, Any]):
         except OSError:
             return None
         try:
-            value = self._definitions.read(rank, Parcel(fd))
+            value = self._opened(rank, Parcel(fd))
         except (Malformed, XlaNbError):
             return None
         finally:
@@ -500,7 +453,7 @@ def _entry(record: Record) -> Entry:
     if record.summary.exists() or record.is_owned:  # the disk was full, or it goes on
         starts = Entry(name, "", "running", "", None)
         try:
-            run = RecordedRun.open(record, lambda name: None)
+            run = RecordedRun.open(record)
         except UsageError as refused:
             refusal = Entry(name, "", "failed", str(refused), None)
             return starts if record.is_owned else refusal

@@ -156,7 +156,8 @@ def test_the_details_of_a_chosen_rank_come_though_the_ranks_rest(panel, kernel):
 def test_ranks_that_rest_are_told_nothing_of(panel, kernel):
     quiet(kernel, "x = 1")
     kernel.ok(f"{REST}\nbefore = panel._sequence")
-    kernel.ok(f"panel._next, panel._seen = 0.0, None\nwith panel.run.changed: panel.run.changed.notify_all()\n{REST}")  # it looks again
+    wake = "with panel.run.changed: panel.run.changed.notify_all()"
+    kernel.ok(f"panel._next, panel._seen = 0.0, None\n{wake}\n{REST}")  # it looks again
     assert kernel.value("panel._sequence - before") == "0"
 
 

@@ -30,7 +30,7 @@ def recorded():
 
 def shown(record):
     """What a notebook displays for a recorded run: HTML and text."""
-    bundle = OpenedRun.open(record, {}.__getitem__)._repr_mimebundle_(include=None, exclude=None)
+    bundle = OpenedRun.open(record)._repr_mimebundle_(include=None, exclude=None)
     assert bundle.keys() >= {"text/html", "text/plain"}
     return bundle["text/html"], bundle["text/plain"]
 
@@ -54,7 +54,7 @@ def finish(record):
 
 def test_a_run_of_this_notebook_whose_files_were_removed_says_so(recorded):
     finish(recorded)
-    run = OpenedRun.open(recorded, {}.__getitem__)
+    run = OpenedRun.open(recorded)
     shutil.rmtree(recorded.path)
     bundle = picture.bundle(observer.observe(run))
     assert all("The files of this run were removed" in text for text in bundle.values())
