@@ -35,7 +35,6 @@ from xla_nb.program.entry_check import check_entry, check_live
 from xla_nb.program.imports import repeated
 from xla_nb.program.missing_names import MissingNames
 from xla_nb.program.names import Names, newest
-from xla_nb.program.origins import star_names
 from xla_nb.program.rank_cell import RANK_NAMES, RankCell, functions, rank_cell
 
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
@@ -49,10 +48,6 @@ _MODULE_NAMES = frozenset(
 
 
 _AGAIN = "`{0}` is defined anew; values made before are still of the former `{0}`"
-_UNKNOWN = (
-    "what `from {} import *` binds is not known before it is imported: a name that the notebook "
-    "has as well keeps its value there"
-)
 
 
 @dataclass(frozen=True)
@@ -235,7 +230,7 @@ class _Needs:
         held = self._known, self._names.binds, self._values
         missing = MissingNames(self._cells, held, self._scope.lost, self._scope.history)
         notes = [
-            *self._of_text(),
+            *(self._plan.notes if self._plan else ()),
             *missing.told(self._names, label, live),
             *self._of_magics(live),
             *(sent.notes if sent else ()),
@@ -327,11 +322,6 @@ class _Needs:
         return f"{bound.cell.label}, line {span(bound.node)[0]}" if bound else ""
 
     # Telling
-
-    def _of_text(self) -> Iterator[str]:
-        """Notes on the cell's own text."""
-        yield from self._plan.notes if self._plan else ()
-        yield from (_UNKNOWN.format(star) for star in self._names.stars if star_names(star) is None)
 
     def _of_magics(self, live: Live) -> Iterator[str]:
         """Notes on magics in functions of the notebook. Raises ProgramError for those that do not
