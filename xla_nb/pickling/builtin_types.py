@@ -7,7 +7,6 @@ Each takes whoever asks, and the object. Exceptions are beside them: made again 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import types
@@ -43,10 +42,6 @@ def _alias(_: object, made: Any) -> Any:
         return NotImplemented
     name, fix = made.__name__, "Put it into a file that the notebook imports"
     raise Unshippable(f"the type alias `{name}`", f"{fix}, or write `{name} = …`")
-
-
-def _field_kind(_: object, kind: Any) -> Any:
-    return rebuild.held_by_module, ("dataclasses", kind.name, type(kind).__name__)
 
 
 def _manager(_: object, manager: Any) -> Any:
@@ -122,5 +117,4 @@ REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.ParamSpec: _parameters,
     typing.TypeVarTuple: _parameters,
-    dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
 }

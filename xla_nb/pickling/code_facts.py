@@ -100,19 +100,6 @@ def submodules(names: Collection[str], values: Iterable[object]) -> list[types.M
     ]
 
 
-#: What a code object is made of, in the order in which its type takes it (Python 3.11 to 3.13).
-_OF_CODE = (
-    *("argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code"),
-    *("consts", "names", "varnames", "filename", "name", "qualname", "firstlineno", "linetable"),
-    *("exceptiontable", "freevars", "cellvars"),
-)
-
-
-def reduced_code(code: types.CodeType) -> Any:
-    """As a reducer's value."""
-    return types.CodeType, tuple(getattr(code, f"co_{part}") for part in _OF_CODE)
-
-
 @functools.lru_cache(maxsize=4096)
 def in_bodies(code: types.CodeType) -> tuple[str, ...]:
     """Names in bodies of classes, which do not say `global`."""

@@ -354,7 +354,7 @@ class Live:
         if labelled is None:
             return NotImplemented
         self.met.labels.add(labelled.co_filename)
-        return code_facts.reduced_code(labelled)
+        return cloudpickle.Pickler.dispatch_table[types.CodeType](labelled)
 
     # Classes
 
