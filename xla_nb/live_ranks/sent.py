@@ -22,7 +22,6 @@ from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Tokens, UnitPickler
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import (
     code_facts,
-    loggers,
     module_objects,
     own_modules,
     rebuild,
@@ -84,11 +83,10 @@ class Sent:
     reads  the names that the functions which the cell needs read
     """
 
-    def __init__(self, noted: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self.tokens = Tokens()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
-        self._noted = {*noted}  # of filters that are not sent: each is told once
         # What was set in modules, on ranks that may have lost all else.
         self._set: set[own_modules.Key] = set()
         self._set_last: set[own_modules.Key] = set()
@@ -162,9 +160,7 @@ class Sent:
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
-        live.notes |= final.notes - self._noted
-        if final.notes:  # few cells have any, and all loggers are looked at
-            self._noted |= final.notes & loggers.losses_of_all()
+        live.notes |= final.notes
         parcel = SentParcel(made.stream, made.buffers, made.writer, made.about)
         self.names = {key for key in sent if type(key) is str}
         self._staged = _Staged(

@@ -9,19 +9,17 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling import rebuild
 
 _UNHEARD = (
     "the logger `{}` is without its handlers on ranks, and does not propagate: give it a handler "
     "there"
 )
-_FILTERS = "the filters of the logger `{}` are not sent: ranks do without them"
 
 _STREAMS = "stdout", "stderr"
 
@@ -93,15 +91,3 @@ def losses(logger: logging.Logger) -> Iterator[str]:
     """What to say of what ranks' logger of this name does without."""
     if logger.handlers and not logger.propagate and not handlers(logger):
         yield _UNHEARD.format(logger.name)
-    if any(map(_is_made_here, logger.filters)):
-        yield _FILTERS.format(logger.name)
-
-
-def losses_of_all() -> set[str]:
-    """The same of all loggers that have filters of the notebook's: ranks may ask for any."""
-    each = of_this_process().values()
-    return {_FILTERS.format(one.name) for one in each if any(map(_is_made_here, one.filters))}
-
-
-def _is_made_here(part: Any) -> bool:
-    return not code_facts.importable(part if isinstance(part, types.FunctionType) else type(part))

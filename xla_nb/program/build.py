@@ -17,7 +17,7 @@ from xla_nb.errors import ShippingError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.messages.orders import ARGUMENTS, ENTRY
-from xla_nb.pickling import code_facts, loggers, pickler, refusals
+from xla_nb.pickling import code_facts, pickler, refusals
 from xla_nb.pickling.functions_and_classes import Live, Notebook
 from xla_nb.pickling.own_modules import Uses
 from xla_nb.pickling.parcel import Packed
@@ -234,7 +234,7 @@ class _Needs:
             *missing.told(self._names, label, live),
             *self._of_magics(live),
             *(sent.notes if sent else ()),
-            *sorted(live.notes if sent else live.notes | loggers.losses_of_all()),
+            *sorted(live.notes),
             *map(_AGAIN.format, sorted(live.outdated)),
         ]
         restored = {*self._roots, *live.used, *live.named}
