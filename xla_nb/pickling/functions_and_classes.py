@@ -162,17 +162,6 @@ class Live:
         return is_current and self.notebook.values.get(name, EMPTY) is definition
 
     @property
-    def outdated(self) -> set[str]:
-        """The names that source binds anew whose former definition is sent."""
-        held = self.notebook
-        return {
-            name
-            for one in self.met.definitions.values()
-            if (name := _name(one)) in held.newer
-            and (held.values.get(name) is one or _is_a_former_class(one))
-        }
-
-    @property
     def absent(self) -> dict[str, types.CodeType]:
         """Names that nothing binds, with the code that uses them."""
         there = self.notebook
@@ -475,11 +464,6 @@ def _weak(_: Live, ref: Any) -> Any:
 
 def _name(definition: object) -> str:
     return getattr(definition, "__name__", "")  # a cache around a partial has none
-
-
-def _is_a_former_class(definition: Any) -> bool:
-    is_top = isinstance(definition, type) and definition.__qualname__ == definition.__name__
-    return is_top and definition.__module__ == "__main__"
 
 
 def _registered(cls: type) -> list[type]:

@@ -47,9 +47,6 @@ _MODULE_NAMES = frozenset(
 )
 
 
-_AGAIN = "`{0}` is defined anew; values made before are still of the former `{0}`"
-
-
 @dataclass(frozen=True)
 class Scope:
     """What the notebook (or script) contains at this moment.
@@ -235,7 +232,6 @@ class _Needs:
             *self._of_magics(live),
             *(sent.notes if sent else ()),
             *sorted(live.notes),
-            *map(_AGAIN.format, sorted(live.outdated)),
         ]
         restored = {*self._roots, *live.used, *live.named}
         restored &= sent.names if sent else restored
