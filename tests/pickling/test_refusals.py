@@ -48,6 +48,7 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         (HOLDER + "x._hidden = (i for i in ())", "to ranks: it" + GENERATOR),
         ("x = [[]] * 5000 + [(i for i in ())]", "to ranks: it" + GENERATOR),
         ("import collections\nx = collections.deque([(i for i in ())])", GENERATOR),
+        ("x = []\nfor _ in range(20_000): x = [x]", "recursion"),
         (
             "import socket\nx = socket.socket()\nx.close()",
             "it is or contains an open socket. Connect inside",

@@ -120,10 +120,6 @@ class Live:
         self._by_its_dict: dict[type, bool] = {}
         self._source = source
         self.imported: Container[str] = ()
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget what an earlier attempt to pickle has collected."""
         self.met = Met()
         self.writing: tuple[str, object] = "", None
         self.notes: set[str] = set()
