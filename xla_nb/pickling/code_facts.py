@@ -7,6 +7,7 @@ import dis
 import functools
 import gc
 import inspect
+import itertools
 import re
 import sys
 import types
@@ -77,13 +78,22 @@ def holds_what_is_ready(part: object) -> bool:
     return is_ready(part)
 
 
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Code, and that of all that is defined in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from codes(inner)
+
+
+def _steps(code: types.CodeType) -> Iterator[dis.Instruction]:
+    return itertools.chain.from_iterable(map(dis.get_instructions, codes(code)))
+
+
 @functools.lru_cache(maxsize=4096)
 def globals_in(code: types.CodeType) -> tuple[str, ...]:
     """The globals that code, and what is defined in it, reads, sets or deletes, in order."""
-    found = [one.argval for one in dis.get_instructions(code) if one.opname.endswith("_GLOBAL")]
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found += globals_in(inner)
+    found = (one.argval for one in _steps(code) if one.opname.endswith("_GLOBAL"))
     return tuple(dict.fromkeys(found))
 
 
@@ -103,13 +113,9 @@ def submodules(names: Collection[str], values: Iterable[object]) -> list[types.M
 @functools.lru_cache(maxsize=4096)
 def in_bodies(code: types.CodeType) -> tuple[str, ...]:
     """Names in bodies of classes, which do not say `global`."""
-    found: list[str] = []
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found += in_bodies(inner)
-            if not inner.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
-                found += inner.co_names
-    return tuple(found)
+    inner = itertools.islice(codes(code), 1, None)
+    bodies = (one for one in inner if not one.co_flags & inspect.CO_OPTIMIZED)  # of classes
+    return tuple(name for one in bodies for name in one.co_names)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -118,18 +124,16 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
     which code does not tell which texts they are; in all texts where it looks names up by them
     (`globals()["model"]`, `eval`); and behind `@`, as in pandas' `frame.query("a > @low")`."""
     found: list[str] = []
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found += in_texts(inner)
-    texts = [part for part in code.co_consts if isinstance(part, str)]
-    by_text = looks_up(code)
-    for text in texts:
-        found += re.findall(_WORD if by_text else f"(?<=@){_WORD}", text)
-    if by_text:
-        found += code.co_names  # `__main__.model`
-    if "get_ipython" in code.co_names:
-        expanded = re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
-        found += re.findall(_WORD, " ".join(expanded))
+    for one in codes(code):
+        texts = [part for part in one.co_consts if isinstance(part, str)]
+        by_text = looks_up(one)
+        for text in texts:
+            found += re.findall(_WORD if by_text else f"(?<=@){_WORD}", text)
+        if by_text:
+            found += one.co_names  # `__main__.model`
+        if "get_ipython" in one.co_names:
+            expanded = re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
+            found += re.findall(_WORD, " ".join(expanded))
     return tuple(dict.fromkeys(found))
 
 
@@ -150,10 +154,10 @@ _LOOKUPS = {
 def goes_through_globals(code: types.CodeType) -> bool:
     """Whether code, or what is defined in it, asks `globals()` for more than what it names
     (`globals()["lr"]`)."""
-    every = dis.get_instructions(code) if "globals" in code.co_names else ()
+    those = (one for one in codes(code) if "globals" in one.co_names)
+    every = itertools.chain.from_iterable(map(dis.get_instructions, those))
     steps = [step for step in every if step.opname not in _NO_STEPS]
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    return any(map(goes_through_globals, inner)) or any(
+    return any(
         step.argval == "globals" and [one.opname for one in steps[n + 1 : n + 3]] != _BY_TEXT
         for n, step in enumerate(steps)
         if step.opname in _LOOKUPS
@@ -168,9 +172,9 @@ _BY_TEXT = ["CALL", "LOAD_CONST"]
 def names_in(code: types.CodeType) -> frozenset[str]:
     """All names of globals and attributes in code, and in what is defined in it, and its texts that
     may be names: `getattr(config, "lr")`."""
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    texts = (part for part in code.co_consts if isinstance(part, str) and part.isidentifier())
-    return frozenset(code.co_names).union(texts, *map(names_in, inner))
+    texts = (part for one in codes(code) for part in one.co_consts if isinstance(part, str))
+    names = (one.co_names for one in codes(code))
+    return frozenset(filter(str.isidentifier, texts)).union(*names)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -299,10 +303,7 @@ HEAP_TYPE = 1 << 9
 
 
 def assigns(code: types.CodeType, name: str) -> bool:
-    if any(i.opname == "STORE_GLOBAL" and i.argval == name for i in dis.get_instructions(code)):
-        return True
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    return any(assigns(part, name) for part in inner)
+    return any(one.opname == "STORE_GLOBAL" and one.argval == name for one in _steps(code))
 
 
 def is_made_here(cls: type) -> bool:

@@ -46,6 +46,7 @@ _COPY = (
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
     """cloudpickle, with storages out of band."""
 
+    _live: Live
     memo: Any  # of the pickler in C: what was written, by id, each with its number and the object
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]):
@@ -103,6 +104,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         """A pickle of its own, after its name: where it cannot be opened, the name is known."""
         self.dump((name, late))
         self.dump(value)
+
+    def _fill(self) -> bool:
+        """Write what definitions hold that is not code; whether there was some."""
+        late, self._live.later = self._live.later, []
+        for name, holder, call in late:
+            self._live.writing = name, holder
+            Pickler.part(self, name, call, late=True)
+        return bool(late)
 
     def reduce_code(self, obj: Any) -> Any:
         if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would make a class of it
@@ -263,14 +272,6 @@ class LivePickler(Pickler):
                     live.notes.add(part[2])
                     live.later += self._instead.get(part[0], ())
         return has_written or bool(optional)
-
-    def _fill(self) -> bool:
-        """Write what definitions hold that is not code; whether there was some."""
-        late, self._live.later = self._live.later, []
-        for name, holder, call in late:
-            self._live.writing = name, holder
-            super().part(name, call, late=True)
-        return bool(late)
 
     def _try(self, parts: Iterable[tuple[str, object, str]]) -> bool:
         """Write these, if they can be sent; else all is as it was before."""

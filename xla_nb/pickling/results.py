@@ -53,10 +53,8 @@ class HomePickler(Pickler):
 
     def write(self, values: dict[str, object]) -> None:
         super().write(values)
-        while self._live.later:
-            late, self._live.later = self._live.later, []
-            for name, _, call in late:
-                self.part(name, call, late=True)
+        while self._fill():
+            pass
         self.have_keys_checked()
 
     def reduce_code(self, obj: Any) -> Any:
@@ -152,8 +150,6 @@ def pack_home(
 
     `tell` gets a sentence where it has to go without hooks, as torch's own pickling does: what a
     hook refers to is no reason to lose what was trained."""
-    if value is None:
-        return _nothing()
     main = vars(sys.modules["__main__"])
     try:
         made = _packed(value, by_name, hooks=True)
@@ -167,12 +163,6 @@ def pack_home(
         tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
     named = {name: fingerprint(main[name]) for name in sorted(made.writer.named)}
     return replace(made, about={DEFINITIONS: named})
-
-
-@functools.cache
-def _nothing() -> Packed:
-    """None, which most functions and cells return."""
-    return replace(_packed(None, (), hooks=True), about={DEFINITIONS: {}})
 
 
 def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:

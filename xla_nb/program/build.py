@@ -95,7 +95,7 @@ class Program:
     sources: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
     named: Mapping[str, object] = field(default_factory=dict)
-    futures: tuple[str, ...] = ()
+    flags: int = 0
     script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
@@ -103,11 +103,6 @@ class Program:
     both: Sequence[str] = ()
     remote: Set[str] = frozenset()
     magic: str = ""
-
-    @property
-    def flags(self) -> int:
-        """Compiler flags for its text; pass them with `dont_inherit=True`."""
-        return future_flags(self.futures)
 
 
 def build(cell: Cell, scope: Scope, *, name: str) -> Program:
@@ -245,7 +240,7 @@ class _Needs:
             details=self._details(restored, live),
             sources=self._sources(live),
             named=live.named,
-            futures=tuple(sorted(in_force)),
+            flags=future_flags(in_force),
             script=origins.script(self._values),
             notes=tuple(notes),
             once=(
