@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from xla_nb.pickling import rebuild
 
@@ -22,6 +22,9 @@ _UNHEARD = (
 )
 
 _STREAMS = "stdout", "stderr"
+#: Level and such, and handlers.
+State: TypeAlias = tuple[dict[str, object], tuple["Handler", ...]]
+_AS_MADE: State = {"level": logging.NOTSET, "propagate": True, "disabled": False}, ()
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,20 @@ def of_this_process() -> dict[str, logging.Logger]:
 def reduced(logger: logging.Logger) -> Any:
     """As a reducer's value: this process's logger of its name. One that `getLogger` does not find
     logging itself refuses."""
-    state = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
     made: Any = logger.__reduce__()
-    return *made, (state, handlers(logger)), None, None, rebuild.fill_logger
+    return *made, state(logger), None, None, rebuild.fill_logger
+
+
+def state(logger: logging.Logger) -> State:
+    """What ranks' logger of its name is given."""
+    own = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
+    return own, handlers(logger)
+
+
+def states() -> dict[str, State]:
+    """That of all loggers that are not as `getLogger` makes them."""
+    each = {name: state(one) for name, one in of_this_process().items()}
+    return {name: one for name, one in each.items() if one != _AS_MADE}
 
 
 def losses(logger: logging.Logger) -> Iterator[str]:
