@@ -1,6 +1,8 @@
 """Loggers of the notebook are on ranks what they are in the notebook, but for their handlers."""
 
 import logging
+import sys
+import types
 
 import pytest
 
@@ -63,3 +65,9 @@ def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(note
         f"the logger `{APP}` is without its handlers on ranks, and does not propagate: give it a "
         "handler there",
     )
+
+
+def test_a_logger_of_an_imported_package_gets_its_handlers_there(notebook, monkeypatch):
+    monkeypatch.setitem(sys.modules, APP, types.ModuleType(APP))
+    notebook.run(MADE + "lg.addHandler(logging.StreamHandler()); lg.propagate = False")
+    assert notebook.build("def f(rank): lg.info('')").notes == ()

@@ -56,10 +56,14 @@ class Handler:
 def handlers(logger: logging.Logger) -> tuple[Handler, ...]:
     """Those of a logger that ranks are to have. Of a module's logger none: the module is imported
     there, and adds them itself."""
-    package = logger.name.partition(".")[0]
-    if package != "__main__" and package in sys.modules:
+    if _is_of_module(logger):
         return ()
     return tuple(found for one in logger.handlers if (found := _described(one)))
+
+
+def _is_of_module(logger: logging.Logger) -> bool:
+    package = logger.name.partition(".")[0]
+    return package != "__main__" and package in sys.modules
 
 
 def _described(handler: logging.Handler) -> Handler | None:
@@ -103,5 +107,6 @@ def states() -> dict[str, State]:
 
 def losses(logger: logging.Logger) -> Iterator[str]:
     """What to say of what ranks' logger of this name does without."""
-    if logger.handlers and not logger.propagate and not handlers(logger):
+    is_silent = bool(logger.handlers) and not logger.propagate and not _is_of_module(logger)
+    if is_silent and not handlers(logger):
         yield _UNHEARD.format(logger.name)
