@@ -17,7 +17,6 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.pickling import code_facts, rebuild
-from xla_nb.pickling.refusals import Unshippable
 
 
 def _proxy(_: object, proxy: Any) -> Any:
@@ -37,11 +36,12 @@ def _parameters(_: object, made: Any) -> Any:
 
 
 def _alias(_: object, made: Any) -> Any:
-    """What a `type` statement makes, whose value is computed when it is asked for."""
+    """What a `type` statement makes, with the value that it has here."""
     if code_facts.is_found_by_name(made):
         return NotImplemented
-    name, fix = made.__name__, "Put it into a file that the notebook imports"
-    raise Unshippable(f"the type alias `{name}`", f"{fix}, or write `{name} = …`")
+    kind: Any = type(made)
+    new = functools.partial(kind, type_params=made.__type_params__)
+    return new, (made.__name__, made.__value__)
 
 
 def _manager(_: object, manager: Any) -> Any:
