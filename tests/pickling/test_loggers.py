@@ -1,18 +1,14 @@
 """Loggers of the notebook are on ranks what they are in the notebook, but for their handlers."""
 
 import logging
+import sys
+import types
 
 import pytest
-
-from tests.support.live_ranks import opened_live
-
-live = pytest.fixture(opened_live)
 
 APP = "xla_nb_test_app"
 MADE = f"""
 import logging
-class NoFoo(logging.Filter):
-    def filter(self, record): return "foo" not in record.msg
 lg = logging.getLogger("{APP}")
 """
 
@@ -61,24 +57,6 @@ def test_a_rank_has_the_notebooks_logger(notebook, made, is_so):
     assert launched(notebook, f"def f(rank): return {is_so}")
 
 
-@pytest.mark.parametrize("used", ["lg", "3"])
-def test_filters_of_the_notebooks_are_left_out_with_a_note(notebook, used):
-    notebook.run(MADE + "lg.addFilter(NoFoo())")
-    (note,) = notebook.build(f"def f(rank): return {used}").notes
-    assert note == f"the filters of the logger `{APP}` are not sent: ranks do without them"
-
-
-def test_live_ranks_are_told_so_once_and_where_the_logger_is_sent(live):
-    live.run(MADE + "lg.addFilter(NoFoo())\nused = []")
-    live.cell("used, 1 + 1")
-    assert not live.notes
-    live.cell("lg")
-    assert live.notes == (f"the filters of the logger `{APP}` are not sent: ranks do without them",)
-    live.run("used.append(lg.setLevel(15))")
-    live.cell("lg, used")
-    assert "filters" not in "".join(live.notes)
-
-
 def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(notebook):
     notebook.run(MADE + "lg.propagate = False")
     assert not notebook.build("def f(rank): lg.info('')").notes
@@ -87,3 +65,9 @@ def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(note
         f"the logger `{APP}` is without its handlers on ranks, and does not propagate: give it a "
         "handler there",
     )
+
+
+def test_a_logger_of_an_imported_package_gets_its_handlers_there(notebook, monkeypatch):
+    monkeypatch.setitem(sys.modules, APP, types.ModuleType(APP))
+    notebook.run(MADE + "lg.addHandler(logging.StreamHandler()); lg.propagate = False")
+    assert notebook.build("def f(rank): lg.info('')").notes == ()

@@ -4,8 +4,6 @@ import sys
 
 import pytest
 
-from xla_nb.errors import ShippingError
-
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
 
 SYNTAX = {
@@ -109,7 +107,20 @@ def test_a_type_variable_keeps_its_default(notebook):
     assert notebook.launch("def f(rank): return g.__type_params__[0].__default__") is int
 
 
-def test_an_alias_is_refused(notebook):
-    notebook.run("type Numbers = list[float]")
-    with pytest.raises(ShippingError, match="the type alias `Numbers`"):
-        notebook.launch("def f(rank): return Numbers")
+def test_an_alias_is_sent_with_its_value(notebook):
+    notebook.run("""
+        class Net: pass
+        type Numbers = list[float]
+        type Pair[T] = tuple[T, T]
+        type Nets = dict[str, Net]
+        def g(x: Numbers, y: Pair[int]) -> Nets: return {}
+    """)
+    shown, parameter, given, value = notebook.launch("""
+        def f(rank):
+            (parameter,), pair = Pair.__type_params__, Pair.__value__
+            given = g.__annotations__["x"] is Numbers, g.__annotations__["return"] is Nets
+            shown = str(Numbers), str(Pair[int]), str(Numbers.__value__)
+            return shown, pair.__args__[0] is parameter, given, Nets.__value__.__args__[1] is Net
+    """)
+    assert shown == ("Numbers", "Pair[int]", "list[float]")
+    assert (parameter, given, value) == (True, (True, True), True)

@@ -1,7 +1,6 @@
 """Values sent and received through a parcel in one process."""
 
 import collections
-import contextvars
 import io
 import os
 import sys
@@ -237,14 +236,3 @@ def test_a_standard_stream_and_its_methods_are_the_ranks(monkeypatch):
 def test_a_type_without_a_name_comes_back_as_itself():
     kinds = [type({}.keys()), type(iter([])), type(collections.OrderedDict().keys()), type(None)]
     assert returned(kinds) == kinds
-
-
-at = contextvars.ContextVar("at", default=0)
-
-
-def test_work_with_a_large_stack_has_the_values_of_context_variables():
-    def work():
-        at.set(5)
-        return pickler.with_a_large_stack(at.get)
-
-    assert contextvars.copy_context().run(work) == 5

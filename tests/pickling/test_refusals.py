@@ -48,6 +48,7 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         (HOLDER + "x._hidden = (i for i in ())", "to ranks: it" + GENERATOR),
         ("x = [[]] * 5000 + [(i for i in ())]", "to ranks: it" + GENERATOR),
         ("import collections\nx = collections.deque([(i for i in ())])", GENERATOR),
+        ("x = []\nfor _ in range(20_000): x = [x]", "recursion"),
         (
             "import socket\nx = socket.socket()\nx.close()",
             "it is or contains an open socket. Connect inside",
@@ -79,11 +80,6 @@ GENERATOR = " is or contains a generator. Send a list of its items"
             "a generator",
         ),
         ("import logging\nx = logging.Logger('mine')", "logger cannot be pickled"),
-        (
-            "class Told:\n    def __init__(self): self.n = 1\n"
-            "    __dict__ = property(lambda self: {})\nx = Told()",
-            "a `Told`, whose class says itself what its",
-        ),
         (
             "import torch\n@torch.library.custom_op('xla_nb_tests::twice', mutates_args=())\n"
             "def x(it: torch.Tensor) -> torch.Tensor: return 2 * it",

@@ -20,7 +20,7 @@ def test_escapes_have_their_line_and_name():
         "get_ipython().run_cell_magic('bash', '', 'ls')\n"
         "other().system('ls')\nget_ipython().kernel\n"
     )
-    escapes = [(escape.line, str(escape)) for escape in find(ast.parse(source))]
+    escapes = [(line, sign + name) for line, sign, name in find(ast.parse(source))]
     assert escapes == [(1, "!"), (3, "%env"), (4, "!"), (5, "%%bash")]
 
 

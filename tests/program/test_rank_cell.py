@@ -20,9 +20,9 @@ def test_a_syntax_error_shows_line_text_and_caret(notebook):
     assert str(caught.value).splitlines()[1:] == ["        retrun 1", "               ^"]
 
 
-def test_a_relative_import_is_refused(notebook):
-    with pytest.raises(ProgramError, match=r"line 2: relative imports do not work"):
-        notebook.build("x = 1\nfrom . import x")
+def test_a_relative_import_fails_as_in_the_notebook(notebook):
+    with pytest.raises(ImportError, match="attempted relative import with no known parent package"):
+        notebook.launch("x = 1\nfrom . import x")
 
 
 def test_magics_of_an_earlier_function_are_checked(notebook):

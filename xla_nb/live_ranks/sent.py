@@ -11,7 +11,7 @@ import collections
 import os
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from xla_nb.live_ranks.unit_pickler import OURS, LiveUnits, Tokens, UnitPickler
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.pickling import (
     code_facts,
-    loggers,
     module_objects,
     own_modules,
     rebuild,
@@ -36,21 +35,6 @@ from xla_nb.wording import listed
 #: How ranks' names begin for what the notebook has no name for any more, or another.
 _FORMER = f"{OURS}former_"
 _NOT_KEPT = "what ranks had as `{}` before it got another name, they have as it is in the notebook"
-
-
-@dataclass
-class _Staged:
-    """What ranks have once the parcel was taken."""
-
-    parcel: SentParcel
-    units: dict[Key, Unit]
-    sent: set[Key]
-    written: set[int]
-    dropped: set[int]
-    gone: set[str]
-    put: set[own_modules.Key]
-    imports: set[str]
-    theirs: Collection[Unit]  # those of whose values it may have some as ranks have them
 
 
 @dataclass(frozen=True)
@@ -84,11 +68,10 @@ class Sent:
     reads  the names that the functions which the cell needs read
     """
 
-    def __init__(self, noted: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self.tokens = Tokens()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
-        self._noted = {*noted}  # of filters that are not sent: each is told once
         # What was set in modules, on ranks that may have lost all else.
         self._set: set[own_modules.Key] = set()
         self._set_last: set[own_modules.Key] = set()
@@ -105,7 +88,7 @@ class Sent:
         self._dropped: set[int] = set()
         self.names: Set[str] = frozenset()
         self.reads: Set[str] = frozenset()
-        self._staged: _Staged | None = None
+        self._staged: Callable[[], None] | None = None  # once ranks have what was packed
         self._is_sure = True
         self._former_names: list[str] = []  # what these were called, by their numbers
         self._deleted: set[str] = set()
@@ -162,42 +145,34 @@ class Sent:
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
-        live.notes |= final.notes - self._noted
-        if final.notes:  # few cells have any, and all loggers are looked at
-            self._noted |= final.notes & loggers.losses_of_all()
+        live.notes |= final.notes
         parcel = SentParcel(made.stream, made.buffers, made.writer)
         self.names = {key for key in sent if type(key) is str}
-        self._staged = _Staged(
-            parcel,
-            units,
-            sent,
-            final.written,
-            set(self._dropped),
-            gone,
-            {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)},
-            live.imports,
-            theirs,
-        )
+        put = {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)}
+        written, imports = final.written, live.imports
+
+        def taken() -> None:
+            memory = SentMemory(parcel, parcel.files)
+            parcel.close()
+            for unit in theirs:  # of whose values it may have some as ranks have them
+                memory.add(unit.memory)
+            for key in sent:
+                units[key].memory.keep(memory)
+            self._units, self._set_last = units, put
+            self._awaited = (self._awaited | gone).difference(units)
+            self._on_ranks |= written
+            self._dropped.clear()
+            self._imported |= imports
+            self._imports = dict(module_objects.of_this_process().again)
+
+        self._staged = taken
         return parcel
 
     def confirm(self) -> None:
         """The ranks have got what was packed last."""
-        staged, self._staged = self._staged, None
-        if staged is None:
-            return
-        memory = _memory(staged.parcel)
-        for unit in staged.theirs:
-            memory.add(unit.memory)
-        for key in staged.sent:
-            staged.units[key].memory.keep(memory)
-        self._units = staged.units
-        self._awaited |= staged.gone
-        self._awaited.difference_update(key for key in staged.units if type(key) is str)
-        self._on_ranks |= staged.written
-        self._dropped -= staged.dropped
-        self._set_last = staged.put
-        self._imported |= staged.imports
-        self._imports = dict(module_objects.of_this_process().again)
+        taken, self._staged = self._staged, None
+        if taken is not None:
+            taken()
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
         """What the notebook has by now under the names of which ranks have values, or want some,
@@ -438,13 +413,3 @@ def _in_order(sent: Set[Key], look: Look) -> list[str]:
     """Names, those first whose values are what others may read while they are made."""
     names = [key for key in look.objects if key in sent and isinstance(key, str)]
     return sorted(names, key=lambda name: not code_facts.holds_what_is_ready(look.objects[name]))
-
-
-def _memory(parcel: SentParcel) -> SentMemory:
-    """That of the file, also where it was not sent by one."""
-    try:
-        if parcel.buffers and not parcel.files:
-            os.close(parcel.to_memfd())
-        return SentMemory(parcel, parcel.files)
-    finally:
-        parcel.close()

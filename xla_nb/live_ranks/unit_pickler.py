@@ -101,12 +101,9 @@ class LiveUnits(Live):
         self.held: Mapping[int, Call] = {}
         self.first: Iterable[str] = ()
         self.keeps: Mapping[str, Call] = {}
-        super().__init__(notebook, source=source)
-
-    def begin(self) -> None:
-        super().begin()
         self.refers: dict[int, Any] = {}
         self.written: set[int] = set()
+        super().__init__(notebook, source=source)
 
     def collected(self) -> dict[str, Any]:
         own = {"refers": dict(self.refers), "written": set(self.written)}

@@ -7,7 +7,6 @@ Each takes whoever asks, and the object. Exceptions are beside them: made again 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import types
@@ -18,7 +17,6 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from xla_nb.pickling import code_facts, rebuild
-from xla_nb.pickling.refusals import Unshippable
 
 
 def _proxy(_: object, proxy: Any) -> Any:
@@ -38,15 +36,12 @@ def _parameters(_: object, made: Any) -> Any:
 
 
 def _alias(_: object, made: Any) -> Any:
-    """What a `type` statement makes, whose value is computed when it is asked for."""
+    """What a `type` statement makes, with the value that it has here."""
     if code_facts.is_found_by_name(made):
         return NotImplemented
-    name, fix = made.__name__, "Put it into a file that the notebook imports"
-    raise Unshippable(f"the type alias `{name}`", f"{fix}, or write `{name} = …`")
-
-
-def _field_kind(_: object, kind: Any) -> Any:
-    return rebuild.held_by_module, ("dataclasses", kind.name, type(kind).__name__)
+    kind: Any = type(made)
+    new = functools.partial(kind, type_params=made.__type_params__)
+    return new, (made.__name__, made.__value__)
 
 
 def _manager(_: object, manager: Any) -> Any:
@@ -122,5 +117,4 @@ REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12
     typing.ParamSpec: _parameters,
     typing.TypeVarTuple: _parameters,
-    dataclasses._FIELD_BASE: _field_kind,  # type: ignore[attr-defined]
 }

@@ -7,6 +7,7 @@ import dis
 import functools
 import gc
 import inspect
+import itertools
 import re
 import sys
 import types
@@ -77,13 +78,22 @@ def holds_what_is_ready(part: object) -> bool:
     return is_ready(part)
 
 
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Code, and that of all that is defined in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from codes(inner)
+
+
+def _steps(code: types.CodeType) -> Iterator[dis.Instruction]:
+    return itertools.chain.from_iterable(map(dis.get_instructions, codes(code)))
+
+
 @functools.lru_cache(maxsize=4096)
 def globals_in(code: types.CodeType) -> tuple[str, ...]:
     """The globals that code, and what is defined in it, reads, sets or deletes, in order."""
-    found = [one.argval for one in dis.get_instructions(code) if one.opname.endswith("_GLOBAL")]
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found += globals_in(inner)
+    found = (one.argval for one in _steps(code) if one.opname.endswith("_GLOBAL"))
     return tuple(dict.fromkeys(found))
 
 
@@ -100,29 +110,12 @@ def submodules(names: Collection[str], values: Iterable[object]) -> list[types.M
     ]
 
 
-#: What a code object is made of, in the order in which its type takes it (Python 3.11 to 3.13).
-_OF_CODE = (
-    *("argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code"),
-    *("consts", "names", "varnames", "filename", "name", "qualname", "firstlineno", "linetable"),
-    *("exceptiontable", "freevars", "cellvars"),
-)
-
-
-def reduced_code(code: types.CodeType) -> Any:
-    """As a reducer's value."""
-    return types.CodeType, tuple(getattr(code, f"co_{part}") for part in _OF_CODE)
-
-
 @functools.lru_cache(maxsize=4096)
 def in_bodies(code: types.CodeType) -> tuple[str, ...]:
     """Names in bodies of classes, which do not say `global`."""
-    found: list[str] = []
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found += in_bodies(inner)
-            if not inner.co_flags & inspect.CO_OPTIMIZED:  # the body of a class
-                found += inner.co_names
-    return tuple(found)
+    inner = itertools.islice(codes(code), 1, None)
+    bodies = (one for one in inner if not one.co_flags & inspect.CO_OPTIMIZED)  # of classes
+    return tuple(name for one in bodies for name in one.co_names)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -131,18 +124,16 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
     which code does not tell which texts they are; in all texts where it looks names up by them
     (`globals()["model"]`, `eval`); and behind `@`, as in pandas' `frame.query("a > @low")`."""
     found: list[str] = []
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found += in_texts(inner)
-    texts = [part for part in code.co_consts if isinstance(part, str)]
-    by_text = looks_up(code)
-    for text in texts:
-        found += re.findall(_WORD if by_text else f"(?<=@){_WORD}", text)
-    if by_text:
-        found += code.co_names  # `__main__.model`
-    if "get_ipython" in code.co_names:
-        expanded = re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
-        found += re.findall(_WORD, " ".join(expanded))
+    for one in codes(code):
+        texts = [part for part in one.co_consts if isinstance(part, str)]
+        by_text = looks_up(one)
+        for text in texts:
+            found += re.findall(_WORD if by_text else f"(?<=@){_WORD}", text)
+        if by_text:
+            found += one.co_names  # `__main__.model`
+        if "get_ipython" in one.co_names:
+            expanded = re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
+            found += re.findall(_WORD, " ".join(expanded))
     return tuple(dict.fromkeys(found))
 
 
@@ -163,10 +154,10 @@ _LOOKUPS = {
 def goes_through_globals(code: types.CodeType) -> bool:
     """Whether code, or what is defined in it, asks `globals()` for more than what it names
     (`globals()["lr"]`)."""
-    every = dis.get_instructions(code) if "globals" in code.co_names else ()
+    those = (one for one in codes(code) if "globals" in one.co_names)
+    every = itertools.chain.from_iterable(map(dis.get_instructions, those))
     steps = [step for step in every if step.opname not in _NO_STEPS]
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    return any(map(goes_through_globals, inner)) or any(
+    return any(
         step.argval == "globals" and [one.opname for one in steps[n + 1 : n + 3]] != _BY_TEXT
         for n, step in enumerate(steps)
         if step.opname in _LOOKUPS
@@ -181,9 +172,9 @@ _BY_TEXT = ["CALL", "LOAD_CONST"]
 def names_in(code: types.CodeType) -> frozenset[str]:
     """All names of globals and attributes in code, and in what is defined in it, and its texts that
     may be names: `getattr(config, "lr")`."""
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    texts = (part for part in code.co_consts if isinstance(part, str) and part.isidentifier())
-    return frozenset(code.co_names).union(texts, *map(names_in, inner))
+    texts = (part for one in codes(code) for part in one.co_consts if isinstance(part, str))
+    names = (one.co_names for one in codes(code))
+    return frozenset(filter(str.isidentifier, texts)).union(*names)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -223,14 +214,6 @@ def is_pickled_by_its_dict(kind: Any) -> bool:
 def leaves_its_state(kind: Any) -> bool:
     """Whether the state of instances is their `__dict__` and their slots."""
     return kind.__getstate__ is object.__getstate__
-
-
-def hides_its_dict(kind: Any) -> bool:
-    """Whether the `__dict__` of its instances is not what holds their attributes."""
-    return type(in_class(kind, "__dict__")) not in _DICTS and not hasattr(kind, "__setstate__")
-
-
-_DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
 
 
 def state_with_dict(obj: object, state: Any) -> Any:
@@ -312,10 +295,7 @@ HEAP_TYPE = 1 << 9
 
 
 def assigns(code: types.CodeType, name: str) -> bool:
-    if any(i.opname == "STORE_GLOBAL" and i.argval == name for i in dis.get_instructions(code)):
-        return True
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    return any(assigns(part, name) for part in inner)
+    return any(one.opname == "STORE_GLOBAL" and one.argval == name for one in _steps(code))
 
 
 def is_made_here(cls: type) -> bool:
@@ -483,15 +463,6 @@ def is_plain(kind: type) -> bool:
     """Whether its objects are pickled as `object` does it."""
     names = "__reduce_ex__", "__reduce__"
     return all(getattr(kind, name) is getattr(object, name) for name in names)
-
-
-def is_made_by_pickle_alone(kind: type) -> bool:
-    """Whether opening a pickle of an instance calls none of its class's methods."""
-    names = *("__new__", "__reduce_ex__", "__reduce__", "__getstate__"), "__getattribute__"
-    if any(getattr(kind, name) is not getattr(object, name) for name in (*names, "__setattr__")):
-        return False
-    also = "__getattr__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"
-    return not any(hasattr(kind, name) for name in also)
 
 
 def is_refillable(kind: type) -> bool:

@@ -1,13 +1,11 @@
 """The classes and functions that live ranks hold of the notebook's, by their tokens.
 
 A token stands for one as long as the notebook has it: what is sent later refers to the same one on
-the ranks, and one that was changed in place is filled anew. A pickle names the functions here;
-an Unpickler has those of its ranks' table for them.
+the ranks, and one that was changed in place is filled anew. A pickle names the functions here.
 """
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any, TypeAlias
@@ -20,87 +18,59 @@ Token: TypeAlias = int | tuple[int, str]
 _BY_NOW = "the notebook has imported {} by now: ranks have what code uses there as it is there"
 
 
-class Definitions:
-    """A table that lives as long as the ranks do."""
+class Definitions(dict[Token, Any]):
+    """A table that lives as long as the ranks do; `there` are the modules that they had imported
+    before something is opened: in others they have set nothing yet."""
 
-    def __init__(self) -> None:
-        self._made: dict[Token, Any] = {}
-        self._there: Set[str] = frozenset()
+    there: Set[str] = frozenset()
 
-    def begin(self) -> None:
-        """Something is to be opened: in modules that are imported for that, ranks have set nothing
-        yet."""
-        self._there = sys.modules.keys() | ()
 
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def function(self, name: str) -> Callable[..., Any]:
-        """What a pickle of this table calls by a name of this module's."""
-        own: dict[str, Callable[..., Any]] = {
-            made.__name__: self._make,
-            kept.__name__: self._keep,
-            found.__name__: self._made.__getitem__,
-            dropped.__name__: self._drop,
-            imported.__name__: self._import,
-        }
-        return own[name] if name in own else globals()[name]
-
-    def _make(self, token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
-        if token not in self._made:
-            self._made[token] = make(*arguments)
-        elif make is rebuild.new_class:
-            _renew_class(self._made[token], *arguments)
-        elif make is rebuild.new_function:
-            _renew_function(self._made[token], *arguments)
-        return self._made[token]
-
-    def _keep(self, token: int, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
-        there = rebuild.own(*place)
-        if token not in self._made and not getattr(there, "__closure__", None):
-            kinds = {rebuild.new_class: type, rebuild.new_function: types.FunctionType}
-            if isinstance(there, kinds[make]):
-                self._made[token] = there
-                for name, member in vars(there).get("_member_map_", {}).items():  # of an enum
-                    self._made[token, name] = member
-        return self._make(token, make, *arguments)
-
-    def _import(self, names: Iterable[str]) -> None:
-        if own := [f"`{name}`" for name in names if name in self._there]:
-            rebuild.notices.append(lambda: _BY_NOW.format(listed(own)))
-        rebuild.import_all(names)
-
-    def _drop(self, tokens: Collection[int]) -> None:
-        for token in tokens:
-            self._made.pop(token, None)
-        members = [one for one in self._made if isinstance(one, tuple) and one[0] in tokens]
-        for one in members:
-            del self._made[one]
+def _table() -> Definitions:
+    table: Definitions = rebuild.opening.get().table
+    return table
 
 
 def made(token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
     """The definition of a token; the first time what the call makes."""
-    raise LookupError("this pickle is for live ranks")
+    table = _table()
+    if token not in table:
+        table[token] = make(*arguments)
+    elif make is rebuild.new_class:
+        _renew_class(table[token], *arguments)
+    elif make is rebuild.new_function:
+        _renew_function(table[token], *arguments)
+    return table[token]
 
 
-def kept(token: Token, place: tuple[str, str], make: Callable[..., Any], *arguments: Any) -> Any:
+def kept(token: int, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
     """As `made`; the first time what a module itself has made under a name."""
-    raise LookupError("this pickle is for live ranks")
+    there, table = rebuild.own(*place), _table()
+    if token not in table and not getattr(there, "__closure__", None):
+        kinds = {rebuild.new_class: type, rebuild.new_function: types.FunctionType}
+        if isinstance(there, kinds[make]):
+            table[token] = there
+            for name, member in vars(there).get("_member_map_", {}).items():  # of an enum
+                table[token, name] = member
+    return made(token, make, *arguments)
 
 
 def found(token: int) -> Any:
     """The definition of a token, which is there already."""
-    raise LookupError("this pickle is for live ranks")
+    return _table()[token]
 
 
 def dropped(tokens: Collection[int]) -> None:
     """No longer hold what the notebook has no more."""
-    raise LookupError("this pickle is for live ranks")
+    table = _table()
+    for key in [one for one in table if (one[0] if isinstance(one, tuple) else one) in tokens]:
+        del table[key]
 
 
 def imported(names: Iterable[str]) -> None:
     """Import these modules, which the notebook has by now; ranks may have done so before."""
-    raise LookupError("this pickle is for live ranks")
+    if own := [f"`{name}`" for name in names if name in _table().there]:
+        rebuild.notices.append(lambda: _BY_NOW.format(listed(own)))
+    rebuild.import_all(names)
 
 
 def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:

@@ -120,10 +120,6 @@ class Live:
         self._by_its_dict: dict[type, bool] = {}
         self._source = source
         self.imported: Container[str] = ()
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget what an earlier attempt to pickle has collected."""
         self.met = Met()
         self.writing: tuple[str, object] = "", None
         self.notes: set[str] = set()
@@ -160,17 +156,6 @@ class Live:
     def _is_named(self, name: str, definition: object) -> bool:
         is_current = name not in self.notebook.newer
         return is_current and self.notebook.values.get(name, EMPTY) is definition
-
-    @property
-    def outdated(self) -> set[str]:
-        """The names that source binds anew whose former definition is sent."""
-        held = self.notebook
-        return {
-            name
-            for one in self.met.definitions.values()
-            if (name := _name(one)) in held.newer
-            and (held.values.get(name) is one or _is_a_former_class(one))
-        }
 
     @property
     def absent(self) -> dict[str, types.CodeType]:
@@ -354,7 +339,7 @@ class Live:
         if labelled is None:
             return NotImplemented
         self.met.labels.add(labelled.co_filename)
-        return code_facts.reduced_code(labelled)
+        return cloudpickle.Pickler.dispatch_table[types.CodeType](labelled)
 
     # Classes
 
@@ -414,11 +399,6 @@ class Live:
         kind = type(obj)
         if kind not in self._bases:
             refusals.refuse_instances(kind)
-            if code_facts.hides_its_dict(kind) and code_facts.is_plain(kind):
-                raise refusals.Unshippable(
-                    f"a `{kind.__qualname__}`, whose class says itself what its `__dict__` is",
-                    "Make it inside the function",
-                )
             self._bases[kind] = *code_facts.built_in_base(kind), code_facts.container(kind)
         base, setter, container = self._bases[kind]
         if container is not None:
@@ -475,11 +455,6 @@ def _weak(_: Live, ref: Any) -> Any:
 
 def _name(definition: object) -> str:
     return getattr(definition, "__name__", "")  # a cache around a partial has none
-
-
-def _is_a_former_class(definition: Any) -> bool:
-    is_top = isinstance(definition, type) and definition.__qualname__ == definition.__name__
-    return is_top and definition.__module__ == "__main__"
 
 
 def _registered(cls: type) -> list[type]:

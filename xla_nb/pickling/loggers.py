@@ -9,21 +9,22 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from xla_nb.pickling import code_facts, rebuild
+from xla_nb.pickling import rebuild
 
 _UNHEARD = (
     "the logger `{}` is without its handlers on ranks, and does not propagate: give it a handler "
     "there"
 )
-_FILTERS = "the filters of the logger `{}` are not sent: ranks do without them"
 
 _STREAMS = "stdout", "stderr"
+#: Level and such, and handlers.
+State: TypeAlias = tuple[dict[str, object], tuple["Handler", ...]]
+_AS_MADE: State = {"level": logging.NOTSET, "propagate": True, "disabled": False}, ()
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,14 @@ class Handler:
 def handlers(logger: logging.Logger) -> tuple[Handler, ...]:
     """Those of a logger that ranks are to have. Of a module's logger none: the module is imported
     there, and adds them itself."""
-    package = logger.name.partition(".")[0]
-    if package != "__main__" and package in sys.modules:
+    if _is_of_module(logger):
         return ()
     return tuple(found for one in logger.handlers if (found := _described(one)))
+
+
+def _is_of_module(logger: logging.Logger) -> bool:
+    package = logger.name.partition(".")[0]
+    return package != "__main__" and package in sys.modules
 
 
 def _described(handler: logging.Handler) -> Handler | None:
@@ -84,24 +89,24 @@ def of_this_process() -> dict[str, logging.Logger]:
 def reduced(logger: logging.Logger) -> Any:
     """As a reducer's value: this process's logger of its name. One that `getLogger` does not find
     logging itself refuses."""
-    state = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
     made: Any = logger.__reduce__()
-    return *made, (state, handlers(logger)), None, None, rebuild.fill_logger
+    return *made, state(logger), None, None, rebuild.fill_logger
+
+
+def state(logger: logging.Logger) -> State:
+    """What ranks' logger of its name is given."""
+    own = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
+    return own, handlers(logger)
+
+
+def states() -> dict[str, State]:
+    """That of all loggers that are not as `getLogger` makes them."""
+    each = {name: state(one) for name, one in of_this_process().items()}
+    return {name: one for name, one in each.items() if one != _AS_MADE}
 
 
 def losses(logger: logging.Logger) -> Iterator[str]:
     """What to say of what ranks' logger of this name does without."""
-    if logger.handlers and not logger.propagate and not handlers(logger):
+    is_silent = bool(logger.handlers) and not logger.propagate and not _is_of_module(logger)
+    if is_silent and not handlers(logger):
         yield _UNHEARD.format(logger.name)
-    if any(map(_is_made_here, logger.filters)):
-        yield _FILTERS.format(logger.name)
-
-
-def losses_of_all() -> set[str]:
-    """The same of all loggers that have filters of the notebook's: ranks may ask for any."""
-    each = of_this_process().values()
-    return {_FILTERS.format(one.name) for one in each if any(map(_is_made_here, one.filters))}
-
-
-def _is_made_here(part: Any) -> bool:
-    return not code_facts.importable(part if isinstance(part, types.FunctionType) else type(part))

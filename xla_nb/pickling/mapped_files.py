@@ -26,10 +26,6 @@ Identity: TypeAlias = tuple[int, int]
 GONE = "the notebook has closed it, or runs on another machine"
 
 
-class Descriptor(int):
-    """The number of an open file, which is no value: whoever opens the file has another one."""
-
-
 @dataclass(frozen=True)
 class File:
     """A file by its path, opened for `access` (os.O_RDONLY, O_WRONLY or O_RDWR).
@@ -47,7 +43,7 @@ class File:
         access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
         return cls(f"/proc/{os.getpid()}/fd/{fd}", access, identity(fd))
 
-    def detach(self) -> Descriptor:
+    def detach(self) -> int:
         """Open it; multiprocessing calls this where it would receive a descriptor.
 
         Raises FileNotFoundError if it is gone.
@@ -60,7 +56,7 @@ class File:
             os.close(fd)
             raise FileNotFoundError(GONE)
         os.set_blocking(fd, True)
-        return Descriptor(fd)
+        return fd
 
 
 def identity(fd: int) -> Identity:

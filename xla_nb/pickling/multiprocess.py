@@ -36,7 +36,7 @@ from multiprocessing import (
 from typing import Any
 
 from xla_nb.patching import InPlace, Place
-from xla_nb.pickling.mapped_files import GONE, Descriptor, File
+from xla_nb.pickling.mapped_files import GONE, File
 from xla_nb.pickling.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'
@@ -73,8 +73,6 @@ class ToRanks:
             return _opened, (type(obj), _as_to_a_spawned_process(obj)[2], other)
         if isinstance(obj, synchronize.Event):
             self._parts += _semaphores(obj)
-        if isinstance(obj, connection.Connection):
-            return _opened_connection, _as_to_a_spawned_process(obj)[1]
         if type(obj) in _FED:
             _, (kind,), state, *_ = _as_to_a_spawned_process(obj)
             return _opened_queue, (kind, state)
@@ -170,12 +168,6 @@ def _as_to_a_spawned_process(obj: Any) -> Any:
 def _is_shared_memory(obj: Any) -> bool:
     """Whether this is a RawValue or a RawArray, or what a Value with a lock holds."""
     return isinstance(getattr(obj, "_wrapper", None), heap.BufferWrapper)
-
-
-def _opened_connection(*arguments: Any) -> Any:
-    made: Any = connection.rebuild_connection(*arguments)  # type: ignore[attr-defined]
-    made._handle = Descriptor(made._handle)
-    return made
 
 
 def _opened(kind: Any, state: Any, arguments: tuple[Any, ...] | None) -> Any:

@@ -21,13 +21,13 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xla_nb import untrusted
-from xla_nb.pickling import definition_table, rebuild
+from xla_nb.pickling import rebuild
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.mapped_files import Mapping as SharedMapping
 from xla_nb.pickling.mapped_files import holding, open_part, shared_mappings
@@ -280,23 +280,27 @@ class Parcel:
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
-        reader.namespace, reader.resolve = namespace, resolve
-        reader.before = collections.ChainMap(dict(namespace or {}), namespace or {})
-        reader.table = table
+        reader.resolve = resolve
+        held = vars(sys.modules["__main__"]) if namespace is None else namespace
+        before = collections.ChainMap(dict(namespace or {}), held)
         own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
-        while stream.tell() < self._stream.nbytes:  # many pickles with one memory
-            name, late = _header(reader)
-            try:
-                value = reader.load()
-            except KeyboardInterrupt:
-                raise
-            except BaseException as problem:  # `__setstate__` may even exit
-                raise Unopened(name, problem) from problem
-            if not late:
-                values[name] = value
-                if namespace is not None and name not in but:
-                    namespace[name] = value
+        token = rebuild.opening.set(rebuild.Opening(held, before, table))
+        try:
+            while stream.tell() < self._stream.nbytes:  # many pickles with one memory
+                name, late = _header(reader)
+                try:
+                    value = reader.load()
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as problem:  # `__setstate__` may even exit
+                    raise Unopened(name, problem) from problem
+                if not late:
+                    values[name] = value
+                    if namespace is not None and name not in but:
+                        namespace[name] = value
+        finally:
+            rebuild.opening.reset(token)
         if namespace is not None:
             namespace.update(own)  # also those that it unbinds
         reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
@@ -346,22 +350,13 @@ _WITH_NAN = "math", "numpy"
 
 
 class _Unpickler(pickle.Unpickler):
-    namespace: dict[str, Any] | None = None
-    before: Mapping[str, Any] | None = None
     resolve: Callable[[str], object] | None = None
-    table: Definitions | None = None
 
     def persistent_load(self, token: str | list[object]) -> object:
         """The NaN of a module, or an object of one."""
         return token[0] if isinstance(token, list) else importlib.import_module(token).nan
 
     def find_class(self, module: str, name: str) -> Any:
-        if self.namespace is not None and (module, name) == _NAMESPACE:
-            return lambda: self.namespace
-        if (module, name) == _BEFORE:
-            return lambda: self.before
-        if module == definition_table.__name__ and self.table is not None:
-            return self.table.function(name)
         if module != "__main__" or self.resolve is None:
             return super().find_class(module, name)
         first, *rest = name.split(".")
@@ -369,7 +364,3 @@ class _Unpickler(pickle.Unpickler):
         for part in rest:
             value = getattr(value, part)
         return value
-
-
-_NAMESPACE = rebuild.namespace.__module__, rebuild.namespace.__name__
-_BEFORE = rebuild.before.__module__, rebuild.before.__name__

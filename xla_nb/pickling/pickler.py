@@ -5,18 +5,15 @@ Nothing here imports torch, which takes seconds; where a value is a tensor it is
 
 from __future__ import annotations
 
-import contextvars
 import ctypes
 import io
 import logging
 import math
 import pickle
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -38,9 +35,6 @@ from xla_nb.pickling.parcel import Packed, bounds_of, module_of_nan
 from xla_nb.pickling.rebuild import Call
 from xla_nb.pickling.refusals import OnDevice
 
-T = TypeVar("T")
-_STACK = 512 << 20  # bytes, of which as much is used as a chain is long
-_DEPTH = 100_000
 _MOVE = ", and use `.to({})` inside the function"
 
 _COPY = (
@@ -52,6 +46,7 @@ _COPY = (
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
     """cloudpickle, with storages out of band."""
 
+    _live: Live
     memo: Any  # of the pickler in C: what was written, by id, each with its number and the object
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]):
@@ -109,6 +104,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         """A pickle of its own, after its name: where it cannot be opened, the name is known."""
         self.dump((name, late))
         self.dump(value)
+
+    def _fill(self) -> bool:
+        """Write what definitions hold that is not code; whether there was some."""
+        late, self._live.later = self._live.later, []
+        for name, holder, call in late:
+            self._live.writing = name, holder
+            Pickler.part(self, name, call, late=True)
+        return bool(late)
 
     def reduce_code(self, obj: Any) -> Any:
         if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would make a class of it
@@ -207,7 +210,6 @@ class LivePickler(Pickler):
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer], live: Live):
         super().__init__(file, buffers)
-        live.begin()
         self.gaps: list[tuple[int, int]] = []
         self._live = live
         self._primitives = multiprocess.ToRanks(live.note)
@@ -271,14 +273,6 @@ class LivePickler(Pickler):
                     live.later += self._instead.get(part[0], ())
         return has_written or bool(optional)
 
-    def _fill(self) -> bool:
-        """Write what definitions hold that is not code; whether there was some."""
-        late, self._live.later = self._live.later, []
-        for name, holder, call in late:
-            self._live.writing = name, holder
-            super().part(name, call, late=True)
-        return bool(late)
-
     def _try(self, parts: Iterable[tuple[str, object, str]]) -> bool:
         """Write these, if they can be sent; else all is as it was before."""
         before, size, buffers = pickle.Pickler(io.BytesIO()), self._file.tell(), len(self._buffers)
@@ -289,9 +283,7 @@ class LivePickler(Pickler):
                 self.part(name, part, late=True)
             while self._fill():
                 pass
-        except Exception as problem:
-            if _is_too_deep(problem) and sys.getrecursionlimit() < _DEPTH:
-                raise
+        except Exception:
             self.memo = before.memo
             self._file.seek(size)
             self._file.truncate()
@@ -387,37 +379,6 @@ def packed(values: Mapping[str, object], live: Live, kind: type[LivePickler]) ->
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
-    return _as_deep_as_needed(lambda: _packed(values, pickler))
-
-
-def _as_deep_as_needed(work: Callable[[], T]) -> T:
-    try:
-        return work()
-    except (RecursionError, pickle.PicklingError) as problem:
-        if not _is_too_deep(problem):
-            raise
-    return with_a_large_stack(work)
-
-
-def _is_too_deep(problem: Exception) -> bool:
-    return isinstance(problem, RecursionError) or (
-        isinstance(problem, pickle.PicklingError) and "deep" in str(problem)
-    )
-
-
-def with_a_large_stack(work: Callable[[], T]) -> T:
-    """Long chains (of functions that call each other, of linked nodes) are pickled recursively."""
-    before, limit = threading.stack_size(_STACK), sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _DEPTH))
-    try:
-        with ThreadPoolExecutor(1, "xla_nb-pickle") as pool:
-            return pool.submit(contextvars.copy_context().run, work).result()
-    finally:
-        sys.setrecursionlimit(limit)
-        threading.stack_size(before)
-
-
-def _packed(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:
     stream = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     writer = pickler(stream, buffers)

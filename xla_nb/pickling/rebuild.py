@@ -19,7 +19,8 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeAlias
 
 #: Stands for the value of a closure's variable that has none yet.
 EMPTY = inspect.Parameter.empty
@@ -59,15 +60,25 @@ class Call:
         return self.reduced
 
 
+class Opening(NamedTuple):
+    """What a pickle is opened in: the globals of a module, these as they were before together with
+    what it has bound anew, and the table of live ranks (`definition_table.Definitions`)."""
+
+    namespace: dict[str, Any]
+    before: Mapping[str, Any]
+    table: Any
+
+
+#: That of the pickle that this thread is opening.
+opening: ContextVar[Opening] = ContextVar("xla_nb_opening")
+
+
 def namespace() -> dict[str, Any]:
-    """The globals of the module that a pickle is opened in; its Unpickler has its own for this."""
-    return vars(sys.modules["__main__"])
+    return opening.get().namespace
 
 
 def before() -> Mapping[str, Any]:
-    """These as they were before the pickle was opened, and what it has bound anew; its Unpickler
-    has its own for this."""
-    return namespace()
+    return opening.get().before
 
 
 def new_function(

@@ -48,10 +48,8 @@ class HomePickler(Pickler):
 
     def write(self, values: dict[str, object]) -> None:
         super().write(values)
-        while self._live.later:
-            late, self._live.later = self._live.later, []
-            for name, _, call in late:
-                self.part(name, call, late=True)
+        while self._fill():
+            pass
         self.have_keys_checked()
 
     def reduce_code(self, obj: Any) -> Any:
@@ -80,8 +78,6 @@ class HomePickler(Pickler):
             return self._method
         if not code_facts.is_made_here(kind):
             return self._as_on_the_way_out
-        if code_facts.is_made_by_pickle_alone(kind) and not code_facts.hides_its_dict(kind):
-            return self._live.reduce_plain  # twice as fast
         return super().reduce_code if instances.says_itself(kind) else self._as_on_the_way_out
 
     def _cache(self, cache: Any) -> Any:
@@ -144,8 +140,6 @@ def pack_home(
 
     `tell` gets a sentence where it has to go without hooks, as torch's own pickling does: what a
     hook refers to is no reason to lose what was trained."""
-    if value is None:
-        return _nothing()
     try:
         return _packed(value, by_name, hooks=True)
     except Exception as problem:
@@ -157,12 +151,6 @@ def pack_home(
             raise problem from None
         tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
     return made
-
-
-@functools.cache
-def _nothing() -> Packed:
-    """None, which most functions and cells return."""
-    return _packed(None, (), hooks=True)
 
 
 def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:

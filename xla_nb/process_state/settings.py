@@ -16,46 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xla_nb.pickling import loggers
-from xla_nb.pickling.loggers import Handler
+from xla_nb.pickling import loggers, rebuild
 from xla_nb.process_state.random_state import Inheritance
 from xla_nb.process_state.torch_settings import TorchSettings
 
-_AS_MADE = (logging.NOTSET, True, False)
 _Filter = tuple[Any, Any, type[Warning], Any, int]
-
-
-@dataclass(frozen=True)
-class Logging:
-    """Loggers that are not as `getLogger` makes them, by name: level, whether it propagates and
-    whether it is disabled; the level that `logging.disable` was given; the handlers of loggers
-    that no module makes."""
-
-    loggers: dict[str, tuple[int, bool, bool]]
-    disabled: int
-    handlers: dict[str, tuple[Handler, ...]]
-
-    @classmethod
-    def of_this_process(cls) -> Logging:
-        known = loggers.of_this_process()
-        states = {name: (one.level, one.propagate, one.disabled) for name, one in known.items()}
-        changed = {name: one for name, one in states.items() if one != _AS_MADE}
-        handlers = {name: found for name, one in known.items() if (found := loggers.handlers(one))}
-        return cls(changed, logging.root.manager.disable, handlers)
-
-    def take_on(self) -> None:
-        for name, (level, propagates, disabled) in self.loggers.items():
-            logger = logging.getLogger(name)
-            if logger.level != level:  # each call looks at all loggers, as `disable` does
-                logger.setLevel(level)
-            logger.propagate, logger.disabled = propagates, disabled
-        if logging.root.manager.disable != self.disabled:
-            logging.disable(self.disabled)
-        for name, handlers in self.handlers.items():
-            logger = logging.getLogger(name)
-            if not logger.handlers:
-                for made in filter(None, [one.made() for one in handlers]):
-                    logger.addHandler(made)
 
 
 def _numpy_errors() -> dict[str, str]:
@@ -73,7 +38,8 @@ class ProcessState:
     digits_limit: int = field(default_factory=sys.get_int_max_str_digits)
     warn_options: tuple[str, ...] = field(default_factory=lambda: tuple(sys.warnoptions))
     filters: tuple[_Filter, ...] = field(default_factory=lambda: tuple(_filters()))
-    logs: Logging | None = field(default_factory=Logging.of_this_process)
+    loggers: dict[str, loggers.State] | None = field(default_factory=loggers.states)
+    logs_disabled: int = field(default_factory=lambda: logging.root.manager.disable)
     torch: TorchSettings | None = field(default_factory=TorchSettings.of_this_process)
     numpy_errors: dict[str, str] = field(default_factory=_numpy_errors)
 
@@ -86,8 +52,10 @@ class ProcessState:
         own = [one for one in warnings.filters if one not in self.filters]
         warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
-        if self.logs is not None:
-            self.logs.take_on()
+        if self.loggers is not None:
+            for name, given in self.loggers.items():
+                rebuild.fill_logger(logging.getLogger(name), given)
+            logging.disable(self.logs_disabled)
         if self.torch is not None:
             self.torch.take_on()
         if self.numpy_errors:
@@ -101,7 +69,7 @@ def unmoved(*, lives: bool) -> Iterator[None]:
     Variables of the environment that were not there stay: libraries that they import need theirs.
     `lives`: a live rank, whose loggers and filters of warnings stay as they are left."""
     before, known = Inheritance.now(), len(sys.modules)
-    state = ProcessState(filters=(), logs=None) if lives else ProcessState()
+    state = ProcessState(filters=(), loggers=None) if lives else ProcessState()
     environ, folder, path = dict(os.environ), _folder(), list(sys.path)
     yield
     if len(sys.modules) == known:

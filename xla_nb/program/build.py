@@ -17,7 +17,7 @@ from xla_nb.errors import ShippingError
 from xla_nb.live_ranks.sent import Sent
 from xla_nb.live_ranks.unit_pickler import LiveUnits
 from xla_nb.messages.orders import ARGUMENTS, ENTRY
-from xla_nb.pickling import code_facts, loggers, pickler, refusals
+from xla_nb.pickling import code_facts, pickler, refusals
 from xla_nb.pickling.functions_and_classes import Live, Notebook
 from xla_nb.pickling.own_modules import Uses
 from xla_nb.pickling.parcel import Packed
@@ -35,7 +35,6 @@ from xla_nb.program.entry_check import check_entry, check_live
 from xla_nb.program.imports import repeated
 from xla_nb.program.missing_names import MissingNames
 from xla_nb.program.names import Names, newest
-from xla_nb.program.origins import star_names
 from xla_nb.program.rank_cell import RANK_NAMES, RankCell, functions, rank_cell
 
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
@@ -45,13 +44,6 @@ _MODULE_NAMES = frozenset(
         *("__builtins__", "__annotations__", "__dict__", "__class__"),
         *("get_ipython", "display"),
     }
-)
-
-
-_AGAIN = "`{0}` is defined anew; values made before are still of the former `{0}`"
-_UNKNOWN = (
-    "what `from {} import *` binds is not known before it is imported: a name that the notebook "
-    "has as well keeps its value there"
 )
 
 
@@ -103,7 +95,7 @@ class Program:
     sources: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
     named: Mapping[str, object] = field(default_factory=dict)
-    futures: tuple[str, ...] = ()
+    flags: int = 0
     script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
@@ -111,11 +103,6 @@ class Program:
     both: Sequence[str] = ()
     remote: Set[str] = frozenset()
     magic: str = ""
-
-    @property
-    def flags(self) -> int:
-        """Compiler flags for its text; pass them with `dont_inherit=True`."""
-        return future_flags(self.futures)
 
 
 def build(cell: Cell, scope: Scope, *, name: str) -> Program:
@@ -235,12 +222,11 @@ class _Needs:
         held = self._known, self._names.binds, self._values
         missing = MissingNames(self._cells, held, self._scope.lost, self._scope.history)
         notes = [
-            *self._of_text(),
+            *(self._plan.notes if self._plan else ()),
             *missing.told(self._names, label, live),
             *self._of_magics(live),
             *(sent.notes if sent else ()),
-            *sorted(live.notes if sent else live.notes | loggers.losses_of_all()),
-            *map(_AGAIN.format, sorted(live.outdated)),
+            *sorted(live.notes),
         ]
         restored = {*self._roots, *live.used, *live.named}
         restored &= sent.names if sent else restored
@@ -254,7 +240,7 @@ class _Needs:
             details=self._details(restored, live),
             sources=self._sources(live),
             named=live.named,
-            futures=tuple(sorted(in_force)),
+            flags=future_flags(in_force),
             script=origins.script(self._values),
             notes=tuple(notes),
             once=(
@@ -327,11 +313,6 @@ class _Needs:
         return f"{bound.cell.label}, line {span(bound.node)[0]}" if bound else ""
 
     # Telling
-
-    def _of_text(self) -> Iterator[str]:
-        """Notes on the cell's own text."""
-        yield from self._plan.notes if self._plan else ()
-        yield from (_UNKNOWN.format(star) for star in self._names.stars if star_names(star) is None)
 
     def _of_magics(self, live: Live) -> Iterator[str]:
         """Notes on magics in functions of the notebook. Raises ProgramError for those that do not

@@ -15,6 +15,7 @@ from types import CodeType
 from typing import TypeAlias, TypeGuard
 
 from xla_nb.errors import ProgramError
+from xla_nb.pickling.code_facts import codes
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -204,9 +205,6 @@ def _codes(source: str, filename: str, flags: int) -> list[CodeType]:
     """The code objects of all definitions in a text."""
     try:
         with quiet():
-            queue = [compile(source, filename, "exec", flags, dont_inherit=True)]
+            return [*codes(compile(source, filename, "exec", flags, dont_inherit=True))][1:]
     except UNREADABLE:
         return []
-    for code in queue:
-        queue += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return queue[1:]

@@ -52,11 +52,7 @@ def imported_as(value: Any) -> str:
     """What both sides have where they import the same: a module's name, or that of a function or
     class with its module's; empty for anything else."""
     if type(value) is ModuleType:
-        name = vars(value).get("__name__")
-        return name if isinstance(name, str) and sys.modules.get(name) is value else ""
-    if type(value) not in (FunctionType, BuiltinFunctionType, type):
-        return ""
-    module, name = value.__module__, value.__qualname__
-    found = sys.modules.get(module) if isinstance(module, str) and module != "__main__" else None
-    is_there = isinstance(found, ModuleType) and vars(found).get(name) is value
-    return f"{module}.{name}" if is_there else ""
+        return value.__name__ if sys.modules.get(value.__name__) is value else ""
+    is_code = type(value) in (FunctionType, BuiltinFunctionType, type)
+    is_there = is_code and code_facts.importable(value)
+    return f"{value.__module__}.{value.__qualname__}" if is_there else ""

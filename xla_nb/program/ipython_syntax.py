@@ -8,7 +8,6 @@ sees the plain calls that IPython translates its syntax to.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
 from xla_nb.errors import ProgramError
 from xla_nb.wording import listed
@@ -27,34 +26,23 @@ _INSTEAD = {
 }
 
 
-@dataclass(frozen=True)
-class Escape:
-    """A use of IPython's syntax: `sign` is "!", "%" or "%%", `name` is the magic's name."""
-
-    line: int
-    sign: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.sign}{self.name}"
-
-
-def find(tree: ast.AST) -> list[Escape]:
-    """The uses of IPython's syntax in the tree, in line order."""
+def find(tree: ast.AST) -> list[tuple[int, str, str]]:
+    """The uses of IPython's syntax in the tree, in line order: the line, the sign ("!", "%" or
+    "%%") and the magic's name."""
     found = [_escape(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return sorted((e for e in found if e is not None), key=lambda escape: escape.line)
+    return sorted(filter(None, found))
 
 
-def _escape(call: ast.Call) -> Escape | None:
+def _escape(call: ast.Call) -> tuple[int, str, str] | None:
     method = call.func
     if not isinstance(method, ast.Attribute) or not _is_shell(method.value):
         return None
     if method.attr in _SHELL_CALLS:
-        return Escape(call.lineno, _SHELL_CALLS[method.attr], "")
+        return call.lineno, _SHELL_CALLS[method.attr], ""
     if method.attr not in _MAGIC_CALLS or not call.args:
         return None
     name = call.args[0].value if isinstance(call.args[0], ast.Constant) else "?"
-    return Escape(call.lineno, _MAGIC_CALLS[method.attr], str(name).partition(" ")[0])
+    return call.lineno, _MAGIC_CALLS[method.attr], str(name).partition(" ")[0]
 
 
 def _is_shell(node: ast.expr) -> bool:
@@ -65,18 +53,18 @@ def _is_shell(node: ast.expr) -> bool:
 def check(tree: ast.AST, label: str) -> tuple[str, ...]:
     """Notes on magics that ranks skip. Raises ProgramError for those that do not work there."""
     notes = []
-    for escape in find(tree):
-        if escape.sign == "%" and escape.name == "matplotlib":
+    for line, sign, name in find(tree):
+        if sign == "%" and name == "matplotlib":
             continue  # what it asks for is so on ranks: figures are displayed
-        if escape.sign == "%" and escape.name in IGNORED:
-            notes.append(f"{label}, line {escape.line}: {escape} is skipped on ranks")
-        elif escape.sign == "%%" or (escape.sign == "%" and escape.name not in SUPPORTED):
-            raise ProgramError(f"{label}, line {escape.line}: {refusal(escape)}")
+        if sign == "%" and name in IGNORED:
+            notes.append(f"{label}, line {line}: %{name} is skipped on ranks")
+        elif sign == "%%" or (sign == "%" and name not in SUPPORTED):
+            raise ProgramError(f"{label}, line {line}: {refusal(sign, name)}")
     return tuple(notes)
 
 
-def refusal(escape: Escape) -> str:
+def refusal(sign: str, name: str) -> str:
     """Why ranks cannot run it, and what to do instead."""
-    instead = _INSTEAD.get(escape.name, "move it to a separate cell, or write it in Python")
-    supported = listed(["!command", *(f"%{name}" for name in sorted(SUPPORTED))])
-    return f"{escape} does not work on ranks; {instead}. Ranks support {supported}."
+    instead = _INSTEAD.get(name, "move it to a separate cell, or write it in Python")
+    supported = listed(["!command", *(f"%{each}" for each in sorted(SUPPORTED))])
+    return f"{sign}{name} does not work on ranks; {instead}. Ranks support {supported}."

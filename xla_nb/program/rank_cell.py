@@ -53,19 +53,8 @@ def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankC
         cell=cell,
         names=names_in(nodes, lazy_annotations="annotations" in in_force),
         futures=in_force,
-        notes=vet(tree, cell.label),
+        notes=ipython_syntax.check(tree, cell.label),
     )
-
-
-def vet(tree: ast.AST, label: str) -> tuple[str, ...]:
-    """Notes on what ranks skip. Raises ProgramError for what cannot run on ranks."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            raise ProgramError(
-                f"{label}, line {node.lineno}: relative imports do not work in a notebook. "
-                "Use the module's full name."
-            )
-    return ipython_syntax.check(tree, label)
 
 
 def functions(tree: ast.Module) -> list[Function]:

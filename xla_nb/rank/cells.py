@@ -107,7 +107,7 @@ class Cell:
     def _take(self, program: Loaded, imports: Sequence[str], made: Definitions) -> list[str]:
         """Import modules, and open what was sent. Returns what is to be said of that."""
         namespace = program.namespace
-        made.begin()
+        made.there = sys.modules.keys() | ()
         for name in imports:
             importlib.import_module(name)
         if not os.fstat(self._parcel).st_size:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from xla_nb.errors import UsageError
-from xla_nb.program.ipython_syntax import IGNORED, Escape, refusal
+from xla_nb.program.ipython_syntax import IGNORED, refusal
 
 
 class RankShell:
@@ -39,12 +39,12 @@ class RankShell:
         if name in IGNORED:
             return None
         if name not in _MAGICS:
-            raise UsageError(refusal(Escape(caller.f_lineno, "%", name)))
+            raise UsageError(refusal("%", name))
         return _MAGICS[name](expand(line, caller).strip())
 
     def run_cell_magic(self, name: str, line: str, cell: str) -> object:
         """Raise UsageError: cell magics do not work on ranks."""
-        raise UsageError(refusal(Escape(sys._getframe(1).f_lineno, "%%", name)))
+        raise UsageError(refusal("%%", name))
 
 
 def expand(text: str, caller: FrameType) -> str:

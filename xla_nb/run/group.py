@@ -102,7 +102,7 @@ class Group:
         self._question: Run | None = None  # the last one
         run.take(events.GroupBegan(name=name, idle=idle))
         self.remote: dict[str, str] = {}
-        self.sent = Sent({notice.text for notice in run.state.notices})
+        self.sent = Sent()
         self.history: list[Played] = []
         self.watch = Watch(())
         self._engine = engine

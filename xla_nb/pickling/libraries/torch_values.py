@@ -13,7 +13,7 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_nb.pickling import code_facts, rebuild
@@ -174,37 +174,23 @@ def reduced_loader(loader: Any) -> Any:
     return object.__new__, (type(loader),), {**held, "_iterator": None}
 
 
+#: torch's wrapper of an optimizer's `step`, which calls hooks and the profiler.
+_HOOKED = "Optimizer.profile_hook_step.<locals>.wrapper"
+
+
 def reduced_step(function: types.FunctionType) -> Any:
-    """An optimizer's `step`, wrapped or not, as a reducer's value; NotImplemented for others.
+    """A step as torch has wrapped it, as a reducer's value; NotImplemented for others.
 
-    torch wraps it when it makes the first optimizer of a class, to call hooks and the profiler. The
-    wrapper has the name of what it wraps, `SGD.step`, which a rank would find unwrapped where no
-    optimizer of the class has been made yet."""
-    if function.__name__ != "step" or "torch.optim" not in sys.modules:
+    torch wraps it when it makes the first optimizer of a class. The wrapper has the name of what it
+    wraps, `SGD.step`, which a rank would find unwrapped where no optimizer of the class has been
+    made yet. The step of AdamW is Adam's."""
+    if function.__code__.co_qualname != _HOOKED or code_facts.is_the_notebooks(function):
         return NotImplemented
-    if code_facts.is_the_notebooks(function):  # which the notebook has put there
-        return NotImplemented
-    for cls in _classes(getattr(sys.modules["torch.optim"], "Optimizer", type)):
-        own: Any = vars(cls).get("step")
-        if own is function or (hasattr(own, "hooked") and own.__wrapped__ is function):
-            return step, (cls, hasattr(function, "hooked"))
-    return NotImplemented
+    cls = code_facts.value_of(function.__module__, function.__qualname__.rpartition(".")[0])
+    return (step, (cls,)) if hasattr(cls, "_patch_step_function") else NotImplemented
 
 
-def _classes(cls: type) -> Iterator[type]:
-    """A library's class, and libraries' classes that extend it: the step of AdamW is Adam's."""
-    yield cls
-    extending: list[type] = type.__subclasses__(cls)
-    for each in extending:
-        if each.__module__ in sys.modules and each.__module__ != "__main__":
-            yield from _classes(each)
-
-
-def step(cls: Any, wrapped: bool) -> Any:
-    """The `step` of a class of optimizers as torch has wrapped it, or as the class defines it."""
-    if wrapped:
-        cls._patch_step_function(object.__new__(cls))
-    found = cls.step
-    while hasattr(found, "hooked") and not wrapped:
-        found = found.__wrapped__
-    return found
+def step(cls: Any) -> Any:
+    """The `step` of a class of optimizers as torch has wrapped it."""
+    cls._patch_step_function(object.__new__(cls))
+    return cls.step
