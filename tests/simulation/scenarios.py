@@ -1698,6 +1698,10 @@ def between_hosts(rank: int) -> None:
     halved = xm.all_reduce("sum", mine(100, 101), scale=0.5).cpu()
     rows = torch.stack([tensor(other, 100, 101) for other in range(6)])
     torch.testing.assert_close(halved, rows.sum(0) / 2)
+    # The ranks of a host have unequal shares of it, some none, or one that is a piece less.
+    for count in (1_048_577, 524_289, 786_433):
+        many = xm.all_reduce("sum", torch.full((count,), float(rank)).to("xla")).cpu()
+        assert (many == 15.0).all()
 
 
 def two_hosts(rank: int) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class _Meeting:
         self._walk: Walk | None = None  # the way of larger ones, on one host
         self._here = list(group)  # those of this host
         self._peers: list[int] = []  # on other hosts, for all_reduce
-        self._part = 0  # how often some of the ranks have met since
+        self._part = 0  # how many barriers and swaps there have been since, on every rank alike
 
     def __enter__(self) -> _Meeting:
         agreement = self._agreement
@@ -296,15 +296,16 @@ class _Meeting:
 
     def _barrier(self) -> None:
         """Wait until every rank of the group that is on this host is here."""
+        self._part += 1
         self._meet_again(self._here)
 
     def _meet_again(
-        self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None
+        self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None, start: int = 0
     ) -> dict[int, Buffer]:
-        """Meet some of the ranks within the collective. Not for what it began with: one that was
-        interrupted may begin it anew."""
-        self._part += 1
-        return self._agreement.meet(f"{self._what}, part {self._part}", ranks, dealt=dealt)
+        """Meet some of the ranks within the collective, for what a part of it has from byte `start`
+        on. Not for what it began with: one that was interrupted may begin it anew."""
+        what = f"{self._what}, part {self._part}" + (f", from byte {start}" if start else "")
+        return self._agreement.meet(what, ranks, dealt=dealt)
 
     def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
@@ -352,13 +353,16 @@ class _Meeting:
         return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        """Send tensors to ranks, and fill others, as long, with what they send: in pieces."""
+        """Send tensors to ranks, and fill others, as long, with what they send: in pieces, of which
+        other ranks of this host may have fewer, or none."""
+        self._part += 1
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
         members = sorted({self._carrier.rank, *out, *into})
         size = max(map(len, (*sent.values(), *received.values())), default=0)
         for start in range(0, size, _PIECE):
             piece = slice(start, start + _PIECE)
-            met = self._meet_again(members, {rank: data[piece] for rank, data in sent.items()})
+            dealt = {rank: data[piece] for rank, data in sent.items()}
+            met = self._meet_again(members, dealt, start)
             for rank, data in received.items():
                 data[piece] = met[rank]
 
