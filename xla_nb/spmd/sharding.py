@@ -69,7 +69,9 @@ def check_placement(placement: object, where: str) -> None:
 
 def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
     """Lay a tensor out over the devices, in place."""
-    mark_like(tensor, _sharding(mesh, layout))
+    if XLAC._get_xla_sharding_spec(tensor):
+        XLAC._xla_clear_sharding(tensor)
+    XLAC._xla_mark_sharding(tensor, _sharding(mesh, layout))
     axes = {mesh.whole.names[axis] for split in layout for axis in split}
     named = mesh if axes <= set(mesh.names) else mesh.whole
     given: list[Placement] = [Replicate()] * len(named.names)
@@ -92,12 +94,6 @@ def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
             "distribute_tensor, or use xla_nb.spmd.show(tensor)."
         )
     return _given[described]
-
-
-def mark_like(tensor: Tensor, sharding: Any) -> None:
-    if XLAC._get_xla_sharding_spec(tensor):
-        XLAC._xla_clear_sharding(tensor)
-    XLAC._xla_mark_sharding(tensor, sharding)
 
 
 def sharding(tensor: Tensor) -> Any:
