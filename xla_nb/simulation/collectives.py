@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from xla_nb.simulation import groups as grouping
-from xla_nb.simulation import levels
 from xla_nb.simulation.board import Buffer
 from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.memory import SharedMemory, Walk
@@ -282,7 +281,7 @@ class _Meeting:
         if len(self._here) == len(self._group):
             self._walk = Walk(memory, self._group, rank, self._barrier)
         else:
-            self._peers = levels.same_share(self._group, rank, len(memory.members))
+            self._peers = grouping.same_share(self._group, rank, len(memory.members))
 
     def _barrier(self) -> None:
         """Wait until every rank of the group that is on this host is here."""
@@ -334,13 +333,15 @@ class _Meeting:
         return self._share(share).view(-1)[: flat.numel()]
 
     def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
-        memory, rank = self._carrier.memory, self._carrier.rank
-        peers, on_host = levels.Peers(self._peers, rank, self._swap), Reduction(reduction.kind)
+        """In each host's memory first; then the ranks with the same share of it, one on each host,
+        fold theirs. So each value crosses the network once for a host, not once for a rank."""
+        on_host = Reduction(reduction.kind)
 
         def fold(rows: Tensor) -> Tensor:
-            return peers.finish(on_host.fold(rows), reduction.fold)
+            return reduction.fold(self._exchange(self._peers, on_host.fold(rows)))
 
-        return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
+        carrier = self._carrier
+        return Walk(carrier.memory, self._here, carrier.rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
         """Send tensors to ranks, and fill others, as long, with what they send: in pieces, of which
@@ -377,9 +378,13 @@ class _Meeting:
     def _share(self, flat: Tensor) -> Tensor:
         if self._walk is not None:
             return self._walk.gather(flat)
-        rows = flat.new_empty(len(self._group), flat.numel())
-        rows[self._me] = flat
-        self._swap_rows([flat] * len(self._group), rows)
+        return self._exchange(self._group, flat)
+
+    def _exchange(self, ranks: Sequence[int], flat: Tensor) -> Tensor:
+        """What each of these ranks has, this one's among them, one row each."""
+        rows = flat.new_empty(len(ranks), flat.numel())
+        rows[ranks.index(self._carrier.rank)] = flat
+        self._swap_rows(ranks, [flat] * len(ranks), rows)
         return rows
 
     def _deal(self, rows: Tensor) -> Tensor:
@@ -387,11 +392,13 @@ class _Meeting:
             return self._walk.deal(rows)
         received = torch.empty_like(rows)
         received[self._me] = rows[self._me]
-        self._swap_rows(rows.unbind(), received)
+        self._swap_rows(self._group, rows.unbind(), received)
         return received
 
-    def _swap_rows(self, outgoing: Sequence[Tensor], received: Tensor) -> None:
-        others = [(i, rank) for i, rank in enumerate(self._group) if i != self._me]
+    def _swap_rows(
+        self, ranks: Sequence[int], outgoing: Sequence[Tensor], received: Tensor
+    ) -> None:
+        others = [(i, rank) for i, rank in enumerate(ranks) if rank != self._carrier.rank]
         self._swap({r: outgoing[i] for i, r in others}, {r: received[i] for i, r in others})
 
 
