@@ -41,7 +41,8 @@ from torch_xla.experimental.custom_kernel import flash_attention
 from torch_xla.experimental.scan import scan
 
 import xla_nb
-from xla_nb.simulation import agreement, host, refusals, torch_names
+from tests.simulation import this_rank
+from xla_nb.simulation import agreement, refusals, torch_names
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
     CollectiveTimeout,
@@ -1444,7 +1445,7 @@ def interrupted_in_a_large_one(rank: int) -> list[str]:
 
 def _interrupt(thread: int) -> None:
     """Interrupt a thread that waits for rank 0, as a run is stopped."""
-    until(lambda: (wait := host.waiting()) is not None and 0 in wait.missing)
+    until(lambda: (wait := this_rank.waiting()) is not None and 0 in wait.missing)
     interrupt = ctypes.py_object(KeyboardInterrupt)
     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), interrupt) == 1
 
@@ -1572,7 +1573,7 @@ def raises_between_hosts(rank: int) -> str:
     except CollectiveMismatch as error:
         return str(error)
     except MemoryError:
-        host.leave("raised MemoryError")
+        this_rank.leave("raised MemoryError")
         until(lambda: files("0.result") == 1)  # others hear it while this process lives
     return ""
 
@@ -1594,12 +1595,12 @@ def late(rank: int) -> list[Any]:
     xm.all_reduce("sum", mine(4))
     if rank:
         watcher.join()
-    return [*((each.operation, each.missing) for each in waits), host.waiting()]
+    return [*((each.operation, each.missing) for each in waits), this_rank.waiting()]
 
 
 def watch(waits: list[Wait]) -> None:
     def is_waiting() -> bool:
-        current = host.waiting()
+        current = this_rank.waiting()
         if current is None or current.missing != (0,):
             return False
         waits.append(current)
@@ -1612,22 +1613,22 @@ def watch(waits: list[Wait]) -> None:
 def two_programs(rank: int) -> list[float]:
     """Two programs in one process: the first fails, the second succeeds."""
     if rank == 1:
-        host.leave("raised KeyError")
+        this_rank.leave("raised KeyError")
     else:
         try:
             xm.all_reduce("sum", mine(4))
         except CollectiveMismatch as error:
-            host.leave(f"raised {type(error).__name__}")
+            this_rank.leave(f"raised {type(error).__name__}")
         else:
             raise AssertionError("rank 1 had left")
-    host.begin(1)
+    this_rank.begin(1)
     return xm.all_reduce("sum", torch.ones(1).to("xla")).cpu().tolist()
 
 
 def leaves_while_a_thread_waits(rank: int) -> None:
     if rank == 0:
         threading.Thread(target=xm.rendezvous, args=("never",), daemon=True).start()
-        until(lambda: host.waiting() is not None)
+        until(lambda: this_rank.waiting() is not None)
         raise KeyError("stop")
     if rank == 1:
         until(lambda: files("0.result") == 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,7 +28,6 @@ from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.programs import Programs
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
-from xla_nb.stopwatch import Wait
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
@@ -95,6 +94,8 @@ class Store:
 class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     """torch_xla's view of this host: as many chips as ranks."""
 
+    programs: Programs  # in a rank
+
     def __init__(self, share: HostShare) -> None:
         super().__init__()
         self._share = share
@@ -107,7 +108,6 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         # does not own.
         self._alive = [*carry(self._carrier), *install_refusals()]
         install_cuts()
-        self.programs: Programs | None = None  # in a rank
 
     def physical_chip_count(self) -> int:
         self._mailboxes.expect_ranks()  # xmp.spawn calls this just before it forks them
@@ -168,51 +168,15 @@ def limit_threads(ranks: int) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
-class _Installed:
-    """The host of this process and of the ranks forked from it."""
-
-    host: SimulatedHost | None = None
-
-
-def install(share: HostShare) -> None:
+def install(share: HostShare) -> SimulatedHost:
     """Make this process's next `xmp.spawn(fn, start_method="fork")` start the ranks of `share`."""
     if torch_xla._XLAC._xla_runtime_is_initialized():
         raise RuntimeError("The XLA runtime of this process is already initialized.")
     for name in _DROPPED:
         os.environ.pop(name, None)
     answers.say_device()
-    _Installed.host = SimulatedHost(share)
+    host = SimulatedHost(share)
     for device in ("CPU", "TPU"):  # torch_xla's own CPU client still serves
-        plugins._plugin_registry[device] = _Installed.host
+        plugins._plugin_registry[device] = host
     plugins.using_dynamic_plugins = lambda: True
-
-
-def begin(number: int, members: Iterable[int] | None = None) -> None:
-    """In a rank, before it runs another program; see `Programs.begin`."""
-    programs = _programs()
-    if programs is not None:
-        programs.begin(number, members)
-
-
-def leave(reason: str) -> None:
-    """In a rank, after the user's entry; `reason` is "returned" or "raised ValueError"."""
-    programs = _programs()
-    if programs is not None:
-        programs.leave(reason)
-
-
-def waiting() -> Wait | None:
-    """The collective that this rank waits in, if any; safe to call from any thread."""
-    programs = _programs()
-    return None if programs is None else programs.waits.current
-
-
-def waited() -> float | None:
-    """Seconds that this rank has waited in collectives, with the one that it is in; safe to call
-    from any thread."""
-    programs = _programs()
-    return None if programs is None else programs.waits.seconds
-
-
-def _programs() -> Programs | None:
-    return None if _Installed.host is None else _Installed.host.programs
+    return host
