@@ -34,7 +34,7 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch_xla._internal import tpu
-from torch_xla.debug import metrics, profiler
+from torch_xla.debug import metrics
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 from torch_xla.experimental.custom_kernel import flash_attention
@@ -1073,12 +1073,6 @@ def check_counters_are_torch_xlas(rank: int) -> None:
     assert counted(lambda: xm.all_gather(value)) == ["xla::all_reduce"]
     assert counted(lambda: xm.all_gather(value, pin_layout=False)) == ["xla::AllGather"]
     assert counted(lambda: xm.all_gather(value, groups=[[rank]])) == ["xla::AllReduce"]
-
-
-def saves_a_profile(rank: int) -> None:
-    profiler.start_trace(os.environ["SHOW"])
-    (torch.ones(4, device="xla") + rank).cpu()
-    profiler.stop_trace()
 
 
 def calls_that_torch_xla_lacks(rank: int) -> dict[str, str]:

@@ -130,14 +130,6 @@ def test_reductions_over_hosts_equal_one_processs(launcher: Launcher, ranks: int
     assert [each.values() for each in hosts] == [[None] * ranks] * len(firsts)
 
 
-def test_each_rank_saves_its_profile_to_a_file_of_its_own(
-    simulate: Simulate, tmp_path: Path
-) -> None:
-    simulate("saves_a_profile", ranks=2, env={"SHOW": str(tmp_path)}).values()
-    names = {path.name.partition(".")[2] for path in tmp_path.rglob("*.xplane.pb")}
-    assert names == {"0.xplane.pb", "1.xplane.pb"}
-
-
 def test_what_torch_xlas_process_group_lacks_fails_as_the_guide_says(simulate: Simulate) -> None:
     for ends in simulate("calls_that_torch_xla_lacks").values():
         assert ends == {

@@ -122,7 +122,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         rank = share.first_rank + local_rank
         answers.say_position(local_rank, share.ranks_here)
         answers.say_identity(rank, share.size, share.ranks_here)
-        answers.name_dumps(rank)
+        answers.name_graphs(rank)
         limit_threads(share.ranks_here)
         streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
         if self._board is not None:
