@@ -27,9 +27,10 @@ import torch_xla.runtime as xr
 from torch import Tensor
 
 from tests.simulation import this_rank
-from xla_nb.simulation.agreement import Agreement, CollectiveMismatch
+from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
+from xla_nb.simulation.mesh import Mesh
 
 SIZES = (3, 40_000, 150_000)  # numbers: of a frame, of a board, of memory or streams
 FAILURES = (
@@ -167,7 +168,7 @@ def inside(plan: Plan) -> Iterator[None]:
         (Reduction, "fold"),
         (Walk, "_collect"),
         (_Meeting, "_meet_again"),
-        (Agreement, "_poll"),
+        (Mesh, "poll"),
     ][plan.number // 2 % 4]
     own = getattr(owner, name)
     counted = iter(range(1000))

@@ -81,13 +81,6 @@ def test_payloads_are_there_until_the_next_step_is_over() -> None:
     assert {rank: bytes(payload) for rank, payload in payloads.items()} == {0: b"abc", 1: b"d"}
 
 
-def test_a_payload_that_does_not_fit_is_refused() -> None:
-    board = Board(64)
-    board.arrive(0, FIRST, b"sum", b"", [bytes(board.room)])
-    with pytest.raises(ValueError, match="The payload does not fit the board"):
-        board.arrive(0, FIRST, b"sum", b"", [bytes(board.room), b"1"])
-
-
 def test_the_bell_wakes_all_that_sleep_and_is_heard_once() -> None:
     boards = [Board(3)]
     boards += [copy.copy(boards[0]) for _ in range(2)]

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from select import POLLIN
 from typing import NoReturn
 
 from xla_nb.simulation.board import Board, Buffer, step_of
@@ -25,7 +24,6 @@ from xla_nb.simulation.frames import (
     absence,
     are_most,
     disagreement,
-    next_frame,
     shorten,
     show,
 )
@@ -108,7 +106,11 @@ class Agreement:
         """Be ready for the others, and drop what is left of earlier programs."""
         if self._board is not None:
             self._board.begin(self.mesh.rank, self.number)
-        for rank in self._poll(self.mesh.streams, 0):
+        self._hear(self.mesh.streams)
+
+    def _hear(self, others: Iterable[int]) -> None:
+        """Read what these have sent."""
+        for rank in others:
             with suppress(StreamClosed):  # told to those who wait for it
                 self._look(rank, come=False)
 
@@ -160,11 +162,7 @@ class Agreement:
         longer what they had written: one of them gave up meanwhile, or this program has ended."""
         self.check(what)
         mine = Frame(self.number, shorten(what), "")
-        for rank in self._poll(self._alive(others), 0):
-            with suppress(StreamClosed):
-                self.mesh.streams[rank].fill()
-        for rank in self._alive(others):
-            self._look(rank)
+        self._hear(self._alive(others))
         self._check_gone(mine, {}, [rank for rank in others if self._has_given_up(rank)])
 
     def _alive(self, others: Iterable[int]) -> list[int]:
@@ -224,7 +222,7 @@ class Agreement:
         others who know."""
         mine, step = visit.mine, visit.step
         returned, closed = self._returned(self.mesh.streams), {}
-        for rank in self._poll(self.mesh.streams, 0):
+        for rank in self.mesh.poll(self.mesh.streams, 0):
             try:
                 self.mesh.streams[rank].fill()
             except StreamClosed as error:
@@ -287,7 +285,7 @@ class Agreement:
             self._check_gone(mine, frames, missing)
             if not missing and not self.mesh.is_sending:
                 break
-            ready = self._poll(missing, pause)
+            ready = self.mesh.poll(missing, pause)
         return frames
 
     def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[float]:
@@ -305,9 +303,6 @@ class Agreement:
             waited = time.monotonic() - started
         raise CollectiveTimeout(absence(mine, missing(), waited))
 
-    def _poll(self, others: Iterable[int], pause: float) -> list[int]:
-        return self.mesh.poll(dict.fromkeys(others, POLLIN), pause)
-
     def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
         try:
             frame = self._look(rank, come=False, take=True)
@@ -323,15 +318,23 @@ class Agreement:
         come: only what has been read from its stream already. take: once."""
         stream = self.mesh.streams[rank]
         with stream.guard:
-            found = next_frame(stream, self.number, come)
-            if found is None:
-                return None
-            frame, length = found
-            if frame.farewell:
-                self._gone.setdefault(rank, frame)
-            if frame.farewell or take:
-                stream.drop(length)
-            return None if frame.farewell else frame
+            while True:
+                found = Frame.unpack(stream.inbox)
+                if found is None:
+                    if come or not stream.fill():
+                        return None
+                    continue
+                frame, length = found
+                if frame.program > self.number:
+                    return None
+                if frame.program < self.number:
+                    stream.drop(length)
+                    continue
+                if frame.farewell:
+                    self._gone.setdefault(rank, frame)
+                if frame.farewell or take:
+                    stream.drop(length)
+                return None if frame.farewell else frame
 
     def _returned(self, others: Iterable[int]) -> set[int]:
         """Those of these ranks that have said on the board that they have returned: what they had

@@ -73,13 +73,11 @@ def say_identity(rank: int, size: int, ranks_here: int) -> None:
         "_xla_get_all_devices": lambda: list(devices),
         "_xla_get_runtime_devices": lambda: [devices[rank]],
         "_xla_get_all_runtime_devices": lambda: list(devices),
-        "_xla_num_global_devices": lambda: size,
         "_xla_get_all_device_attributes": lambda: [dict(each) for each in attributes],
         "_xla_get_device_attributes": lambda device: dict(attributes[rank]),
         "_xla_get_num_processes": lambda: size,
         "_xla_get_process_index": lambda: rank,
         "_xla_set_replication_devices": lambda names: replication.__setitem__(slice(None), names),
-        "_xla_get_replication_devices": lambda: list(replication),
         "_xla_get_replication_devices_count": lambda: len(replication),
         # Tokens order collectives inside a graph; ours run between graphs.
         "_get_all_reduce_token": lambda device: None,

@@ -14,10 +14,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from xla_nb.messages import channel
 from xla_nb.wording import ranks
@@ -145,13 +145,13 @@ class Mesh:
         self.size = size
         self.streams = dict(streams)
 
-    def poll(self, wanted: Mapping[int, int], seconds: float) -> list[int]:
-        """Wait until one of these ranks' streams, or more, is ready; returns their ranks. What is
-        left to send to any rank goes on meanwhile."""
+    def poll(self, wanted: Collection[int], seconds: float) -> list[int]:
+        """Wait until one of these ranks' streams, or more, is readable; returns their ranks. What
+        is left to send to any rank goes on meanwhile."""
         self._unsent()
         by_fd, poller = {}, select.poll()
         for rank, stream in self.streams.items():
-            events = wanted.get(rank, 0) | (select.POLLOUT if stream.is_sending else 0)
+            events = select.POLLIN * (rank in wanted) | select.POLLOUT * stream.is_sending
             if events:
                 by_fd[stream.sock.fileno()] = rank
                 poller.register(stream.sock, events)
@@ -286,15 +286,8 @@ def _closed(rank: int) -> Stream:
     return Stream(rank, own)
 
 
-class Addresses(Protocol):
-    """The part of torch's TCPStore that is used here."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-
-
 def connect_hosts(
-    store: Addresses, own_address: str, rank: int, remote: Iterable[int], timeout: float
+    store: Any, own_address: str, rank: int, remote: Iterable[int], timeout: float
 ) -> dict[int, Stream]:
     """Connect this rank to those of other hosts: the higher rank connects, the lower one accepts.
 
@@ -325,7 +318,7 @@ def connect_hosts(
     return streams
 
 
-def _call(store: Addresses, other: int, rank: int, timeout: float) -> socket.socket:
+def _call(store: Any, other: int, rank: int, timeout: float) -> socket.socket:
     host, port = store.get(f"mesh/{other}").decode().split()
     sock = socket.create_connection((host, int(port)), timeout)
     sock.sendall(rank.to_bytes(4, "little"))
