@@ -118,7 +118,7 @@ class Carrier:
             self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting,
         ):
             for index, pack in enumerate(packs):
-                pack.put_whole(meeting.all_reduce(index, reduction))
+                pack.put(meeting.all_reduce(index, reduction))
         return unpacked(packs)
 
     def all_gather(self, tensors: Sequence[Tensor], dim: int, groups: Groups) -> list[Tensor]:
@@ -148,7 +148,7 @@ class Carrier:
         name = f"reduce_scatter {reduction}"
         with self._lock, self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
-                pack.put_share(reduction.fold(meeting.deal(index)))
+                pack.put(reduction.fold(meeting.deal(index)))
         return [shard.movedim(0, dim).contiguous() for shard in unpacked(packs)]
 
     def all_to_all(
