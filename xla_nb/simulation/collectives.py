@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._dtype_abbrs import dtype_abbrs
 
 from xla_nb.simulation import groups as grouping
 from xla_nb.simulation.board import Buffer
@@ -26,24 +27,10 @@ from xla_nb.wording import listed
 _PIECE = 1 << 20  # bytes of a tensor that ranks of several hosts exchange at a time
 _LENGTH = 8  # bytes for the length of a rendezvous's payload
 
-_SHORT = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "s64",
-    torch.int32: "s32",
-    torch.int16: "s16",
-    torch.int8: "s8",
-    torch.uint8: "u8",
-    torch.bool: "pred",
-}
-
 
 def show(tensor: Tensor) -> str:
-    """A tensor as XLA writes it: f32[4,8]."""
-    kind = _SHORT.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
-    return f"{kind}[{','.join(map(str, tensor.shape))}]"
+    """A tensor's type and shape in short: f32[4,8]."""
+    return f"{dtype_abbrs[tensor.dtype]}[{','.join(map(str, tensor.shape))}]"
 
 
 @dataclass(frozen=True)
