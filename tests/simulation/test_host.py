@@ -152,7 +152,7 @@ def test_a_rank_can_fork_children(simulate: Simulate) -> None:
 
 def test_a_collective_in_a_child_of_a_rank_is_refused(simulate: Simulate) -> None:
     found = simulate("collective_in_a_child", ranks=2).values()
-    said = "A child process of rank 1 called rendezvous. Call it in the rank itself: "
+    said = "A child process of rank 1 called rendezvous i64[1] dim 0. Call it in the rank itself: "
     assert found == [
         ("", [b"\x00", b"\x01"]),
         (f"{said}its children are no ranks.", [b"\x00", b"\x01"]),

@@ -25,7 +25,6 @@ from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
 _PIECE = 1 << 20  # bytes of a tensor that ranks of several hosts exchange at a time
-_LENGTH = 8  # bytes for the length of a rendezvous's payload
 
 
 def show(tensor: Tensor) -> str:
@@ -108,13 +107,15 @@ class Carrier:
                 pack.put(meeting.all_reduce(index, reduction))
         return unpacked(packs)
 
-    def all_gather(self, tensors: Sequence[Tensor], dim: int, groups: Groups) -> list[Tensor]:
+    def all_gather(
+        self, tensors: Sequence[Tensor], dim: int, groups: Groups, name: str = "all_gather"
+    ) -> list[Tensor]:
         for tensor in tensors:
-            _check_dim("all_gather", tensor, dim)
+            _check_dim(name, tensor, dim)
         packs = packed(tensors, rows=1)
         with (
             self.programs.lock,
-            self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting,
+            self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting,
         ):
             for index, pack in enumerate(packs):
                 pack.put_gathered(meeting.gather(index), dim)
@@ -172,29 +173,17 @@ class Carrier:
             moved = meeting.move(0, sources.get(self.rank), targets.get(self.rank))
         return torch.zeros_like(tensor) if moved is None else moved.view(tensor.shape)
 
-    def rendezvous(self, payload: bytes) -> list[bytes]:
+    def rendezvous(self, payload: bytes, name: str = "rendezvous") -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""
-        everyone = range(self.size)
-        mine = memoryview(len(payload).to_bytes(_LENGTH, "little") + payload)
-        received = [bytearray() for _ in everyone]
-        start, longest, what = 0, len(mine), "rendezvous"
         with self._lock:
-            agreement = self.programs.agreement
-            room = agreement.room(everyone)
-            try:
-                while start < longest:
-                    met = agreement.meet(what, everyone, [mine[start : start + room]])
-                    for rank, part in met.items():
-                        received[rank] += part
-                    lengths = (int.from_bytes(each[:_LENGTH], "little") for each in received)
-                    longest = _LENGTH + max(lengths)
-                    start += room
-                    what = f"rendezvous, from byte {start}"
-            except BaseException as error:
-                if start:
-                    agreement.break_off(what, error)
-                raise
-        return [bytes(each[_LENGTH:]) for each in received]
+            (lengths,) = self.all_gather([torch.tensor([len(payload)])], 0, [], name)
+            longest = int(lengths.max())
+            if not longest:
+                return [b""] * self.size
+            padded = bytearray(payload.ljust(longest, b"\0"))
+            (data,) = self.all_gather([torch.frombuffer(padded, dtype=torch.uint8)], 0, [], name)
+        rows = data.view(self.size, longest)
+        return [row[:n].numpy().tobytes() for row, n in zip(rows, lengths.tolist(), strict=True)]
 
     def _meet(
         self,

@@ -145,11 +145,8 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
 
         def handler(url: str, **_: object) -> Iterator[tuple[dist.Store, int, int]]:
             nonlocal done
-            with carrier.programs.lock:
-                mine = [done.to_bytes(_NUMBER, "little")]
-                what, everyone = "init_process_group xla://", range(carrier.size)
-                met = carrier.programs.agreement.meet(what, everyone, mine)
-                done = 1 + max(int.from_bytes(each, "little") for each in met.values())
+            met = carrier.rendezvous(done.to_bytes(_NUMBER, "little"), "init_process_group")
+            done = 1 + max(int.from_bytes(each, "little") for each in met)
             store = dist.PrefixStore(f"xla/{done}", self._store.open(carrier.rank))
             yield store, carrier.rank, carrier.size
 
