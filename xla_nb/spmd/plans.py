@@ -60,11 +60,6 @@ def resolve(model: Any, plan: object) -> list[Target]:
     return [target for key, value in plan.items() for target in _targets(model, key, value)]
 
 
-def matches(model: Any, key: str) -> bool:
-    """Whether a key names a module, or a parameter or buffer."""
-    return bool(_matching({**_modules(model), **dict(named_tensors(model))}, key))
-
-
 def _targets(model: Any, key: Any, value: Any) -> list[Target]:
     is_style = isinstance(value, ParallelStyle)
     placements = tuple(value) if isinstance(value, list | tuple) else (value,)
