@@ -372,12 +372,8 @@ class Agreement:
             raise CollectiveMismatch(told, failed, early)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
-        raise RankLost(f"{self._ended(rank)} while this rank was in {show(mine)}") from cause
-
-    def _ended(self, rank: int) -> str:
-        """`rank 2's process ended`, and which others too."""
-        closed = {rank, *self.mesh.closed()} - (self._gone.keys() - {rank})
-        return " or ".join(f"rank {each}'s" for each in sorted(closed)) + " process ended"
+        ended = f"rank {rank}'s process ended"
+        raise RankLost(f"{ended} while this rank was in {show(mine)}") from cause
 
     def break_off(self, what: str, error: BaseException) -> None:
         """Tell the others, who may wait for this rank in the middle of a collective, that an error

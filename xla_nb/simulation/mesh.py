@@ -122,15 +122,6 @@ class Stream:
                 raise StreamClosed(self.rank)
             return True
 
-    def is_closed(self) -> bool:
-        """Whether there is nothing more to read, and the other end is closed."""
-        try:
-            return not self.inbox and not self.sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
 
 def _close_all(streams: Iterable[Stream]) -> None:
     for stream in streams:
@@ -179,10 +170,6 @@ class Mesh:
                 if stream.is_sending and not stream.flush():
                     unsent.append(stream)
         return unsent
-
-    def closed(self) -> list[int]:
-        """The ranks whose processes ended and from which there is nothing more to read."""
-        return [rank for rank, stream in sorted(self.streams.items()) if stream.is_closed()]
 
 
 class Mailboxes:
