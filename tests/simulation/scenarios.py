@@ -45,7 +45,6 @@ from tests.simulation import this_rank
 from xla_nb.simulation import agreement, refusals, torch_names
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
-    CollectiveTimeout,
     RankLost,
 )
 from xla_nb.simulation.collectives import Reduction, _Meeting
@@ -1496,18 +1495,6 @@ def files(pattern: str) -> int:
 def until(condition: Callable[[], bool]) -> None:
     while not condition():  # the launcher's alarm ends a rank that waits in vain
         time.sleep(0.01)
-
-
-def never_arrives(rank: int) -> str:
-    """Needs a short XLA_NB_COLLECTIVE_TIMEOUT; rank 3 stays away until the others have ended."""
-    if rank == 3:
-        until(lambda: files("*.result") == 3)
-        return ""
-    try:
-        xm.all_reduce("sum", mine(4))
-    except CollectiveTimeout as error:
-        return str(error)
-    return "no timeout"
 
 
 def killed(rank: int) -> str:

@@ -2,8 +2,8 @@
 
 Every rank gives its operation and source line to the others and reads theirs: on the board, if all
 ranks of the world are on this host and take part, else over the streams. Where a TPU would hang,
-every waiting rank raises an error that names the ranks that disagree, returned, died or never
-arrived. Small data travels in the same frame, as `payload`.
+every waiting rank raises an error that names the ranks that disagree, returned or died; it
+waits for those that are late. Small data travels in the same frame, as `payload`.
 """
 
 from __future__ import annotations
@@ -48,10 +48,6 @@ class CollectiveMismatch(RuntimeError):
         super().__init__(message)
         self.follows = follows
         self.early = tuple(early)
-
-
-class CollectiveTimeout(RuntimeError):
-    """Some ranks did not reach a collective in time."""
 
 
 class RankLost(RuntimeError):
@@ -126,7 +122,7 @@ class Agreement:
 
         dealt: another payload for each of some ranks, of any length.
 
-        Raises CollectiveMismatch, CollectiveTimeout or RankLost.
+        Raises CollectiveMismatch or RankLost.
         """
         if os.getpid() != self._owner:
             raise RuntimeError(
@@ -211,10 +207,10 @@ class Agreement:
         if not missing():
             return
         self._waits.start(visit.mine.what, missing)
-        for pause in self._pauses(visit.mine, missing):
+        for _ in self._pauses(visit.mine, missing):
             if not missing():
                 break
-            if not board.wait(missing, pause):
+            if not board.wait(missing, _GLANCE):
                 self._glance(board, visit, missing)
 
     def _glance(self, board: Board, visit: _Visit, absent: Callable[[], list[int]]) -> None:
@@ -261,9 +257,6 @@ class Agreement:
                 rest.start()
                 rest.join(_PATIENCE)
 
-    def timeout(self) -> float:
-        return float(os.environ.get("XLA_NB_COLLECTIVE_TIMEOUT") or 600)
-
     def _tell(self, frame: Frame) -> None:
         self._send(frame, self._members - {self.mesh.rank})
 
@@ -277,7 +270,7 @@ class Agreement:
         frames: dict[int, Frame] = {}
         self._waits.start(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
-        for pause in self._pauses(mine, missing.copy):
+        for _ in self._pauses(mine, missing.copy):
             returned = self._returned(missing)
             for rank in {*ready, *returned}:
                 self._read(rank, mine, frames, missing)
@@ -285,23 +278,21 @@ class Agreement:
             self._check_gone(mine, frames, missing)
             if not missing and not self.mesh.is_sending:
                 break
-            ready = self.mesh.poll(missing, pause)
+            ready = self.mesh.poll(missing, _GLANCE)
         return frames
 
-    def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[float]:
-        """How long to wait at most, again and again, while ranks are missing."""
-        started, warned, limit = time.monotonic(), False, self.timeout()
-        waited = 0.0
-        while waited < limit or not waited:
+    def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[None]:
+        """Before each look at who is missing: however late they are, this rank waits for them."""
+        started, warned = time.monotonic(), False
+        while True:
+            waited = time.monotonic() - started
             if waited >= _LATE and not warned and missing():
                 warned = True
                 # In one write, so that lines of ranks sharing a stream do not mix.
                 sys.stderr.write(f"xla_nb: {absence(mine, missing(), waited)}\n")
                 sys.stderr.flush()
-            yield min(limit - waited, _GLANCE)
+            yield
             self.check(mine.what)
-            waited = time.monotonic() - started
-        raise CollectiveTimeout(absence(mine, missing(), waited))
 
     def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
         try:
@@ -379,7 +370,7 @@ class Agreement:
         """Tell the others, who may wait for this rank in the middle of a collective, that an error
         has ended it here."""
         if self._failure is None:
-            if not isinstance(error, (CollectiveMismatch, CollectiveTimeout, RankLost)):
+            if not isinstance(error, (CollectiveMismatch, RankLost)):
                 error = self._raised(error, what)
             self._give_up(error)
 
@@ -404,4 +395,4 @@ def _again(name: str, message: str) -> RuntimeError:
     """An error of this name, raised in another rank or before."""
     if name == CollectiveMismatch.__name__:
         return CollectiveMismatch(message, follows=True)
-    return {each.__name__: each for each in (CollectiveTimeout, RankLost)}[name](message)
+    return RankLost(message)
