@@ -1229,19 +1229,24 @@ def check_compiled_in_place_collectives(rank: int) -> None:
         same(result, summed * 2 + (pieces.chunk(4)[rank] * 4).sum())
 
 
-def compiled_with_dynamic_sizes(rank: int) -> str:
+def check_compiled_with_dynamic_sizes(rank: int) -> None:
     config: Any = torch._dynamo.config
     config.enable_cpp_symbolic_shape_guards = False  # they are compiled with g++, under a lock
 
     @torch.compile(backend="openxla", dynamic=True)
     def step(value: Tensor) -> Tensor:
-        return xm.all_reduce(xm.REDUCE_SUM, value * value.shape[0])
+        return xm.all_reduce(xm.REDUCE_SUM, value * value.shape[0]) + 1
 
-    try:
-        step(mine(4)).cpu()
-    except Exception as error:
-        return str(error)
-    return "compiled"
+    for size in (4, 6):
+        same(step(mine(size)), everyones(size).sum(0) * size + 1)
+
+
+def check_compiled_full_graph_with_a_collective_is_refused(rank: int) -> None:
+    @torch.compile(backend="openxla", fullgraph=True)
+    def step(value: Tensor) -> Tensor:
+        return xm.all_reduce(xm.REDUCE_SUM, value * 2) + 1
+
+    assert "all_reduce" in complaint(lambda: step(mine(4)))
 
 
 # --- what is refused

@@ -159,13 +159,6 @@ def test_a_collective_in_a_child_of_a_rank_is_refused(simulate: Simulate) -> Non
     ]
 
 
-def test_a_graph_that_cannot_be_cut_at_its_collectives_is_refused(simulate: Simulate) -> None:
-    for message in simulate("compiled_with_dynamic_sizes", ranks=2).values():
-        assert (
-            "does not support _c10d_functional.all_reduce.default inside torch.compile" in message
-        )
-
-
 def test_an_unsupported_function_is_refused_by_name(simulate: Simulate) -> None:
     for messages in simulate("refused", ranks=2).values():
         for name, message in messages.items():

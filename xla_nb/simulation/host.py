@@ -22,7 +22,6 @@ from torch_xla.experimental import plugins
 from xla_nb.simulation import answers
 from xla_nb.simulation.board import Board
 from xla_nb.simulation.collectives import Carrier
-from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.programs import Programs
@@ -101,7 +100,6 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         # Once, before the fork: in each rank it would take 5 ms. They are replacements that torch
         # does not own.
         self._alive = [*carry(self._carrier), *install_refusals()]
-        install_cuts()
 
     def physical_chip_count(self) -> int:
         self._mailboxes.expect_ranks()  # xmp.spawn calls this just before it forks them

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -204,7 +205,7 @@ class FunctionalNames:
             warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
             for name, function in vars(type(self)).items():
                 if not name.startswith("_") and name != "install" and name in operators:
-                    bound = _counted(name, function.__get__(self))
+                    bound = torch.compiler.disable(_counted(name, function.__get__(self)))
                     self._library.impl(name, bound, "XLA", allow_override=True)
 
     def _groups(self, name: str) -> Groups:
@@ -305,6 +306,18 @@ def _carry_model(carrier: Carrier) -> None:
     xm._all_gather_using_all_reduce = gather
 
 
+def _cut_compiled_graphs() -> None:
+    """Have torch.compile cut its graphs at collectives, which run between the compiled parts."""
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, operator = name.partition("::")
+        if namespace in ("_c10d_functional", "_c10d_functional_autograd"):
+            packet = getattr(getattr(torch.ops, namespace), operator.partition(".")[0])
+            torch._dynamo.disallow_in_graph([packet, packet.default])
+    # Its collectives in place would leave a graph that only writes their results back, which
+    # torch_xla cannot compile.
+    torch._dynamo.trace_rules.add("torch_xla.distributed.xla_backend")
+
+
 def carry(carrier: Carrier) -> list[object]:
     """Replace the names in this process; the caller must keep the returned objects alive."""
     watch_placeholders()
@@ -312,4 +325,5 @@ def carry(carrier: Carrier) -> list[object]:
     for names in installed:
         names.install()
     _carry_model(carrier)
+    _cut_compiled_graphs()
     return [*installed]
