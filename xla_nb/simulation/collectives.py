@@ -155,23 +155,33 @@ class Carrier:
         return torch.cat(received.unbind(), concat)
 
     def permute(self, tensor: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
-        """Each pair's target gets its source's tensor; a rank that is not a target gets zeros. Only
-        those that the pairs name meet: torch_xla's send and recv are a permute of one pair."""
+        """Each pair's target gets its source's tensor; a rank that is not a target gets zeros."""
         grouping.check_pairs(pairs, self.size)
-        targets = {int(source): int(target) for source, target in pairs}
-        sources = {target: source for source, target in targets.items()}
-        members = sorted({*targets, *sources})
-        if self.rank not in members:
-            return torch.zeros_like(tensor)
-        groups = [members] if len(members) < self.size else []
+        sources = [int(source) for source, _ in pairs]
+        targets = [int(target) for _, target in pairs]
         detail = f"pairs {grouping.plain(pairs)}"
         packs = packed([tensor], rows=1)
         with (
             self.programs.lock,
-            self._meet("collective_permute", [tensor], groups, packs, detail) as meeting,
+            self._meet("collective_permute", [tensor], (), packs, detail) as meeting,
         ):
-            moved = meeting.move(0, sources.get(self.rank), targets.get(self.rank))
+            source = dict(zip(targets, sources, strict=True)).get(self.rank)
+            target = dict(zip(sources, targets, strict=True)).get(self.rank)
+            moved = meeting.move(0, source, target)
         return torch.zeros_like(tensor) if moved is None else moved.view(tensor.shape)
+
+    def send_receive(self, tensor: Tensor, source: int, target: int) -> Tensor:
+        """Point to point: only these two ranks meet. Returns the tensor this rank then holds."""
+        grouping.check_rank("send/recv", source, self.size)
+        grouping.check_rank("send/recv", target, self.size)
+        if source == target:
+            return tensor.clone()
+        packs = packed([tensor], rows=1)
+        pair = [[source, target]]
+        with self._lock, self._meet("send/recv", [tensor], pair, packs) as meeting:
+            here = self.rank == target
+            moved = meeting.move(0, source if here else None, None if here else target)
+        return tensor if moved is None else moved.view(tensor.shape)
 
     def rendezvous(self, payload: bytes, name: str = "rendezvous") -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""

@@ -1,12 +1,13 @@
 """The collectives under the names that torch_xla and torch.distributed call.
 
-`carry(carrier)` replaces them in this process: functions of `torch_xla._XLAC` and `xla_model`,
-kernels of `_c10d_functional` for XLA. Every name that communicates is carried here or refused in
-`refusals`; none may answer with local values.
+`carry(carrier)` replaces them in this process: functions of `torch_xla._XLAC`, kernels of
+`_c10d_functional` for XLA, the `xla` process group's point-to-point calls. Every name that
+communicates is carried here or refused in `refusals`; none may answer with local values.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import torch._dynamo
 import torch.distributed as dist
 import torch_xla
 import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend as backend
 from torch import Tensor
 from torch.library import Library
 
@@ -42,6 +44,11 @@ COUNTERS = {
 }
 #: An all_gather that is called as an all_reduce, which is what torch and its users see of it.
 _GATHER = "gather along "
+#: As torch_xla says on a TPU.
+_INEFFICIENT = (
+    "Individual send/recv ops are inefficient on an XLA device. Consider using "
+    "xla_model.collective_permute() and specifying all source-target pairs."
+)
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
 
 
@@ -318,6 +325,25 @@ def _cut_compiled_graphs() -> None:
     torch._dynamo.trace_rules.add("torch_xla.distributed.xla_backend")
 
 
+def _carry_pairs(carrier: Carrier) -> None:
+    """Replace the point-to-point calls of torch.distributed's `xla` process group."""
+
+    def send(_: object, tensors: Sequence[Tensor], target: int, tag: int = 0) -> Any:
+        logging.warning(_INEFFICIENT)
+        for host in fetch(tensors):
+            carrier.send_receive(host, carrier.rank, target)
+        return backend._ret_work(list(tensors))
+
+    def recv(_: object, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Any:
+        logging.warning(_INEFFICIENT)
+        host = fetch(tensors)
+        write(tensors, [carrier.send_receive(value, source, carrier.rank) for value in host])
+        return backend._ret_work(list(tensors))
+
+    backend.ProcessGroupXla.send = send
+    backend.ProcessGroupXla.recv = recv
+
+
 def carry(carrier: Carrier) -> list[object]:
     """Replace the names in this process; the caller must keep the returned objects alive."""
     watch_placeholders()
@@ -326,4 +352,5 @@ def carry(carrier: Carrier) -> list[object]:
         names.install()
     _carry_model(carrier)
     _cut_compiled_graphs()
+    _carry_pairs(carrier)
     return [*installed]
