@@ -20,8 +20,8 @@ def measure(rank):
     import torch, torch_xla
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
-    from xla_nb.simulation import host
-    programs, everyone = host._programs(), range(xr.world_size())
+    from torch_xla.experimental import plugins
+    programs, everyone = plugins.default().programs, range(xr.world_size())
     value = torch.ones(16, device=torch_xla.device())
     chain = [value]
 

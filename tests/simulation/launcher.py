@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch_xla.distributed.xla_multiprocessing as xmp
 from torch_xla._internal import pjrt
 
-from tests.simulation import programs, scenarios
+from tests.simulation import programs, scenarios, this_rank
 from tests.support.fork_job import fork_job
 from xla_nb.runtimes import xla
 from xla_nb.simulation import host
@@ -64,7 +64,7 @@ def run_job(job: dict[str, Any]) -> None:
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a broken pool ends other ranks with it
-    os.environ.update({"XLA_NB_COLLECTIVE_TIMEOUT": "20"} | job["env"], FOLDER=str(folder))
+    os.environ.update(job["env"], FOLDER=str(folder))
     share = job["share"]
     if share.get("store"):  # JSON has lists for tuples
         share["store"] = tuple(share["store"])
@@ -93,9 +93,9 @@ def run_rank(rank: int, scenario: str, folder: str) -> None:
     try:
         module = scenarios if hasattr(scenarios, scenario) else programs
         result = "returned", getattr(module, scenario)(rank)
-        host.leave("returned")
+        this_rank.leave("returned")
     except BaseException as error:
-        host.leave(f"raised {type(error).__name__}")
+        this_rank.leave(f"raised {type(error).__name__}")
         result = type(error).__name__, f"{error}\n{traceback.format_exc()}"
     unfinished = Path(folder, f"{rank}.partial")
     unfinished.write_bytes(pickle.dumps(result))

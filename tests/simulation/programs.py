@@ -26,10 +26,11 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch import Tensor
 
-from xla_nb.simulation import host
-from xla_nb.simulation.agreement import Agreement, CollectiveMismatch
+from tests.simulation import this_rank
+from xla_nb.simulation.agreement import CollectiveMismatch
 from xla_nb.simulation.collectives import Reduction, _Meeting
 from xla_nb.simulation.memory import Walk
+from xla_nb.simulation.mesh import Mesh
 
 SIZES = (3, 40_000, 150_000)  # numbers: of a frame, of a board, of memory or streams
 FAILURES = (
@@ -167,7 +168,7 @@ def inside(plan: Plan) -> Iterator[None]:
         (Reduction, "fold"),
         (Walk, "_collect"),
         (_Meeting, "_meet_again"),
-        (Agreement, "_poll"),
+        (Mesh, "poll"),
     ][plan.number // 2 % 4]
     own = getattr(owner, name)
     counted = iter(range(1000))
@@ -220,9 +221,9 @@ def many_programs(rank: int) -> dict[str, int]:
         program = plan(seed, number, size)
         if rank not in program.members:
             continue
-        host.begin(number, program.members if len(program.members) < size else None)
+        this_rank.begin(number, program.members if len(program.members) < size else None)
         end = how(lambda program=program: run(program, rank), program, rank)  # type: ignore[misc]
-        host.leave(end)
+        this_rank.leave(end)
         ends[end] = ends.get(end, 0) + 1
         while SENDERS:
             SENDERS.pop().join()
@@ -266,42 +267,42 @@ def on_some_ranks(rank: int) -> list[object]:
     """Program 1 runs on ranks 0 and 2, and program 2 on all."""
     found: list[object] = []
     if rank in (0, 2):
-        host.begin(1, [0, 2])
+        this_rank.begin(1, [0, 2])
         found += [summed(rank, count, [[0, 2]]) for count in SIZES]
         found += [told(lambda: summed(rank)), told(lambda: summed(rank, groups=[[0, 2], [1, 3]]))]
         found += [
             told(lambda: summed(rank, groups=[[0, 2, 3], [1]])),
             told(lambda: xm.rendezvous("all")),
         ]
-        host.leave("returned")
-    host.begin(2)
+        this_rank.leave("returned")
+    this_rank.begin(2)
     return [*found, summed(rank)]
 
 
 def process_groups(rank: int) -> list[object]:
     """Rank 0 raises before the process group is there; then it is, with a group in it that a later
     program uses alone, and at last it is made anew."""
-    host.begin(1)
+    this_rank.begin(1)
     found: list[object] = []
     init = functools.partial(dist.init_process_group, "xla", init_method="xla://")
     if rank == 0:
-        host.leave("raised ValueError")
+        this_rank.leave("raised ValueError")
     else:
         # Another rank may have failed with it meanwhile, and is told beside it.
         found.append("rank 0: raised ValueError" in told(init))
-        host.leave("raised CollectiveMismatch")
-    host.begin(2)
+        this_rank.leave("raised CollectiveMismatch")
+    this_rank.begin(2)
     init()
     pair = dist.new_group([1, 3])
-    host.leave("returned")
+    this_rank.leave("returned")
     if rank in (1, 3):
-        host.begin(3, [1, 3])
+        this_rank.begin(3, [1, 3])
         value = torch.full((2,), float(rank)).to("xla")
         dist.all_reduce(value, group=pair)
         found.append(value.cpu().tolist())
         found.append(told(lambda: dist.all_reduce(value)).partition(",")[0])
-        host.leave("returned")
-    host.begin(4)
+        this_rank.leave("returned")
+    this_rank.begin(4)
     dist.destroy_process_group()
     init()
     gloo = dist.new_group(backend="gloo")
@@ -317,15 +318,15 @@ def a_thread_that_outlives_its_program(rank: int) -> list[object]:
     """A thread of rank 0 waits for the others as its program ends there."""
     begun = Path(os.environ["FOLDER"], "begun")
     found: list[object] = []
-    host.begin(1)
+    this_rank.begin(1)
     if rank == 0:
         thread = threading.Thread(target=lambda: found.append(told(lambda: summed(rank, SIZES[2]))))
         thread.start()
-        until(lambda: host.waiting() is not None)
+        until(lambda: this_rank.waiting() is not None)
     else:
         until(begun.exists)
-    host.leave("returned")
-    host.begin(2)
+    this_rank.leave("returned")
+    this_rank.begin(2)
     begun.touch()
     right = [summed(rank, count) for count in SIZES]
     if rank == 0:
@@ -349,15 +350,15 @@ def a_thread_that_is_busy_in_a_collective(rank: int) -> list[object]:
         found.append(told(lambda: summed(rank, SIZES[2])))
 
     Walk._collect = slow  # type: ignore[method-assign]
-    host.begin(1)
+    this_rank.begin(1)
     thread = threading.Thread(target=call)
     if rank == 0:
         thread.start()
         assert begun.wait(60)
     else:
         call()
-    host.leave("returned")
-    host.begin(2)
+    this_rank.leave("returned")
+    this_rank.begin(2)
     threading.Timer(0.2, goes_on.set).start()
     right = [summed(rank, count) for count in SIZES]
     if rank == 0:
@@ -374,12 +375,12 @@ def a_thread_of_an_earlier_program(rank: int) -> list[object]:
         starts.wait()
         found.append(told(lambda: summed(rank + 100)))
 
-    host.begin(1)
+    this_rank.begin(1)
     thread = threading.Thread(target=call, name="trainer")
     thread.start()
-    host.leave("returned")
+    this_rank.leave("returned")
     told_between = told(lambda: summed(rank))
-    host.begin(2)
+    this_rank.begin(2)
     starts.set()
     found.append(summed(rank))
     thread.join()
@@ -390,9 +391,9 @@ def ends_without_having_read(rank: int) -> float:
     """Rank 3 takes no part in a thousand programs, of which others tell each other the ends."""
     if rank != 3:
         for number in range(1, 1001):
-            host.begin(number, [0, 1, 2])
-            host.leave("returned")
-    host.begin(1001)
+            this_rank.begin(number, [0, 1, 2])
+            this_rank.leave("returned")
+    this_rank.begin(1001)
     return summed(rank)
 
 
@@ -411,7 +412,7 @@ def what_a_failed_program_left_pending(rank: int) -> list[object]:
             raise Bad
         return reduced * 2
 
-    host.begin(1)
+    this_rank.begin(1)
     in_place = torch.full((2,), float(rank)).to("xla") + 1
     xm.all_reduce("sum", [in_place])
     pending = xm.all_reduce("sum", in_place * 2) + rank
@@ -424,12 +425,12 @@ def what_a_failed_program_left_pending(rank: int) -> list[object]:
             call(in_place)
         except Bad:
             continue
-    host.leave("raised Bad" if rank == 0 else "returned")
-    host.begin(2, [rank])
-    waited = host.waited()
+    this_rank.leave("raised Bad" if rank == 0 else "returned")
+    this_rank.begin(2, [rank])
+    waited = this_rank.waited()
     torch_xla.sync()
     found = [in_place.cpu().tolist(), (pending - rank).cpu().tolist()]
-    alone = host.waited() == waited
-    host.leave("returned")
-    host.begin(3)
+    alone = this_rank.waited() == waited
+    this_rank.leave("returned")
+    this_rank.begin(3)
     return [*found, alone, torch_xla._XLAC._get_allow_execution(), summed(rank)]

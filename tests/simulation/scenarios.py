@@ -34,17 +34,17 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch_xla._internal import tpu
-from torch_xla.debug import metrics, profiler
+from torch_xla.debug import metrics
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 from torch_xla.experimental.custom_kernel import flash_attention
 from torch_xla.experimental.scan import scan
 
 import xla_nb
-from xla_nb.simulation import agreement, host, refusals, torch_names
+from tests.simulation import this_rank
+from xla_nb.simulation import agreement, refusals, torch_names
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
-    CollectiveTimeout,
     RankLost,
 )
 from xla_nb.simulation.collectives import Reduction, _Meeting
@@ -1069,12 +1069,6 @@ def check_counters_are_torch_xlas(rank: int) -> None:
     assert counted(lambda: xm.all_gather(value, groups=[[rank]])) == ["xla::AllReduce"]
 
 
-def saves_a_profile(rank: int) -> None:
-    profiler.start_trace(os.environ["SHOW"])
-    (torch.ones(4, device="xla") + rank).cpu()
-    profiler.stop_trace()
-
-
 def calls_that_torch_xla_lacks(rank: int) -> dict[str, str]:
     dist.init_process_group("xla", init_method="xla://")
     ones, several = torch.ones(2, device="xla"), [None] * dist.get_world_size()
@@ -1228,19 +1222,24 @@ def check_compiled_in_place_collectives(rank: int) -> None:
         same(result, summed * 2 + (pieces.chunk(4)[rank] * 4).sum())
 
 
-def compiled_with_dynamic_sizes(rank: int) -> str:
+def check_compiled_with_dynamic_sizes(rank: int) -> None:
     config: Any = torch._dynamo.config
     config.enable_cpp_symbolic_shape_guards = False  # they are compiled with g++, under a lock
 
     @torch.compile(backend="openxla", dynamic=True)
     def step(value: Tensor) -> Tensor:
-        return xm.all_reduce(xm.REDUCE_SUM, value * value.shape[0])
+        return xm.all_reduce(xm.REDUCE_SUM, value * value.shape[0]) + 1
 
-    try:
-        step(mine(4)).cpu()
-    except Exception as error:
-        return str(error)
-    return "compiled"
+    for size in (4, 6):
+        same(step(mine(size)), everyones(size).sum(0) * size + 1)
+
+
+def check_compiled_full_graph_with_a_collective_is_refused(rank: int) -> None:
+    @torch.compile(backend="openxla", fullgraph=True)
+    def step(value: Tensor) -> Tensor:
+        return xm.all_reduce(xm.REDUCE_SUM, value * 2) + 1
+
+    assert "all_reduce" in complaint(lambda: step(mine(4)))
 
 
 # --- what is refused
@@ -1437,7 +1436,7 @@ def interrupted_in_a_large_one(rank: int) -> list[str]:
 
 def _interrupt(thread: int) -> None:
     """Interrupt a thread that waits for rank 0, as a run is stopped."""
-    until(lambda: (wait := host.waiting()) is not None and 0 in wait.missing)
+    until(lambda: (wait := this_rank.waiting()) is not None and 0 in wait.missing)
     interrupt = ctypes.py_object(KeyboardInterrupt)
     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), interrupt) == 1
 
@@ -1494,18 +1493,6 @@ def files(pattern: str) -> int:
 def until(condition: Callable[[], bool]) -> None:
     while not condition():  # the launcher's alarm ends a rank that waits in vain
         time.sleep(0.01)
-
-
-def never_arrives(rank: int) -> str:
-    """Needs a short XLA_NB_COLLECTIVE_TIMEOUT; rank 3 stays away until the others have ended."""
-    if rank == 3:
-        until(lambda: files("*.result") == 3)
-        return ""
-    try:
-        xm.all_reduce("sum", mine(4))
-    except CollectiveTimeout as error:
-        return str(error)
-    return "no timeout"
 
 
 def killed(rank: int) -> str:
@@ -1565,7 +1552,7 @@ def raises_between_hosts(rank: int) -> str:
     except CollectiveMismatch as error:
         return str(error)
     except MemoryError:
-        host.leave("raised MemoryError")
+        this_rank.leave("raised MemoryError")
         until(lambda: files("0.result") == 1)  # others hear it while this process lives
     return ""
 
@@ -1587,12 +1574,12 @@ def late(rank: int) -> list[Any]:
     xm.all_reduce("sum", mine(4))
     if rank:
         watcher.join()
-    return [*((each.operation, each.missing) for each in waits), host.waiting()]
+    return [*((each.operation, each.missing) for each in waits), this_rank.waiting()]
 
 
 def watch(waits: list[Wait]) -> None:
     def is_waiting() -> bool:
-        current = host.waiting()
+        current = this_rank.waiting()
         if current is None or current.missing != (0,):
             return False
         waits.append(current)
@@ -1605,22 +1592,22 @@ def watch(waits: list[Wait]) -> None:
 def two_programs(rank: int) -> list[float]:
     """Two programs in one process: the first fails, the second succeeds."""
     if rank == 1:
-        host.leave("raised KeyError")
+        this_rank.leave("raised KeyError")
     else:
         try:
             xm.all_reduce("sum", mine(4))
         except CollectiveMismatch as error:
-            host.leave(f"raised {type(error).__name__}")
+            this_rank.leave(f"raised {type(error).__name__}")
         else:
             raise AssertionError("rank 1 had left")
-    host.begin(1)
+    this_rank.begin(1)
     return xm.all_reduce("sum", torch.ones(1).to("xla")).cpu().tolist()
 
 
 def leaves_while_a_thread_waits(rank: int) -> None:
     if rank == 0:
         threading.Thread(target=xm.rendezvous, args=("never",), daemon=True).start()
-        until(lambda: host.waiting() is not None)
+        until(lambda: this_rank.waiting() is not None)
         raise KeyError("stop")
     if rank == 1:
         until(lambda: files("0.result") == 1)
@@ -1698,6 +1685,10 @@ def between_hosts(rank: int) -> None:
     halved = xm.all_reduce("sum", mine(100, 101), scale=0.5).cpu()
     rows = torch.stack([tensor(other, 100, 101) for other in range(6)])
     torch.testing.assert_close(halved, rows.sum(0) / 2)
+    # The ranks of a host have unequal shares of it, some none, or one that is a piece less.
+    for count in (1_048_577, 524_289, 786_433):
+        many = xm.all_reduce("sum", torch.full((count,), float(rank)).to("xla")).cpu()
+        assert (many == 15.0).all()
 
 
 def two_hosts(rank: int) -> dict[str, Any]:

@@ -130,14 +130,6 @@ def test_reductions_over_hosts_equal_one_processs(launcher: Launcher, ranks: int
     assert [each.values() for each in hosts] == [[None] * ranks] * len(firsts)
 
 
-def test_each_rank_saves_its_profile_to_a_file_of_its_own(
-    simulate: Simulate, tmp_path: Path
-) -> None:
-    simulate("saves_a_profile", ranks=2, env={"SHOW": str(tmp_path)}).values()
-    names = {path.name.partition(".")[2] for path in tmp_path.rglob("*.xplane.pb")}
-    assert names == {"0.xplane.pb", "1.xplane.pb"}
-
-
 def test_what_torch_xlas_process_group_lacks_fails_as_the_guide_says(simulate: Simulate) -> None:
     for ends in simulate("calls_that_torch_xla_lacks").values():
         assert ends == {
@@ -160,18 +152,11 @@ def test_a_rank_can_fork_children(simulate: Simulate) -> None:
 
 def test_a_collective_in_a_child_of_a_rank_is_refused(simulate: Simulate) -> None:
     found = simulate("collective_in_a_child", ranks=2).values()
-    said = "A child process of rank 1 called rendezvous. Call it in the rank itself: "
+    said = "A child process of rank 1 called rendezvous i64[1] dim 0. Call it in the rank itself: "
     assert found == [
         ("", [b"\x00", b"\x01"]),
         (f"{said}its children are no ranks.", [b"\x00", b"\x01"]),
     ]
-
-
-def test_a_graph_that_cannot_be_cut_at_its_collectives_is_refused(simulate: Simulate) -> None:
-    for message in simulate("compiled_with_dynamic_sizes", ranks=2).values():
-        assert (
-            "does not support _c10d_functional.all_reduce.default inside torch.compile" in message
-        )
 
 
 def test_an_unsupported_function_is_refused_by_name(simulate: Simulate) -> None:

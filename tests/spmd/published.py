@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import warnings
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from torch.distributed.tensor import (
 from torch.distributed.tensor.experimental import _func_map
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    RowwiseParallel,
     loss_parallel,
     parallelize_module,
 )
@@ -230,19 +228,6 @@ def meshes() -> dict[str, Any]:
     }
 
 
-def unmatched() -> tuple[list[str], str]:
-    """torch leaves out keys that match nothing, with a warning."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = parallelize_module(
-            seeded(MODELS["mlp"][0]),
-            flat(),
-            {"in_proj": ColwiseParallel(), "qkv": RowwiseParallel()},
-        )
-        parallelize_module(model, flat())
-    return [str(each.message) for each in caught], str(model.in_proj.weight.placements)
-
-
 def refused() -> dict[str, tuple[str, str]]:
     mesh, x = flat(), torch.ones(4, 4, device="xla", requires_grad=True)
     model = parallelize_module(seeded(MODELS["mlp"][0]), mesh, MLP)
@@ -271,5 +256,6 @@ def refused() -> dict[str, tuple[str, str]]:
             "local_map": lambda: _func_map.local_map(torch.sum, out_placements=[Shard(0)]),
             "two axes": lambda: parallelize_module(seeded(MODELS["mlp"][0]), square(), MLP),
             "no plan": lambda: parallelize_module(model, mesh, [ColwiseParallel()]),
+            "no such key": lambda: parallelize_module(model, mesh, {"in_prj": ColwiseParallel()}),
         }.items()
     }

@@ -97,13 +97,6 @@ def test_a_mesh_of_torchs_is_one_of_ours(devices: Devices) -> None:
     }
 
 
-def test_a_key_that_matches_nothing_is_left_out(devices: Devices) -> None:
-    (first, second), placements = devices("published.unmatched")
-    assert "'qkv' matches nothing" in first
-    assert "no plan" in second
-    assert placements == "(Shard(dim=0),)"
-
-
 # The words of each error that say what is wrong, and how to fix it.
 REFUSED = {
     "cuda": ("UsageError", "'cuda' mesh", "one process owns", "init_device_mesh('xla'"),
@@ -125,6 +118,7 @@ REFUSED = {
     "local_map": ("UsageError", "local_map", "one process has all parts", "whole tensor"),
     "two axes": ("UsageError", "'dp', 'tp'", "mesh['tp']"),
     "no plan": ("UsageError", "a dict or a single style", "list"),
+    "no such key": ("UsageError", "'in_prj' matches no module", "in_proj"),
 }
 
 

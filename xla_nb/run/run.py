@@ -6,7 +6,6 @@ goes through one state and one ladder. A second way to end would be one that Sto
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 import time
@@ -20,14 +19,13 @@ from xla_nb.messages import events
 from xla_nb.old_names import first_time
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record
-from xla_nb.record.tail import before
 from xla_nb.run import conclusions
 from xla_nb.run.failed import RunFailed, as_raised
 from xla_nb.run.figures import FigureWatch
 from xla_nb.run.hang import HangWatch
 from xla_nb.run.options import Options, duration
 from xla_nb.run.recorded import RecordedRun
-from xla_nb.run.sentences import changes, shortage
+from xla_nb.run.sentences import changes
 from xla_nb.run.state import ENDED, RankState
 from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
@@ -40,7 +38,6 @@ EXIT_PATIENCE = 3.0
 #: Seconds that live ranks have to be ready for the next program once they have ended one.
 LIVE_PATIENCE = 30.0
 _TICK, _SOON = 0.1, 0.2  # between two looks; until the first at ranks, for which no cell waits
-_LAST_LINES = 50  # of stderr, in which a rank that died may have said why
 _SAME = 2.0  # seconds between two stops that may be one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
@@ -292,7 +289,6 @@ class Run(RecordedRun):
     def _take_or_end(self, event: events.Event | None) -> None:
         """An event; None is the end of all that could tell."""
         if event is None or isinstance(event, events.JobEnded):  # all have said what they had to
-            self._tell(shortage(self.state, self._last_errors) if self.state.troubled else "")
             self._tell(changes(self.state))
             conclusions.conclude(self, self.label, conclusions.at_end)
         if event is not None or self.state.ended is not None:
@@ -308,13 +304,6 @@ class Run(RecordedRun):
     def _tell(self, sentence: str) -> None:
         if sentence:
             self.take(events.Notice(text=sentence))
-
-    def _last_errors(self, rank: int) -> str:
-        """The end of what a rank has written to stderr, as far as it is here."""
-        path = self.record.log(rank, "err")
-        with contextlib.suppress(OSError):
-            return "\n".join(before(path, path.stat().st_size, _LAST_LINES).lines)
-        return ""
 
     def take(self, event: events.Event) -> None:
         """Fold one event into the state and the record."""

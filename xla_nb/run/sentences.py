@@ -5,12 +5,11 @@ Pure functions, so that a notebook, a terminal and a saved run say the same.
 
 from __future__ import annotations
 
-import errno
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xla_nb import ansi, linux
+from xla_nb import ansi
 from xla_nb.messages.events import RankFailed
 from xla_nb.run.stacks import alike
 from xla_nb.run.state import RankState, RunState
@@ -429,49 +428,3 @@ def changes(state: RunState) -> str:
         advice = f"End the cell with {it} to get {it}."
     shown = listed([f"`{name}`" for name in names], most=_NAMES)
     return f"Ranks changed {shown}; the notebook's {are}. {advice}"
-
-
-# ---------------------------------------------------------------- what was short
-
-_SHARED_MEMORY = (
-    "/dev/shm, where multiprocessing and DataLoader keep locks and data, is full. Free some space, "
-    "or give the container more (`--shm-size`)."
-)
-#: All words of a sign must be there.
-_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("can't start new thread",), linux.shortage(errno.EAGAIN)),
-    (("pthread_create() failed",), linux.shortage(errno.EAGAIN)),
-    (("Resource temporarily unavailable", "fork"), linux.shortage(errno.EAGAIN)),
-    (("Too many open files in system",), linux.shortage(errno.ENFILE)),
-    (("Too many open files",), linux.shortage(errno.EMFILE)),
-    (("std::bad_alloc",), linux.shortage(errno.ENOMEM)),
-    (("Cannot allocate memory",), linux.shortage(errno.ENOMEM)),
-    (("SemLock", "No space left on device"), _SHARED_MEMORY),
-    (("insufficient shared memory (shm)",), _SHARED_MEMORY),  # torch's, of a DataLoader's worker
-    (("unable to write to file </torch_",), _SHARED_MEMORY),
-)
-
-
-def shortage(state: RunState, stderr: Callable[[int], str]) -> str:
-    """What ranks had too little of, by what they said when they failed, and what to do: native code
-    and Python name a system call, not the limit that has been reached. Empty where nobody has said
-    that anything was short, or the error has it.
-
-    stderr: the end of what a rank has written there."""
-    for rank in state.ranks.values():
-        text = _last_words(rank, stderr)
-        for words, sentence in _SIGNS:
-            if all(word in text for word in words):
-                return "" if sentence in text else sentence
-    return ""
-
-
-def _last_words(rank: RankState, stderr: Callable[[int], str]) -> str:
-    """Of a rank that died, all that it could say; of others their error, and what a worker said
-    whose death is the error."""
-    if rank.failure is not None:
-        workers = stderr(rank.rank) if "DataLoader worker" in rank.failure.message else ""
-        return f"{rank.failure.text}\n{rank.failure.message}\n{workers}"
-    if rank.phase in ("starting", "died"):
-        return stderr(rank.rank)
-    return ""

@@ -81,7 +81,7 @@ def prepare(order: Order) -> Chips:
 
     assert order.ranks is not None
     world = order.host_group
-    host.install(
+    installed = host.install(
         host.HostShare(
             ranks_here=order.ranks,
             first_rank=world.index * order.ranks,
@@ -90,7 +90,7 @@ def prepare(order: Order) -> Chips:
             serves=world.index == 0,
         )
     )
-    return SimulatedChips(order.ranks, order.ranks, *own)
+    return SimulatedChips(order.ranks, order.ranks, *own, installed)
 
 
 def _chips() -> tuple[int, int]:
@@ -180,36 +180,32 @@ class Chips(OnTorchXla):
         return gauges.device_memory(torch_xla._XLAC, str(torch_xla.device()))
 
 
+@dataclass(frozen=True)
 class SimulatedChips(Chips):
     """The ranks of a simulated host, which know what they wait for; XLA's CPU client knows no
     memory."""
 
+    host: Any  # a SimulatedHost
     simulated = True
 
     def begin(self, number: int, members: Iterable[int] | None) -> None:
-        _host().begin(number, members)
+        self.host.programs.begin(number, members)
 
     def leave(self, reason: str) -> None:
-        _host().leave(reason)
+        self.host.programs.leave(reason)
 
     def consequence(self, error: BaseException) -> BaseException | None:
         follows = isinstance(error, CollectiveMismatch) and error.follows
         return error if follows or isinstance(error, RankLost) else None
 
     def waiting(self) -> Wait | None:
-        return _host().waiting()  # type: ignore[no-any-return]
+        return self.host.programs.waits.current  # type: ignore[no-any-return]
 
     def waited(self) -> float | None:
-        return _host().waited()  # type: ignore[no-any-return]
+        return self.host.programs.waits.seconds  # type: ignore[no-any-return]
 
     def memory(self) -> None:
         return None
-
-
-def _host() -> Any:
-    from xla_nb.simulation import host
-
-    return host
 
 
 def _run_single_devices_in_the_main_thread() -> None:

@@ -2,8 +2,8 @@
 
 Every rank gives its operation and source line to the others and reads theirs: on the board, if all
 ranks of the world are on this host and take part, else over the streams. Where a TPU would hang,
-every waiting rank raises an error that names the ranks that disagree, returned, died or never
-arrived. Small data travels in the same frame, as `payload`.
+every waiting rank raises an error that names the ranks that disagree, returned or died; it
+waits for those that are late. Small data travels in the same frame, as `payload`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from select import POLLIN
 from typing import NoReturn
 
 from xla_nb.simulation.board import Board, Buffer, step_of
@@ -25,7 +24,6 @@ from xla_nb.simulation.frames import (
     absence,
     are_most,
     disagreement,
-    next_frame,
     shorten,
     show,
 )
@@ -50,10 +48,6 @@ class CollectiveMismatch(RuntimeError):
         super().__init__(message)
         self.follows = follows
         self.early = tuple(early)
-
-
-class CollectiveTimeout(RuntimeError):
-    """Some ranks did not reach a collective in time."""
 
 
 class RankLost(RuntimeError):
@@ -108,7 +102,11 @@ class Agreement:
         """Be ready for the others, and drop what is left of earlier programs."""
         if self._board is not None:
             self._board.begin(self.mesh.rank, self.number)
-        for rank in self._poll(self.mesh.streams, 0):
+        self._hear(self.mesh.streams)
+
+    def _hear(self, others: Iterable[int]) -> None:
+        """Read what these have sent."""
+        for rank in others:
             with suppress(StreamClosed):  # told to those who wait for it
                 self._look(rank, come=False)
 
@@ -124,7 +122,7 @@ class Agreement:
 
         dealt: another payload for each of some ranks, of any length.
 
-        Raises CollectiveMismatch, CollectiveTimeout or RankLost.
+        Raises CollectiveMismatch or RankLost.
         """
         if os.getpid() != self._owner:
             raise RuntimeError(
@@ -160,11 +158,7 @@ class Agreement:
         longer what they had written: one of them gave up meanwhile, or this program has ended."""
         self.check(what)
         mine = Frame(self.number, shorten(what), "")
-        for rank in self._poll(self._alive(others), 0):
-            with suppress(StreamClosed):
-                self.mesh.streams[rank].fill()
-        for rank in self._alive(others):
-            self._look(rank)
+        self._hear(self._alive(others))
         self._check_gone(mine, {}, [rank for rank in others if self._has_given_up(rank)])
 
     def _alive(self, others: Iterable[int]) -> list[int]:
@@ -213,10 +207,10 @@ class Agreement:
         if not missing():
             return
         self._waits.start(visit.mine.what, missing)
-        for pause in self._pauses(visit.mine, missing):
+        for _ in self._pauses(visit.mine, missing):
             if not missing():
                 break
-            if not board.wait(missing, pause):
+            if not board.wait(missing, _GLANCE):
                 self._glance(board, visit, missing)
 
     def _glance(self, board: Board, visit: _Visit, absent: Callable[[], list[int]]) -> None:
@@ -224,7 +218,7 @@ class Agreement:
         others who know."""
         mine, step = visit.mine, visit.step
         returned, closed = self._returned(self.mesh.streams), {}
-        for rank in self._poll(self.mesh.streams, 0):
+        for rank in self.mesh.poll(self.mesh.streams, 0):
             try:
                 self.mesh.streams[rank].fill()
             except StreamClosed as error:
@@ -263,9 +257,6 @@ class Agreement:
                 rest.start()
                 rest.join(_PATIENCE)
 
-    def timeout(self) -> float:
-        return float(os.environ.get("XLA_NB_COLLECTIVE_TIMEOUT") or 600)
-
     def _tell(self, frame: Frame) -> None:
         self._send(frame, self._members - {self.mesh.rank})
 
@@ -279,7 +270,7 @@ class Agreement:
         frames: dict[int, Frame] = {}
         self._waits.start(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
-        for pause in self._pauses(mine, missing.copy):
+        for _ in self._pauses(mine, missing.copy):
             returned = self._returned(missing)
             for rank in {*ready, *returned}:
                 self._read(rank, mine, frames, missing)
@@ -287,26 +278,21 @@ class Agreement:
             self._check_gone(mine, frames, missing)
             if not missing and not self.mesh.is_sending:
                 break
-            ready = self._poll(missing, pause)
+            ready = self.mesh.poll(missing, _GLANCE)
         return frames
 
-    def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[float]:
-        """How long to wait at most, again and again, while ranks are missing."""
-        started, warned, limit = time.monotonic(), False, self.timeout()
-        waited = 0.0
-        while waited < limit or not waited:
+    def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[None]:
+        """Before each look at who is missing: however late they are, this rank waits for them."""
+        started, warned = time.monotonic(), False
+        while True:
+            waited = time.monotonic() - started
             if waited >= _LATE and not warned and missing():
                 warned = True
                 # In one write, so that lines of ranks sharing a stream do not mix.
                 sys.stderr.write(f"xla_nb: {absence(mine, missing(), waited)}\n")
                 sys.stderr.flush()
-            yield min(limit - waited, _GLANCE)
+            yield
             self.check(mine.what)
-            waited = time.monotonic() - started
-        raise CollectiveTimeout(absence(mine, missing(), waited))
-
-    def _poll(self, others: Iterable[int], pause: float) -> list[int]:
-        return self.mesh.poll(dict.fromkeys(others, POLLIN), pause)
 
     def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
         try:
@@ -323,15 +309,23 @@ class Agreement:
         come: only what has been read from its stream already. take: once."""
         stream = self.mesh.streams[rank]
         with stream.guard:
-            found = next_frame(stream, self.number, come)
-            if found is None:
-                return None
-            frame, length = found
-            if frame.farewell:
-                self._gone.setdefault(rank, frame)
-            if frame.farewell or take:
-                stream.drop(length)
-            return None if frame.farewell else frame
+            while True:
+                found = Frame.unpack(stream.inbox)
+                if found is None:
+                    if come or not stream.fill():
+                        return None
+                    continue
+                frame, length = found
+                if frame.program > self.number:
+                    return None
+                if frame.program < self.number:
+                    stream.drop(length)
+                    continue
+                if frame.farewell:
+                    self._gone.setdefault(rank, frame)
+                if frame.farewell or take:
+                    stream.drop(length)
+                return None if frame.farewell else frame
 
     def _returned(self, others: Iterable[int]) -> set[int]:
         """Those of these ranks that have said on the board that they have returned: what they had
@@ -369,18 +363,14 @@ class Agreement:
             raise CollectiveMismatch(told, failed, early)
 
     def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
-        raise RankLost(f"{self._ended(rank)} while this rank was in {show(mine)}") from cause
-
-    def _ended(self, rank: int) -> str:
-        """`rank 2's process ended`, and which others too."""
-        closed = {rank, *self.mesh.closed()} - (self._gone.keys() - {rank})
-        return " or ".join(f"rank {each}'s" for each in sorted(closed)) + " process ended"
+        ended = f"rank {rank}'s process ended"
+        raise RankLost(f"{ended} while this rank was in {show(mine)}") from cause
 
     def break_off(self, what: str, error: BaseException) -> None:
         """Tell the others, who may wait for this rank in the middle of a collective, that an error
         has ended it here."""
         if self._failure is None:
-            if not isinstance(error, (CollectiveMismatch, CollectiveTimeout, RankLost)):
+            if not isinstance(error, (CollectiveMismatch, RankLost)):
                 error = self._raised(error, what)
             self._give_up(error)
 
@@ -405,4 +395,4 @@ def _again(name: str, message: str) -> RuntimeError:
     """An error of this name, raised in another rank or before."""
     if name == CollectiveMismatch.__name__:
         return CollectiveMismatch(message, follows=True)
-    return {each.__name__: each for each in (CollectiveTimeout, RankLost)}[name](message)
+    return RankLost(message)

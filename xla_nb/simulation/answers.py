@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch_xla
@@ -77,13 +73,11 @@ def say_identity(rank: int, size: int, ranks_here: int) -> None:
         "_xla_get_all_devices": lambda: list(devices),
         "_xla_get_runtime_devices": lambda: [devices[rank]],
         "_xla_get_all_runtime_devices": lambda: list(devices),
-        "_xla_num_global_devices": lambda: size,
         "_xla_get_all_device_attributes": lambda: [dict(each) for each in attributes],
         "_xla_get_device_attributes": lambda device: dict(attributes[rank]),
         "_xla_get_num_processes": lambda: size,
         "_xla_get_process_index": lambda: rank,
         "_xla_set_replication_devices": lambda names: replication.__setitem__(slice(None), names),
-        "_xla_get_replication_devices": lambda: list(replication),
         "_xla_get_replication_devices_count": lambda: len(replication),
         # Tokens order collectives inside a graph; ours run between graphs.
         "_get_all_reduce_token": lambda device: None,
@@ -104,26 +98,8 @@ def _attributes(rank: int, name: str, ranks_here: int) -> dict[str, object]:
     return {"coords": list(place), "core_on_chip": 0, "name": name}
 
 
-def name_dumps(rank: int) -> None:
+def name_graphs(rank: int) -> None:
     """In a rank, before its runtime starts: graphs go to `FILE.RANK.0`, to whose name torch_xla
-    appends the device's number; profiles to `HOST.RANK.xplane.pb` in the run's folder."""
+    appends the device's number."""
     if name := os.environ.get(_SAVED_GRAPHS):
         os.environ[_SAVED_GRAPHS] = f"{name}.{rank}"
-    profiler: Any = torch_xla._XLAC.profiler
-    profiler.TslProfilerSessionWrapper = _named(profiler.TslProfilerSessionWrapper, rank)
-
-
-def _named(session: Any, rank: int) -> Any:
-    class Session(session):  # type: ignore[misc]
-        """A profile, exported under the rank's name."""
-
-        def export(self, xspace: bytes, folder: str) -> None:
-            with tempfile.TemporaryDirectory(prefix="xla-nb-profile-") as own:
-                super().export(xspace, own)
-                for path in filter(Path.is_file, Path(own).rglob("*")):
-                    name = re.sub(r"(\.\w+\.\w+(\.gz)?)$", rf".{rank}\1", path.name)
-                    place = Path(folder) / path.relative_to(own).parent
-                    place.mkdir(parents=True, exist_ok=True)
-                    shutil.move(path, place / name)
-
-    return Session

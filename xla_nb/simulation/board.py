@@ -87,16 +87,14 @@ class Board:
         self, rank: int, step: int, what: bytes, message: bytes, payload: Sequence[Buffer] = ()
     ) -> bool:
         """Put a message and a payload, in parts, up; whether all ranks have arrived. `what` is to
-        be the same on all of them. Raises ValueError if the message is longer than 64 KiB, or the
-        payload than `room`."""
+        be the same on all of them. The payload has at most `room` bytes. Raises ValueError if the
+        message is longer than 64 KiB."""
         start = self._start(rank, step)
         size, end = _HEAD.size + len(message), start + _MESSAGE
         if size > _MESSAGE:
             raise ValueError(f"A message of {len(message)} bytes does not fit the board.")
         for part in payload:
             begin, end = end, end + len(part)
-            if end > start + _MESSAGE + self.room:
-                raise ValueError("The payload does not fit the board.")
             self._messages[begin:end] = part
         head = _HEAD.pack(step, len(message), end - start - _MESSAGE)
         self._messages[start : start + size] = head + message

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._dtype_abbrs import dtype_abbrs
 
 from xla_nb.simulation import groups as grouping
-from xla_nb.simulation import levels
 from xla_nb.simulation.board import Buffer
 from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.memory import SharedMemory, Walk
@@ -25,26 +25,11 @@ from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
 _PIECE = 1 << 20  # bytes of a tensor that ranks of several hosts exchange at a time
-_LENGTH = 8  # bytes for the length of a rendezvous's payload
-
-_SHORT = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "s64",
-    torch.int32: "s32",
-    torch.int16: "s16",
-    torch.int8: "s8",
-    torch.uint8: "u8",
-    torch.bool: "pred",
-}
 
 
 def show(tensor: Tensor) -> str:
-    """A tensor as XLA writes it: f32[4,8]."""
-    kind = _SHORT.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
-    return f"{kind}[{','.join(map(str, tensor.shape))}]"
+    """A tensor's type and shape in short: f32[4,8]."""
+    return f"{dtype_abbrs[tensor.dtype]}[{','.join(map(str, tensor.shape))}]"
 
 
 @dataclass(frozen=True)
@@ -119,16 +104,18 @@ class Carrier:
             self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting,
         ):
             for index, pack in enumerate(packs):
-                pack.put_whole(meeting.all_reduce(index, reduction))
+                pack.put(meeting.all_reduce(index, reduction))
         return unpacked(packs)
 
-    def all_gather(self, tensors: Sequence[Tensor], dim: int, groups: Groups) -> list[Tensor]:
+    def all_gather(
+        self, tensors: Sequence[Tensor], dim: int, groups: Groups, name: str = "all_gather"
+    ) -> list[Tensor]:
         for tensor in tensors:
-            _check_dim("all_gather", tensor, dim)
+            _check_dim(name, tensor, dim)
         packs = packed(tensors, rows=1)
         with (
             self.programs.lock,
-            self._meet("all_gather", tensors, groups, packs, f"dim {dim}") as meeting,
+            self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting,
         ):
             for index, pack in enumerate(packs):
                 pack.put_gathered(meeting.gather(index), dim)
@@ -149,7 +136,7 @@ class Carrier:
         name = f"reduce_scatter {reduction}"
         with self._lock, self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
-                pack.put_share(reduction.fold(meeting.deal(index)))
+                pack.put(reduction.fold(meeting.deal(index)))
         return [shard.movedim(0, dim).contiguous() for shard in unpacked(packs)]
 
     def all_to_all(
@@ -196,29 +183,17 @@ class Carrier:
             moved = meeting.move(0, source if here else None, None if here else target)
         return tensor if moved is None else moved.view(tensor.shape)
 
-    def rendezvous(self, payload: bytes) -> list[bytes]:
+    def rendezvous(self, payload: bytes, name: str = "rendezvous") -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""
-        everyone = range(self.size)
-        mine = memoryview(len(payload).to_bytes(_LENGTH, "little") + payload)
-        received = [bytearray() for _ in everyone]
-        start, longest, what = 0, len(mine), "rendezvous"
         with self._lock:
-            agreement = self.programs.agreement
-            room = agreement.room(everyone)
-            try:
-                while start < longest:
-                    met = agreement.meet(what, everyone, [mine[start : start + room]])
-                    for rank, part in met.items():
-                        received[rank] += part
-                    lengths = (int.from_bytes(each[:_LENGTH], "little") for each in received)
-                    longest = _LENGTH + max(lengths)
-                    start += room
-                    what = f"rendezvous, from byte {start}"
-            except BaseException as error:
-                if start:
-                    agreement.break_off(what, error)
-                raise
-        return [bytes(each[_LENGTH:]) for each in received]
+            (lengths,) = self.all_gather([torch.tensor([len(payload)])], 0, [], name)
+            longest = int(lengths.max())
+            if not longest:
+                return [b""] * self.size
+            padded = bytearray(payload.ljust(longest, b"\0"))
+            (data,) = self.all_gather([torch.frombuffer(padded, dtype=torch.uint8)], 0, [], name)
+        rows = data.view(self.size, longest)
+        return [row[:n].numpy().tobytes() for row, n in zip(rows, lengths.tolist(), strict=True)]
 
     def _meet(
         self,
@@ -263,7 +238,7 @@ class _Meeting:
         self._walk: Walk | None = None  # the way of larger ones, on one host
         self._here = list(group)  # those of this host
         self._peers: list[int] = []  # on other hosts, for all_reduce
-        self._part = 0  # how often some of the ranks have met since
+        self._part = 0  # how many barriers and swaps there have been since, on every rank alike
 
     def __enter__(self) -> _Meeting:
         agreement = self._agreement
@@ -292,19 +267,20 @@ class _Meeting:
         if len(self._here) == len(self._group):
             self._walk = Walk(memory, self._group, rank, self._barrier)
         else:
-            self._peers = levels.same_share(self._group, rank, len(memory.members))
+            self._peers = grouping.same_share(self._group, rank, len(memory.members))
 
     def _barrier(self) -> None:
         """Wait until every rank of the group that is on this host is here."""
+        self._part += 1
         self._meet_again(self._here)
 
     def _meet_again(
-        self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None
+        self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None, start: int = 0
     ) -> dict[int, Buffer]:
-        """Meet some of the ranks within the collective. Not for what it began with: one that was
-        interrupted may begin it anew."""
-        self._part += 1
-        return self._agreement.meet(f"{self._what}, part {self._part}", ranks, dealt=dealt)
+        """Meet some of the ranks within the collective, for what a part of it has from byte `start`
+        on. Not for what it began with: one that was interrupted may begin it anew."""
+        what = f"{self._what}, part {self._part}" + (f", from byte {start}" if start else "")
+        return self._agreement.meet(what, ranks, dealt=dealt)
 
     def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
@@ -343,22 +319,27 @@ class _Meeting:
         return self._share(share).view(-1)[: flat.numel()]
 
     def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
-        memory, rank = self._carrier.memory, self._carrier.rank
-        peers, on_host = levels.Peers(self._peers, rank, self._swap), Reduction(reduction.kind)
+        """In each host's memory first; then the ranks with the same share of it, one on each host,
+        fold theirs. So each value crosses the network once for a host, not once for a rank."""
+        on_host = Reduction(reduction.kind)
 
         def fold(rows: Tensor) -> Tensor:
-            return peers.finish(on_host.fold(rows), reduction.fold)
+            return reduction.fold(self._exchange(self._peers, on_host.fold(rows)))
 
-        return Walk(memory, self._here, rank, self._barrier).all_reduce(parts, fold)
+        carrier = self._carrier
+        return Walk(carrier.memory, self._here, carrier.rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        """Send tensors to ranks, and fill others, as long, with what they send: in pieces."""
+        """Send tensors to ranks, and fill others, as long, with what they send: in pieces, of which
+        other ranks of this host may have fewer, or none."""
+        self._part += 1
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
         members = sorted({self._carrier.rank, *out, *into})
         size = max(map(len, (*sent.values(), *received.values())), default=0)
         for start in range(0, size, _PIECE):
             piece = slice(start, start + _PIECE)
-            met = self._meet_again(members, {rank: data[piece] for rank, data in sent.items()})
+            dealt = {rank: data[piece] for rank, data in sent.items()}
+            met = self._meet_again(members, dealt, start)
             for rank, data in received.items():
                 data[piece] = met[rank]
 
@@ -383,9 +364,13 @@ class _Meeting:
     def _share(self, flat: Tensor) -> Tensor:
         if self._walk is not None:
             return self._walk.gather(flat)
-        rows = flat.new_empty(len(self._group), flat.numel())
-        rows[self._me] = flat
-        self._swap_rows([flat] * len(self._group), rows)
+        return self._exchange(self._group, flat)
+
+    def _exchange(self, ranks: Sequence[int], flat: Tensor) -> Tensor:
+        """What each of these ranks has, this one's among them, one row each."""
+        rows = flat.new_empty(len(ranks), flat.numel())
+        rows[ranks.index(self._carrier.rank)] = flat
+        self._swap_rows(ranks, [flat] * len(ranks), rows)
         return rows
 
     def _deal(self, rows: Tensor) -> Tensor:
@@ -393,11 +378,13 @@ class _Meeting:
             return self._walk.deal(rows)
         received = torch.empty_like(rows)
         received[self._me] = rows[self._me]
-        self._swap_rows(rows.unbind(), received)
+        self._swap_rows(self._group, rows.unbind(), received)
         return received
 
-    def _swap_rows(self, outgoing: Sequence[Tensor], received: Tensor) -> None:
-        others = [(i, rank) for i, rank in enumerate(self._group) if i != self._me]
+    def _swap_rows(
+        self, ranks: Sequence[int], outgoing: Sequence[Tensor], received: Tensor
+    ) -> None:
+        others = [(i, rank) for i, rank in enumerate(ranks) if rank != self._carrier.rank]
         self._swap({r: outgoing[i] for i, r in others}, {r: received[i] for i, r in others})
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from struct import Struct
 from zlib import crc32
 
-from xla_nb.simulation.mesh import Stream
 from xla_nb.simulation.places import name_line, show_line
 from xla_nb.wording import listed, ranks
 
@@ -50,25 +49,6 @@ class Frame:
             return None
         text = message[start:middle].decode(), message[middle:body].decode()
         return Frame(program, *text, bytearray(message[body:end]), farewell), end
-
-
-def next_frame(stream: Stream, program: int, come: bool = False) -> tuple[Frame, int] | None:
-    """A stream's next frame, once all of it has arrived, and its length. It stays there until it is
-    dropped, so that nobody who is interrupted loses it.
-
-    None if it is not one of this program: what is left of earlier ones is dropped, what later ones
-    send stays. come: only what has been read from the stream already.
-    """
-    with stream.guard:
-        while True:
-            found = Frame.unpack(stream.inbox)
-            if found is None:
-                if come or not stream.fill():
-                    return None
-            elif found[0].program < program:
-                stream.drop(found[1])
-            else:
-                return found if found[0].program == program else None
 
 
 def shorten(what: str) -> str:

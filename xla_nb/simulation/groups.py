@@ -5,7 +5,7 @@ What torch_xla or XLA would say only once the graph is compiled, or not at all, 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from operator import index
 
@@ -29,6 +29,19 @@ def meeting(groups: Groups, group: Sequence[int], size: int) -> Sequence[int]:
         return group
     together = {int(rank) for each in groups if len(each) > 1 for rank in each}
     return sorted(together) or range(size)
+
+
+def same_share(group: Sequence[int], rank: int, ranks_here: int) -> list[int]:
+    """The ranks of a group that have this rank's share, one on each host; empty unless the group
+    has equally many, and several, ranks on each of several hosts."""
+    hosts: defaultdict[int, list[int]] = defaultdict(list)
+    for each in group:
+        hosts[each // ranks_here].append(each)
+    own = hosts[rank // ranks_here]
+    if len(hosts) < 2 or len(own) < 2 or {*map(len, hosts.values())} != {len(own)}:
+        return []
+    share = own.index(rank)
+    return [ranks[share] for ranks in hosts.values()]
 
 
 def check(groups: Groups, size: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,13 +22,11 @@ from torch_xla.experimental import plugins
 from xla_nb.simulation import answers
 from xla_nb.simulation.board import Board
 from xla_nb.simulation.collectives import Carrier
-from xla_nb.simulation.compiling import install_cuts
 from xla_nb.simulation.memory import SharedMemory
 from xla_nb.simulation.mesh import Mailboxes, Mesh, Stream, connect_hosts
 from xla_nb.simulation.programs import Programs
 from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
-from xla_nb.stopwatch import Wait
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
@@ -49,12 +47,6 @@ class HostShare:
     world_size: int | None = None  # default: ranks_here
     store: tuple[str, int] | None = None
     serves: bool = False
-
-    def __post_init__(self) -> None:
-        if self.size < self.first_rank + self.ranks_here or self.ranks_here < 1:
-            raise ValueError(f"{self} has ranks outside of its world")
-        if self.size > self.ranks_here and self.store is None:
-            raise ValueError(f"{self} has other hosts but no store to find them")
 
     @property
     def size(self) -> int:
@@ -95,6 +87,8 @@ class Store:
 class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     """torch_xla's view of this host: as many chips as ranks."""
 
+    programs: Programs  # in a rank
+
     def __init__(self, share: HostShare) -> None:
         super().__init__()
         self._share = share
@@ -106,8 +100,6 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         # Once, before the fork: in each rank it would take 5 ms. They are replacements that torch
         # does not own.
         self._alive = [*carry(self._carrier), *install_refusals()]
-        install_cuts()
-        self.programs: Programs | None = None  # in a rank
 
     def physical_chip_count(self) -> int:
         self._mailboxes.expect_ranks()  # xmp.spawn calls this just before it forks them
@@ -122,7 +114,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         rank = share.first_rank + local_rank
         answers.say_position(local_rank, share.ranks_here)
         answers.say_identity(rank, share.size, share.ranks_here)
-        answers.name_dumps(rank)
+        answers.name_graphs(rank)
         limit_threads(share.ranks_here)
         streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
         if self._board is not None:
@@ -151,11 +143,8 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
 
         def handler(url: str, **_: object) -> Iterator[tuple[dist.Store, int, int]]:
             nonlocal done
-            with carrier.programs.lock:
-                mine = [done.to_bytes(_NUMBER, "little")]
-                what, everyone = "init_process_group xla://", range(carrier.size)
-                met = carrier.programs.agreement.meet(what, everyone, mine)
-                done = 1 + max(int.from_bytes(each, "little") for each in met.values())
+            met = carrier.rendezvous(done.to_bytes(_NUMBER, "little"), "init_process_group")
+            done = 1 + max(int.from_bytes(each, "little") for each in met)
             store = dist.PrefixStore(f"xla/{done}", self._store.open(carrier.rank))
             yield store, carrier.rank, carrier.size
 
@@ -168,51 +157,15 @@ def limit_threads(ranks: int) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
-class _Installed:
-    """The host of this process and of the ranks forked from it."""
-
-    host: SimulatedHost | None = None
-
-
-def install(share: HostShare) -> None:
+def install(share: HostShare) -> SimulatedHost:
     """Make this process's next `xmp.spawn(fn, start_method="fork")` start the ranks of `share`."""
     if torch_xla._XLAC._xla_runtime_is_initialized():
         raise RuntimeError("The XLA runtime of this process is already initialized.")
     for name in _DROPPED:
         os.environ.pop(name, None)
     answers.say_device()
-    _Installed.host = SimulatedHost(share)
+    host = SimulatedHost(share)
     for device in ("CPU", "TPU"):  # torch_xla's own CPU client still serves
-        plugins._plugin_registry[device] = _Installed.host
+        plugins._plugin_registry[device] = host
     plugins.using_dynamic_plugins = lambda: True
-
-
-def begin(number: int, members: Iterable[int] | None = None) -> None:
-    """In a rank, before it runs another program; see `Programs.begin`."""
-    programs = _programs()
-    if programs is not None:
-        programs.begin(number, members)
-
-
-def leave(reason: str) -> None:
-    """In a rank, after the user's entry; `reason` is "returned" or "raised ValueError"."""
-    programs = _programs()
-    if programs is not None:
-        programs.leave(reason)
-
-
-def waiting() -> Wait | None:
-    """The collective that this rank waits in, if any; safe to call from any thread."""
-    programs = _programs()
-    return None if programs is None else programs.waits.current
-
-
-def waited() -> float | None:
-    """Seconds that this rank has waited in collectives, with the one that it is in; safe to call
-    from any thread."""
-    programs = _programs()
-    return None if programs is None else programs.waits.seconds
-
-
-def _programs() -> Programs | None:
-    return None if _Installed.host is None else _Installed.host.programs
+    return host

@@ -8,7 +8,6 @@ the last one. A walk ends when all have read, so the next collective may be one 
 from __future__ import annotations
 
 import mmap
-import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -27,28 +26,11 @@ class SharedMemory:
         self.nbytes = 4 * len(members) * chunk
         shared = mmap.mmap(-1, self.nbytes)  # of this process and those that it forks
         self._areas = torch.frombuffer(shared, dtype=torch.uint8).view(4, len(members), chunk)
-        self._results = _Results()
 
     def areas(self, dtype: torch.dtype) -> Tensor:
         """[purpose, rank of this host, number]: purposes 0 and 1 are what ranks have, 2 and 3 what
         they make of it."""
         return self._areas.view(dtype)
-
-    def result(self, dtype: torch.dtype, count: int) -> Tensor:
-        """So many numbers of this thread alone, where its last call's of this type were: fresh
-        pages take longer than what is written to them."""
-        results = self._results.by_type
-        last = results.get(dtype)
-        if last is None or not last.numel() // 4 <= count <= last.numel():
-            last = results[dtype] = torch.empty(count, dtype=dtype)
-        return last[:count]
-
-
-class _Results(threading.local):
-    """One thread copies its result to the device while the next one is in a collective."""
-
-    def __init__(self) -> None:
-        self.by_type: dict[torch.dtype, Tensor] = {}
 
 
 class Walk:
@@ -71,7 +53,7 @@ class Walk:
 
     def gather(self, flat: Tensor) -> Tensor:
         """[rank, number]: the numbers of every rank of the group."""
-        areas = self._areas(flat.dtype)
+        areas = self._memory.areas(flat.dtype)
         gathered = flat.new_empty(len(self._rows), flat.numel())
         for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
             areas[turn, self._rows[self._me], : stop - start] = flat[start:stop]
@@ -83,7 +65,7 @@ class Walk:
     def deal(self, rows: Tensor) -> Tensor:
         """Send row i to rank i of the group; the rows received, in the group's order."""
         ranks, count = rows.shape
-        areas = self._areas(rows.dtype)
+        areas = self._memory.areas(rows.dtype)
         received = torch.empty_like(rows)
         for turn, start, stop in _chunks(count, areas.shape[2] // ranks):
             size = stop - start
@@ -97,10 +79,10 @@ class Walk:
 
     def all_reduce(self, parts: Sequence[Tensor], fold: Callable[[Tensor], Tensor]) -> Tensor:
         """The rows of all ranks, each in several parts, folded into one; each rank folds its share
-        of every chunk. The result is valid until the next call with this type."""
+        of every chunk."""
         ranks, count = len(self._rows), sum(part.numel() for part in parts)
-        areas = self._areas(parts[0].dtype)
-        reduced = self._memory.result(parts[0].dtype, count)
+        areas = self._memory.areas(parts[0].dtype)
+        reduced = parts[0].new_empty(count)
         last: tuple[int, int, int] | None = None
         for chunk in (*_chunks(count, areas.shape[2] // ranks * ranks), None):
             if chunk is not None:
@@ -128,7 +110,7 @@ class Walk:
 
     def move(self, flat: Tensor, source: int | None, sends: bool) -> Tensor | None:
         """What rank `source` of this host sends, if any."""
-        areas = self._areas(flat.dtype)
+        areas = self._memory.areas(flat.dtype)
         moved = None if source is None else torch.empty_like(flat)
         for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
             if sends:
@@ -139,9 +121,6 @@ class Walk:
                 moved[start:stop] = areas[turn, row, : stop - start]
         self._barrier()
         return moved
-
-    def _areas(self, dtype: torch.dtype) -> Tensor:
-        return self._memory.areas(dtype)
 
     def _of_group(self, area: Tensor) -> Tensor:
         """The group's rows; without a copy where it is every rank of this host."""

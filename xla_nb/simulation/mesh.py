@@ -14,10 +14,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from xla_nb.messages import channel
 from xla_nb.wording import ranks
@@ -122,15 +122,6 @@ class Stream:
                 raise StreamClosed(self.rank)
             return True
 
-    def is_closed(self) -> bool:
-        """Whether there is nothing more to read, and the other end is closed."""
-        try:
-            return not self.inbox and not self.sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
 
 def _close_all(streams: Iterable[Stream]) -> None:
     for stream in streams:
@@ -145,13 +136,13 @@ class Mesh:
         self.size = size
         self.streams = dict(streams)
 
-    def poll(self, wanted: Mapping[int, int], seconds: float) -> list[int]:
-        """Wait until one of these ranks' streams, or more, is ready; returns their ranks. What is
-        left to send to any rank goes on meanwhile."""
+    def poll(self, wanted: Collection[int], seconds: float) -> list[int]:
+        """Wait until one of these ranks' streams, or more, is readable; returns their ranks. What
+        is left to send to any rank goes on meanwhile."""
         self._unsent()
         by_fd, poller = {}, select.poll()
         for rank, stream in self.streams.items():
-            events = wanted.get(rank, 0) | (select.POLLOUT if stream.is_sending else 0)
+            events = select.POLLIN * (rank in wanted) | select.POLLOUT * stream.is_sending
             if events:
                 by_fd[stream.sock.fileno()] = rank
                 poller.register(stream.sock, events)
@@ -179,10 +170,6 @@ class Mesh:
                 if stream.is_sending and not stream.flush():
                     unsent.append(stream)
         return unsent
-
-    def closed(self) -> list[int]:
-        """The ranks whose processes ended and from which there is nothing more to read."""
-        return [rank for rank, stream in sorted(self.streams.items()) if stream.is_closed()]
 
 
 class Mailboxes:
@@ -286,15 +273,8 @@ def _closed(rank: int) -> Stream:
     return Stream(rank, own)
 
 
-class Addresses(Protocol):
-    """The part of torch's TCPStore that is used here."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-
-
 def connect_hosts(
-    store: Addresses, own_address: str, rank: int, remote: Iterable[int], timeout: float
+    store: Any, own_address: str, rank: int, remote: Iterable[int], timeout: float
 ) -> dict[int, Stream]:
     """Connect this rank to those of other hosts: the higher rank connects, the lower one accepts.
 
@@ -325,7 +305,7 @@ def connect_hosts(
     return streams
 
 
-def _call(store: Addresses, other: int, rank: int, timeout: float) -> socket.socket:
+def _call(store: Any, other: int, rank: int, timeout: float) -> socket.socket:
     host, port = store.get(f"mesh/{other}").decode().split()
     sock = socket.create_connection((host, int(port)), timeout)
     sock.sendall(rank.to_bytes(4, "little"))

@@ -30,15 +30,6 @@ class Pack:
         rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
         return torch.cat(rows, 1).reshape(-1)
 
-    def put_whole(self, flat: Tensor) -> None:
-        """Set results of the tensors' own shapes."""
-        if len(self._shapes) == 1:
-            self.results = [flat.view(self._shapes[0])]
-            return
-        counts = [shape.numel() for shape in self._shapes]
-        parts = zip(flat.split(counts), self._shapes, strict=True)
-        self.results = [part.reshape(shape) for part, shape in parts]
-
     def put_gathered(self, rows: Tensor, dim: int) -> None:
         """Set results that concatenate all ranks' tensors along `dim`."""
         counts = [shape.numel() for shape in self._shapes]
@@ -47,9 +38,9 @@ class Pack:
             torch.cat([row.reshape(shape) for row in part], dim) for part, shape in parts
         ]
 
-    def put_share(self, flat: Tensor) -> None:
+    def put(self, flat: Tensor) -> None:
         """Set results that are one of `rows` shares of each tensor along its first dimension."""
-        shapes = [(shape[0] // self._rows, *shape[1:]) for shape in self._shapes]
+        shapes = [(*(n // self._rows for n in one[:1]), *one[1:]) for one in self._shapes]
         counts = [shape.numel() // self._rows for shape in self._shapes]
         parts = zip(flat.split(counts), shapes, strict=True)
         self.results = [part.reshape(shape) for part, shape in parts]

@@ -6,9 +6,7 @@ library and xla_nb.
 
 from __future__ import annotations
 
-import functools
 import linecache
-import os
 import sys
 import sysconfig
 import threading
@@ -16,11 +14,9 @@ from pathlib import Path
 from types import FrameType
 
 _CELL = "Cell "
-_OURS = (
-    str(Path(__file__).parents[1]),
-    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")},
-)
-_LIBRARIES = ("torch", "torch_xla", "torchax")
+#: Frozen modules, code made by torch.fx and dataclasses; the standard library and xla_nb.
+_OTHERS = "<", f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parents[1]}/"
+_LIBRARIES = tuple(f"-packages/{name}/" for name in ("torch", "torch_xla", "torchax", "xla_nb"))
 
 
 def calling_line() -> str:
@@ -64,12 +60,7 @@ def _other_threads_line() -> str:
     return next(filter(None, (_user_line(frames[ident]) for ident in others)), "")
 
 
-@functools.lru_cache(maxsize=4096)
 def _is_users(name: str) -> bool:
-    if name.startswith("<"):  # frozen modules, code made by torch.fx and dataclasses
-        return False
-    parts = Path(name).parts
-    if "site-packages" in parts or "dist-packages" in parts:
-        after = next(i for i, part in enumerate(parts) if part.endswith("-packages")) + 1
-        return after < len(parts) and parts[after] not in _LIBRARIES
-    return not any(name.startswith(folder + os.sep) for folder in _OURS)
+    if "-packages/" in name:
+        return not any(library in name for library in _LIBRARIES)
+    return not name.startswith(_OTHERS)

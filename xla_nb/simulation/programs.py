@@ -45,8 +45,6 @@ class Programs:
         """Begin the program of that number, higher than the last one's and the same on its ranks,
         which are `members` (default: all). Called in the thread that runs it."""
         last = self._agreement
-        if number <= last.number:
-            raise ValueError(f"Program {number} cannot follow program {last.number}.")
         last.leave("ended")
         here = threading.current_thread()
         # Not those that Python did not start, as autograd's: they work for any program.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -108,11 +109,7 @@ class XlacNames:
     def _gather(
         self, values: Sequence[Tensor], dim: int, count: int, groups: Groups, *_: object
     ) -> list[Tensor]:
-        results = self._carrier.all_gather(fetch(values), dim, groups)
-        for value, result in zip(values, results, strict=True):
-            if result.shape[dim] != value.shape[dim] * count:
-                raise ValueError(f"all_gather: shard_count {count} is not the size of the group.")
-        return results
+        return self._carrier.all_gather(fetch(values), dim, groups)
 
     # `how`: dim, count, groups, and whether the layout is pinned.
 
@@ -215,7 +212,7 @@ class FunctionalNames:
             warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
             for name, function in vars(type(self)).items():
                 if not name.startswith("_") and name != "install" and name in operators:
-                    bound = _counted(name, function.__get__(self))
+                    bound = torch.compiler.disable(_counted(name, function.__get__(self)))
                     self._library.impl(name, bound, "XLA", allow_override=True)
 
     def _groups(self, name: str) -> Groups:
@@ -316,6 +313,18 @@ def _carry_model(carrier: Carrier) -> None:
     xm._all_gather_using_all_reduce = gather
 
 
+def _cut_compiled_graphs() -> None:
+    """Have torch.compile cut its graphs at collectives, which run between the compiled parts."""
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, operator = name.partition("::")
+        if namespace in ("_c10d_functional", "_c10d_functional_autograd"):
+            packet = getattr(getattr(torch.ops, namespace), operator.partition(".")[0])
+            torch._dynamo.disallow_in_graph([packet, packet.default])
+    # Its collectives in place would leave a graph that only writes their results back, which
+    # torch_xla cannot compile.
+    torch._dynamo.trace_rules.add("torch_xla.distributed.xla_backend")
+
+
 def _carry_pairs(carrier: Carrier) -> None:
     """Replace the point-to-point calls of torch.distributed's `xla` process group."""
 
@@ -342,5 +351,6 @@ def carry(carrier: Carrier) -> list[object]:
     for names in installed:
         names.install()
     _carry_model(carrier)
+    _cut_compiled_graphs()
     _carry_pairs(carrier)
     return [*installed]

@@ -15,14 +15,12 @@ _HOMES = {
     "Mesh": "meshes",
     "Picture": "placed",
     "Placed": "placed",
-    "load_state_dict": "checkpoint",
     "loader": "batches",
     "mesh": "meshes",
     "parallelize": "parallel",
     "placements": "sharding",
     "shard_batch": "batches",
     "show": "sharding",
-    "state_dict": "checkpoint",
 }
 
 __all__ = list(_HOMES)

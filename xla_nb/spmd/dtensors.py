@@ -6,7 +6,6 @@ torch passes the `distribute_` functions on to torch_xla; from there they come h
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -21,7 +20,6 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, experimental
 from xla_nb.errors import UsageError
 from xla_nb.spmd import meshes, sharding
 from xla_nb.spmd.parallel import parallelize
-from xla_nb.spmd.plans import matches
 
 _without_moving: Any = xs.xla_distribute_module.__wrapped__  # below what turns SPMD on again
 
@@ -70,16 +68,8 @@ def parallelize_module(
     *,
     src_data_rank: int | None = 0,
 ) -> Any:
-    """As torch's, a plan's keys that match nothing are left out with a warning."""
-    plan = parallelize_plan
-    if plan is None:
-        warnings.warn("parallelize_module has no plan, so it does nothing.", stacklevel=2)
-        return module
-    if isinstance(plan, dict):
-        for key in [key for key in plan if not matches(module, key)]:
-            warnings.warn(f"The plan's key {key!r} matches nothing in the model.", stacklevel=2)
-        plan = {key: style for key, style in plan.items() if matches(module, key)}
-    return parallelize(module, _mesh(device_mesh), plan)
+    """`parallelize`, with torch's arguments."""
+    return parallelize(module, _mesh(device_mesh), parallelize_plan)
 
 
 def distribute_tensor(

@@ -9,12 +9,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from html import escape
 
 from xla_nb.wording import several, size, spans
 
 _TENSORS, _PARTS = 60, 8  # shown at most; of repeated layers, one counts
-_CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
 
 @dataclass(frozen=True)
@@ -67,15 +65,6 @@ class Picture:
     """Which device holds which part: a notebook displays it, a terminal prints it."""
 
     tensors: Mapping[str, Placed]
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        rows = [
-            "".join(f'<td style="{_CELL}">{"<br>".join(map(escape, cell))}</td>' for cell in row)
-            for row in self._rows()
-        ]
-        table = "".join(f"<tr>{row}</tr>" for row in rows)
-        html = f"<div>{escape(self._head())}</div><table>{table}</table>"
-        return {"text/html": html, "text/plain": str(self)}
 
     def __str__(self) -> str:
         lines = [self._head()]

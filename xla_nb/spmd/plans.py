@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
+    PrepareModuleInputOutput,
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
@@ -25,10 +26,8 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel import style as torch_styles
 
 from xla_nb.errors import UsageError
-from xla_nb.spmd.sharding import check_placement
+from xla_nb.spmd.sharding import check_placement, named_tensors
 from xla_nb.wording import listed
-
-_InputOutput: Any = getattr(torch_styles, "PrepareModuleInputOutput", ())  # not in every release
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,6 @@ def resolve(model: Any, plan: object) -> list[Target]:
     return [target for key, value in plan.items() for target in _targets(model, key, value)]
 
 
-def matches(model: Any, key: str) -> bool:
-    """Whether a key names a module, or a parameter or buffer."""
-    return bool(_matching({**_modules(model), **_tensors(model)}, key))
-
-
 def _targets(model: Any, key: Any, value: Any) -> list[Target]:
     is_style = isinstance(value, ParallelStyle)
     placements = tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -75,7 +69,7 @@ def _targets(model: Any, key: Any, value: Any) -> list[Target]:
             "placement. Use a style such as ColwiseParallel(), or for a parameter Shard(0) or a "
             "list with one placement for each axis of the mesh."
         )
-    held = _modules(model) if is_style else _tensors(model)
+    held = _modules(model) if is_style else dict(named_tensors(model))
     names = _matching(held, key)
     if not names:
         kind = "module" if is_style else "parameter or buffer"
@@ -97,13 +91,6 @@ def _matching(names: Iterable[str], key: object) -> list[str]:
 
 def _modules(model: Any) -> dict[str, Any]:
     return dict(model.named_modules(remove_duplicate=False))
-
-
-def _tensors(model: Any) -> dict[str, Any]:
-    return {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
 
 
 # --- styles -----------------------------------------------------------------------------------
@@ -135,7 +122,7 @@ def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
             f"parallelize(model, mesh[{axes[-1]!r}], plan)."
         )
     reading = Reading()
-    if isinstance(style, _InputOutput):
+    if isinstance(style, PrepareModuleInputOutput):
         _read_inputs(style.prepare_module_input, reading)
         _read_outputs(style.prepare_module_output, reading)
     elif isinstance(style, PrepareModuleInput):

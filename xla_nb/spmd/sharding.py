@@ -69,7 +69,9 @@ def check_placement(placement: object, where: str) -> None:
 
 def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
     """Lay a tensor out over the devices, in place."""
-    mark_like(tensor, _sharding(mesh, layout))
+    if XLAC._get_xla_sharding_spec(tensor):
+        XLAC._xla_clear_sharding(tensor)
+    XLAC._xla_mark_sharding(tensor, _sharding(mesh, layout))
     axes = {mesh.whole.names[axis] for split in layout for axis in split}
     named = mesh if axes <= set(mesh.names) else mesh.whole
     given: list[Placement] = [Replicate()] * len(named.names)
@@ -92,12 +94,6 @@ def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
             "distribute_tensor, or use xla_nb.spmd.show(tensor)."
         )
     return _given[described]
-
-
-def mark_like(tensor: Tensor, sharding: Any) -> None:
-    if XLAC._get_xla_sharding_spec(tensor):
-        XLAC._xla_clear_sharding(tensor)
-    XLAC._xla_mark_sharding(tensor, sharding)
 
 
 def sharding(tensor: Tensor) -> Any:
@@ -144,7 +140,7 @@ class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not r
 def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
     """Where each parameter and buffer is; with a mesh, over which of its axes it is split."""
     whole = None if mesh is None else of(mesh).whole
-    return {name: placement_of(tensor, whole) for name, tensor in _tensors(model)}
+    return {name: placement_of(tensor, whole) for name, tensor in named_tensors(model)}
 
 
 def show(model: Any) -> Picture:
@@ -152,11 +148,10 @@ def show(model: Any) -> Picture:
 
     Return it from the cell's function; the notebook displays it.
     """
-    tensors = {id(tensor): tensor for _, tensor in _tensors(model)}
-    names: dict[int, list[str]] = {}
-    for name, tensor in _tensors(model):
-        names.setdefault(id(tensor), []).append(name)
-    return Picture({" = ".join(names[key]): placement_of(each) for key, each in tensors.items()})
+    found: dict[int, tuple[Tensor, list[str]]] = {}
+    for name, tensor in named_tensors(model):
+        found.setdefault(id(tensor), (tensor, []))[1].append(name)
+    return Picture({" = ".join(names): placement_of(each) for each, names in found.values()})
 
 
 def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
@@ -193,7 +188,7 @@ def layout_of(tensor: Tensor, mesh: Mesh) -> Layout:
     return tuple(map(tuple, split))
 
 
-def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(model, Tensor):
         yield "tensor", model
     elif isinstance(model, nn.Module):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_nb.simulation.levels import same_share
+from xla_nb.simulation.groups import same_share
 
 
 @pytest.mark.parametrize(
