@@ -51,4 +51,4 @@ def fit_to_machine(
     env, changes = environment.clean(
         environ, device=device, sets={**plan.sets, **(sets or {})}, user_env=user_env
     )
-    return Fit(device, plan.ranks, env, tuple(plan.imports), (*plan.notices, *map(str, changes)))
+    return Fit(device, plan.ranks, env, tuple(plan.imports), (*plan.notices, *changes))
