@@ -107,9 +107,10 @@ class LocalEngine:
             return feed
 
     def _refuse_taken_chips(self, fit: Fit) -> None:
-        """A chip serves one process: raise LaunchError where live ranks have those of a launch."""
+        """A chip serves one process: raise LaunchError where live ranks have the TPU's and a launch
+        wants them."""
         for live in self._live.values():
-            if not live.feed.is_over and share_chips(live.fit, fit):
+            if not live.feed.is_over and live.fit.device == fit.device == "TPU":
                 raise LaunchError(_TAKEN)
 
     def end(self, run: str) -> None:
@@ -174,21 +175,8 @@ class LocalEngine:
 _SERVER = "the process that starts and ends ranks"
 _TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
-    "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then. To share "
-    "the chips, give both launches some of their own (--env TPU_VISIBLE_CHIPS=0,1)."
+    "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then."
 )
-
-
-def share_chips(one: Fit, other: Fit) -> bool:
-    """Whether two launches on this machine want the same TPU chips. Without TPU_VISIBLE_CHIPS a
-    process wants all (torch_xla/_internal/tpu.py, which calls it TPU_VISIBLE_DEVICES as well)."""
-    if {one.device, other.device} != {"TPU"}:
-        return False
-    mine, theirs = (
-        fit.env.get("TPU_VISIBLE_CHIPS") or fit.env.get("TPU_VISIBLE_DEVICES") or ""
-        for fit in (one, other)
-    )
-    return not (mine and theirs) or bool(set(mine.split(",")) & set(theirs.split(",")))
 
 
 class _Server:
