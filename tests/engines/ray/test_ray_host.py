@@ -369,7 +369,7 @@ def test_a_jobs_unfinished_last_line_is_sent(start):
     job = start()
     job.writes("job.err", b"Segmentation fault")
     job.says(events.JobEnded(status=-11))
-    assert [piece.data for piece in job.news().files] == [b"[right] Segmentation fault\n"]
+    assert [piece.data for piece in job.news().files] == [b"Segmentation fault"]
 
 
 def test_an_ended_run_has_a_closed_record_and_no_socket(start, engine):
