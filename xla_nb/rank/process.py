@@ -36,8 +36,8 @@ from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Sampler
 from xla_nb.rank.preview import numbers, preview
-from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep
-from xla_nb.record.output import capture, mend
+from xla_nb.rank.program import Loaded, OnRank, digest, keep
+from xla_nb.record.output import capture, flush, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.simulation.agreement import CollectiveMismatch
