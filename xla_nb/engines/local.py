@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
 from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
@@ -27,8 +26,6 @@ from xla_nb.messages.orders import HostGroup, Order, Request
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
 from xla_nb.topology.slices import Seat
 from xla_nb.wording import ending
-
-_Feed = TypeVar("_Feed", bound=Feed)
 
 
 class LocalEngine:
@@ -98,7 +95,7 @@ class LocalEngine:
             with theirs:
                 given = (*files, theirs.fileno())
                 try:
-                    feed = self._start(request.run, given, fit.imports, waiting, LiveFeed)
+                    feed = self._start(request.run, given, fit.imports, waiting)
                 except BaseException:
                     control.close()
                     raise
@@ -121,18 +118,13 @@ class LocalEngine:
                 live.close()
 
     def _start(
-        self,
-        run: str,
-        files: tuple[int, ...],
-        imports: tuple[str, ...],
-        waiting: OnWait,
-        kind: type[_Feed] = Feed,  # type: ignore[assignment]
-    ) -> _Feed:
+        self, run: str, files: tuple[int, ...], imports: tuple[str, ...], waiting: OnWait
+    ) -> LiveFeed:
         server = self.warm(imports)
         server.wait_until_ready(waiting)
         ours, theirs = channel.pair()
         # Before the launch: where that fails for want of a descriptor, nobody would follow it.
-        feed = kind(ours, server.child, server.why_ended)
+        feed = LiveFeed(ours, server.child, server.why_ended)
         with theirs:
             try:
                 server.launch(run, theirs.fileno(), *files)
