@@ -397,8 +397,10 @@ def test_a_cell_may_run_on_some_of_the_ranks(live):
     assert "There is no rank 7, only ranks 0, 1" in live.run("%%xla 0,7\nrank").error
 
 
-def test_a_cell_may_await(live):
-    assert results(live, "import asyncio\nawait asyncio.sleep(0, rank)") == "{0: 0, 1: 1}"
+def test_a_cell_may_run_a_coroutine_but_not_await_at_its_top_level(live):
+    assert results(live, "import asyncio\nasyncio.run(asyncio.sleep(0, rank))") == "{0: 0, 1: 1}"
+    refused = live.run("%%xla\nawait asyncio.sleep(0, rank)").error
+    assert "line 2: 'await' outside function. Correct the line. Nothing was run." in refused
 
 
 def test_a_folder_that_a_cell_enters_is_the_ranks_own(live):

@@ -79,22 +79,6 @@ def test_a_program_of_jax_alone_runs(trainer: Notebook) -> None:
     assert trainer.value("pure.results") == "{0: 3.0, 1: 4.0}"
 
 
-def test_versions_that_were_not_tried_are_told_once_and_run(trainer: Notebook) -> None:
-    cell = "%%xla_spawn -n 1 --runtime torchax\n(rank, world_size)"
-    trainer.ok(
-        "from xla_nb.runtimes import torchax as checked\n"
-        "tried_sets = checked.TRIED\n"
-        "checked.TRIED = ({**tried_sets[0], 'jax': '0.7.0'},)"
-    )
-    try:
-        first, second = trainer.ok(cell), trainer.ok(cell)
-    finally:
-        trainer.ok("checked.TRIED = tried_sets")
-    assert "Not yet tried together: torchax 0.0.13, " in first.stderr
-    assert "Not yet tried together" in first.result
-    assert "Not yet tried together" not in second.stderr + second.result
-
-
 def test_nothing_of_torch_xla_is_imported_for_ranks_of_jax(trainer: Notebook) -> None:
     trainer.ok(
         "%%xla_spawn -n 1 --runtime torchax -o seen\n"

@@ -12,7 +12,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.messages import channel, events
 from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import Turn
-from xla_nb.rank.cells import connect
+from xla_nb.rank.cells import connect, following
 
 
 class Job:
@@ -52,7 +52,7 @@ class Job:
         if self.live:
             self.end()
         self.feed.close()
-        for one in (self.theirs, self.control, *(line._sock for line in self.lines)):
+        for one in (self.theirs, self.control, *self.lines):
             one.close()
         os.close(self.pidfd)
 
@@ -72,7 +72,7 @@ def job():
 
 def taken(line):
     """The events' socket of the next program, as a rank has it."""
-    message, fds = channel.take(line._sock, 16, 3)
+    message, fds = channel.take(line, 16, 3)
     assert message
     for file in fds[1:]:
         os.close(file)
@@ -135,14 +135,14 @@ def test_a_program_ends_with_the_job_of_its_ranks(job):
 def test_ranks_are_told_to_end_that_have_only_just_opened_their_lines(job):
     started = job(2)
     started.end()
-    assert [line.next() for line in started.lines] == [None, None]
+    assert [following(line) for line in started.lines] == [None, None]
 
 
 def test_a_rank_that_opens_its_line_when_nobody_is_there_any_more_ends(job):
     started = job(0)
     started.end()
     started.lines.append(connect(started.control, 0))
-    assert started.lines[0].next() is None
+    assert following(started.lines[0]) is None
 
 
 def test_a_program_is_refused_where_a_busy_rank_has_too_many_to_take(job):

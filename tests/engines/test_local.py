@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.support.kernel import Notebook
 from tests.support.stopping import halt
 from xla_nb.engines import local
+from xla_nb.errors import LaunchError
 from xla_nb.runtimes.fit import Fit
 
 SPAWN = "%%xla_spawn -n 2 "
@@ -388,19 +390,25 @@ def test_packages_that_do_not_fit_into_memory_are_not_said_to_be_missing(kind, p
 # ---------------------------------------------------------------- chips that live ranks have
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "share"),
-    [
-        ({}, {}, True),
-        ({"TPU_VISIBLE_CHIPS": "0,1"}, {}, True),
-        ({"TPU_VISIBLE_CHIPS": "0,1"}, {"TPU_VISIBLE_CHIPS": "1,2"}, True),
-        ({"TPU_VISIBLE_CHIPS": "0,1"}, {"TPU_VISIBLE_DEVICES": "2,3"}, False),
-    ],
-)
-def test_two_launches_share_chips_unless_each_names_its_own(mine, theirs, share):
-    one, other = (Fit("TPU", None, env, ()) for env in (mine, theirs))
-    assert local.share_chips(one, other) is share
+@pytest.fixture
+def beside():
+    """Asks for a launch on this device beside live ranks on that one."""
+
+    def beside(mine, theirs, is_over=False):
+        engine = local.LocalEngine()
+        feed = SimpleNamespace(is_over=is_over)
+        engine._live["live"] = SimpleNamespace(feed=feed, fit=Fit(theirs, 2, {}, ()))
+        engine._refuse_taken_chips(Fit(mine, 2, {}, ()))
+
+    return beside
 
 
-def test_on_a_simulated_host_launches_share_no_chips():
-    assert not local.share_chips(Fit("CPU", 2, {}, ()), Fit("CPU", 2, {}, ()))
+def test_a_launch_on_the_tpu_is_refused_while_live_ranks_have_it(beside):
+    with pytest.raises(LaunchError, match="Live ranks hold this machine's TPU chips"):
+        beside("TPU", "TPU")
+    beside("TPU", "TPU", is_over=True)
+
+
+@pytest.mark.parametrize("both", [("CPU", "CPU"), ("CPU", "TPU"), ("TPU", "CPU")])
+def test_on_a_simulated_host_launches_share_no_chips(beside, both):
+    beside(*both)

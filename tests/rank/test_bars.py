@@ -30,7 +30,7 @@ def notebook_bars(monkeypatch):
 
 def test_they_draw_text(notebook_bars):
     drawn = io.StringIO()
-    bar = notebook_bars.tqdm([1, 2], file=drawn, desc="rows", display=False)
+    bar = notebook_bars.tqdm([1, 2], file=drawn, desc="rows")
     assert list(bar) == [1, 2]
     assert "rows: 100%" in drawn.getvalue()
 
@@ -40,16 +40,6 @@ def test_ranges_do_too(notebook_bars):
     for name in ("trange", "tnrange"):
         assert list(getattr(notebook_bars, name)(1, 4, file=drawn)) == [1, 2, 3]
     assert "3/3" in drawn.getvalue()
-
-
-def test_what_only_a_widgets_bar_can_show_is_left_out(notebook_bars):
-    drawn = io.StringIO()
-    bar = notebook_bars.tqdm(total=4, file=drawn)
-    bar.update(2)
-    bar.display(bar_style="danger", check_delay=False)
-    bar.display("half of it", close=False)
-    assert drawn.getvalue().rstrip().endswith("half of it")
-    bar.close()
 
 
 @pytest.mark.parametrize(

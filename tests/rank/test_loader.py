@@ -163,33 +163,8 @@ def test_a_body_binds_names_in_the_module():
     assert names["g"]() == 1
 
 
-@pytest.fixture
-def loop():
-    """The loop of this process's cells, closed after the test."""
-    yield loader._loop()
-    loader._loop().close()
-    loader._loop.cache_clear()
-
-
-@pytest.mark.usefixtures("loop")
-def test_a_line_of_a_body_may_make_a_task_that_a_later_one_awaits():
-    made = "import asyncio\ntask = asyncio.create_task(asyncio.sleep(0, 'done'))\nawait task"
-    assert body(made) == "done"
-
-
-def test_a_body_that_does_not_await_may_run_a_loop_of_its_own():
+def test_a_body_may_run_a_loop_of_its_own():
     assert body("import asyncio\nasyncio.run(asyncio.sleep(0, 'done'))") == "done"
-
-
-@pytest.mark.usefixtures("loop")
-def test_a_body_may_await_what_an_earlier_one_has_begun():
-    names = {}
-    for text in (
-        "import asyncio",
-        "task = asyncio.create_task(asyncio.sleep(0.01, 'done'))\nawait asyncio.sleep(0)",
-    ):
-        loader.run_body(ModuleMap({}, SECOND, body=text), names)
-    assert loader.run_body(ModuleMap({}, SECOND, body="await task"), names) == "done"
 
 
 @pytest.mark.parametrize("text", ["a = 1\n1 / 0", "a = 1\nb = 1 / 0"])

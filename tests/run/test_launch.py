@@ -88,13 +88,6 @@ def parcels():
     return [path for path in found if "xla_nb-parcel" in path]
 
 
-@pytest.mark.parametrize("n", [0, -1])
-def test_a_run_without_ranks_is_refused_before_anything_is_written(launch, n):
-    with pytest.raises(UsageError, match=f"-n must be a whole number of at least 1, not {n}"):
-        launch(cell(), n=n)
-    assert not (files.home() / "runs").exists()
-
-
 @pytest.mark.parametrize(("n", "count"), [(None, SIMULATED), (1, 1), (7, 7)])
 def test_without_a_tpu_ranks_are_simulated_as_many_as_asked(launch, engine, n, count):
     launch(cell(), n=n)
@@ -106,6 +99,7 @@ def test_an_impossible_number_of_ranks_of_a_tpu_is_refused(launch, monkeypatch):
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
     with pytest.raises(UsageError):
         launch(cell(), n=3)
+    assert not (files.home() / "runs").exists()
 
 
 def test_a_host_is_simulated_where_there_is_a_tpu_if_the_launch_asks_for_it(

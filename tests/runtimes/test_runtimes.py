@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from xla_nb import runtimes
 from xla_nb.errors import UsageError
 from xla_nb.runtimes import Machine, spmd, xla
 from xla_nb.runtimes import torchax as torchax_runtime
@@ -26,11 +25,6 @@ def test_planning_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_an_unknown_runtime_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match=r"Unknown runtime 'cuda'\. Choose xla, spmd or torchax"):
-        runtimes.named("cuda")
 
 
 def test_xla_simulates_without_a_tpu():

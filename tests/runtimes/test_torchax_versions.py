@@ -91,16 +91,13 @@ def test_a_torch_that_this_torchax_cannot_import_is_refused(site: Path, version:
     ("name", "version"),
     [("torch", "2.12.0"), ("torch", "2.8.0"), ("jax", "0.8.0"), ("jaxlib", "0.7.2")],
 )
-def test_another_version_is_told_and_not_refused(site: Path, name: str, version: str) -> None:
+def test_another_version_is_not_refused(site: Path, name: str, version: str) -> None:
     install(site, name, version)
-    (told,) = check_versions()
-    assert told.startswith("Not yet tried together: torchax 0.0.13, ")
-    assert f"{name} {version}" in told
-    assert "Tried: torchax 0.0.13, torch 2.9, jax 0.7.1, jaxlib 0.7.1; torchax" in told
+    assert check_versions() == ()
 
 
 def test_a_newer_torchax_may_know_a_newer_torch(site: Path) -> None:
     install(site, "torchax", "0.0.14")
     install(site, "torch", "2.13.0")
     write_files(site, "0.0.14")
-    assert len(check_versions()) == 1
+    assert check_versions() == ()

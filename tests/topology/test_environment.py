@@ -53,6 +53,10 @@ def metadata(accelerator):
     }
 
 
+def clean(environ, *, device, sets=None, user_env=None):
+    return environment.clean(environ, device=device, sets=sets or {}, user_env=user_env or {})
+
+
 # --- the environment of a launch ----------------------------------------------------------------
 
 
@@ -72,15 +76,15 @@ def metadata(accelerator):
     ],
 )
 def test_a_trap_is_removed_with_a_one_line_notice_unless_requested(device, name, value):
-    cleaned, changes = environment.clean({name: value}, device=device)
+    cleaned, changes = clean({name: value}, device=device)
     assert name not in cleaned
-    (line,) = map(str, changes)
+    (line,) = changes
     assert line.startswith(f"removed {name}=")
     assert "\n" not in line
 
-    cleaned, changes = environment.clean({name: "old"}, device=device, user_env={name: value})
+    cleaned, changes = clean({name: "old"}, device=device, user_env={name: value})
     assert cleaned[name] == value
-    (line,) = map(str, changes)
+    (line,) = changes
     assert line.startswith(f"kept {name}=")
 
 
@@ -99,33 +103,29 @@ def test_a_trap_is_removed_with_a_one_line_notice_unless_requested(device, name,
     ],
 )
 def test_harmless_variables_stay(device, name, value):
-    cleaned, changes = environment.clean({name: value}, device=device)
+    cleaned, changes = clean({name: value}, device=device)
     assert cleaned == {name: value, "PJRT_DEVICE": device}
     assert not changes
 
 
 def test_the_environment_passed_in_is_not_modified():
     environ = {"XLA_USE_SPMD": "1"}
-    environment.clean(environ, device="CPU")
+    clean(environ, device="CPU")
     assert environ == {"XLA_USE_SPMD": "1"}
 
 
 def test_torchruns_address_is_removed_with_torchruns_variables():
     environ = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "localhost", "RANK": "0"}
-    cleaned, changes = environment.clean(environ, device="CPU")
+    cleaned, changes = clean(environ, device="CPU")
     assert cleaned == {"PJRT_DEVICE": "CPU"}
     assert len(changes) == 3
 
 
 def test_a_variable_changed_by_the_launch_gets_a_notice():
     environ = {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1"}
-    cleaned, changes = environment.clean(
-        environ, device="TPU", sets=process_bounds("v5litepod-8", 8, 4)
-    )
+    cleaned, changes = clean(environ, device="TPU", sets=process_bounds("v5litepod-8", 8, 4))
     assert cleaned["TPU_PROCESS_BOUNDS"] == "2,2,1"
-    assert [str(change) for change in changes] == [
-        "set TPU_PROCESS_BOUNDS=2,2,1: this launch needs it"
-    ]
+    assert changes == ["set TPU_PROCESS_BOUNDS=2,2,1: this launch needs it"]
 
 
 # --- torch_xla's own answers --------------------------------------------------------------------
@@ -147,9 +147,7 @@ def case(accelerator, preset, n):
     if n == "as it is":
         environ = {**environ, "PJRT_DEVICE": "TPU"}
     else:
-        environ, _ = environment.clean(
-            environ, device="TPU", sets=process_bounds(accelerator, chips, n)
-        )
+        environ, _ = clean(environ, device="TPU", sets=process_bounds(accelerator, chips, n))
     return {"environ": environ, "chips": chips, "metadata": metadata(accelerator)}
 
 

@@ -199,8 +199,6 @@ def test_a_warning_in_place_of_host_names_is_ignored():
 @pytest.mark.parametrize(
     ("count", "wanted", "message"),
     [
-        (4, 0, "--slices must be at least 1, not 0"),
-        (0, 1, "no host"),
         (4, 3, "4 hosts cannot be divided into 3 slices.*Use 1, 2 or 4 slices"),
         (6, 4, "6 hosts .*Use 1, 2, 3 or 6 slices"),
         (1, 2, "1 host cannot .* 2 slices.*Use 1 slice"),

@@ -70,7 +70,7 @@ def case(accelerator, knows, worker, n):
     chips = SLICES[accelerator][1]
     environ, metadata = KNOWS[knows](accelerator, worker)
     sets = process_bounds(accelerator, chips, n)
-    environ, _ = environment.clean(environ, device="TPU", sets=sets)
+    environ, _ = environment.clean(environ, device="TPU", sets=sets, user_env={})
     return {"environ": environ, "chips": chips, "metadata": metadata}
 
 

@@ -30,7 +30,7 @@ _HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the serve
 
 
 class LiveFeed(Feed):
-    """The events of live ranks themselves. What ends their processes is told to their programs."""
+    """The events of a job. What ends its live ranks' processes is told to their programs."""
 
     #: How their job began, once that is known, and the ranks, by number.
     began: events.JobStarted | None = None

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
 from xla_nb import linux
 from xla_nb.engines.child import Child, Feed, in_memory, no_temporary
@@ -27,8 +26,6 @@ from xla_nb.messages.orders import HostGroup, Order, Request
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
 from xla_nb.topology.slices import Seat
 from xla_nb.wording import ending
-
-_Feed = TypeVar("_Feed", bound=Feed)
 
 
 class LocalEngine:
@@ -98,7 +95,7 @@ class LocalEngine:
             with theirs:
                 given = (*files, theirs.fileno())
                 try:
-                    feed = self._start(request.run, given, fit.imports, waiting, LiveFeed)
+                    feed = self._start(request.run, given, fit.imports, waiting)
                 except BaseException:
                     control.close()
                     raise
@@ -107,9 +104,10 @@ class LocalEngine:
             return feed
 
     def _refuse_taken_chips(self, fit: Fit) -> None:
-        """A chip serves one process: raise LaunchError where live ranks have those of a launch."""
+        """A chip serves one process: raise LaunchError where live ranks have the TPU's and a launch
+        wants them."""
         for live in self._live.values():
-            if not live.feed.is_over and share_chips(live.fit, fit):
+            if not live.feed.is_over and live.fit.device == fit.device == "TPU":
                 raise LaunchError(_TAKEN)
 
     def end(self, run: str) -> None:
@@ -120,18 +118,13 @@ class LocalEngine:
                 live.close()
 
     def _start(
-        self,
-        run: str,
-        files: tuple[int, ...],
-        imports: tuple[str, ...],
-        waiting: OnWait,
-        kind: type[_Feed] = Feed,  # type: ignore[assignment]
-    ) -> _Feed:
+        self, run: str, files: tuple[int, ...], imports: tuple[str, ...], waiting: OnWait
+    ) -> LiveFeed:
         server = self.warm(imports)
         server.wait_until_ready(waiting)
         ours, theirs = channel.pair()
         # Before the launch: where that fails for want of a descriptor, nobody would follow it.
-        feed = kind(ours, server.child, server.why_ended)
+        feed = LiveFeed(ours, server.child, server.why_ended)
         with theirs:
             try:
                 server.launch(run, theirs.fileno(), *files)
@@ -174,21 +167,8 @@ class LocalEngine:
 _SERVER = "the process that starts and ends ranks"
 _TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
-    "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then. To share "
-    "the chips, give both launches some of their own (--env TPU_VISIBLE_CHIPS=0,1)."
+    "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then."
 )
-
-
-def share_chips(one: Fit, other: Fit) -> bool:
-    """Whether two launches on this machine want the same TPU chips. Without TPU_VISIBLE_CHIPS a
-    process wants all (torch_xla/_internal/tpu.py, which calls it TPU_VISIBLE_DEVICES as well)."""
-    if {one.device, other.device} != {"TPU"}:
-        return False
-    mine, theirs = (
-        fit.env.get("TPU_VISIBLE_CHIPS") or fit.env.get("TPU_VISIBLE_DEVICES") or ""
-        for fit in (one, other)
-    )
-    return not (mine and theirs) or bool(set(mine.split(",")) & set(theirs.split(",")))
 
 
 class _Server:

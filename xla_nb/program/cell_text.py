@@ -59,13 +59,11 @@ class Statement:
     node: ast.stmt
 
 
-def parse(cell: Cell, *, awaits: bool = False) -> ast.Module:
-    """The cell's syntax tree. `awaits`: its statements may do so. Raises ProgramError, which shows
-    the line and the column."""
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if awaits else 0
+def parse(cell: Cell) -> ast.Module:
+    """The cell's syntax tree. Raises ProgramError, which shows the line and the column."""
     try:
         with quiet():  # what does not parse alone: `return` at top level
-            compile(cell.source, cell.label, "exec", flags, dont_inherit=True)
+            compile(cell.source, cell.label, "exec", dont_inherit=True)
         return _parse(cell.source)
     except UNREADABLE as error:
         raise unreadable(cell, error) from None

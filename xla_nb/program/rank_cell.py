@@ -40,7 +40,7 @@ class RankCell:
 def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankCell:
     """What a cell is for ranks that run all of it; `live` ones keep what it binds. Raises
     ProgramError."""
-    tree = parse(cell, awaits=live)
+    tree = parse(cell)
     in_force = known_futures | futures(cell.source)
     nodes = [node for node in tree.body if not is_future(node)]
     if not live and all(isinstance(node, (*IMPORT, *DEFINITION)) for node in nodes):

@@ -18,6 +18,7 @@ from xla_nb.messages.events import Answered, Asked
 from xla_nb.messages.input_requests import Pipe, Refused
 from xla_nb.patching import when_imported
 from xla_nb.rank.threads import OfRank
+from xla_nb.record import output
 from xla_nb.record.sample import INPUT
 from xla_nb.stopwatch import Wait
 
@@ -39,8 +40,7 @@ class Asker:
         """The answer. Raises EOFError where nobody can give one."""
         if self._why_mute:
             raise EOFError(self._why_mute)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # what is printed before the question is seen before it
+        output.flush()  # what is printed before the question is seen before it
         with Pipe() as pipe:
             here = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}
             self.waiting = Wait(INPUT, time.monotonic())

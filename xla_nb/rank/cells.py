@@ -176,28 +176,22 @@ def _is_the_cells(name: str) -> bool:
     return name.isidentifier() and len(name) <= _LONGEST
 
 
-class Line:
-    """A live rank's end of its line, which brings it programs."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
-    def wait(self) -> None:
-        """Wait until the next program is there, or the end."""
-        while not channel.ready(self._sock, _HOUR):
-            pass
-
-    def next(self) -> Cell | None:
-        """The next program, which is waited for; None once there will be no more."""
-        message, fds = channel.take(self._sock, 16, 3)
-        if not message:
-            return None
-        return Cell(*fds)
+def wait(line: socket.socket) -> None:
+    """Wait until the next program is there, or the end."""
+    while not channel.ready(line, _HOUR):
+        pass
 
 
-def connect(control: socket.socket, rank: int) -> Line:
-    """Open the calling rank's line, and send its other end to whoever starts programs."""
+def following(line: socket.socket) -> Cell | None:
+    """The next program, which is waited for; None once there will be no more."""
+    message, fds = channel.take(line, 16, 3)
+    return Cell(*fds) if message else None
+
+
+def connect(control: socket.socket, rank: int) -> socket.socket:
+    """Open the calling rank's line, which brings it programs, and send its other end to whoever
+    starts them."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, contextlib.suppress(OSError):  # nobody is there: the line has ended, then
         socket.send_fds(control, [b"%d" % rank], [theirs.fileno()])
-    return Line(mine)
+    return mine

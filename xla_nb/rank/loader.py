@@ -8,19 +8,17 @@ the same values.
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import importlib
 import importlib.machinery
 import importlib.util
-import inspect
 import io
 import linecache
 import os
 import sys
 import tokenize
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,27 +116,26 @@ def remember(label: str, source: str) -> None:
 
 
 def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None = None) -> object:
-    """Run a cell of plain statements, which may `await`; returns the value of a final expression,
-    else None. To `bound` come the names that it surely binds."""
+    """Run a cell of plain statements; returns the value of a final expression, else None. To
+    `bound` come the names that it surely binds."""
     assert table.body is not None
-    label = table.label
-    tree = ast.parse(table.body, label)
-    flags = table.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = ast.parse(table.body, table.label)
     bound = set() if bound is None else bound
-    steps = []
+    value: object = None
     for one in tree.body:
         if one is tree.body[-1] and isinstance(one, ast.Expr):
-            code = _compiled(ast.Expression(one.value), label, "eval", flags)
+            code = _compiled(ast.Expression(one.value), table, "eval")
         else:
-            code = _compiled(ast.Module([one], []), label, "exec", flags)
-        steps.append((code, one))
-    if any(_awaits(code) for code, _ in steps):
-        return _complete(_run_in_loop(steps, namespace, bound))
-    value: object = None
-    for code, statement in steps:
+            code = _compiled(ast.Module([one], []), table, "exec")
         value = eval(code, namespace)
-        bound |= _bound_by(statement, code, namespace)
+        bound |= _bound_by(one, code, namespace)
     return value
+
+
+def _compiled(tree: ast.Module | ast.Expression, table: ModuleMap, mode: str) -> types.CodeType:
+    # dont_inherit: this file's ``__future__`` imports do not apply to the cell.
+    code: types.CodeType = compile(tree, table.label, mode, flags=table.flags, dont_inherit=True)
+    return code
 
 
 def _bound_by(
@@ -161,48 +158,3 @@ def ends_quietly(table: ModuleMap) -> bool:
     tokens = tokenize.generate_tokens(io.StringIO(text).readline) if ";" in text else ()
     ends = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
     return [token.string for token in tokens if token.type not in ends][-1:] == [";"]
-
-
-async def _run_in_loop(
-    steps: Sequence[tuple[types.CodeType, ast.stmt]], namespace: dict[str, Any], bound: set[str]
-) -> object:
-    """Also what does not await: as in a notebook, it may make a task that a later line awaits."""
-    value: object = None
-    for code, statement in steps:
-        value = eval(code, namespace)
-        value = await value if _awaits(code) else value  # type: ignore[misc]
-        bound |= _bound_by(statement, code, namespace)
-    return value
-
-
-def _awaits(code: types.CodeType) -> bool:
-    return bool(code.co_flags & inspect.CO_COROUTINE)
-
-
-def _compiled(
-    tree: ast.Module | ast.Expression, label: str, mode: str, flags: int
-) -> types.CodeType:
-    # dont_inherit: this file's ``__future__`` imports do not apply to the cell.
-    code: types.CodeType = compile(tree, label, mode, flags=flags, dont_inherit=True)
-    return code
-
-
-def _complete(coroutine: Any) -> Any:
-    """Run a coroutine of the cell's, and give what it returns."""
-    loop = _loop()
-    task = loop.create_task(coroutine)
-    try:
-        return loop.run_until_complete(task)
-    except BaseException:  # an interrupt leaves the task, which the next loop would go on with
-        task.cancel()
-        with contextlib.suppress(BaseException):
-            loop.run_until_complete(task)
-        raise
-
-
-@functools.cache
-def _loop() -> Any:
-    """The loop of this process's cells: what they start goes on when the next one awaits."""
-    import asyncio
-
-    return asyncio.new_event_loop()

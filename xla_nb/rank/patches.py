@@ -22,25 +22,9 @@ def install() -> None:
 def _draw_as_text(notebook: ModuleType) -> None:
     """A rank has no page to draw widgets on; lines of the plain bar become bars of the panel
     (views/observer.py)."""
-    from tqdm.std import tqdm  # type: ignore[import-untyped]
+    from tqdm.std import tqdm, trange  # type: ignore[import-untyped]
 
-    class tqdm_notebook(tqdm):  # type: ignore[misc]
-        __doc__ = tqdm.__doc__
-        __module__ = notebook.__name__
-
-        def __init__(self, *args: Any, display: bool = True, **settings: Any) -> None:
-            super().__init__(*args, **settings)
-
-        def display(self, msg: str | None = None, pos: int | None = None, **_: Any) -> None:
-            super().display(msg, pos)
-
-    def trange(*numbers: int, **settings: Any) -> tqdm_notebook:
-        return tqdm_notebook(range(*numbers), **settings)
-
-    tqdm_notebook.__qualname__ = "tqdm_notebook"
-    vars(notebook).update(
-        tqdm=tqdm_notebook, tqdm_notebook=tqdm_notebook, trange=trange, tnrange=trange
-    )
+    vars(notebook).update(tqdm=tqdm, tqdm_notebook=tqdm, trange=trange, tnrange=trange)
 
 
 def _let_torch_open_numpys(serialization: ModuleType) -> None:

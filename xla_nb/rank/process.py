@@ -36,8 +36,8 @@ from xla_nb.rank.crashes import Crashes
 from xla_nb.rank.lock import SharedLock
 from xla_nb.rank.meter import Sampler
 from xla_nb.rank.preview import numbers, preview
-from xla_nb.rank.program import Loaded, OnRank, digest, flush, keep
-from xla_nb.record.output import capture, mend
+from xla_nb.rank.program import Loaded, OnRank, digest, keep
+from xla_nb.record.output import capture, flush, mend
 from xla_nb.runtimes import Prepared, RankInfo
 from xla_nb.runtimes.forking import Latch
 from xla_nb.simulation.agreement import CollectiveMismatch
@@ -223,7 +223,7 @@ def _live(job: Inherited, control: socket.socket, index: int) -> None:
 
 
 def _take_cells(
-    job: Inherited, line: cells.Line, index: int, info: RankInfo, idle: Stopwatch
+    job: Inherited, line: socket.socket, index: int, info: RankInfo, idle: Stopwatch
 ) -> None:
     made, handler = Definitions(), signal.getsignal(signal.SIGINT)
     while (cell := _next_cell(job, line, index)) is not None:
@@ -239,12 +239,12 @@ def _take_cells(
                 _open_for_others(job, cell, index, made)
 
 
-def _next_cell(job: Inherited, line: cells.Line, index: int) -> cells.Cell | None:
+def _next_cell(job: Inherited, line: socket.socket, index: int) -> cells.Cell | None:
     """Wait for the next program. What a signal handler raises meanwhile that a cell has left is
     told, and ends nothing but where it is to end the process."""
     while True:
         try:
-            line.wait()
+            cells.wait(line)
         except SystemExit:
             raise
         except BaseException as error:
@@ -253,7 +253,7 @@ def _next_cell(job: Inherited, line: cells.Line, index: int) -> cells.Cell | Non
             raised = f"A signal handler raised {untrusted.name_of(type(error))}"
             job.program.tell(index, f"{raised} while rank {index} was idle.")
         else:
-            return line.next()
+            return cells.following(line)
 
 
 def _open_for_others(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:

@@ -31,6 +31,7 @@ from xla_nb.rank.meter import Meter, Sampler
 from xla_nb.rank.step_changes import StepChanges
 from xla_nb.record import private
 from xla_nb.record.files import Losses, Record, partial
+from xla_nb.record.output import flush
 from xla_nb.runtimes import Prepared, RankInfo
 
 T = TypeVar("T")
@@ -233,13 +234,6 @@ def _end(error: BaseException | None) -> NoReturn:
             status = 1
     flush()
     os._exit(status & 0xFF)
-
-
-def flush() -> None:
-    """Write out what Python still holds of this process's output."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, or closed
-            stream.flush()
 
 
 def keep(request: Request, path: Path, error: BaseException) -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 
 from xla_nb.errors import UsageError
 from xla_nb.program.ipython_syntax import IGNORED, refusal
+from xla_nb.record import output
 
 
 class RankShell:
@@ -24,13 +25,13 @@ class RankShell:
     def system(self, command: str) -> None:
         """Run a shell command on the rank's own stdout and stderr."""
         caller = sys._getframe(1)
-        _flush()
+        output.flush()
         process = _shell(expand(command, caller), capture=False)
         caller.f_globals["_exit_code"] = process.returncode  # as IPython does
 
     def getoutput(self, command: str) -> list[str]:
         """Run a shell command and return the lines it prints."""
-        _flush()
+        output.flush()
         return _shell(expand(command, sys._getframe(1)), capture=True).stdout.splitlines()
 
     def run_line_magic(self, name: str, line: str, _stack_depth: int = 1) -> object:
@@ -67,11 +68,6 @@ def _shell(command: str, *, capture: bool) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
 
 
 def _env(line: str) -> object:

@@ -84,6 +84,13 @@ def _stream(fd: int, name: str, write_through: bool) -> io.TextIOWrapper:
     )
 
 
+def flush() -> None:
+    """Write out what Python still holds of this process's output."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, or closed
+            stream.flush()
+
+
 def mend() -> None:
     """Open again what the user's code has closed of stdout, stderr and stdin, as `exit()` does, for
     what comes after it."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from xla_nb import runtimes
-from xla_nb.errors import UsageError
 from xla_nb.runtimes import Machine
 from xla_nb.topology import environment
 from xla_nb.topology.chips import accelerator_type, choose_device, count_chips
@@ -44,8 +43,6 @@ def fit_to_machine(
     `user_env` is --env, `environ` the environment it is added to, and `sets` the variables for the
     machine's position among the hosts. Raises XlaNbError if the launch does not fit.
     """
-    if n is not None and n < 1:
-        raise UsageError(f"-n must be a whole number of at least 1, not {n}.")
     chips = count_chips()
     device = choose_device({**environ, **user_env}, chips)
     placed = {**environ, **(sets or {})}
@@ -54,4 +51,4 @@ def fit_to_machine(
     env, changes = environment.clean(
         environ, device=device, sets={**plan.sets, **(sets or {})}, user_env=user_env
     )
-    return Fit(device, plan.ranks, env, tuple(plan.imports), (*plan.notices, *map(str, changes)))
+    return Fit(device, plan.ranks, env, tuple(plan.imports), (*plan.notices, *changes))

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.machinery import PathFinder
@@ -199,11 +199,7 @@ def _compiling() -> bool:
 
 # ---------------------------------------------------------------- versions
 
-#: Versions that were tried together: those of the test suite, and those of a GPU.
-TRIED = (
-    {"torchax": "0.0.13", "torch": "2.9", "jax": "0.7.1", "jaxlib": "0.7.1"},
-    {"torchax": "0.0.13", "torch": "2.11", "jax": "0.11.2", "jaxlib": "0.11.2"},
-)
+_NAMES = ("torchax", "torch", "jax", "jaxlib")
 
 
 def check_versions() -> tuple[str, ...]:
@@ -213,10 +209,10 @@ def check_versions() -> tuple[str, ...]:
     there depends on what was installed last. Raises LaunchError if these cannot work, with the
     commands that install what does.
     """
-    found = {name: version for name in TRIED[0] if (version := _version(name))}
-    in_words = _in_words(found) or "none of it"
+    found = {name: version for name in _NAMES if (version := _version(name))}
+    in_words = ", ".join(map(" ".join, found.items())) or "none of it"
     imported = _imported()
-    needed = ("jax", "jaxlib") if imported is None else tuple(TRIED[0])
+    needed = ("jax", "jaxlib") if imported is None else _NAMES
     missing = [name for name in needed if name not in found]
     problem = ""
     if missing:
@@ -239,10 +235,7 @@ def check_versions() -> tuple[str, ...]:
             "'jax==0.7.1' 'jaxlib==0.7.1'`, then `pip install --force-reinstall --no-deps "
             "torchax==0.0.13`."
         )
-    for tried in TRIED:  # or a later patch of it; after a "+" comes the build
-        if all(f"{found[name].partition('+')[0]}.".startswith(f"{tried[name]}.") for name in tried):
-            return ()
-    return (f"Not yet tried together: {in_words}. Tried: {_in_words(*TRIED)}.",)
+    return ()
 
 
 def _version(name: str) -> str | None:
@@ -260,7 +253,3 @@ def _imported() -> str | None:
         return None
     match = re.search(r'^__version__ = "([^"]+)"', Path(spec.origin).read_text(), re.MULTILINE)
     return match[1] if match else ""
-
-
-def _in_words(*sets: Mapping[str, str]) -> str:
-    return "; ".join(", ".join(map(" ".join, versions.items())) for versions in sets)

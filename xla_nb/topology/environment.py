@@ -14,41 +14,23 @@ from dataclasses import dataclass
 from xla_nb.wording import in_one_line
 
 
-@dataclass(frozen=True)
-class Change:
-    """A variable that differs between a launch and the notebook; its text is one line."""
-
-    name: str
-    before: str | None
-    after: str | None
-    why: str
-
-    def __str__(self) -> str:
-        if self.after is None:
-            return f"removed {self.name}={in_one_line(self.before or '', 40)}: {self.why}"
-        if self.before == self.after:
-            return f"kept {self.name}={in_one_line(self.after, 40)} as requested, but {self.why}"
-        return f"set {self.name}={in_one_line(self.after, 40)}: {self.why}"
-
-
 def clean(
     environ: Mapping[str, str],
     *,
     device: str,
-    sets: Mapping[str, str] | None = None,
-    user_env: Mapping[str, str] | None = None,
-) -> tuple[dict[str, str], list[Change]]:
-    """The environment of a launch, and the changes from the notebook's that matter.
+    sets: Mapping[str, str],
+    user_env: Mapping[str, str],
+) -> tuple[dict[str, str], list[str]]:
+    """The environment of a launch, and the changes from the notebook's that matter, each in a line.
 
     sets: variables that the launch needs (see `chips.process_bounds`).
     user_env: --env, which overrides everything; a change warns if it is known to break launches.
     """
-    sets, user_env = sets or {}, user_env or {}
     cleaned, changes = dict(environ), []
     for name, why in _traps(environ, device):
         del cleaned[name]
         if name not in sets and name not in user_env:
-            changes.append(Change(name, environ[name], None, why))
+            changes.append(f"removed {_shown(name, environ[name])}: {why}")
     cleaned["PJRT_DEVICE"] = device
     needs = dict(sets)
     if device == "TPU" and "TPU_SKIP_MDS_QUERY" in environ:
@@ -58,12 +40,15 @@ def clean(
     for name, value in needs.items():
         cleaned[name] = value
         if name in environ and environ[name] != value and name not in user_env:
-            changes.append(Change(name, environ[name], value, "this launch needs it"))
+            changes.append(f"set {_shown(name, value)}: this launch needs it")
     cleaned.update(user_env)
-    changes += [
-        Change(name, user_env[name], user_env[name], why) for name, why in _traps(user_env, device)
-    ]
+    for name, why in _traps(user_env, device):
+        changes.append(f"kept {_shown(name, user_env[name])} as requested, but {why}")
     return cleaned, changes
+
+
+def _shown(name: str, value: str) -> str:
+    return f"{name}={in_one_line(value, 40)}"
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,6 @@ def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]
 
 
 def _slices(hosts: Sequence[Host], option: int | None) -> int:
-    if option is not None and option < 1:
-        raise UsageError(f"--slices must be at least 1, not {option}.")
-    if not hosts:
-        raise UsageError("There are no hosts to divide into slices. Name at least one.")
     preset = _agreed(hosts, SLICES, None if option is None else str(option), "--slices")
     count = option or (preset and _number(preset, SLICES)) or 1
     check_equal(len(hosts), count)

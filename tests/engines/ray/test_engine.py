@@ -236,12 +236,6 @@ def test_fit_only_passes_on_the_notebooks_variables(cluster, monkeypatch):
     assert "YOURS" not in fit.env  # the order has it as `user_env`
 
 
-@pytest.mark.parametrize("n", [0, -1])
-def test_fewer_than_one_rank_is_refused(cluster, n):
-    with pytest.raises(UsageError, match=f"-n must be at least 1, not {n}"):
-        RayEngine(cluster, {}).fit("xla", n, {})
-
-
 # ---------------------------------------------------------------- launching
 
 

@@ -73,16 +73,6 @@ def test_a_journal_that_was_written_anew_takes_the_place_of_the_first(there, her
     assert (here / "rank-0.displays").read_bytes() == b"anew"
 
 
-def test_the_jobs_lines_name_their_host_and_come_whole(there, here):
-    new, copies = NewBytes(there, "right"), Copies(here)
-    add(there / "job.err", b"one\ntwo, not yet ")
-    copies.take(new.look())
-    assert (here / "job.err").read_bytes() == b"[right] one\n"
-    add(there / "job.err", b"whole\r50 %")
-    copies.take(new.look(over=True))
-    assert (here / "job.err").read_bytes() == b"[right] one\n[right] two, not yet whole\r50 %\n"
-
-
 def test_a_name_with_a_path_stays_in_the_record(here):
     Copies(here).take([FileChunk("../../rank-0.out", b"x")])
     assert os.listdir(here) == ["rank-0.out"]  # noqa: PTH208

@@ -27,29 +27,23 @@ class FileChunk:
 
 
 class NewBytes:
-    """What the files at `record` have got since the last look.
+    """What the files at `record` have got since the last look."""
 
-    `host`, if given, is put before each line of the job's own output, since no rank's name says
-    where it comes from, and several hosts write to the notebook's file.
-    """
-
-    def __init__(self, record: Path, host: str = "") -> None:
+    def __init__(self, record: Path) -> None:
         self._record = record
-        self._mark = f"[{host}] ".encode() if host else b""
         self._sent: dict[str, tuple[int, int]] = {}  # by name: inode and bytes
         self._samples: dict[str, bytes] = {}
 
-    def look(self, *, over: bool = False) -> Iterator[FileChunk]:
-        """The chunks up to the files' sizes at this moment. `over`: nothing more will be written,
-        so unfinished lines are sent too."""
+    def look(self) -> Iterator[FileChunk]:
+        """The chunks up to the files' sizes at this moment."""
         found = []
         for name in sorted(os.listdir(self._record)):  # noqa: PTH208 # 20 times a second
             if _ending(name) in (*GROWING, SAMPLE):
                 with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                     found.append((name, (self._record / name).stat()))
-        return self._chunks(found, over)
+        return self._chunks(found)
 
-    def _chunks(self, found: list[tuple[str, os.stat_result]], over: bool) -> Iterator[FileChunk]:
+    def _chunks(self, found: list[tuple[str, os.stat_result]]) -> Iterator[FileChunk]:
         for name, status in found:
             if _ending(name) == SAMPLE:
                 content = private.read(self._record / name)
@@ -62,19 +56,12 @@ class NewBytes:
             sent = 0 if anew else sent
             while sent < status.st_size:
                 data = self._read(name, sent, min(status.st_size - sent, LARGEST))
-                marked = self._mark and name.startswith("job.")
-                if marked and not over:
-                    data = data[: data.rfind(b"\n") + 1]
                 if not data:
                     break
                 sent += len(data)
                 self._sent[name] = status.st_ino, sent
-                yield FileChunk(name, self._marked(data) if marked else data, anew)
+                yield FileChunk(name, data, anew)
                 anew = False
-
-    def _marked(self, data: bytes) -> bytes:
-        lines = data.removesuffix(b"\n").split(b"\n")
-        return b"".join(self._mark + line + b"\n" for line in lines)
 
     def _read(self, name: str, offset: int, count: int) -> bytes:
         fd = private.reading(self._record / name)

@@ -169,7 +169,7 @@ class HostActor:
             files.close({"run": request.run, "ok": False, "headline": "not started"})
             raise
         notices = [events.Notice(text=text, once=True) for text in fit.notices]
-        return _Running(part.name, files, feed, notices, several=group.hosts > 1)
+        return _Running(part.name, files, feed, notices)
 
     def _fit(self, part: Part) -> Fit:
         request = part.request
@@ -226,14 +226,12 @@ class _Running:
     """A run on this host, and what has been sent of it: events, after all that the files had when
     they came."""
 
-    def __init__(
-        self, name: str, files: Record, feed: Feed, first: list[events.Notice], *, several: bool
-    ) -> None:
+    def __init__(self, name: str, files: Record, feed: Feed, first: list[events.Notice]) -> None:
         self.files = files
         self.over = False
         self._name = name
         self._feed = feed
-        self._new = NewBytes(files.path, name if several else "")
+        self._new = NewBytes(files.path)
         self._chunks: Iterator[FileChunk] = iter(())  # to be sent before the events
         self._events: list[events.Event] = [*first]
         self._ended = False
@@ -275,7 +273,7 @@ class _Running:
             if due or pieces or (pause and time.monotonic() >= deadline):
                 return HostNews(number, due, pieces, self.over)
             self._take_events(pause)
-            self._chunks = self._new.look(over=self._ended)
+            self._chunks = self._new.look()
             pause = _PAUSE
 
     def _take_events(self, seconds: float) -> None:
