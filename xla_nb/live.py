@@ -13,7 +13,6 @@ import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from xla_nb import api, live_questions, notebook
@@ -154,13 +153,8 @@ def end_all(why: str = "with the process that had started them") -> None:
         end(name, why)
 
 
-def restart(
-    name: str = DEFAULT,
-    *,
-    replay: bool = False,
-    shown: bool = False,
-) -> Group:
-    """End the live ranks of that name, and start as many again; `shown` as for `start`.
+def restart(name: str, *, replay: bool) -> Group:
+    """End the live ranks of that name, and start as many again, in the cell that is being executed.
 
     replay: run again, in order, the cells that had succeeded, and stop at the first that fails now,
     or before what cannot be repeated. Raises UsageError where there are none, RunFailed for that
@@ -168,7 +162,7 @@ def restart(
     """
     old = end(name, "by %xla_restart")
     try:
-        group = start(old.options, name, old.idle, shown=shown)
+        group = start(old.options, name, old.idle, shown=True)
     except BaseException:
         _groups()[name] = old  # which knows what a replay is to run
         raise
@@ -359,12 +353,7 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ipython_display_(self) -> None:

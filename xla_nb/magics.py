@@ -591,7 +591,7 @@ class XlaMagics(Magics):
         what the notebook holds now; it stops at the first that fails.
         """
         words = _parsed("%xla_restart", line)
-        self._tell("Restarted", live.restart(words["name"], replay=words["replay"], shown=True))
+        self._tell("Restarted", live.restart(words["name"], replay=words["replay"]))
 
     @line_magic
     def xla_shutdown(self, line: str) -> None:

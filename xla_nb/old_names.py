@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from xla_nb.patching import InPlace, Place, when_imported
 
@@ -265,21 +265,14 @@ def uninstall() -> None:
             del sys.modules[path]
 
 
-def _show(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
     """What Python calls with each warning that its filters let through."""
     text = str(message) if category in (DeprecationWarning, UserWarning) else ""
     notice = next((told for start, told in DEPRECATED.items() if text.startswith(start)), None)
     if notice is not None and _here().is_on:
         _here().used(notice)
     else:
-        _here().show(message, category, filename, lineno, file, line)
+        _here().show(message, category, *rest, **more)
 
 
 def _put(module: ModuleType) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import stat
-from types import TracebackType
 from typing import Any, Self
 
 from xla_nb.messages.events import Asked
@@ -28,12 +27,7 @@ class Pipe:
         self.ino = os.fstat(self.fd).st_ino
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._reader)
         os.close(self.fd)
 
