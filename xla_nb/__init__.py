@@ -8,32 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xla_nb import spmd, torchax
-    from xla_nb.api import open_run, release, spawn
-    from xla_nb.dropin import install
-    from xla_nb.errors import XlaNbError
-    from xla_nb.live import ranks
-    from xla_nb.rank.reporting import progress, report
-    from xla_nb.run.failed import RunFailed
-    from xla_nb.run.run import Run
-    from xla_nb.topology.chips import simulated
+    from xla_nb import spmd as spmd
+    from xla_nb import torchax as torchax
+    from xla_nb.api import open_run as open_run
+    from xla_nb.api import release as release
+    from xla_nb.api import spawn as spawn
+    from xla_nb.dropin import install as install
+    from xla_nb.errors import XlaNbError as XlaNbError
+    from xla_nb.live import ranks as ranks
+    from xla_nb.rank.reporting import progress as progress
+    from xla_nb.rank.reporting import report as report
+    from xla_nb.run.failed import RunFailed as RunFailed
+    from xla_nb.run.run import Run as Run
+    from xla_nb.topology.chips import simulated as simulated
 
 __version__ = "0.1.0"
-__all__ = [
-    "Run",
-    "RunFailed",
-    "XlaNbError",
-    "install",
-    "open_run",
-    "progress",
-    "ranks",
-    "release",
-    "report",
-    "simulated",
-    "spawn",
-    "spmd",
-    "torchax",
-]
 
 _HOMES = {
     "Run": "xla_nb.run.run",
@@ -47,18 +36,20 @@ _HOMES = {
     "report": "xla_nb.rank.reporting",
     "simulated": "xla_nb.topology.chips",
     "spawn": "xla_nb.api",
+    "spmd": "xla_nb.spmd",
+    "torchax": "xla_nb.torchax",
 }
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are first used (PEP 562): ranks need few of them."""
     import importlib
 
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in __all__:  # spmd and torchax
-        return importlib.import_module(f"xla_nb.{name}")
-    raise AttributeError(f"module 'xla_nb' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'xla_nb' has no attribute {name!r}")
+    module = importlib.import_module(_HOMES[name])
+    return getattr(module, name, module)  # spmd and torchax are modules themselves
 
 
 def __dir__() -> list[str]:
