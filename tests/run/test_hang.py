@@ -253,18 +253,6 @@ def test_who_tries_for_that_lock_again_and_again_is_told_once(run):
 # ---------------------------------------------------------------- robust
 
 
-def test_a_sample_that_cannot_be_read_does_not_end_the_runs_thread(run, monkeypatch):
-    watched = Watched(run)
-
-    def refuses(rank):
-        raise PermissionError
-
-    monkeypatch.setattr(run, "sample", refuses)
-    watched.watch.act(300.0)
-    watched.watch.act(300.0)
-    assert isinstance(run.taken[-1], events.HangReported)
-
-
 def test_a_report_is_the_same_when_it_is_read_again(watched):
     (report,) = watched.at(300)
     assert events.decode(events.encode(report)) == report

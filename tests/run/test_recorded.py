@@ -11,7 +11,7 @@ import pytest
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.messages import events
 from xla_nb.pickling import results
-from xla_nb.record import figures
+from xla_nb.record import figures, private
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Sample, encode
 from xla_nb.run.recorded import RecordedRun, entries
@@ -552,6 +552,14 @@ def reopened(kernel):
 def test_a_run_from_its_record_is_as_it_was_when_it_lived(reopened, what):
     live, read = what.format(run="lived"), what.format(run="reopened")
     assert reopened.value(f"{live} == {read}") == "True", reopened.value(f"{live}, {read}")
+
+
+def test_a_sample_that_cannot_be_read_is_none(made, monkeypatch):
+    def refuses(path):
+        raise PermissionError
+
+    monkeypatch.setattr(private, "read", refuses)
+    assert opened(made.name).sample(0) is None
 
 
 def test_a_run_from_its_record_took_as_long_as_when_it_lived(reopened):

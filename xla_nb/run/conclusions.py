@@ -5,7 +5,6 @@ Pure, but for `conclude`. It is said only of what takes much of the time.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -187,13 +186,10 @@ def conclude(
 ) -> None:
     """Have a run take what can be concluded of its newest samples; of a failure that is of no
     interest, and what live ranks suffer from is said of their cells."""
-    state, samples = run.state, {}
+    state = run.state
     if state.troubled or state.ended is not None or state.group is not None:
         return
-    for number in state.ranks:
-        with contextlib.suppress(OSError):  # the run's own thread must not end
-            if (sample := run.sample(number)) is not None:
-                samples[number] = sample
+    samples = {n: sample for n in state.ranks if (sample := run.sample(n)) is not None}
     for found in look(state, label, samples):
         run.take(found)
 

@@ -149,8 +149,7 @@ class HangWatch:
         for rank in sorted(state.ranks.values(), key=lambda rank: rank.rank):
             with tracks.lock:
                 if rank.phase not in ENDED:
-                    with contextlib.suppress(OSError):  # this thread must not end
-                        tracks.look(rank, self._run.sample)
+                    tracks.look(rank, self._run.sample)
                     written = self._written(rank)
                     tracks[rank.rank].watch(rank, written, now)
                 statuses.append(tracks[rank.rank].status(rank, now, ended))

@@ -291,7 +291,7 @@ class RecordedRun(Mapping[int, Any]):
         """The newest sample of a rank, if there is one."""
         try:
             return decode(private.read(self.record.sample(rank)))
-        except (FileNotFoundError, ValueError):  # read in the middle of a write
+        except (OSError, ValueError):  # read in the middle of a write, or not to be read
             return None
 
     def check_files(self, what: str) -> None:

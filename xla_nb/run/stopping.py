@@ -7,7 +7,6 @@ again skips what is left of it.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
 from xla_nb.messages import events
-from xla_nb.record.sample import Sample
 from xla_nb.run import stacks
 from xla_nb.run.stacks import Followed, alike
 from xla_nb.run.state import RankState, RunState
@@ -117,7 +115,7 @@ class Staying:
             return []
         self._has_listened = True
         quiet = [n for n in numbers if self._run.state.ranks[n].interrupted is None]
-        return [n for n in quiet if (seen := self._sample(n)) is not None and seen.heeds]
+        return [n for n in quiet if (seen := self._run.sample(n)) is not None and seen.heeds]
 
     def ask_if_due(self, now: float, due: float | None) -> None:
         """Ask them where they are. They get the next signal at `due`, if there is to be one."""
@@ -132,18 +130,13 @@ class Staying:
     def note(self, numbers: Iterable[int]) -> None:
         """Note where these are, by samples that are newer than what they have said."""
         for number in numbers:
-            rank, seen = self._run.state.ranks[number], self._sample(number)
+            rank, seen = self._run.state.ranks[number], self._run.sample(number)
             if seen is None or rank.phase == "starting":
                 continue
             if seen.at > (rank.located or 0.0) and rank.is_news(seen.at, seen.place):
                 stack = rank.stack if rank.place == seen.place else ""
                 at = events.RankAt(rank=number, place=seen.place, stack=stack, at=seen.at)
                 self._run.take(at)
-
-    def _sample(self, number: int) -> Sample | None:
-        with contextlib.suppress(OSError):  # no reason not to end them
-            return self._run.sample(number)
-        return None
 
     def with_stacks(self, numbers: Iterable[int], now: float) -> str:
         """Where these are, with the innermost frames of their stacks, in lines: if all are at one
