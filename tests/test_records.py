@@ -237,32 +237,13 @@ def test_a_run_that_nothing_refers_to_is_forgotten(notebook, own_home, view):
     assert notebook.value("gc.collect() * 0, watching()") == "(0, None)"
 
 
-def test_cleaning_says_what_it_removed_and_what_it_left(launch, notebook, own_home):
-    needed, running = (
-        launch("-o clean_needs"),
-        launch("--bg -o clean_runs", "import time\ndef f(rank): time.sleep(600)"),
-    )
-    notebook.ok("tidying.RUNS = 20")
-    for _ in range(3):
-        launch()
-    forget_shown(notebook)
-    shown = notebook.ok("%xla_runs --clean").stdout
-    assert shown.startswith("Removed 3 runs (")
-    assert f"refer to them: {needed}." in " ".join(shown.split())
-    assert names(own_home) == {needed, running}
-    notebook.ok("clean_runs.stop()\nassert clean_runs._ended.wait(60)")
-    notebook.ok("del clean_needs, clean_runs")
-
-
 def test_a_home_of_another_user_is_refused_by_name(notebook, own_home):
     own_home.mkdir()
     notebook.ok("_geteuid, _os.geteuid = _os.geteuid, lambda: 1 + _geteuid()")
     try:
         launched = notebook.run("%%xla_spawn -n 1\ndef f(rank): pass")
-        cleaned = notebook.run("%xla_runs --clean")
     finally:
         notebook.ok("_os.geteuid = _geteuid")
     assert launched.ename == "LaunchError"
     assert f"{own_home} belongs to" in launched.error
     assert not list(own_home.iterdir())
-    assert cleaned.stdout == "Removed 0 runs (0 B).\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import gc
 import inspect
 import linecache
 import os
@@ -289,15 +288,6 @@ def tidy() -> None:
             "longer need (`%reset -f out` for Out)."
         )
         print(*_told())
-
-
-def clean() -> tidying.Tidied:
-    """Remove the records of all runs but those in progress and those that something refers to."""
-    gc.collect()  # what only garbage refers to is not needed
-    done, parts = tidying.tidy(all_ended=True), tidying.tidy("parts", all_ended=True)
-    done.removed += parts.removed
-    done.freed += parts.freed
-    return done
 
 
 def cluster_diagram(options: Options) -> diagram.Diagram:

@@ -41,7 +41,7 @@ from xla_nb.runtimes import xla
 from xla_nb.topology import diagram
 from xla_nb.views import picture
 from xla_nb.views.variables import Variables
-from xla_nb.wording import listed, meant, ranks, several, shortened, size
+from xla_nb.wording import listed, meant, ranks, several, shortened
 
 _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 #: A word of a line, as a shell reads it.
@@ -467,18 +467,9 @@ class XlaMagics(Magics):
     def xla_runs(self, line: str) -> None:
         """List recorded runs, newest first: `%xla_runs`, or `%xla_runs 5` for five of them.
 
-        `xla_nb.open_run(NAME)` opens one. `%xla_runs --clean` removes the files of all runs, except
-        those in progress and those that variables or Out of open notebooks refer to.
+        `xla_nb.open_run(NAME)` opens one.
         """
         entries = recorded.entries()
-        if line.split() == ["--clean"]:
-            done = api.clean()
-            print(f"Removed {several(len(done.removed), 'run')} ({size(done.freed)}).")
-            if done.needed:
-                names = listed(done.needed, most=5)
-                kept = f"Kept because variables or Out of open notebooks refer to them: {names}."
-                print(*in_lines(kept), sep="\n")
-            return
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
         labels = {run.name: run.label for run in api.living()}  # which is recorded at the end

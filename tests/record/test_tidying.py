@@ -60,16 +60,15 @@ def test_the_newest_runs_stay(limit):
     limit(runs=2)
     for name in ("3", "1", "4", "2"):
         ended(name)
-    done = tidy()
+    tidy()
     assert kept() == ["2", "4"]
-    assert sorted(done.removed) == ["1", "3"]
 
 
 def test_the_newest_runs_stay_that_fit_the_bytes(limit):
     limit(nbytes=2500)
     for name in ("1", "2", "3"):
         ended(name, 1000)
-    assert tidy().freed > 1000
+    tidy()
     assert kept() == ["2", "3"]
 
 
@@ -239,7 +238,8 @@ def test_a_record_that_another_process_removes_meanwhile_is_passed_over(limit, m
     ended("2")
     gone = ended("1").path
     monkeypatch.setattr(type(gone), "rename", lambda *_: (_ for _ in ()).throw(FileNotFoundError))
-    assert tidy().removed == []
+    tidy()
+    assert gone.exists()
 
 
 # ---------------------------------------------------------------- cells of live ranks
@@ -291,39 +291,6 @@ def test_the_removal_of_a_cell_that_was_cut_short_is_completed(at_home):
     cell.rename(cell.with_name(".removed-cell"))
     tidy()
     assert not any(cell.parent.iterdir())
-
-
-# ---------------------------------------------------------------- cleaning
-
-
-def test_cleaning_leaves_what_is_in_progress_or_needed():
-    needed, running, unneeded = (Record.create(name) for name in ("1", "2", "3"))
-    needed.close({})
-    unneeded.close({})
-    unneeded.disown()
-    ended("4")
-    done = tidy(all_ended=True)
-    assert (kept(), done.needed) == (["1", "2"], ["1"])
-    assert sorted(done.removed) == ["3", "4"]
-    assert running.is_owned
-
-
-def test_cleaning_removes_runs_whose_kernel_is_gone_at_once():
-    orphaned("1")
-    tidy(all_ended=True)
-    assert kept() == []
-
-
-@pytest.mark.parametrize("owner", [None, "1 0 another-machine"])
-def test_cleaning_leaves_unended_runs_of_which_nothing_is_known(owner):
-    """It is being made, or goes on at another machine."""
-    record = Record.create("1")
-    (record.path / "owner").unlink()
-    if owner:
-        (record.path / "owner").write_text(owner)
-        os.utime(record.path / "owner", (1, 1))
-    tidy(all_ended=True)
-    assert kept() == ["1"]
 
 
 # ---------------------------------------------------------------- parts of other machines' runs

@@ -195,12 +195,10 @@ class Record:
         lives = self._owner_lives()
         return _age(self._owner) < WEEK if lives is None else lives
 
-    def is_lost(self, *, at_once: bool = False) -> bool:
+    def is_lost(self) -> bool:
         """Whether a run that has not ended never will: its process is gone, and nothing was touched
-        for a week. `at_once`: without the week, if the process is known to be gone."""
-        if self.is_owned:
-            return False
-        return (at_once and self._owner_lives() is False) or _age(self.path) > WEEK
+        for a week."""
+        return not self.is_owned and _age(self.path) > WEEK
 
     def _owner_fields(self) -> list[str]:
         try:

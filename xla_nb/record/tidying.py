@@ -22,21 +22,16 @@ _REMOVED = ".removed-"  # the names of records that are being deleted
 
 @dataclass
 class Tidied:
-    """What was removed (`freed` bytes), and the ended runs that stay because they are needed, which
-    have `needed_bytes`; each by its name."""
+    """The names of the ended runs that stay because they are needed, which have `needed_bytes`."""
 
-    removed: list[str] = field(default_factory=list)
-    freed: int = 0
     needed: list[str] = field(default_factory=list)
     needed_bytes: int = 0
 
 
-def tidy(folder: Folder = "runs", *, all_ended: bool = False) -> Tidied:
+def tidy(folder: Folder = "runs") -> Tidied:
     """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Of
-    the cells of live ranks as many are kept as of launches, for each group.
-
-    all_ended: remove all but those in progress and those that a living process needs."""
-    done, (runs, most) = Tidied(), (0, 0) if all_ended else (RUNS, NBYTES)
+    the cells of live ranks as many are kept as of launches, for each group."""
+    done = Tidied()
     with contextlib.suppress(OSError):  # there is no home yet, or it is another user's
         top = home() / folder
         for path in [*top.glob(f"{_REMOVED}*"), *top.glob(f"*/cells/{_REMOVED}*")]:  # cut short
@@ -46,8 +41,8 @@ def tidy(folder: Folder = "runs", *, all_ended: bool = False) -> Tidied:
         for record in [*launched, *(cell for one in launched for cell in one.cells())]:
             with contextlib.suppress(FileNotFoundError):
                 ended[record] = record.summary.stat().st_mtime_ns
-            if record not in ended and record.is_lost(at_once=all_ended):
-                _remove(record, done)
+            if record not in ended and record.is_lost():
+                _remove(record)
         count = Counter[Path]()
         for record in sorted(ended, key=ended.__getitem__, reverse=True):
             if record.is_owned:
@@ -60,18 +55,15 @@ def tidy(folder: Folder = "runs", *, all_ended: bool = False) -> Tidied:
         for record in free:
             count[record.path.parent] += 1
             nbytes += record.nbytes
-            if count[record.path.parent] > runs or nbytes > most:
-                _remove(record, done)
+            if count[record.path.parent] > RUNS or nbytes > NBYTES:
+                _remove(record)
     return done
 
 
-def _remove(record: Record, done: Tidied) -> None:
-    nbytes = record.nbytes
+def _remove(record: Record) -> None:
     gone = record.path.with_name(f"{_REMOVED}{record.path.name}")
     try:
         record.path.rename(gone)
     except OSError:  # another process has removed it
         return
     shutil.rmtree(gone, ignore_errors=True)
-    done.removed.append(record.path.name)
-    done.freed += nbytes
