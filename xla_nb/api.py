@@ -37,8 +37,6 @@ from xla_nb.run.options import Options, ViewName
 from xla_nb.run.recorded import RecordedRun
 from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import OnWait
-from xla_nb.topology import diagram
-from xla_nb.topology.chips import SIMULATE, asks_to_simulate
 from xla_nb.views import choose, loop, picture
 from xla_nb.views.picture import OpenedRun, ShownRun
 from xla_nb.wording import listed, several, size
@@ -288,20 +286,6 @@ def tidy() -> None:
             "longer need (`%reset -f out` for Out)."
         )
         print(*_told())
-
-
-def cluster_diagram(options: Options) -> diagram.Diagram:
-    """The hosts that a cluster gives for launches with these options, held for the next one.
-
-    Raises XlaNbError where it cannot give them."""
-    environ = run_options.environment(options, os.environ)
-    simulated = asks_to_simulate(environ)
-    with telling() as on_wait:
-        seats = engine_for(options).look(on_wait, simulated)
-    own = seats[0].host.environ.get("TPU_ACCELERATOR_TYPE")
-    where = f"of a Ray cluster (--on {options.on})"
-    accelerator = None if simulated else own
-    return diagram.of(seats, options.n, accelerator, where, environ.get(SIMULATE, ""))
 
 
 @contextlib.contextmanager

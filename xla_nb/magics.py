@@ -119,7 +119,7 @@ _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
         },
     ),
     "%%xla_spawn": (OPTIONS, {"entry": _MAYBE, "--args": {"default": "()"}, **_OUT}),
-    "%xla_topology": (("n", "on", "hosts", "slices", "wait", "simulate"), {}),
+    "%xla_topology": (("n", "simulate"), {}),
 }
 
 
@@ -429,23 +429,12 @@ class XlaMagics(Magics):
 
     @line_magic
     def xla_topology(self, line: str) -> None:
-        """Draw slices, hosts, chips and ranks, as the next launch has them.
+        """Draw the chips of this machine, or simulated ones, and the ranks on them.
 
-            %xla_topology [-n N] [--simulate TYPE]
-            %xla_topology --on ray [--hosts H] [--slices S] [--wait TIME] [-n N]
-
-        Without --on it draws this machine; with it, the hosts that a cluster gives.
+        %xla_topology [-n N] [--simulate TYPE]
         """
-        words = _parsed("%xla_topology", line)
-        given, options = run_options.options(words, {}, flags=True), self._options(words)
-        if options.on != "local":
-            print(api.cluster_diagram(options))
-        elif given.hosts or given.slices:
-            raise UsageError(
-                f"%xla_topology {line}: this machine is one host. Add --on ray for a cluster's."
-            )
-        else:
-            print(diagram.here(run_options.environment(options, os.environ), options.n))
+        options = self._options(_parsed("%xla_topology", line))
+        print(diagram.here(run_options.environment(options, os.environ), options.n))
 
     @line_magic
     def xla_stop(self, line: str) -> None:

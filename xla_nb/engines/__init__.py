@@ -10,7 +10,6 @@ from typing import Protocol
 from xla_nb.engines.child import Feed
 from xla_nb.messages.orders import Request
 from xla_nb.runtimes.fit import Fit, OnWait
-from xla_nb.topology.slices import Seat
 
 #: How --on may be written.
 ADDRESSES = ("local", "ray", "ray://HOST:PORT")
@@ -47,7 +46,3 @@ class Engine(Protocol):
 
     def ask(self, run: str) -> None:
         """Pass a request for stacks on to where the ranks are (`Record.stacks_request`)."""
-
-    def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
-        """The hosts a launch would get, held for it; none: this machine. simulated: they need
-        no chips. Raises LaunchError."""

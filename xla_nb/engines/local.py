@@ -24,7 +24,6 @@ from xla_nb.memory import OutOfMemory
 from xla_nb.messages import channel
 from xla_nb.messages.orders import HostGroup, Order, Request
 from xla_nb.runtimes.fit import Fit, OnWait, fit_to_machine
-from xla_nb.topology.slices import Seat
 from xla_nb.wording import ending
 
 
@@ -150,10 +149,6 @@ class LocalEngine:
 
     def ask(self, run: str) -> None:
         """Nothing to do: the ranks watch `Record.stacks_request` themselves."""
-
-    def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
-        """None: ranks are on this machine."""
-        return []
 
     def close(self) -> None:
         """End the servers and every run."""

@@ -1,4 +1,4 @@
-"""`%xla_topology`: slices, hosts, chips and ranks as text, of this machine or of a cluster."""
+"""`%xla_topology`: slices, hosts, chips and ranks as text."""
 
 from __future__ import annotations
 

@@ -148,19 +148,6 @@ def test_the_next_launch_reuses_warm_hosts(on_ray):
     assert before <= of_ours("xla_nb-server").items()
 
 
-def test_the_hosts_of_the_next_launch_can_be_drawn(on_ray):
-    shown = on_ray.ok("%xla_topology --on ray --hosts 3 -n 2")
-    assert "6 ranks on 3 hosts" in shown.stdout
-    assert "[4][5]" in shown.stdout
-    hosts = on_ray.value("list(far.state.hosts)")
-    assert all(name in shown.stdout for name in hosts.strip("[]").replace("'", "").split(", "))
-
-
-def test_hosts_are_drawn_as_what_they_are_to_simulate(on_ray):
-    drawn = on_ray.ok("%xla_topology --on ray --hosts 3 -n 2 --simulate cpu").stdout
-    assert "6 ranks on 3 hosts in 1 slice, simulated, as a CPU: of a Ray cluster" in drawn
-
-
 def test_slices_reach_the_ranks(on_ray):
     on_ray.ok(
         spawn(

@@ -1,6 +1,6 @@
 """The process that is the cluster's client; the notebook's kernel sends it requests.
 
-One event loop, which nothing may block, and a reply to every launch and look. It starts runs on
+One event loop, which nothing may block, and a reply to every launch. It starts runs on
 hosts and brings their files and events home: bytes are in the record before the events that came
 after them are passed on. When the control socket closes, everything ends.
 """
@@ -223,7 +223,7 @@ async def _awaited(reference: Awaitable[T]) -> T:
 
 
 class Driver:
-    """Serves requests from one control socket: launches, looks, and control of runs."""
+    """Serves requests from one control socket: launches, and control of runs."""
 
     def __init__(self, control: socket.socket, parent: int, address: str) -> None:
         self._control = control
@@ -257,8 +257,6 @@ class Driver:
         match request["do"]:
             case "launch":
                 self._begin(request["id"], self._launch(request, fds))
-            case "look":
-                self._begin(request["id"], self._look(request, *fds))
             case "abandon":
                 if request["id"] in self._tasks:
                     self._tasks[request["id"]].cancel()
@@ -291,14 +289,6 @@ class Driver:
             self._reply(id=number, waiting=what)
 
         return Wish(number, request["hosts"], request["slices"], request["wait"], tell, cpu=cpu)
-
-    async def _look(self, request: dict[str, Any], into: int) -> None:
-        wish = self._wish_of(request, cpu=request["cpu"])
-        with open(into, "wb") as file:  # a descriptor, not a path
-            async with self._order:
-                group = await self._cluster.hosts(wish)
-            pickle.dump(group.seats(wish.slices), file)
-        self._reply(id=wish.id, done=True)
 
     async def _launch(self, message: dict[str, Any], fds: list[int]) -> None:
         events_fd, parcel_fd, request_fd = fds

@@ -25,7 +25,6 @@ from xla_nb.messages import channel
 from xla_nb.messages.orders import Request
 from xla_nb.runtimes.fit import Fit, OnWait
 from xla_nb.topology import slices
-from xla_nb.topology.slices import Seat
 
 
 class RayClusters:
@@ -160,15 +159,6 @@ class RayEngine:
                 ours.close()
                 raise
         return Feed(ours, child, functools.partial(why_ended, child))
-
-    def look(self, waiting: OnWait, simulated: bool) -> list[Seat]:
-        """Seat the hosts that a launch would get; they are held for it. Raises LaunchError."""
-        fd = os.memfd_create("xla_nb-seats", os.MFD_CLOEXEC)
-        with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
-            self._cluster.ask({"do": "look", **self._options, "cpu": simulated}, (fd,), waiting)
-            file.seek(0)  # the other process has written to it
-            seats: list[Seat] = pickle.load(file)
-        return seats
 
     def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
         """Send processes, given by their hosts' names, a signal, stopped ones too."""
