@@ -277,6 +277,7 @@ def _told() -> list[str]:
 
 def tidy() -> None:
     """Remove the records of old runs; says once where those that are needed are too much."""
+    tidying.tidy("parts")  # answers of live ranks, of which a killed kernel leaves some
     done = tidying.tidy()
     if done.needed_bytes > tidying.NBYTES and not _told():
         _told().append(
