@@ -134,7 +134,7 @@ time.sleep(600)
     ("ends", "title", "how"),
     [
         ("%xla_shutdown cut", "■ 2 live ranks ended by %xla_shutdown during ", "■ Stopped"),
-        ("import os; os.kill(job_, 9)", "✗ Ranks 0, 1 were lost: ", "✗ Ranks 0, 1 were lost: "),
+        ("import os; os.kill(job_, 9)", "✗ Ranks 0, 1 were lost: ", "✗ ended with the ranks"),
     ],
 )
 def test_a_cell_whose_ranks_are_lost_while_it_runs_says_how_it_ended(

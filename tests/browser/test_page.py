@@ -518,7 +518,7 @@ def test_a_click_opens_all_that_is_known_of_a_rank(panel: Panel) -> None:
         expect(shown).to_contain_text(text)
     for text in ("Cell In[3], line 7", "graph 4", "last line", "epoch: 3 done", "syncs 1,204"):
         expect(shown).to_contain_text(text)
-    expect(shown).to_contain_text("on device 8.0 of 32.0 GiB")
+    expect(shown).to_contain_text("on device 8.0 GiB of 32.0 GiB")
     option(panel, 2).click()  # of which the kernel has yet to tell
     expect(shown).to_be_hidden()
     panel.tell()

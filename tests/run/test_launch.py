@@ -62,7 +62,7 @@ def launch(engine):
     def launch(program, **options):
         engine.sock, engine.job = channel.pair()
         ends.append((engine.sock, engine.job))
-        made.append(launch_program(program, Options(**options), engine, {}.__getitem__))
+        made.append(launch_program(program, Options(**options), engine))
         return made[-1]
 
     yield launch

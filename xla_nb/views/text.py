@@ -24,6 +24,7 @@ from xla_nb.run.run import Run
 from xla_nb.run.state import ENDED, Hang, RunState
 from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
+from xla_nb.views.loop import slot
 from xla_nb.views.rendering import returned
 from xla_nb.views.snapshot import STREAMS
 from xla_nb.wording import several, shortened
@@ -256,6 +257,11 @@ def _is_live(stream: TextIO) -> bool:
     return stream.isatty() or hasattr(stream, "pub_thread")
 
 
+#: Seconds that a run has to end after an error, before that is told in a line, until the picture
+#: tells it with its traceback.
+_PATIENCE = 1.0
+
+
 class CellTextView(TextView):
     """`watched`: somebody may see the cell while it runs, not only the file it is saved in."""
 
@@ -263,14 +269,27 @@ class CellTextView(TextView):
         super().__init__(run)
         self._shown = run
         self._is_live = watched
+        self._failed: float | None = None
+        self._errors_shown: list[str] = []
+        self._slot = slot()
 
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the picture."""
+        self._failed = None
         self._show_rest()
         self._erase()
+        if self._errors_shown:
+            self._slot.update({}, raw=True)
         snapshot = observer.observe(self._shown)
         picture.show(picture.bundle(snapshot, told=True) | self._shown.as_data())
         self._shown.shown_in = picture.cell()
 
     def _news_of_errors(self) -> Iterator[str]:
-        return iter(())  # the picture tells them, with their tracebacks
+        if self._failed is None and self._run.errors:
+            self._failed = time.monotonic()
+        waited = self._failed is not None and time.monotonic() - self._failed > _PATIENCE
+        if waited and (lines := list(super()._news_of_errors())):
+            show = self._slot.update if self._errors_shown else self._slot.display
+            self._errors_shown += lines
+            show({"text/plain": "\n".join(self._errors_shown)}, raw=True)
+        return iter(())
