@@ -81,6 +81,11 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         ),
         ("import logging\nx = logging.Logger('mine')", "logger cannot be pickled"),
         (
+            "class Told:\n    def __init__(self): self.n = 1\n"
+            "    __dict__ = property(lambda self: {})\nx = Told()",
+            "a `Told`, whose class says itself what its",
+        ),
+        (
             "import torch\n@torch.library.custom_op('xla_nb_tests::twice', mutates_args=())\n"
             "def x(it: torch.Tensor) -> torch.Tensor: return 2 * it",
             "to ranks: cannot pickle 'torch._C",

@@ -216,6 +216,14 @@ def leaves_its_state(kind: Any) -> bool:
     return kind.__getstate__ is object.__getstate__
 
 
+def hides_its_dict(kind: Any) -> bool:
+    """Whether the `__dict__` of its instances is not what holds their attributes."""
+    return type(in_class(kind, "__dict__")) not in _DICTS and not hasattr(kind, "__setstate__")
+
+
+_DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
+
+
 def state_with_dict(obj: object, state: Any) -> Any:
     """The state that Python gives of an instance, with its very `__dict__`, also an empty one:
     `config = vars(args)` has the same on ranks."""
@@ -463,6 +471,15 @@ def is_plain(kind: type) -> bool:
     """Whether its objects are pickled as `object` does it."""
     names = "__reduce_ex__", "__reduce__"
     return all(getattr(kind, name) is getattr(object, name) for name in names)
+
+
+def is_made_by_pickle_alone(kind: type) -> bool:
+    """Whether opening a pickle of an instance calls none of its class's methods."""
+    names = *("__new__", "__reduce_ex__", "__reduce__", "__getstate__"), "__getattribute__"
+    if any(getattr(kind, name) is not getattr(object, name) for name in (*names, "__setattr__")):
+        return False
+    also = "__getattr__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"
+    return not any(hasattr(kind, name) for name in also)
 
 
 def is_refillable(kind: type) -> bool:

@@ -399,6 +399,11 @@ class Live:
         kind = type(obj)
         if kind not in self._bases:
             refusals.refuse_instances(kind)
+            if code_facts.hides_its_dict(kind) and code_facts.is_plain(kind):
+                raise refusals.Unshippable(
+                    f"a `{kind.__qualname__}`, whose class says itself what its `__dict__` is",
+                    "Make it inside the function",
+                )
             self._bases[kind] = *code_facts.built_in_base(kind), code_facts.container(kind)
         base, setter, container = self._bases[kind]
         if container is not None:
