@@ -226,7 +226,7 @@ def test_a_launch_reports_how_long_it_has_waited_for_the_engine(engine):
     engine.refuses = LaunchError("enough")
     told = []
     with pytest.raises(LaunchError):
-        launch_program(cell(), Options(), engine, {}.__getitem__, lambda *said: told.append(said))
+        launch_program(cell(), Options(), engine, lambda *said: told.append(said))
     assert told == [(0.5, "a server")]
 
 
