@@ -43,7 +43,6 @@ class Kernel:
     def asks(self, do, *fds, hosts=1, slices=None, **more):
         self.asked += 1
         request = {"do": do, "id": self.asked, "hosts": hosts, "slices": slices, "wait": 0}
-        request |= {"cpu": False} if do == "look" else {}
         socket.send_fds(self._control, [json.dumps(request | more).encode()], fds)
 
     def launches(self, run="r1", order_file=None, **options):
@@ -148,14 +147,12 @@ def test_a_launch_that_the_cluster_cannot_serve_is_refused(serve):
     serve(work)
 
 
-@pytest.mark.parametrize("do", ["launch", "look"])
-def test_any_error_is_answered_with_a_refusal(serve, monkeypatch, do):
+def test_any_error_is_answered_with_a_refusal(serve, monkeypatch):
     async def hosts(self, wish):
         raise ValueError("something odd")
 
     async def work(kernel):
-        with in_memory(b"") as into:
-            kernel.launches() if do == "launch" else kernel.asks("look", into)
+        kernel.launches()
         refused = (await kernel.answer())["refused"]
         assert refused.startswith("Could not start xla_nb on a host: something odd")
 
@@ -260,44 +257,9 @@ def test_hosts_are_released_when_the_kernel_is_gone(serve, ray):
     assert ray.removed == [1]
 
 
-# ---------------------------------------------------------------- a look
-
-
-@pytest.fixture
-def look():
-    fd = os.memfd_create("seats")
-    with open(fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
-        yield file
-
-
-def test_a_look_writes_the_seats(serve, look):
+def test_hosts_that_cannot_be_divided_into_slices_are_refused(serve):
     async def work(kernel):
-        kernel.asks("look", look.fileno(), hosts=2, slices=2)
-        assert await kernel.answer() == {"id": 1, "done": True}
-        look.seek(0)
-        seats = pickle.load(look)
-        assert [(seat.host.name, seat.slice, seat.worker) for seat in seats] == [
-            ("m0", 0, 0),
-            ("m1", 1, 0),
-        ]
-
-    serve(work)
-
-
-def test_the_hosts_of_a_look_are_held_for_the_launch(serve, ray, look):
-    async def work(kernel):
-        kernel.asks("look", look.fileno(), hosts=2, slices=2)
-        await kernel.answer()
-        kernel.launches(hosts=2)
-        assert "done" in await kernel.answer()
-        assert len(ray.placed) == 1
-
-    serve(work)
-
-
-def test_a_look_with_unequal_slices_is_refused(serve, look):
-    async def work(kernel):
-        kernel.asks("look", look.fileno(), hosts=3, slices=2)
+        kernel.launches(hosts=3, slices=2)
         assert (await kernel.answer())["refused"].startswith(
             "3 hosts cannot be divided into 2 slices"
         )

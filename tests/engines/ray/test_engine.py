@@ -19,7 +19,6 @@ from xla_nb.messages import channel, events
 from xla_nb.messages.orders import Request
 from xla_nb.process_state.random_state import Inheritance
 from xla_nb.runtimes.fit import Fit
-from xla_nb.topology.slices import Host, Seat
 
 
 class Child:
@@ -421,20 +420,6 @@ def test_kill_without_a_process_does_nothing(engine, cluster, child):
     cluster.close()
     engine.kill("r1")
     assert child.told == []
-
-
-def test_a_look_returns_the_seats_that_the_process_wrote(engine, child):
-    seats = [Seat(Host("10.0.0.1", "a"), 0, 0, {})]
-
-    def hears(request, fds):
-        with open(os.dup(fds[0]), "wb") as file:  # noqa: PTH123 # a descriptor, not a path
-            pickle.dump(seats, file)
-        child.says(id=request["id"], done=True)
-
-    child.hears = hears
-    assert engine.look(lambda seconds, what: None, simulated=True) == seats
-    wish = {"hosts": None, "slices": None, "wait": 0.0, "cpu": True}
-    assert child.told == [{"do": "look", "id": 1, **wish}]
 
 
 def test_closing_ends_the_process(cluster, child):
