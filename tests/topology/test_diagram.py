@@ -1,71 +1,13 @@
-"""Diagrams: of cluster hosts, of this machine, and as text."""
+"""Diagrams of this machine, and as text."""
 
 import pytest
 
 from xla_nb.errors import UsageError
-from xla_nb.topology import diagram, slices
-from xla_nb.topology.chips import process_bounds
-
-
-def hosts(*names, slices_=1):
-    return slices.seats([slices.Host(name) for name in names], slices_, pod=False)
+from xla_nb.topology import diagram
 
 
 def ranks(world):
-    return [[*process.ranks] for process in world.processes]
-
-
-# ---------------------------------------------------------------- a cluster's hosts
-
-
-def test_cluster_hosts_are_shown_by_name_or_address():
-    seats = slices.seats([slices.Host("10.0.0.1", "one"), slices.Host("10.0.0.2")], 2, pod=False)
-    world = diagram.of(seats, 1, None, "on Ray")
-    assert [process.host for process in world.processes] == ["one", "10.0.0.2"]
-    assert world.title == "2 ranks on 2 hosts in 2 slices, simulated v4-8 each: on Ray"
-
-
-def test_ranks_of_simulated_hosts_are_numbered_over_all_of_them():
-    world = diagram.of(hosts("a", "b", "c", "d", slices_=2), 2, None, "on Ray")
-    assert ranks(world) == [[number] for number in range(8)]
-    assert world.title == "8 ranks on 4 hosts in 2 slices, simulated v4-8 each: on Ray"
-
-
-def test_two_ranks_share_a_v3_chip():
-    world = diagram.of(hosts("a"), None, "v3-8", "on Ray")
-    assert ranks(world) == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
-@pytest.mark.parametrize(
-    ("count", "accelerator", "chips"), [(2, "v6e-8", 8), (1, "v5litepod-8", 4)]
-)
-def test_part_of_several_tpu_hosts_is_refused_as_a_launch_refuses_it(count, accelerator, chips):
-    seats = slices.seats([slices.Host("a"), slices.Host("b")], count, pod=True)
-    with pytest.raises(UsageError) as launch:
-        process_bounds(accelerator, chips, 2, hosts=2)
-    with pytest.raises(UsageError) as shown:
-        diagram.of(seats, 2, accelerator, "on Ray")
-    assert str(shown.value) == str(launch.value)
-    assert ranks(diagram.of(seats, None, accelerator, "on Ray"))[-1] == [2 * chips - 1]
-
-
-@pytest.mark.parametrize(
-    ("count", "n", "accelerator", "message"),
-    [
-        (2, None, "v5litepod-16", "A v5litepod-16 has 16 chips on 4 hosts"),
-        (1, 3, "v6e-8", "1, 2, 4 or 8"),
-        (1, None, "H100", "Unknown TPU type H100"),
-        (65, None, None, "Draw at most 64 hosts, and 1,024 ranks in all"),
-        (8, 10**8, None, "Draw at most 64 hosts, and 1,024 ranks in all"),
-    ],
-)
-def test_impossible_diagrams_are_refused(count, n, accelerator, message):
-    seats = hosts(*(f"host-{number}" for number in range(count)))
-    with pytest.raises(UsageError, match=message):
-        diagram.of(seats, n, accelerator, "on Ray")
-
-
-# ---------------------------------------------------------------- this machine
+    return [[*own] for own in world.processes]
 
 
 @pytest.fixture
@@ -109,26 +51,41 @@ def test_a_host_of_a_slice_is_shown_with_its_own_chips(machine, accelerator):
     assert f" on 1 host in 1 slice, {accelerator}: this machine" in world.title
 
 
+def test_two_ranks_share_a_v3_chip(machine):
+    machine(4)
+    world = diagram.here({"TPU_ACCELERATOR_TYPE": "v3-8"}, None)
+    assert ranks(world) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("chips", "n", "accelerator", "message"),
+    [
+        (8, 3, "v6e-8", "1, 2, 4 or 8"),
+        (8, None, "H100", "Unknown TPU type H100"),
+        (0, 10**8, "", "100,000,000 ranks are too many to draw. Draw at most 1,024"),
+    ],
+)
+def test_impossible_diagrams_are_refused(machine, chips, n, accelerator, message):
+    machine(chips)
+    with pytest.raises(UsageError, match=message):
+        diagram.here({"TPU_ACCELERATOR_TYPE": accelerator} if accelerator else {}, n)
+
+
 # ---------------------------------------------------------------- as text
 
 
 def test_a_host_is_a_line():
-    own = [
-        diagram.Process(0, "a", range(1)),
-        diagram.Process(0, "a", range(1, 2)),
-        diagram.Process(1, "b", range(2, 3)),
-    ]
-    assert str(diagram.Diagram("title", own, "note " * 30)).splitlines()[:4] == [
+    own = [range(1), range(1, 2)]
+    assert str(diagram.Diagram("title", own, "note " * 30)).splitlines()[:3] == [
         "title",
         "",
-        "slice 0  a  [0][1]",
-        "slice 1  b  [2]",
+        "slice 0  localhost  [0][1]",
     ]
 
 
-def test_lines_stay_short_for_any_size():
-    seats = hosts(*(f"host-{number}" for number in range(4)), slices_=2)
-    lines = str(diagram.of(seats, 256, None, "on Ray")).splitlines()
+def test_lines_stay_short_for_any_size(machine):
+    machine(0)
+    lines = str(diagram.here({}, 512)).splitlines()
     assert max(map(len, lines)) <= diagram.WIDTH
-    assert lines[2].startswith("slice 0  host-0  [   0][   1]")
-    assert lines[2].endswith("[ 254][ 255]")
+    assert lines[2].startswith("slice 0  localhost  [  0][  1]")
+    assert lines[2].endswith("[510][511]")
