@@ -82,13 +82,7 @@ def children() -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process has not ended (not a zombie)."""
-    return _state(pid) not in ("", "Z", "X")
-
-
-def _state(pid: int) -> str:
-    """A process's state, one letter; "" if it is gone."""
-    stat = _stat(pid)
-    return stat[0] if stat else ""
+    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def _stat(pid: int) -> list[str]:

@@ -25,7 +25,7 @@ from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.rank.entries import WithoutIndex, push, refuse_launch
 from xla_nb.run import options as run_options
 from xla_nb.run.drift import DRIFT, Watch
-from xla_nb.run.group import DEFAULT, PROGRAM, Group, LastingRun, Played
+from xla_nb.run.group import DEFAULT, PROGRAM, Group, Played
 from xla_nb.run.launch import launch
 from xla_nb.run.options import Options
 from xla_nb.run.run import Run
@@ -46,10 +46,6 @@ _END = 5.0  # seconds that a panel has to show the end
 _TIDIES = 100
 _ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
-
-
-class _ShownGroup(LastingRun, ShownRun):
-    """The run of a group, as a notebook displays it."""
 
 
 @functools.cache
@@ -84,7 +80,7 @@ def start(
     engine, group = api.engine_for(options), None
     try:
         with api.telling() as on_wait:
-            run = launch(program, lasting, engine, on_wait, _ShownGroup, lives=True)
+            run = launch(program, lasting, engine, on_wait, ShownRun, lives=True)
             group = Group(name, run, engine, options, idle, has_magics=has_magics)
         api.keep(run)
         if shown and picture.kernel() is not None and _view() != "none":

@@ -50,8 +50,7 @@ def ask(
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
     options = replace(group.options, grace=_PATIENCE)
     try:
-        with group.asking(within):
-            run = group.ask(program, options, chosen)
+        with group.asking(program, options, chosen, within) as run:
             try:
                 if not run.join_end(within):
                     raise TimeoutError

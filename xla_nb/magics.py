@@ -23,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
 from xla_nb import api, completion, dropin, live, live_questions, notebook, untrusted
-from xla_nb.dropin import guard
+from xla_nb.dropin import answers, guard
 from xla_nb.errors import ProgramError, UsageError, XlaNbError, in_lines
 from xla_nb.notebook import Notebook, TopLevel, lines_above_magic, plain_line_ends
 from xla_nb.pickling import multiprocess
@@ -87,8 +87,14 @@ def _magics(shell: InteractiveShell) -> XlaMagics:
 
 
 def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., None]]]:
-    magics = _magics(shell)
-    return (("pre_run_cell", magics.before_cell), ("post_run_cell", magics.after_cell))
+    magics, of_device = _magics(shell), guard.of(shell)
+    return (
+        ("pre_run_cell", magics.before_cell),
+        ("pre_run_cell", answers.before_cell),
+        ("pre_run_cell", of_device.before_cell),
+        ("post_run_cell", magics.after_cell),
+        ("post_run_cell", of_device.after_cell),
+    )
 
 
 # ---------------------------------------------------------------- the words on a line

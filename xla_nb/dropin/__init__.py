@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from xla_nb import notebook, old_names
+from xla_nb import old_names
 from xla_nb.dropin import answers, launchers
 from xla_nb.pickling import multiprocess
 from xla_nb.process_state import absl_flags
@@ -28,9 +28,6 @@ def install() -> None:
     launchers.of_this_process().turn_on()
     answers.turn_on()
     old_names.install(lambda notice: print(notice, file=sys.stderr))
-    here = notebook.current()
-    if here:
-        answers.variables(here.shell).turn_on()
 
 
 def uninstall() -> None:
@@ -38,6 +35,3 @@ def uninstall() -> None:
     launchers.of_this_process().turn_off()
     answers.turn_off()
     old_names.uninstall()
-    here = notebook.current()
-    if here:
-        answers.variables(here.shell).turn_off()

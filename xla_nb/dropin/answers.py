@@ -165,53 +165,36 @@ _VARIABLES = {
 _SETS = re.compile(r"""["']\]\s*=(?!=)""")  # behind a name, in `os.environ["NAME"] = value`
 
 
-class Variables:
-    """Those of one shell; `told` has what has been said."""
-
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._told: set[str] = set()
-
-    def turn_on(self) -> None:
-        if self.before_cell not in self._shell.events.callbacks["pre_run_cell"]:
-            self._shell.events.register("pre_run_cell", self.before_cell)
-
-    def turn_off(self) -> None:
-        if self.before_cell in self._shell.events.callbacks["pre_run_cell"]:
-            self._shell.events.unregister("pre_run_cell", self.before_cell)
-
-    def before_cell(self, info: Any = None) -> None:
-        """Set the variables that the cell asks for, and take back a device that is not there."""
-        self.choose_device()
-        for name in _asked(getattr(info, "raw_cell", None) or ""):
-            if name not in os.environ:
-                os.environ[name] = _VARIABLES[name]
-                self._tell(
-                    f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines of "
-                    "Colab or Kaggle have it. Ranks do without."
-                )
-
-    def choose_device(self) -> None:
-        """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
-        if os.environ.get(_DEVICE) == "TPU" and not chips.count_chips():
-            if linux.first_environ().get(_DEVICE) == "TPU":
-                return  # the machine's own: a launch is refused
-            os.environ[_DEVICE] = "CPU"
-            self._tell(
-                "PJRT_DEVICE=TPU is taken back: this machine has no TPU chips. Launches simulate a "
-                "TPU host."
+def before_cell(info: Any) -> None:
+    """Set the variables that a cell asks for, and take back a device that is not there."""
+    if not _answers().is_on:
+        return
+    choose_device()
+    for name in _asked(info.raw_cell or ""):
+        if name not in os.environ:
+            os.environ[name] = _VARIABLES[name]
+            _tell(
+                f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines of "
+                "Colab or Kaggle have it. Ranks do without."
             )
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            print(text)
+
+def choose_device() -> None:
+    """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
+    if notebook.current() and os.environ.get(_DEVICE) == "TPU" and not chips.count_chips():
+        if linux.first_environ().get(_DEVICE) == "TPU":
+            return  # the machine's own: a launch is refused
+        os.environ[_DEVICE] = "CPU"
+        _tell(
+            "PJRT_DEVICE=TPU is taken back: this machine has no TPU chips. Launches simulate a TPU "
+            "host."
+        )
 
 
 @functools.cache
-def variables(shell: Any) -> Variables:
-    """The one Variables of a shell."""
-    return Variables(shell)
+def _tell(text: str) -> None:
+    """Say it once."""
+    print(text)
 
 
 def _asked(text: str) -> list[str]:

@@ -65,23 +65,14 @@ class Guard:
 
     def turn_on(self) -> None:
         self._is_on = True
-        for event, callback in self._callbacks():
-            if callback not in self._shell.events.callbacks[event]:
-                self._shell.events.register(event, callback)
         when_imported("torch_xla", self._watch_torch_xla)
 
     def turn_off(self) -> None:
-        if self._is_on:
-            for event, callback in self._callbacks():
-                self._shell.events.unregister(event, callback)
         self._is_on = False
         self._unwatch()
         for name, original in self._openers.items():
             setattr(sys.modules["torch_xla"]._XLAC, name, original)
         self._openers.clear()
-
-    def _callbacks(self) -> tuple[tuple[str, Callable[..., None]], ...]:
-        return ("pre_run_cell", self.before_cell), ("post_run_cell", self._after_cell)
 
     @contextlib.contextmanager
     def opened_by(self, launcher: str) -> Iterator[None]:
@@ -143,7 +134,7 @@ class Guard:
             place = self._place(frame)
             print(_COST.format(self._launcher) if self._launcher else _note(*place))
 
-    def _after_cell(self, _result: object = None) -> None:
+    def after_cell(self, _result: object = None) -> None:
         """Say what `except Exception: device = "cpu"` would keep from the user, and what has been
         opened in a way that nobody saw."""
         self._unwatch()

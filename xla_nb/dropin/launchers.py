@@ -81,9 +81,11 @@ def launched(
     start: the function is called in this one, as torch_xla does.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        _under_torchrun(fn, args, name)
-        return None
-    _choose_device()
+        raise UsageError(
+            f"{name}: torchrun has started this process as one of several, and xla_nb starts its "
+            "ranks itself. Run the script with `python`, without torchrun."
+        )
+    answers.choose_device()
     asked = _lightnings(fn)
     if nprocs is not None:
         asked = count(f"{name}: the number of ranks", nprocs)
@@ -137,28 +139,11 @@ def _interruptible() -> Iterator[None]:
         raise Interrupted(str(failed)) from None
 
 
-def _choose_device() -> None:
-    here = notebook.current()
-    if here:
-        answers.variables(here.shell).choose_device()
-
-
-def _under_torchrun(fn: Callable[..., object], args: Any, name: str) -> None:
-    """What `torch_xla.launch` does in a process that torchrun has started; a simulated host's ranks
-    are started by xla_nb alone."""
-    if chips.simulated():
-        raise UsageError(
-            f"{name}: torchrun has started this process as one of several, and a simulated TPU "
-            "host starts its ranks itself. Run the script with `python`, without torchrun."
-        )
-    fn(int(os.environ["LOCAL_RANK"]), *args)
-
-
 def results_of(
     fn: _Fn, *args: object, start_method: str = "spawn", **kwargs: object
 ) -> dict[int, Any]:
     """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
-    _choose_device()
+    answers.choose_device()
     with _interruptible():
         run = api.call(WithoutIndex(fn, kwargs), args, {"runtime": "xla"})
     return run.results
@@ -184,7 +169,7 @@ def accelerated(
         )
     _check_precision(mixed_precision)
     if _is_here(num_processes):
-        _choose_device()
+        answers.choose_device()
         with _in_this_process("notebook_launcher"):
             of_this_process().original("notebook_launcher")(function, args, 1, mixed_precision)
         return None

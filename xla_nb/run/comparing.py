@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Literal, get_args
 
 from xla_nb.rank.variables import Leaf, Variable
+from xla_nb.run.stacks import alike
 from xla_nb.wording import in_one_line, ranks, several, shortened
 
 #: different         some ranks have something else than most
@@ -52,15 +53,28 @@ class ComparedLeaf:
     """
 
     path: str
-    verdict: Verdict
-    groups: tuple[Group, ...] = ()
-    missing: tuple[int, ...] = ()
-    unknown: Mapping[int, Leaf] = field(default_factory=dict)
+    groups: tuple[Group, ...]
+    missing: tuple[int, ...]
+    unknown: Mapping[int, Leaf]
 
     @property
     def majority(self) -> tuple[int, ...]:
         """More than half of the ranks that have it, if so many agree."""
-        return _majority(self.groups, self.missing, self.unknown)
+        every = sum(len(one.ranks) for one in self.groups) + len(self.missing) + len(self.unknown)
+        largest = self.groups[0].ranks if self.groups else ()
+        return largest if 2 * len(largest) > every else ()
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        if any(group.leaf.part for group in self.groups):
+            return "sharded"
+        if len(self.groups) > 1 or self.missing:
+            return "different" if self.majority else "no majority"
+        if self.pending:
+            return "pending"
+        if self.unknown:
+            return "not compared"
+        return "equal but for NaN" if self.groups[0].leaf.nans else "equal"
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -133,30 +147,15 @@ def _compared(name: str, by_rank: Mapping[int, Variable], ranks: Sequence[int]) 
 def _compared_leaf(
     path: str, found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]
 ) -> ComparedLeaf:
-    sets = _alike(found)
-    groups = tuple(Group(tuple(ranks), found[ranks[0]]) for ranks in sets)
-    grouped = {rank for ranks in sets for rank in ranks}
-    unknown = {rank: leaf for rank, leaf in found.items() if rank not in grouped}
-    missing = _missing(found, by_rank)
-    return ComparedLeaf(path, _verdict(groups, missing, unknown), groups, missing, unknown)
-
-
-def _majority(
-    groups: Sequence[Group], missing: Sequence[int], unknown: Mapping[int, Leaf]
-) -> tuple[int, ...]:
-    every = sum(len(group.ranks) for group in groups) + len(missing) + len(unknown)
-    largest = groups[0].ranks if groups else ()
-    return largest if 2 * len(largest) > every else ()
-
-
-def _alike(found: Mapping[int, Leaf]) -> list[list[int]]:
-    """The ranks that know what they have and have the same, the largest group first."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for rank, leaf in found.items():
-        if leaf.state == "known":
-            form = leaf.kind, leaf.shape, leaf.dtype, leaf.digest
-            alike.setdefault(form, []).append(rank)
-    return sorted(map(sorted, alike.values()), key=lambda ranks: (-len(ranks), ranks))
+    known = {
+        rank: (leaf.kind, leaf.shape, leaf.dtype, leaf.digest)
+        for rank, leaf in found.items()
+        if leaf.state == "known"
+    }
+    sets = sorted(alike(known).values(), key=lambda who: (-len(who), who))
+    groups = tuple(Group(who, found[who[0]]) for who in sets)
+    unknown = {rank: leaf for rank, leaf in found.items() if rank not in known}
+    return ComparedLeaf(path, groups, _missing(found, by_rank), unknown)
 
 
 def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
@@ -166,20 +165,6 @@ def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tupl
         for rank, variable in by_rank.items()
         if rank not in found and not any(leaf.state == "late" for leaf in variable.leaves)
     )
-
-
-def _verdict(
-    groups: Sequence[Group], missing: Sequence[int], unknown: Mapping[int, Leaf]
-) -> Verdict:
-    if any(group.leaf.part for group in groups):
-        return "sharded"
-    if len(groups) > 1 or missing:
-        return "different" if _majority(groups, missing, unknown) else "no majority"
-    if any(leaf.state == "pending" for leaf in unknown.values()):
-        return "pending"
-    if unknown:
-        return "not compared"
-    return "equal but for NaN" if groups[0].leaf.nans else "equal"
 
 
 # ---------------------------------------------------------------- in words
@@ -289,12 +274,12 @@ def _norm(digits: int, group: Group) -> str:
 
 def _each(groups: Sequence[Group], label: str, form: Callable[[Group], str]) -> str:
     """`shape (4, 3) (ranks 0–2), (5, 3) (rank 3)`; "" if it is the same on all ranks."""
-    alike: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
     for group in groups:
-        alike.setdefault(in_one_line(form(group), _LONGEST), []).extend(group.ranks)
-    if len(alike) < 2:
+        found.setdefault(in_one_line(form(group), _LONGEST), []).extend(group.ranks)
+    if len(found) < 2:
         return ""
-    told = [f"{text} ({ranks(who)})" for text, who in alike.items()]
+    told = [f"{text} ({ranks(who)})" for text, who in found.items()]
     more = len(told) - _GROUPS_TOLD
     told[_GROUPS_TOLD:] = [f"{more} more"] if more > 0 else []
     return f"{label} {', '.join(told)}".strip()

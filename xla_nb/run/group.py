@@ -47,15 +47,6 @@ _BOTH = (
 _STOPPED = "Stopped because the live ranks were to end"
 
 
-class LastingRun(Run):
-    """The run of live ranks. A rank that dies does not end the others, which may hold what the user
-    still wants: that is for the user to decide."""
-
-    def _act(self, now: float) -> None:
-        if self._settled is not None or self._stopped is not None:
-            super()._act(now)
-
-
 @dataclass(frozen=True)
 class Played:
     """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
@@ -181,25 +172,23 @@ class Group:
         return run
 
     @contextlib.contextmanager
-    def asking(self, within: float | None) -> Iterator[None]:
-        """While ranks are asked a question: whatever else they are given waits for its end. Raises
-        TimeoutError where another one is not over in so many seconds."""
+    def asking(
+        self, program: Program, options: Options, members: tuple[int, ...], within: float | None
+    ) -> Iterator[Run]:
+        """Have ranks answer a question, of which nothing is recorded for long: whatever else they
+        are given waits for its end. Raises as `launch` does, and TimeoutError where another one is
+        not over in so many seconds."""
         if not self._asks.acquire(timeout=-1 if within is None else within):
             raise TimeoutError
         try:
-            yield
+            with self._turn:
+                self.check(members)
+                program = replace(program, remote=self.remote.keys())
+                run = self._launch(program, options, members, asks=True)
+            run.at_end(self._leave)
+            yield run
         finally:
             self._asks.release()
-
-    def ask(self, program: Program, options: Options, members: tuple[int, ...]) -> Run:
-        """Have ranks answer a question, of which nothing is recorded for long, within `asking`.
-        Raises as `launch` does."""
-        with self._turn:
-            self.check(members)
-            program = replace(program, remote=self.remote.keys())
-            run = self._launch(program, options, members, asks=True)
-        run.at_end(self._leave)
-        return run
 
     def _launch(
         self,

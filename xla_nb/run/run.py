@@ -340,7 +340,11 @@ class Run(RecordedRun):
             self._end_what_lingers(now)
         elif self._stopped is not None:
             self._wait_for_the_stopped(now)
-        elif self._trouble is not None and now - self._trouble >= self._options.grace:
+        elif (
+            self._trouble is not None
+            and self.state.group is None  # the others of live ranks may hold what the user wants
+            and now - self._trouble >= self._options.grace
+        ):
             self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
         elif self._options.timeout is not None and now - self._began >= self._options.timeout:
             self.stop(f"Timed out after {self._options.timeout:g} s (timeout)")

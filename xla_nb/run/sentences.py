@@ -128,17 +128,16 @@ class Returned:
 
 def returned(state: RunState) -> tuple[Returned, ...]:
     """What ranks returned, but None and what was displayed; together what is known to be equal."""
-    alike: dict[str, list[RankState]] = {}
-    for _, rank in sorted(state.ranks.items()):
-        if rank.phase == "finished" and rank.preview not in ("", "None"):
-            alike.setdefault(f"{rank.preview} {rank.numbers} {rank.digest}", []).append(rank)
+    told = {
+        rank.rank: (rank.preview, tuple(rank.numbers.items()), rank.digest)
+        for rank in state.ranks.values()
+        if rank.phase == "finished" and rank.preview not in ("", "None")
+    }
     return tuple(
         Returned(
-            tuple(rank.rank for rank in group),
-            ansi.plain(group[0].preview),
-            {ansi.plain(name): ansi.plain(one) for name, one in group[0].numbers.items()},
+            who, ansi.plain(text), {ansi.plain(name): ansi.plain(one) for name, one in numbers}
         )
-        for group in alike.values()
+        for (text, numbers, _), who in alike(told).items()
     )
 
 

@@ -181,9 +181,9 @@ class Observer:
             self._tails[key] = Tail(self.run.record.log(rank, stream), self._arrivals)
         return self._tails[key]
 
-    def sample(self, ranks: Iterable[int] | None = None) -> None:
-        """Read the newest samples and figures of these ranks, by default of all."""
-        for rank in list(self.run.state.ranks) if ranks is None else ranks:
+    def sample(self) -> None:
+        """Read the newest samples and figures."""
+        for rank in list(self.run.state.ranks):
             self.run.tracks.look(self.run.state.ranks[rank], self.run.sample)
             try:
                 rows = self._rows.setdefault(rank, Rows(self.run.record.history(rank)))

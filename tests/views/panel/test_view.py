@@ -16,7 +16,7 @@ import pytest
 from tests.support.kernel import Notebook
 from xla_nb.record.sample import Sample
 from xla_nb.views import facts
-from xla_nb.views.panel.messages import PanelNews, Turns
+from xla_nb.views.panel.messages import PanelNews
 from xla_nb.views.snapshot import Card, Diagnosis, Series, Snapshot
 
 # ---------------------------------------------------------------- to the page
@@ -110,12 +110,6 @@ def test_everything_is_sent_again_after_forget():
     first = news.of(snapshot(Card(0)))
     news.forget()
     assert news.of(snapshot(Card(0))) == first
-
-
-def test_turns_start_again_at_the_end():
-    turns = Turns(2)
-    assert [list(turns.take(range(5))) for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
-    assert list(turns.take(range(2))) == [0, 1]
 
 
 # ---------------------------------------------------------------- in a kernel

@@ -54,20 +54,6 @@ class PanelNews:
         return bool(before != part)
 
 
-class Turns:
-    """Takes a long list of ranks in turns of at most so many."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._at = 0
-
-    def take(self, ranks: Sequence[int]) -> Sequence[int]:
-        if self._at >= len(ranks):
-            self._at = 0
-        self._at += self._most
-        return ranks[self._at - self._most : self._at]
-
-
 # ---------------------------------------------------------------- parts of news
 
 

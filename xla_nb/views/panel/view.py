@@ -25,11 +25,9 @@ from xla_nb.views.rendering import html
 from xla_nb.views.snapshot import STREAMS
 
 _BEAT = 0.05  # seconds between two messages
-#: Up to _FEW ranks, all samples and figures are read every _SAMPLE seconds; of more ranks, the
-#: next _MANY every _SELDOM seconds.
-_FEW, _SAMPLE = 128, 0.25
-_MANY, _SELDOM = 256, 0.5
-_CHARTS = 1.0  # seconds between two drawings of charts, of more ranks twice that
+#: Seconds between two looks at samples and figures, and between two drawings of charts, up to _FEW
+#: ranks; with twice as many, twice that.
+_FEW, _SAMPLE, _CHARTS = 128, 0.25, 1.0
 _SAVE, _FIRST = 10.0, 2.0  # seconds between two saved snapshots, and until the first
 _BUDGET = 500  # lines of output in one message, about
 _MOST = 1000  # lines that the page may ask for at once
@@ -49,7 +47,6 @@ class PanelView:
         self._sequence = 0
         self._due = dict.fromkeys(("beat", "sample", "charts", "save"), 0.0)
         self._whole, self._has_charts = True, False
-        self._sampled = messages.Turns(_MANY)
         self._focus: int | None = None
         self._phases: Sequence[str] = ()
         self._inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -113,8 +110,7 @@ class PanelView:
             message["before"] = [messages.lines(old) for old in before]
         output = self._observer.read(_BUDGET, self._focus)
         if whole or self._sample_if_due(now):
-            few = len(self._phases) <= _FEW
-            charts = self._is_due("charts", now, _CHARTS if few else 2 * _CHARTS)
+            charts = self._is_due("charts", now, _CHARTS * self._slower)
             message |= self._news.of(self._observer.snapshot(), self._focus, charts=charts)
         if output:
             message["lines"] = [messages.lines(new) for new in output]
@@ -130,11 +126,15 @@ class PanelView:
         states = self.run.state.ranks.values()
         phases = [rank.phase for rank in states]
         changed, self._phases = phases != self._phases, phases
-        few = len(phases) <= _FEW
-        if self._is_due("sample", now, _SAMPLE if few else _SELDOM) or (changed and few):
-            self._observer.sample(self._sampled.take(list(self.run.state.ranks)))
+        is_due = self._is_due("sample", now, _SAMPLE * self._slower)
+        if is_due or (changed and self._slower == 1):
+            self._observer.sample()
             return True
         return False
+
+    @property
+    def _slower(self) -> float:
+        return max(1.0, len(self._phases) / _FEW)
 
     def _send(self, kind: str, **body: Any) -> None:
         self._page.send({"type": kind, **body})
