@@ -101,10 +101,14 @@ def test_a_run_is_shown_with_what_its_ranks_displayed(notebook):
     assert told(shown) == ["[0]", "'of 0'", "[1]", "'of 1'"]
 
 
-def test_a_run_in_the_background_shows_them_in_its_own_cell(notebook):
-    cell = "%%xla_spawn -n 2 --bg --view panel -o behind\ndef f(rank): display(f'of {rank}')"
+def test_a_run_in_the_background_shows_them_in_its_own_cell(notebook, tmp_path):
+    gate = repr(str(tmp_path / "gate"))
+    cell = (
+        "%%xla_spawn -n 2 --bg --view panel -o behind\nimport os, time\ndef f(rank):\n"
+        f"    while not os.path.exists({gate}): time.sleep(0.01)\n    display(f'of {{rank}}')"
+    )
     first = notebook.ok(cell)
-    shown = notebook.ok("behind.wait();")
+    shown = notebook.ok(f"open({gate}, 'w').close()\nbehind.wait();")
     ids = [m["content"]["transient"]["display_id"] for m in first.messages if is_display(m)]
     updates = {
         m["content"]["transient"]["display_id"]: m["content"]["data"]["text/plain"]
