@@ -257,11 +257,12 @@ def test_a_job_that_is_stopped_holds_up_no_cell(kernel, group):
     os.kill(job, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_stopped_before_it_took_the_cell_does_not_respond(kernel, group):
     (_, second), _, _ = processes(kernel, group)
     halt(second)
     kernel.ok(f"%%xla --group {group} --bg --hang-after 12 -o late_\nheld")
-    kernel.ok("while late_.state.hang is None and not late_.done: pass")
+    kernel.ok("import time\nwhile late_.state.hang is None and not late_.done: time.sleep(0.05)")
     told = kernel.value("late_.state.hang.report.verdict")
     assert "rank 1 is not responding (stopped, or blocked in native code)" in told
     os.kill(second, signal.SIGCONT)

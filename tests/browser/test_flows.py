@@ -575,6 +575,7 @@ def test_a_saved_run_is_shown_without_a_kernel(
     assert lab.kernels(name) == []
 
 
+@pytest.mark.slow
 def test_a_saved_run_is_shown_in_nbconvert_html(
     saved_cell: NotebookNode, lab: Lab, chromium: BrowserContext, tmp_path: Path
 ) -> None:

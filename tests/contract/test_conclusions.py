@@ -176,7 +176,10 @@ def main(rank):
     assert on_device == pytest.approx(on_cpu, rel=1e-4)
 
 
-@pytest.mark.parametrize("meet", ['xm.mesh_reduce("x", rank, sum)', 'xm.rendezvous("x")'])
+@pytest.mark.parametrize(
+    "meet",
+    ['xm.mesh_reduce("x", rank, sum)', pytest.param('xm.rendezvous("x")', marks=pytest.mark.slow)],
+)
 def test_whom_the_others_waited_for_stays_where_steps_are_items_that_only_meet(notebook, meet):
     notebook.ok(SAMPLED)
     cell = f"""

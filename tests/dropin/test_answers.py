@@ -85,6 +85,7 @@ print(os.environ["PJRT_DEVICE"])
 """
 
 
+@pytest.mark.slow
 def test_the_notebooks_own_device_is_chosen_without_a_word(monkeypatch):
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     ended = subprocess.run(

@@ -18,7 +18,7 @@ FOUR, TWO_BY_TWO = {"model": 4}, {"data": 2, "model": 2}
         pytest.param("block", "sgd", TWO_BY_TWO, marks=pytest.mark.slow),
         ("block", "adamw", FOUR),
         pytest.param("sequence", "adamw", TWO_BY_TWO, marks=pytest.mark.slow),
-        ("by head", "sgd", TWO_BY_TWO),
+        pytest.param("by head", "sgd", TWO_BY_TWO, marks=pytest.mark.slow),
         ("tied", "sgd", FOUR),
         pytest.param("tied", "adamw", TWO_BY_TWO, marks=pytest.mark.slow),
     ],
@@ -42,6 +42,7 @@ def test_a_part_of_the_model_can_be_called_alone(devices: Callable[..., Any]) ->
     assert devices("attention_alone") < 1e-5
 
 
+@pytest.mark.slow
 def test_weights_can_be_split_over_both_axes(devices: Callable[..., Any]) -> None:
     assert devices("both_axes") < 1e-5
 
