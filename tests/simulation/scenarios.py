@@ -34,7 +34,6 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch_xla._internal import tpu
-from torch_xla.debug import metrics
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 from torch_xla.experimental.custom_kernel import flash_attention
@@ -42,7 +41,7 @@ from torch_xla.experimental.scan import scan
 
 import xla_nb
 from tests.simulation import this_rank
-from xla_nb.simulation import agreement, refusals, torch_names
+from xla_nb.simulation import agreement, refusals
 from xla_nb.simulation.agreement import (
     CollectiveMismatch,
     RankLost,
@@ -1027,46 +1026,7 @@ def check_functional_collectives(rank: int) -> None:
         same(both[1], everyones(3, seed=1, ranks=ranks).sum(0))
 
 
-# --- what torch_xla tells of itself
-
-
-def counted(call: Callable[[], object]) -> list[str]:
-    """The collectives that torch_xla's counters tell of after the call."""
-    metrics.clear_all()
-    call()
-    return [name for name in metrics.counter_names() if name in torch_names.COUNTERS.values()]
-
-
-def check_counters_are_torch_xlas(rank: int) -> None:
-    value, out = mine(4, 2), torch.zeros(4, 2, device="xla")
-    token = XLACS["_get_all_reduce_token"](str(value.device))
-    calls: dict[str, tuple[Any, ...]] = {
-        "_xla_all_reduce": ("sum", value, 1.0, [], False),
-        "_xla_all_reduce_inplace": ("sum", [out], 1.0, [], False),
-        "_xla_all_gather": (value, 0, 1, [], False, None, None),
-        "_xla_all_gather_out": (out, value, token, 0, 1, [], False),
-        "_xla_all_gather_coalesced": ([value], token, 0, 1, [], False),
-        "_xla_all_gather_coalesced_out": ([out], [value], token, 0, 1, [], False),
-        "_xla_reduce_scatter": ("sum", value, token, 1.0, 0, 1, [], False, None, None),
-        "_xla_reduce_scatter_out": ("sum", out, value, token, 1.0, 0, 1, [], False),
-        "_xla_reduce_scatter_coalesced": ("sum", [value], token, 1.0, 0, 1, [], False),
-        "_xla_reduce_scatter_coalesced_out": ("sum", [out], [value], token, 1.0, 0, 1, [], False),
-        "_xla_all_to_all": (value, token, 0, 0, 1, [], False),
-        "_xla_collective_permute": (value, token, [[0, 0]]),
-    }
-    assert calls.keys() == {
-        name for name in vars(torch_names.XlacNames) if name.startswith("_xla_")
-    }
-    for name, arguments in calls.items():
-        alone = [[[rank]] if each == [] else each for each in arguments]
-        ours = functools.partial(getattr(torch_xla._XLAC, name), *alone)
-        assert counted(ours) == counted(functools.partial(XLACS[name], *arguments)), name
-    assert counted(lambda: xm.all_reduce("sum", value)) == ["xla::all_reduce"]
-    assert counted(lambda: xm.all_reduce("sum", value, scale=2)) == ["xla::AllReduce"]
-    assert counted(lambda: xm.all_reduce("sum", [value])) == ["xla::AllReduceInPlace"]
-    assert counted(lambda: xm.all_gather(value)) == ["xla::all_reduce"]
-    assert counted(lambda: xm.all_gather(value, pin_layout=False)) == ["xla::AllGather"]
-    assert counted(lambda: xm.all_gather(value, groups=[[rank]])) == ["xla::AllReduce"]
+# --- what torch_xla lacks
 
 
 def calls_that_torch_xla_lacks(rank: int) -> dict[str, str]:

@@ -28,20 +28,6 @@ from xla_nb.simulation.refusals import NotCarried
 
 XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
-#: The calls that torch_xla counts, and what its counters of them are called.
-COUNTERS = {
-    "_xla_all_reduce": "xla::AllReduce",
-    "_xla_all_reduce_inplace": "xla::AllReduceInPlace",
-    "_xla_all_gather": "xla::AllGather",
-    "_xla_all_gather_out": "xla::AllGatherOut",
-    "_xla_reduce_scatter": "xla::ReduceScatter",
-    "_xla_reduce_scatter_out": "xla::ReduceScatterOut",
-    "_xla_all_to_all": "xla::AllToAll",
-    "all_reduce": "xla::all_reduce",
-    "all_gather_into_tensor": "xla::all_gather_into_tensor",
-    "reduce_scatter_tensor": "xla::reduce_scatter_tensor",
-    "all_to_all_single": "xla::all_to_all_single",
-}
 #: An all_gather that is called as an all_reduce, which is what torch and its users see of it.
 _GATHER = "gather along "
 #: As torch_xla says on a TPU.
@@ -50,19 +36,6 @@ _INEFFICIENT = (
     "xla_model.collective_permute() and specifying all source-target pairs."
 )
 _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"}
-
-
-def _counted(name: str, function: Callable[..., T]) -> Callable[..., T]:
-    """The function, with its calls in torch_xla's counters (`torch_xla.debug.metrics`)."""
-    counter = COUNTERS.get(name)
-    if counter is None:
-        return function
-
-    def counted(*arguments: object) -> T:
-        XLAC._xla_increment_counter(counter, 1)
-        return function(*arguments)
-
-    return counted
 
 
 def _is_part_of_complex(value: Tensor) -> bool:
@@ -80,8 +53,7 @@ class XlacNames:
     def install(self) -> None:
         for name, function in vars(type(self)).items():
             if name.startswith("_xla_") and hasattr(XLAC, name):
-                bound = _counted(name, function.__get__(self))
-                setattr(XLAC, name, torch.compiler.disable(bound))
+                setattr(XLAC, name, torch.compiler.disable(function.__get__(self)))
 
     def _result(self, host: Tensor, value: Tensor) -> Tensor:
         """On the device; a leaf for autograd that requires a gradient where `value` does."""
@@ -212,7 +184,7 @@ class FunctionalNames:
             warnings.simplefilter("ignore")  # "overriding a previously registered kernel"
             for name, function in vars(type(self)).items():
                 if not name.startswith("_") and name != "install" and name in operators:
-                    bound = torch.compiler.disable(_counted(name, function.__get__(self)))
+                    bound = torch.compiler.disable(function.__get__(self))
                     self._library.impl(name, bound, "XLA", allow_override=True)
 
     def _groups(self, name: str) -> Groups:
@@ -304,7 +276,6 @@ def _carry_model(carrier: Carrier) -> None:
         if not groups:
             reduced: Tensor = torch.ops._c10d_functional.all_reduce(value, f"{_GATHER}{along}", "")
             return reduced
-        XLAC._xla_increment_counter(COUNTERS["_xla_all_reduce"], 1)
         result = carrier.all_gather(fetch([value]), along, groups)
         graded = value.requires_grad and torch.is_grad_enabled()
         return upload(result, value)[0].requires_grad_(graded)
