@@ -110,11 +110,19 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
             library.add(id(own))
             library.update(id(one) for one in own.values())
             library.update(id(getattr(one, "_ndarray", None)) for one in own.values())
-        if isinstance(obj, types.CellType) and isinstance(rebuild.content(obj), type):
-            continue  # by it methods have their class, for `super`
+        if kind is types.CellType and _is_of_class(obj):
+            continue
         if not kinds[kind] and not code_facts.is_ready(obj):
             found[key] = number
     return {key: number for key, number in found.items() if key not in library}
+
+
+def _is_of_class(cell: Any) -> bool:
+    """Whether it is by what methods of a class have the class: their `super` and `__class__`."""
+    cls = rebuild.content(cell)
+    methods = vars(cls).values() if isinstance(cls, type) else ()
+    functions = (one for method in methods for one in rebuild.unwrapped(method))
+    return any(rebuild.cells(one).get("__class__") is cell for one in functions)
 
 
 def held(values: Iterable[object]) -> Set[int]:
