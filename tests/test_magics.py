@@ -100,6 +100,50 @@ def test_a_result_is_of_the_class_of_its_launch(notebook):
     assert notebook.ok("print(second[1].n())").stdout == "2\n"
 
 
+OTHERWISE_NAMED = """
+import collections, dataclasses, enum, functools
+Status_ = enum.Enum("JobStatus_", "OK BAD")
+Row_ = collections.namedtuple("Record_", "a b")
+Config_ = dataclasses.make_dataclass("Settings_", ["lr"])
+def make_block_(width):
+    class Block:
+        size = width
+    return Block
+Wide_ = make_block_(8)
+registered_ = {}
+def register_(name):
+    return lambda cls: registered_.setdefault(name, cls)
+@register_("a")
+class Net_: pass
+@register_("b")
+class Net_(Net_): pass
+First_ = registered_["a"]
+class Head_:
+    def __init__(self, k=1): self.k = k
+Head_ = functools.partial(Head_, k=3)
+def all_of_them_():
+    one, other = registered_["a"](), registered_["b"]()
+    return Status_.OK, Row_(1, 2), Config_(0.1), Wide_(), one, other, Head_(), Status_
+"""
+KINDS = """
+def is_so_(got):
+    kinds = Row_, Config_, Wide_, registered_["a"], registered_["b"], Head_.func
+    return got[0] is Status_.OK and got[7] is Status_ and [*map(type, got[1:7])] == [*kinds]
+"""
+
+
+def test_results_are_of_the_notebooks_classes_however_these_are_called(notebook):
+    notebook.ok(OTHERWISE_NAMED)
+    notebook.ok(KINDS)
+    notebook.ok(spawn("def f(rank): return all_of_them_()", "-n 2 -o kinds_"))
+    assert notebook.value("[is_so_(kinds_[rank]) for rank in range(2)]") == "[True, True]"
+    notebook.ok("%xla_start --name kinds -n 2")
+    notebook.ok("%%xla --group kinds\nkept_ = all_of_them_()")
+    notebook.ok("%%xla --group kinds -o kinds_\nkept_")  # which needs nothing of the notebook's
+    assert notebook.value("[is_so_(kinds_[rank]) for rank in range(2)]") == "[True, True]"
+    notebook.ok("%xla_shutdown kinds")
+
+
 def test_the_definition_that_is_current_counts(notebook):
     notebook.ok("def version():\n    return 'old'")
     notebook.ok("def version():\n    return 'new'")

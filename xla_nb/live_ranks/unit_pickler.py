@@ -64,6 +64,11 @@ class Tokens:
         is_its = modules.is_of(definition, module, import_)
         return (module, definition.__qualname__) if is_its else None
 
+    def classes(self) -> dict[int, type]:
+        """The classes among what they were given to, by their numbers."""
+        found = ((key, ref()) for key, (_, ref) in self._given.items())
+        return {key: one for key, one in found if one is not None and issubclass(type(one), type)}
+
     def ended(self) -> set[int]:
         """Those of what is gone, which are forgotten."""
         gone = {key: token for key, (token, ref) in self._given.items() if ref() is None}
@@ -104,6 +109,10 @@ class LiveUnits(Live):
         self.refers: dict[int, Any] = {}
         self.written: set[int] = set()
         super().__init__(notebook, source=source)
+
+    @property
+    def classes(self) -> dict[int, type]:
+        return self.tokens.classes()
 
     def collected(self) -> dict[str, Any]:
         own = {"refers": dict(self.refers), "written": set(self.written)}

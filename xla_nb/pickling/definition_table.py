@@ -84,8 +84,9 @@ def _renew_function(function: Any, code: types.CodeType, _: object, name: str, *
 
 
 def _renew_class(
-    cls: Any, _: type, name: str, bases: tuple[type, ...], given: Mapping[str, Any]
+    cls: Any, _: type, name: str, bases: tuple[type, ...], given: Mapping[str, Any], number: int
 ) -> None:
+    rebuild.take_number(cls, number)
     type.__setattr__(cls, "__name__", name)
     type.__setattr__(cls, "__qualname__", given["__qualname__"])
     if cls.__bases__ != bases:

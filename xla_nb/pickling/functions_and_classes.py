@@ -148,6 +148,12 @@ class Live:
         return {name: held[name] for name in self.met.names if name in held}
 
     @property
+    def classes(self) -> dict[int, type]:
+        """Those that are sent as they are, by their numbers, which results have."""
+        sent = self.met.definitions.values()
+        return {id(one): one for one in sent if issubclass(type(one), type)}
+
+    @property
     def named(self) -> dict[str, Any]:
         """The definitions that the notebook has under their own name."""
         own = ((_name(one), one) for one in self.met.definitions.values())
@@ -369,7 +375,8 @@ class Live:
             ),
             "abstract": abstract,
         }
-        made = (type(cls), cls.__name__, cls.__bases__, given)
+        number = rebuild.number_of(cls) or (0 if self._main is None else id(cls))
+        made = (type(cls), cls.__name__, cls.__bases__, given, number)
         return rebuild.new_class, made, state, None, None, rebuild.fill_class
 
     def subclasses(self, cls: type) -> Iterator[type]:

@@ -267,7 +267,7 @@ class Parcel:
     def open(
         self,
         namespace: dict[str, Any] | None = None,
-        resolve: Callable[[str], object] | None = None,
+        resolve: Callable[[str | int], object] | None = None,
         table: Definitions | None = None,
         but: Collection[str] = (),
     ) -> dict[str, object]:
@@ -275,17 +275,20 @@ class Parcel:
 
         Functions of the notebook get `namespace` as their globals, into which values are put as
         they are made, since those made later may need them; never over the names `but`, which are
-        the ranks' own. `resolve` finds names of ``__main__``. Either is this process's own by
-        default. `table`: that of live ranks, which have been sent classes before.
+        the ranks' own. `resolve` finds names of ``__main__``, and its classes by their numbers.
+        Either is this process's own by default. `table`: that of live ranks, which have been sent
+        classes before.
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
-        reader.resolve = resolve
-        held = vars(sys.modules["__main__"]) if namespace is None else namespace
+        reader.resolves = resolve is not None
+        main: dict[Any, Any] = vars(sys.modules["__main__"])
+        held = main if namespace is None else namespace
         before = collections.ChainMap(dict(namespace or {}), held)
         own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
-        token = rebuild.opening.set(rebuild.Opening(held, before, table))
+        opening = rebuild.Opening(held, before, table, resolve or main.__getitem__)
+        token = rebuild.opening.set(opening)
         try:
             while stream.tell() < self._stream.nbytes:  # many pickles with one memory
                 name, late = _header(reader)
@@ -350,17 +353,13 @@ _WITH_NAN = "math", "numpy"
 
 
 class _Unpickler(pickle.Unpickler):
-    resolve: Callable[[str], object] | None = None
+    resolves = False
 
     def persistent_load(self, token: str | list[object]) -> object:
         """The NaN of a module, or an object of one."""
         return token[0] if isinstance(token, list) else importlib.import_module(token).nan
 
     def find_class(self, module: str, name: str) -> Any:
-        if module != "__main__" or self.resolve is None:
-            return super().find_class(module, name)
-        first, *rest = name.split(".")
-        value = self.resolve(first)
-        for part in rest:
-            value = getattr(value, part)
-        return value
+        if module == "__main__" and self.resolves:
+            return rebuild.at_home(name)
+        return super().find_class(module, name)

@@ -62,11 +62,13 @@ class Call:
 
 class Opening(NamedTuple):
     """What a pickle is opened in: the globals of a module, these as they were before together with
-    what it has bound anew, and the table of live ranks (`definition_table.Definitions`)."""
+    what it has bound anew, the table of live ranks (`definition_table.Definitions`), and what the
+    notebook has, by names and the numbers of its classes."""
 
     namespace: dict[str, Any]
     before: Mapping[str, Any]
     table: Any
+    resolve: Callable[[str | int], object]
 
 
 #: That of the pickle that this thread is opening.
@@ -99,17 +101,39 @@ def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> Non
 
 
 def new_class(
-    metaclass: type, name: str, bases: tuple[type, ...], base_of_dict: dict[str, Any]
+    metaclass: type, name: str, bases: tuple[type, ...], base_of_dict: dict[str, Any], number: int
 ) -> type:
-    """A class without content: neither its metaclass nor `__init_subclass__` is called."""
+    """A class without content: neither its metaclass nor `__init_subclass__` is called. `number`:
+    of the notebook's class that it is."""
     with _no_init_subclass(bases):
         cls: type = type.__new__(metaclass, name, bases, base_of_dict)
     opened_classes[id(cls)] = cls
+    take_number(cls, number)
     return cls
 
 
 #: The classes that were made of pickles, by id. In the notebook these come with ranks' results.
 opened_classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
+_numbers: dict[int, int] = {}  # of these
+
+
+def take_number(cls: type, number: int) -> None:
+    """Have an opened class be that one of the notebook's."""
+    _numbers[id(cls)] = number
+
+
+def number_of(cls: type) -> int:
+    """Of the notebook's class that an opened one is; 0 if it is none."""
+    return _numbers[id(cls)] if opened_classes.get(id(cls)) is cls else 0
+
+
+def at_home(path: str, number: int = 0) -> Any:
+    """What the notebook has: a class by its number if that is known, all else by its name."""
+    resolve = opening.get().resolve
+    with contextlib.suppress(KeyError):
+        return resolve(number)
+    first, *rest = path.split(".")
+    return functools.reduce(getattr, rest, resolve(first))
 
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:

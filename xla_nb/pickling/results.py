@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Container
 from typing import Any
 
-from xla_nb.pickling import code_facts, instances
+from xla_nb.pickling import code_facts, instances, rebuild
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.libraries import jax_values, torch_values
 from xla_nb.pickling.parcel import Packed
@@ -54,10 +54,13 @@ class HomePickler(Pickler):
 
     def reduce_code(self, obj: Any) -> Any:
         kind = type(obj)
+        if issubclass(kind, type) and _is_the_notebooks(obj):
+            return rebuild.at_home, (_path(obj), rebuild.number_of(obj))
         if issubclass(kind, (type, types.FunctionType)):
             return obj.__qualname__ if self._known(obj) else self._as_on_the_way_out(obj)
         if issubclass(kind, enum.Enum):
-            if code_facts.is_made_here(kind) and not self._known(kind):  # it comes with its class
+            is_known = _is_the_notebooks(kind) or self._known(kind)
+            if code_facts.is_made_here(kind) and not is_known:  # it comes with its class
                 return self._as_on_the_way_out(obj)
             named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
@@ -122,6 +125,19 @@ class HomePickler(Pickler):
 
     def reduce_jax_device(self, device: Any) -> Any:
         return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
+
+
+def _is_the_notebooks(cls: type) -> bool:
+    is_a_modules = cls.__module__ != "__main__" and code_facts.is_found_by_name(cls)
+    return not is_a_modules and bool(rebuild.number_of(cls))
+
+
+def _path(cls: type) -> str:
+    """A class's name, for a notebook that does not know its number: the one under which it is."""
+    if code_facts.value_of("__main__", cls.__qualname__) is cls:
+        return cls.__qualname__
+    there = list(vars(sys.modules["__main__"]).items())
+    return next((name for name, one in there if one is cls), cls.__qualname__)
 
 
 def _whole(convert: Callable[[Any], Any], value: Any) -> Any:

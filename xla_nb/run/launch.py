@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
@@ -112,8 +113,10 @@ def launch(
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     group = turn.group if turn else ""
-    resolve = program.named.__getitem__  # results get the definitions of the launch
-    run = kind(name, program.label, record, engine, feed, options, resolve, group)
+    definitions: dict[Any, object] = {}  # of the launch, which results get
+    definitions.update(program.named)
+    definitions.update(program.classes)
+    run = kind(name, program.label, record, engine, feed, options, definitions.__getitem__, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:
         run.take(events.Launched())

@@ -61,7 +61,7 @@ class RecordedRun(Mapping[int, Any]):
         name: str,
         label: str,
         files: Record,
-        resolve: Callable[[str], object],
+        resolve: Callable[[str | int], object],
     ) -> None:
         self.name = name
         self.label = label
@@ -86,7 +86,8 @@ class RecordedRun(Mapping[int, Any]):
         files = Record(_folder(path).resolve())
         _refuse_strange(files.path, trust)
         summary = _summary(files)
-        resolve = vars(sys.modules["__main__"]).__getitem__
+        main: dict[Any, Any] = vars(sys.modules["__main__"])
+        resolve = main.__getitem__
         run = cls(files.path.name, summary.cell if summary else "", files, resolve)
         run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
@@ -208,10 +209,12 @@ class RecordedRun(Mapping[int, Any]):
     def _opened(self, rank: int, parcel: Parcel) -> Any:
         """What is in it. Raises XlaNbError, and Malformed where the file is damaged."""
 
-        def find(name: str) -> object:
+        def find(name: str | int) -> object:
             try:
                 return self._resolve(name)
             except KeyError:
+                if isinstance(name, int):
+                    raise
                 raise XlaNbError(
                     f"Rank {rank}'s result needs {name}, which the notebook does not define. Run "
                     "the cell that defines it first."

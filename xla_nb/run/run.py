@@ -65,7 +65,7 @@ class Run(RecordedRun):
         engine: Engine,
         feed: Feed,
         options: Options,
-        resolve: Callable[[str], object],
+        resolve: Callable[[str | int], object],
         group: str = "",
     ) -> None:
         """group: the run whose processes run it, where these are not its own."""
