@@ -437,6 +437,55 @@ def test_another_module_that_code_imports_does_not_put_back_what_the_notebook_ha
     assert launched(notebook, cell)[0] == "notebook"
 
 
+def test_a_module_that_only_a_value_leads_to_does_not_either(local, notebook):
+    """It was imported where the value was opened, after what its top level sets."""
+    (local / "conf.py").write_text("LR, PLUG, NAMES = 0.1, {}, []\n")
+    (local / "override.py").write_text(
+        "import conf\nconf.LR = 5\nconf.NAMES.append('f')\n"
+        "def f(): return conf.LR\nconf.PLUG['f'] = f\n"
+    )
+    notebook.run("import conf, override\nconf.LR = 9\nconf.NAMES.append('mine')")
+    cell = "def f(rank): return conf.LR, conf.PLUG['f'](), conf.NAMES"
+    assert launched(notebook, cell) == ((9, 9, ["f", "mine"]), ())
+
+
+DEFINES = """
+import conf
+if conf.FAST:
+    def act(x): return x * 100
+else:
+    def act(x): return x
+def width(h=conf.H): return h
+def plain(h=1): return h
+class Net:
+    def __init__(self, h=conf.H): self.h = h
+    if conf.FAST:
+        def way(self): return "fast"
+    else:
+        def way(self): return "slow"
+"""
+
+
+def test_what_a_module_has_defined_otherwise_is_told(local, notebook):
+    """By what it found when it was imported: its file alone is what ranks import."""
+    (local / "conf.py").write_text("FAST, H = False, 1\n")
+    (local / "dep.py").write_text(DEFINES)
+    notebook.run("import conf; conf.FAST = True; conf.H = 64; import dep")
+    cell = "def f(rank): return dep.act(1), dep.width(), dep.plain(), dep.Net().h, dep.Net().way()"
+    found, notes = launched(notebook, cell)
+    assert found == (1, 1, 1, 1, "slow")
+    assert sorted(notes) == [
+        "`dep.Net.__init__` is another on ranks, whose import of `dep` found something else: with "
+        "the defaults (64) in the notebook, with the defaults (1) there",
+        "`dep.Net.way` is another on ranks, whose import of `dep` found something else: of line 12 "
+        "in the notebook, of line 14 there",
+        "`dep.act` is another on ranks, whose import of `dep` found something else: of line 4 in "
+        "the notebook, of line 6 there",
+        "`dep.width` is another on ranks, whose import of `dep` found something else: with the "
+        "defaults (64) in the notebook, with the defaults (1) there",
+    ]
+
+
 def test_of_two_modules_of_one_name_each_is_sent(local, notebook):
     for folder in "ab":
         (local / folder).mkdir()

@@ -141,12 +141,12 @@ class Sent:
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.there = units.keys() - sent
-        final.held, final.first, final.keeps = held, live.imports - self._imported, kept
+        final.held, final.imports, final.keeps = held, live.imports - self._imported, kept
         values = {key: look.objects[key] for key in _in_order(sent, look)}
         asked = pack if sent else packed  # which is all that an empty one takes
         made = asked(values, final, UnitPickler)
         live.notes |= final.notes
-        parcel = SentParcel(made.stream, made.buffers, made.writer)
+        parcel = SentParcel(made.stream, made.buffers, made.writer, made.imports)
         self.names = {key for key in sent if type(key) is str}
         put = {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)}
         written, imports = final.written, live.imports

@@ -83,8 +83,8 @@ class LiveUnits(Live):
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as are
     `sends`, by their tokens, whether or not anything refers to them. `gone` are names and tokens to
     be forgotten; `sets` is what modules are given, `there` what ranks have of that; `held` has
-    calls by which they find what they have, by the id of what it is here; `first` are modules that
-    the notebook had not imported before; `keeps` gives new names to what they have. A pickle
+    calls by which they find what they have, by the id of what it is here; `imports` are modules
+    that the notebook had not imported before; `keeps` gives new names to what they have. A pickle
     collects also
 
     refers   the classes and functions that it names or has, by token
@@ -104,7 +104,6 @@ class LiveUnits(Live):
         self.sets: Mapping[Key, object] = {}
         self.there: Container[Any] = ()
         self.held: Mapping[int, Call] = {}
-        self.first: Iterable[str] = ()
         self.keeps: Mapping[str, Call] = {}
         self.refers: dict[int, Any] = {}
         self.written: set[int] = set()
@@ -200,8 +199,6 @@ class UnitPickler(LivePickler):
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
         for name, held in live.keeps.items():  # before others are bound
             self.part(name, held)
-        if live.first:
-            self.part("", Call(definition_table.imported, (sorted(live.first),)), late=True)
         for key, value in live.sets.items():  # before others refer to what is back there
             if rebuild.is_in_place(*key, value):
                 self._set.add(key)

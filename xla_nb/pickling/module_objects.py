@@ -297,7 +297,7 @@ def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
     says_itself = not code_facts.is_plain(kind) or hasattr(kind, "__getnewargs__")
     if says_itself or kind in builtin_types.REDUCERS:
         return None, Call(rebuild.put_back, (*key, obj))
-    return own, Call(rebuild.compare, (*key, (kind.__name__, 0)))
+    return own, Call(rebuild.compare, (*key, kind.__name__, 0))
 
 
 def is_own(module: types.ModuleType) -> bool:

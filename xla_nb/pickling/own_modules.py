@@ -31,6 +31,7 @@ _DEFINITIONS = *code_facts.CODE, functools._lru_cache_wrapper
 _BARE = logging.Logger, io.IOBase
 _NAMED = type, types.FunctionType, types.BuiltinFunctionType, functools.partial
 _LONG = 10_000  # characters or items of a constant
+_FIRST = {"__init__", "forward"}  # methods that code calls without their names
 _AS_IMPORTED = (
     "`{0}.{1}` is on ranks as `import {0}` makes it: what it holds in the notebook cannot be sent"
 )
@@ -41,10 +42,12 @@ _EDITED = (
 
 
 class Told(NamedTuple):
-    """How a function or a class is called and how often it is wrapped, for ranks to compare."""
+    """How a function or a class is called and how often it is wrapped, for ranks to compare; of one
+    in its place in the user's own module also how that has defined it."""
 
     called: str
     wrapped: int
+    defined: tuple[str, str] = "", ""
 
 
 class Found(NamedTuple):
@@ -201,12 +204,14 @@ def _set_in(
         key, part = (module, prefix + name), rebuild.function_in(value)
         is_code = issubclass(type(part), _DEFINITIONS)
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
-        if is_special(name) or name == "_abc_impl" or (is_descriptor and not is_code):
+        is_skipped = is_special(name) and not (is_code and name in names | _FIRST)
+        if is_skipped or name == "_abc_impl" or (is_descriptor and not is_code):
             continue
         if is_behind and is_code and getattr(part, "__module__", "") == module:
             yield key, value
         elif rebuild.is_in_place(*key, value):
-            if (told := Told(*rebuild.called(part))).wrapped:  # maybe only here
+            told = Told(*rebuild.called(part), rebuild.defined(part))
+            if told.wrapped or name in names | _FIRST:  # maybe only here
                 yield key, told
         elif is_code:
             if code_facts.is_the_notebooks(part) or (name in names and _is_elsewhere(part)):
@@ -247,10 +252,10 @@ def _is_in_its_own(module: str, name: str) -> bool:
 def sent(key: Key, value: object, is_behind: bool) -> object:
     """What makes a rank's module have this, or tells that it has something else."""
     if isinstance(value, Told):
-        return Call(rebuild.compare, (*key, tuple(value)))
+        return Call(rebuild.compare, (*key, *value))
     kind = type(value)
     if issubclass(kind, _BARE) or kind.__module__ in ("_thread", "threading"):
-        return Call(rebuild.compare, (*key, (kind.__name__, 0)))
+        return Call(rebuild.compare, (*key, kind.__name__, 0))
     place = module_objects.of_this_process().place(value)
     if place is not None and place.key == key:
         return value  # which is put there wherever it is sent

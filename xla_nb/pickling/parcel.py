@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from xla_nb import untrusted
-from xla_nb.pickling import rebuild
+from xla_nb.pickling import definition_table, rebuild
 from xla_nb.pickling.definition_table import Definitions
 from xla_nb.pickling.mapped_files import Mapping as SharedMapping
 from xla_nb.pickling.mapped_files import holding, open_part, shared_mappings
@@ -49,11 +49,12 @@ class Packed:
     stream: memoryview
     buffers: tuple[pickle.PickleBuffer, ...]
     writer: Any  # keeps the memory that the buffers point to
+    imports: tuple[str, ...] = ()  # modules to be imported before anything is opened, in order
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to open, as where live ranks have all that a cell needs."""
-        return not self.stream.nbytes
+        return not self.stream.nbytes and not self.imports
 
     def shares(self) -> bool:
         """Whether there is memory that the notebook shares by a file, and can write to."""
@@ -81,7 +82,7 @@ class Packed:
         share: what is opened on this machine maps the memory that this process shares by files
         """
         raws = [buffer.raw() for buffer in self.buffers]
-        return _lay_out(fd, self.stream, raws, self._mappings if share else [])
+        return _lay_out(fd, self.stream, raws, self._mappings if share else [], self.imports)
 
     def to_memfd(self, share: bool = False) -> int:
         """The parcel in a memfd, which the caller closes. Raises OSError."""
@@ -103,6 +104,7 @@ def _lay_out(
     stream: memoryview,
     buffers: list[memoryview],
     mappings: list[SharedMapping],
+    imports: tuple[str, ...],
 ) -> int:
     """Write the stream and, once each, the memory that buffers cover but for that of `mappings`."""
     distinct, slices = merged(buffers)
@@ -124,6 +126,7 @@ def _lay_out(
             # each in the parcel (0) or in one of the parts after it
             "buffers": [(places[n][0], places[n][1] + start, size) for n, start, size in slices],
             "parts": parts,
+            "imports": imports,
         }
     ).encode()
     os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
@@ -261,6 +264,7 @@ class Parcel:
         index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
         data = self._map[_aligned(_HEAD + length) :]
         self._stream = _slice(data, 0, index["stream"])
+        self._imports = index["imports"]
         sources = [data, *map(open_part, index["parts"])]
         self.buffers = [_slice(sources[n], start, size) for n, start, size in index["buffers"]]
 
@@ -290,6 +294,8 @@ class Parcel:
         opening = rebuild.Opening(held, before, table, resolve or main.__getitem__)
         token = rebuild.opening.set(opening)
         try:
+            if self._imports:
+                (rebuild.import_all if table is None else definition_table.imported)(self._imports)
             while stream.tell() < self._stream.nbytes:  # many pickles with one memory
                 name, late = _header(reader)
                 try:

@@ -13,6 +13,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -258,8 +259,6 @@ class LivePickler(Pickler):
         live = self._live
         found = {key: one for key, one in self.in_modules().items() if key not in self._set}
         self._set |= found.keys()
-        if found and live.imports:
-            self.part("", Call(rebuild.import_all, (sorted(live.imports),)), late=True)
         for key, value in found.items():
             made = own_modules.sent(key, value, live.is_behind(key[0]))
             part = ".".join(key), made, own_modules.note_of(key, value)
@@ -375,7 +374,9 @@ def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = Liv
 
 
 def packed(values: Mapping[str, object], live: Live, kind: type[LivePickler]) -> Packed:
-    return pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
+    made = pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
+    in_order = list(sys.modules) if live.imports else ()
+    return replace(made, imports=tuple(name for name in in_order if name in live.imports))
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:

@@ -393,6 +393,11 @@ def refill_instance(module: str, name: str, made: Any, state: Any) -> None:
 #: nobody takes what the notebook opens.
 notices: collections.deque[Callable[[], str]] = collections.deque(maxlen=10_000)
 _OTHER = "`{}` is `{}` in the notebook, but `{}` on ranks, which have it as the import makes it"
+_OTHERWISE = (
+    "`{}` is another on ranks, whose import of `{}` found something else: {} in the notebook, {} "
+    "there"
+)
+_CONSTANTS, _SHOWN = {int, float, str, bool, type(None)}, 40  # characters
 _WRAPPED = "`{}` was wrapped in the notebook after its import; ranks have it as the import makes it"
 
 
@@ -410,6 +415,17 @@ def called(value: Any) -> tuple[str, int]:
     """The name of a function or a class itself, and how often it is wrapped; of all else that of
     its class."""
     return str(getattr(value, "__name__", type(value).__name__)), len(unwrapped(value)) - 1
+
+
+def defined(function: Any) -> tuple[str, str]:
+    """Where the code of a function begins, and its defaults that are numbers or text."""
+    one = unwrapped(function)[-1]
+    one = getattr(one, "__func__", one)  # of a method of a class
+    if type(one) is not types.FunctionType:
+        return "", ""
+    given = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+    shown = [repr(each)[:_SHOWN] if type(each) in _CONSTANTS else "…" for each in given]
+    return f"of line {one.__code__.co_firstlineno}", f"with the defaults ({', '.join(shown)})"
 
 
 def new_module(name: str, content: Mapping[str, Any]) -> types.ModuleType:
@@ -434,25 +450,30 @@ def take_notices() -> list[str]:
     return [text for text in found if text]
 
 
-def compare(module: str, name: str, told: tuple[str, int]) -> None:
+def compare(
+    module: str, name: str, kind: str, wrapped: int, made: tuple[str, str] = ("", "")
+) -> None:
     """Note if a module has something else under a name than in the notebook, once all is opened:
     that may import it, and torch wraps an optimizer's `step` then."""
-    notices.append(lambda: _difference(module, name, told))
+    notices.append(lambda: _difference(module, name, kind, wrapped, made))
 
 
-def _difference(module: str, name: str, told: tuple[str, int]) -> str:
+def _difference(module: str, name: str, kind: str, wrapped: int, made: tuple[str, str]) -> str:
     try:
-        found = functools.reduce(part, name.split("."), sys.modules[module])
-        here, wrapped = called(found)
+        found = function_in(functools.reduce(part, name.split("."), sys.modules[module]))
+        here, times = called(found)
         made_in = str(getattr([found, *unwrapped(found)][-1], "__module__", None)).partition(".")[0]
     except Exception:  # it is not imported, or has not made that yet
         return ""
     is_its = made_in in (module.partition(".")[0], "builtins", "None")
-    if told[0] == name.rpartition(".")[2] and not is_its:  # put there by what ranks alone import
+    if kind == name.rpartition(".")[2] and not is_its:  # put there by what ranks alone import
         return ""
-    if here != told[0]:
-        return _OTHER.format(f"{module}.{name}", told[0], here)
-    return _WRAPPED.format(f"{module}.{name}") if wrapped < told[1] else ""
+    if here != kind:
+        return _OTHER.format(f"{module}.{name}", kind, here)
+    for its, ours in zip(made, defined(found), strict=True) if any(made) else ():
+        if its != ours:
+            return _OTHERWISE.format(f"{module}.{name}", module, its, ours)
+    return _WRAPPED.format(f"{module}.{name}") if times < wrapped else ""
 
 
 #: What the user's modules had made themselves under names that were set since.
