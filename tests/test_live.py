@@ -244,6 +244,15 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 
+def test_of_several_former_values_only_those_that_a_name_shares_something_with_are_told(live):
+    live.ok("import numpy as np\nbig_, few_ = np.zeros(100), [0]")
+    live.ok("%%xla\nof_big_, of_few_ = big_, few_")
+    live.ok("big_[0] = 1; few_.append(1)")
+    told = str(live.ok("%%xla\nbig_[0], few_").data)
+    assert "`of_big_` shares something with the former `big_`, which" in told
+    assert "`of_few_` shares something with the former `few_`, which" in told
+
+
 def test_what_the_notebook_has_wrapped_or_kept_is_no_former_value(live):
     live.ok("import torch\nwrapped, first = torch.nn.Linear(1, 1), [1]")
     live.ok("%%xla\nof_wrapped = [wrapped.weight, first]")

@@ -114,8 +114,8 @@ def call(
         top_level.launches = True
 
     def made(scope: Scope) -> Program:
-        program = build_call(fn, scope, args=values, name="xla_nb_call")
-        return replace(program, label=f"{cell}{program.label}", drops=drops)
+        program = build_call(fn, scope, args=values, name="xla_nb_call", drops=drops)
+        return replace(program, label=f"{cell}{program.label}")
 
     return run(built(made), options, *([top_level.begun] if top_level else []))
 

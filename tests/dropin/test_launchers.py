@@ -61,6 +61,15 @@ def test_the_articles_cell_launches_and_its_results_are_a_dict(published):
     )
 
 
+def test_a_lock_that_a_program_need_not_be_given_is_its_own_default(published):
+    published.ok("def alone(index, lock=None): return lock is None")
+    assert published.value("xmp.spawn(alone, nprocs=2).results") == "{0: True, 1: True}"
+    published.ok("import xla_nb")
+    assert (
+        published.value("xla_nb.spawn(alone, n=2, view='none').results") == "{0: False, 1: False}"
+    )
+
+
 def test_a_name_that_was_bound_before_launches_too(published):
     published.ok("run = my_spawn(lambda index, a: index * a, args=(3,), nprocs=2)")
     assert published.value("run.results") == "{0: 0, 1: 3}"

@@ -25,6 +25,24 @@ def traced(f):
 """
 
 
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("torch.Tensor.sigmoid", "x.sigmoid().item()"),
+        ("torch.nn.functional.relu", "act(x).item()"),
+        ("torch.nn.init.kaiming_uniform_", "type(made(1, 1)).__name__"),
+    ],
+)
+def test_what_torchs_own_code_calls_is_told_though_the_program_does_not_name_it(
+    notebook, monkeypatch, name, asked
+):
+    notebook.run("import torch\nx, act, made = torch.ones(1), torch.nn.ReLU(), torch.nn.Linear")
+    holder, last = name.rpartition(".")[::2]
+    monkeypatch.setattr(eval(holder), last, eval(name))  # to be put back
+    notebook.run(f"own = {name}\n{name} = lambda *args, **named: own(*args, **named)")
+    assert list(launched(notebook, f"def f(rank): return {asked}")[1]) == kept(name)
+
+
 @pytest.fixture
 def modules(local, monkeypatch):
     """Installed modules whose attributes are bound anew, also by the launches of another test."""

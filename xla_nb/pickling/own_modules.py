@@ -133,6 +133,10 @@ class Uses:
         is_behind: Callable[[str], bool],
     ) -> Found:
         found = Found({}, set(), set())
+        for module in _of_torch():
+            found.notes.update(
+                by_reference.note_of(module.__name__, one) for one in by_reference.names_in(module)
+            )
         for module in held:
             name = module.__name__
             if not is_own(module):
@@ -146,7 +150,9 @@ class Uses:
             else:
                 found.imports.add(name)
                 found.values.update(_set_in(module, name, "", self.names, is_behind(name)))
-        for one in dict.fromkeys(base for r in self._reached.values() for base in _bases(r)):
+        reached = [*getattr(sys.modules.get("torch"), "Tensor", object).__mro__]
+        reached += (base for one in self._reached.values() for base in _bases(one))
+        for one in dict.fromkeys(reached):
             name, path = one.__module__, one.__qualname__
             if not _own(name):
                 methods = by_reference.methods_in(one) if name != "__main__" else ()
@@ -157,6 +163,12 @@ class Uses:
                 for path, holder in module_objects.holders(one):
                     found.values.update(_set_in(holder, name, f"{path}.", self.names))
         return found
+
+
+def _of_torch() -> Iterator[types.ModuleType]:
+    """Modules whose functions torch's own code calls, whether or not the program names them."""
+    names = "torch", "torch.nn.functional", "torch.nn.init"
+    return (sys.modules[name] for name in names if name in sys.modules)
 
 
 def _is_edited(name: str, on_ranks: Container[str]) -> bool:

@@ -144,15 +144,17 @@ def build_call(
     *,
     args: tuple[object, ...],
     name: str,
+    drops: bool = False,
 ) -> Program:
-    """Make a call of a live function into a Program. Raises as `build` does."""
-    takes_lock = check_live(fn, args, "args=({},)")
+    """Make a call of a live function into a Program; one that `drops` was written for another
+    launcher. Raises as `build` does."""
+    takes_lock = check_live(fn, args, "args=({},)", defaults=drops)
     label = origins.name_of(getattr(fn, "__func__", fn)) or type(fn).__name__
     own = origins.name_of(fn)
     named = [own] if scope.values.get(own) is fn else origins.names_of(fn, scope.values)
     entry = named[0] if named else ENTRY
     made = _Needs(scope, None, {entry: fn}, args).program(name, label)
-    return replace(made, entry=entry, takes_lock=takes_lock)
+    return replace(made, entry=entry, takes_lock=takes_lock, drops=drops)
 
 
 def build_group(scope: Scope, *, name: str, label: str) -> Program:

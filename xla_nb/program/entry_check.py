@@ -36,9 +36,15 @@ def check_entry(
 
 
 def check_live(
-    fn: Callable[..., object], args: Sequence[object], fix: str, where: str = ""
+    fn: Callable[..., object],
+    args: Sequence[object],
+    fix: str,
+    where: str = "",
+    *,
+    defaults: bool = False,
 ) -> bool:
-    """Check an entry; True if it takes the lock. `fix` shows how arguments are passed."""
+    """Check an entry; True if it takes the lock, which one with a default does not that is to keep
+    its `defaults`. `fix` shows how arguments are passed."""
     if not callable(fn):
         raise ProgramError(f"{fn!r} is not callable. Pass the function that ranks call.")
     name = name_of(fn, "__qualname__") or type(fn).__name__
@@ -57,6 +63,8 @@ def check_live(
     except (TypeError, ValueError):  # some C functions have none
         return False
     takes_lock = _takes_lock(signature, 1 + len(args))
+    if defaults and takes_lock:
+        takes_lock = signature.parameters["lock"].default is inspect.Parameter.empty
     try:
         signature.bind(0, *args, **({"lock": None} if takes_lock else {}))
     except TypeError as error:

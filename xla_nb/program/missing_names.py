@@ -130,5 +130,5 @@ class MissingNames:
             return f" {written.cell.label} deleted it."
         return (
             f" {written.cell.label} assigns it, but the notebook does not have it: that cell ran "
-            "on ranks or failed before that line, or the name was deleted since."
+            "on ranks, had not reached that line, or the name was deleted since."
         )

@@ -142,15 +142,15 @@ def _of_former(
     """Sentences on which of the rank's `own` values share something with what the notebook has
     `sent` another of, and does not have any more."""
     former = {n for n in filter(_is_the_cells, sent & before.keys()) if before[n] is not now[n]}
-    gone = set[int]()
-    if former and own:
-        gone |= sharing.held([before[name] for name in former])
-        gone -= sharing.held([now[name] for name in sent])
+    if not (former and own):
+        return []
+    there = sharing.held([now[name] for name in sent])
+    gone = {name: sharing.held([before[name]]) - there for name in sorted(former)}
     found: list[str] = []
-    for name in sorted(filter(_is_the_cells, own & now.keys())) if gone else ():
-        if not gone.isdisjoint(sharing.held([now[name]])):
-            text = listed([f"`{one}`" for one in sorted(former)])
-            found.append(_FORMER.format(name, text))
+    for name in sorted(filter(_is_the_cells, own & now.keys())) if any(gone.values()) else ():
+        its = sharing.held([now[name]])
+        if shared := [f"`{one}`" for one, parts in gone.items() if not its.isdisjoint(parts)]:
+            found.append(_FORMER.format(name, listed(shared)))
     return found
 
 
