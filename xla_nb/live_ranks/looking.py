@@ -64,6 +64,7 @@ class Look:
         self.lost: dict[str, BaseException] = {}
         self._before = before
         self._live = live
+        self._others: Mapping[Key, object] = {}
         self._units: dict[Key, Unit] = {}
         self._todo: dict[Key, Any] = {}
         self._alive: list[Packed] = []  # or an object made for one pickle has the id of another's
@@ -71,7 +72,7 @@ class Look:
     def at(self, names: Mapping[str, object], others: Mapping[Key, object]) -> dict[Key, Unit]:
         """All that these names lead to, which the cell needs, and then that of `others`, which
         ranks have: what is missing there, or no magic of ranks, is not for this cell to tell."""
-        live, met = self._live, self._live.met
+        live, met, self._others = self._live, self._live.met, others
         self._reach(names)
         self.reads = {name for name, code in met.names.items() if code}
         needed = {name: list(code) for name, code in met.names.items()}
@@ -112,7 +113,8 @@ class Look:
         """Whether something came up that was not looked at yet; it is to be looked at next."""
         self._todo.update(self._not_seen(self._live.names_met()))
         if not self._todo:
-            self._todo.update(self._not_seen(self._live.in_modules()))
+            found = self._live.in_modules()  # of what was set there before, what is there now
+            self._todo.update(self._not_seen({n: self._others.get(n, found[n]) for n in found}))
         return bool(self._todo)
 
     def _not_seen(self, found: Mapping[Any, object]) -> dict[Key, object]:

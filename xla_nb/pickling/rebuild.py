@@ -130,8 +130,9 @@ def number_of(cls: type) -> int:
 def at_home(path: str, number: int = 0) -> Any:
     """What the notebook has: a class by its number if that is known, all else by its name."""
     resolve = opening.get().resolve
-    with contextlib.suppress(KeyError):
-        return resolve(number)
+    if number:
+        with contextlib.suppress(KeyError):
+            return resolve(number)
     first, *rest = path.split(".")
     return functools.reduce(getattr, rest, resolve(first))
 
