@@ -198,6 +198,24 @@ def test_the_elapsed_time_counts_without_messages(panel: Panel) -> None:
     expect(elapsed).not_to_have_text(before)
 
 
+@pytest.mark.parametrize("what", ["panel", "page"])
+def test_the_time_is_right_as_soon_as_a_panel_is_seen_again(panel: Panel, what: str) -> None:
+    elapsed = panel.page.locator(".xn-sub")
+    root = panel.page.locator(".xn-panel")
+    if what == "panel":
+        root.evaluate("root => (root.style.display = 'none')")
+        panel.page.wait_for_function("!document.querySelector('.xn-panel').xnView.inSight")
+    root.evaluate("root => clearInterval(root.xnView.clock)")  # the next tick never comes
+    before = elapsed.text_content() or ""
+    panel.page.wait_for_timeout(1100)
+    assert elapsed.text_content() == before
+    if what == "panel":
+        root.evaluate("root => (root.style.display = '')")
+    else:
+        panel.page.evaluate("void document.dispatchEvent(new Event('visibilitychange'))")
+    expect(elapsed).not_to_have_text(before, timeout=5000)
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(5, "5 s"), (65, "1 min 05 s"), (7500, "2 h 05 min")]
 )

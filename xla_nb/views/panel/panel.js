@@ -1364,12 +1364,13 @@ class View {
 		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
 		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
-		this.wake = () => this.schedule();
+		this.wake = () => this.tick(); // or it shows the time at which it was last seen
 		this.watch = new IntersectionObserver((entries) => {
 			this.inSight = entries.at(-1).isIntersecting;
 			this.wake();
 		});
 		this.watch.observe(this.root);
+		document.addEventListener("visibilitychange", this.wake);
 		this.clock = setInterval(() => this.tick(), 1000);
 		store.views.add(this);
 		el.append(this.root);
@@ -1380,6 +1381,7 @@ class View {
 	close() {
 		this.store.views.delete(this);
 		this.watch.disconnect();
+		document.removeEventListener("visibilitychange", this.wake);
 		this.parts.figures.close();
 		clearInterval(this.clock);
 		cancelAnimationFrame(this.frame);
