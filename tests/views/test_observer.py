@@ -14,7 +14,7 @@ from xla_nb.record import sample
 from xla_nb.record.sample import Loop, Sample
 from xla_nb.views import facts
 from xla_nb.views.observer import Line, Observer, observe
-from xla_nb.views.snapshot import Bar, Diagnosis
+from xla_nb.views.snapshot import Bar, Diagnosis, Odd
 
 
 @pytest.fixture
@@ -599,15 +599,22 @@ def test_a_note_of_no_use_once_the_run_has_ended_goes_with_it(run, observer):
     assert observer.snapshot().notices == ("Stays.",)
 
 
-def test_a_line_knows_where_it_became_no_finite_number_first_and_last():
-    line = Line(limit=10)
+def test_a_line_knows_all_values_that_are_no_finite_numbers_those_of_the_last_time_apart():
+    line = Line(limit=3)  # few are among its points
     for x, y in enumerate([1.0, math.nan, math.nan, 2.0, math.nan, 3.0, math.inf, math.inf]):
         line.add(float(x), y)
-    assert line.odd == ((1.0, ("NaN",)), (6.0, ("inf",)))
+    assert line.odd == (Odd(1, 1, 4, 3, ("NaN",)), Odd(6, 6, 7, 2, ("inf",)))
 
 
 def test_a_line_knows_all_that_it_has_been_since():
     line = Line(limit=10)
     for x, y in enumerate([1.0, math.inf, math.nan, math.inf]):
         line.add(float(x), y)
-    assert line.odd == ((1.0, ("inf", "NaN")),)
+    assert line.odd == (Odd(1, 1, 3, 3, ("inf", "NaN")),)
+
+
+def test_of_steps_that_begin_again_it_knows_the_one_since_which_it_is_no_finite_number():
+    line = Line(limit=10)
+    for x, y in [(0.0, 1.0), (1.0, math.nan), (0.0, math.nan)]:
+        line.add(x, y)
+    assert line.odd == (Odd(since=1, least=0, greatest=1, count=2, kinds=("NaN",)),)

@@ -33,6 +33,7 @@ from xla_nb.views.snapshot import (
     Card,
     Excerpt,
     Live,
+    Odd,
     Phase,
     Series,
     Snapshot,
@@ -63,23 +64,22 @@ class Lines:
 @dataclass
 class Line:
     """One rank's points of one figure, x and y. Over `limit` every other point is dropped. `odd`:
-    where it became no finite number, first and last, and what it was from there on."""
+    all values that are no finite numbers; those since it became so last apart."""
 
     limit: int
     points: list[tuple[float, float]] = field(default_factory=list)
     last: tuple[float, float] | None = None
-    odd: tuple[tuple[float, tuple[str, ...]], ...] = ()
+    odd: tuple[Odd, ...] = ()
     _stride: int = 1
     _count: int = 0
 
     def add(self, x: float, y: float) -> None:
         if not math.isfinite(y):
-            kind = wording.odd(y)
+            one = Odd(x, x, x, 1, (wording.odd(y),))
             if self.last is None or math.isfinite(self.last[1]):
-                self.odd = *self.odd[:1], (x, (kind,))
-            elif kind not in self.odd[-1][1]:
-                since, kinds = self.odd[-1]
-                self.odd = *self.odd[:-1], (since, (*kinds, kind))
+                self.odd = (Odd.of(self.odd), one) if self.odd else (one,)
+            else:
+                self.odd = *self.odd[:-1], Odd.of([self.odd[-1], one])
         self.last = x, y
         if self._count % self._stride == 0:
             self.points.append(self.last)

@@ -6,6 +6,7 @@ observer reads files and events.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -139,17 +140,39 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
+class Odd:
+    """Values of a figure that are no finite numbers: how many, of which kinds, the step of the one
+    that came first, the least and the greatest of all."""
+
+    since: float
+    least: float
+    greatest: float
+    count: int
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def of(cls, some: Sequence[Odd]) -> Odd:
+        """All of these, in the order in which they came."""
+        return cls(
+            since=some[0].since,
+            least=min(one.least for one in some),
+            greatest=max(one.greatest for one in some),
+            count=sum(one.count for one in some),
+            kinds=tuple(dict.fromkeys(kind for one in some for kind in one.kinds)),
+        )
+
+
+@dataclass(frozen=True)
 class Series:
     """A figure that ranks reported: points (step, value) by rank, of the ranks `thinned` not all of
     them.
 
-    odd: by rank, the first and the last step at which it became no finite number, and what it was
-         from there on
+    odd: by rank, all its values that are no finite numbers; those since it became so last apart
     """
 
     name: str
     lines: dict[int, list[tuple[float, float]]]
-    odd: dict[int, tuple[tuple[float, tuple[str, ...]], ...]] = field(default_factory=dict)
+    odd: dict[int, tuple[Odd, ...]] = field(default_factory=dict)
     thinned: frozenset[int] = frozenset()
 
 

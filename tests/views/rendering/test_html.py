@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -14,13 +14,16 @@ from xla_nb.messages.events import Concluded, HangReported, StackGroup
 from xla_nb.record.sample import Sample
 from xla_nb.run.activity import Slot
 from xla_nb.views import facts, rendering
+from xla_nb.views.observer import Line
 from xla_nb.views.rendering import ranks, style
+from xla_nb.views.rendering.figures import of_series
 from xla_nb.views.snapshot import (
     Bar,
     Card,
     Diagnosis,
     Excerpt,
     Live,
+    Odd,
     Phase,
     Series,
     Snapshot,
@@ -672,12 +675,46 @@ def test_a_figure_with_only_nan_is_told_in_words(ranks: int, told: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_chart_ends_at_the_last_step_reported_though_nothing_was_finite_there(ranks: int) -> None:
     line = [(float(step), 1.0 if step < 7 else math.nan) for step in range(60)]
-    odd = dict.fromkeys(range(ranks), ((7.0, ("inf", "NaN")),))
+    odd = dict.fromkeys(range(ranks), (Odd(7, 7, 59, 53, ("inf", "NaN")),))
     series = Series("loss", dict.fromkeys(range(ranks), line), odd)
     html, text = both(snapshot(series=(series,)))
     assert "over steps 0 to 59" in rendering.render_html(snapshot(series=(series,)))
     assert "inf or NaN since step 7" in html
     assert "inf or NaN since step 7" in text
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        ({1: [40]}, "NaN at step 40 (rank 1)"),
+        ({1: range(40, 50)}, "10 values are NaN, from step 40 to 49 (rank 1)"),
+        (
+            {1: [*range(20, 30), *range(60, 70)]},
+            "20 values are NaN, from step 20 to 69 (rank 1)",
+        ),
+        ({1: [20, 21, 22, 50, 51, 80]}, "6 values are NaN, from step 20 to 80 (rank 1)"),
+        ({0: [30], 1: [30]}, "NaN at step 30 (ranks 0, 1)"),
+        ({0: [30, 40], 1: [31]}, "3 values are NaN, from step 30 to 40 (ranks 0, 1)"),
+        (
+            {1: [5, 6, *range(90, 900)]},
+            "2 values are NaN, from step 5 to 6 (rank 1); NaN since step 90 (rank 1)",
+        ),
+        ({1: range(1, 900, 2)}, "449 values are NaN, from step 1 to 897 (rank 1); NaN since"),
+    ],
+)
+def test_all_values_that_are_not_finite_are_counted(
+    odd: dict[int, Sequence[int]], told: str
+) -> None:
+    lines = {rank: Line(limit=100) for rank in range(2)}
+    for step in range(900):
+        for rank, line in lines.items():
+            line.add(step, math.nan if step in odd.get(rank, ()) else 0.5)
+    whole = {rank: line.whole() for rank, line in lines.items()}
+    series = Series("loss", whole, {rank: lines[rank].odd for rank in odd})
+    html, text = both(snapshot(series=(series,)))
+    assert told in html
+    assert told in text
+    assert told in of_series(series)["note"]  # on the page
 
 
 def test_axis_labels_distinguish_close_values() -> None:

@@ -15,7 +15,7 @@ from xla_nb.views import facts
 from xla_nb.views.rendering import bounds, chart
 from xla_nb.views.rendering.style import AMBER, BLUE, FAINT, LINES, MONO
 from xla_nb.views.rendering.tags import WHOLE, bit, div, escaped, swatch
-from xla_nb.views.snapshot import Series
+from xla_nb.views.snapshot import Odd, Series
 
 _WIDTH, _HEIGHT = 380, 108
 #: Up to so many ranks have a line each; the lines of more are their mean and a band.
@@ -77,7 +77,7 @@ def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
         "over": f"{last} {over}" if many else "",
         "summary": facts.cut(f"{series.name}: {_joined(over, turned)}", 600),
         "steps": (min(every), max(every)) if every else (),
-        "marks": sorted({step for turns in series.odd.values() for step, _ in turns}),
+        "marks": sorted({one.since for each in series.odd.values() for one in each}),
         "lines": lines,
         "total": len(lasts),
     }
@@ -99,21 +99,34 @@ def _line(
 
 
 def odd(series: Series) -> str:
-    """Where a figure was no finite number: `NaN at step 30 (rank 2)`, or since when it is none."""
-    places: dict[tuple[float, str], list[int]] = {}
-    for rank, turns in series.odd.items():
+    """Where a figure was no finite number: `NaN at step 30 (rank 2)`, `8 values are NaN, from step
+    30 to 45 (rank 2)`, of all ranks together; and since when it is none."""
+    over: dict[int, Odd] = {}
+    lasting: dict[tuple[float, str], list[int]] = {}
+    for rank, (*earlier, last) in series.odd.items():
         line = series.lines.get(rank, [])
-        lasts = bool(line) and not math.isfinite(line[-1][1])
-        for place in turns:
-            since = "since" if lasts and place == turns[-1] else "at"
-            step, kinds = place
-            what = wording.listed(kinds, "or")
-            places.setdefault((step, f"{what} {since}"), []).append(rank)
+        if not line or math.isfinite(line[-1][1]):
+            earlier.append(last)
+        else:
+            lasting.setdefault((last.since, wording.listed(last.kinds, "or")), []).append(rank)
+        if earlier:
+            over[rank] = Odd.of(earlier)
     told = [
-        f"{what} step {facts.figure(step)} ({wording.ranks(ranks)})"
-        for (step, what), ranks in sorted(places.items())
+        f"{what} since step {facts.figure(step)} ({wording.ranks(ranks)})"
+        for (step, what), ranks in sorted(lasting.items())
     ]
-    return wording.listed(told, most=2) if told else ""
+    return _joined(_over(over), wording.listed(told, most=2) if told else "")
+
+
+def _over(odd: Mapping[int, Odd]) -> str:
+    if not odd:
+        return ""
+    whole = Odd.of([*odd.values()])
+    what, who = wording.listed(whole.kinds, "or"), wording.ranks(odd)
+    first, last = facts.figure(whole.least), facts.figure(whole.greatest)
+    if first == last:
+        return f"{what} at step {first} ({who})"
+    return f"{whole.count:,} values are {what}, from step {first} to {last} ({who})"
 
 
 def _chart(figure: Mapping[str, Any]) -> str:
