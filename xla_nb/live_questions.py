@@ -17,7 +17,7 @@ from xla_nb.rank import introspection
 from xla_nb.rank import variables as of_rank
 from xla_nb.rank.entries import WithoutIndex
 from xla_nb.rank.introspection import Completions
-from xla_nb.run import comparing
+from xla_nb.run import comparing, sentences
 from xla_nb.run.drift import DRIFT
 from xla_nb.run.group import Group
 from xla_nb.run.run import Run
@@ -96,7 +96,8 @@ def look_for_drift(group: Group, run: Run) -> None:
         run.append(conclusion)
         newest = (one.ended for one in group.run.state.programs.newest if one.began.run == run.name)
         if (ended := next(newest, None)) is not None:
-            group.run.take(replace(ended, found=told))
+            how, amiss = sentences.headline(state), sentences.found(state)
+            group.run.take(replace(ended, headline=how, found=amiss))
             group.run.take(conclusion)
 
 

@@ -82,6 +82,30 @@ def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing
     live.ok("%xla_vars --unwatch")
 
 
+@pytest.mark.parametrize(
+    ("then", "how"),
+    [
+        ("if rank == 0: 1 / 0", "✗ Rank 0 failed at "),
+        ("import time\ntime.sleep(60)", "■ Timed out after 3 s"),
+    ],
+)
+def test_drift_is_listed_of_a_cell_that_failed_or_was_stopped_too(live, then, how):
+    live.ok("%%xla\nc = 0")
+    live.ok("%xla_vars --watch c")
+    shown = live.run(f"%%xla --timeout 3s --grace 1s -o ended\nc = rank // 3\n{then}")
+    said = f"c differs between ranks since Cell In[{shown.number}]: "
+    assert said.replace("c ", "`c` ", 1) in live.ok("ended").data["text/plain"].splitlines()[0]
+    (listed,) = (one for one in cells(live.ok("%xla_ranks").data["text/html"]) if said in one)
+    assert how in listed
+    live.ok("%xla_vars --unwatch")
+
+
+def cells(html):
+    """The rows of the list of cells."""
+    rows = re.findall("<tr.*?</tr>", html, re.DOTALL)
+    return [re.sub("<[^>]*>", "", one) for one in rows]
+
+
 def test_a_function_called_again_after_the_ranks_were_asked_is_still_that_function(live):
     live.ok("def called(a=0): return a\ncaller = xla_nb.ranks()\ncaller.call(called, 5)")
     live.ok("%xla_vars model")

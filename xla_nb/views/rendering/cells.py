@@ -57,7 +57,7 @@ def _table(cells: Sequence[ProgramState]) -> str:
 def _row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[str, ...]:
     sign, took = PHASES["running"], ""
     if ended is not None:
-        sign = FOUND if _found(ended) else PHASES[ended.outcome]
+        sign = FOUND if ended.found and ended.outcome == "finished" else PHASES[ended.outcome]
         took = facts.took(max(0.0, ended.at - began.at if ended.elapsed is None else ended.elapsed))
     return (
         faint(f"{number:,}"),
@@ -70,13 +70,9 @@ def _row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[
 
 
 def _told(ended: ProgramEnded | None) -> str:
-    """How it went: that it runs or finished, else what went wrong."""
+    """How it went: that it runs or finished, else what went wrong; and what was amiss beside."""
     if ended is None:
         return "running"
-    if ended.outcome != "finished":
-        return ended.headline or "ended with the ranks"
-    return "; ".join(filter(None, [ended.outcome, _found(ended)]))
-
-
-def _found(ended: ProgramEnded) -> str:
-    return ended.found if ended.outcome == "finished" else ""
+    finished = ended.outcome == "finished"
+    how = ended.outcome if finished else ended.headline or "ended with the ranks"
+    return "; ".join(filter(None, [how, ended.found]))
