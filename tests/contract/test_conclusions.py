@@ -216,6 +216,9 @@ def main(rank):
     told = r"✓ 2 ranks finished in [\d.]+ s, [\d.]+ m?s of it compiling \d graphs?( on rank \d)? · "
     assert re.match(told, title), title
     assert style.AMBER not in page.partition("</b>")[0]
+    listed = notebook.ok("%xla_runs 1").data
+    assert f"  {title[2:].partition(' · ')[0]}" in listed["text/plain"]
+    assert "✓ finished" in re.sub("<[^>]*>", "", listed["text/html"])
 
 
 def test_the_rank_that_the_others_waited_for_most_of_the_time_stays(notebook):

@@ -114,7 +114,9 @@ def test_what_became_of_a_figure_is_said_as_it_is(notebook, figures, said):
 
 def test_the_list_of_runs_has_what_became_nan(notebook, diverged):
     listed = notebook.ok("%xla_runs").data
-    assert f"4 ranks finished; {SAID}" in listed["text/plain"]
+    title = diverged.data["text/plain"].partition(" · ")[0].removeprefix("! ")
+    assert SAID in title
+    assert f" {title}\n" in f"{listed['text/plain']}\n"
     assert "! finished" in re.sub("<[^>]*>", "", listed["text/html"])
 
 

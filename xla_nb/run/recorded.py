@@ -334,6 +334,7 @@ class RecordedRun(Mapping[int, Any]):
             "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
             "found": sentences.found(self.state),
+            "calm": sentences.found(self.state, calm=True),
             "hang": sentences.hang(self.state),
             "elapsed": self.elapsed,
             "ranks": ranks,
@@ -423,8 +424,8 @@ def own_folder(path: Path) -> None:
 @dataclass(frozen=True)
 class Entry:
     """One recorded run in a list: `headline` says how it went, `found` what it suffered from,
-    `elapsed` is in seconds, `figures` are the last values of rank 0, of live ranks in their newest
-    cell that has some."""
+    `calm` what else is of note, `elapsed` is in seconds, `figures` are the last values of rank 0,
+    of live ranks in their newest cell that has some."""
 
     name: str
     cell: str
@@ -433,6 +434,7 @@ class Entry:
     elapsed: float | None
     found: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    calm: str = ""
 
 
 def entries() -> list[Entry]:
@@ -471,7 +473,7 @@ def _entry(record: Record) -> Entry:
 # ---------------------------------------------------------------- a record's files
 
 
-_SUMMED = ("cell", "outcome", "headline", "elapsed", "found")
+_SUMMED = ("cell", "outcome", "headline", "elapsed", "found", "calm")
 
 
 def _summary(record: Record) -> Entry | None:

@@ -154,10 +154,10 @@ def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = 
     return f"{told}; {'the live ranks are' if signal.SIGKILL in state.sent else who} lost"
 
 
-def found(state: RunState) -> str:
-    """What a run suffered from, where its headline does not say it."""
+def found(state: RunState, *, calm: bool = False) -> str:
+    """What a run suffered from, where its headline does not say it; `calm`: what else there is."""
     one = state.conclusion
-    is_told = one is None or one.calm or (one.wrong and not state.ok)
+    is_told = one is None or one.calm != calm or (one.wrong and not state.ok)
     return "" if one is None or is_told else ansi.plain(one.sentence)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from xla_nb.messages.events import Concluded
 from xla_nb.run.recorded import Entry, RecordedRun
 from xla_nb.run.run import Run
-from xla_nb.views import facts, observer, rank_outputs, rendering
+from xla_nb.views import diagnosis, facts, observer, rank_outputs, rendering
 from xla_nb.views.loop import shell, slot
 from xla_nb.views.rendering import style, tags
 from xla_nb.views.snapshot import Snapshot
@@ -102,12 +103,19 @@ class StillGroup:
         return bundle(self._observer.look()) | self._run.as_data()
 
 
+def _title(entry: Entry) -> str:
+    """What its own picture has as its title."""
+    told, ok = entry.found or entry.calm, entry.outcome == "finished"
+    found = Concluded(kind="", sentence=told, calm=not entry.found) if told else None
+    return diagnosis.ended(entry.headline, found, ok=ok, elapsed=entry.elapsed or 0.0)
+
+
 def runs(entries: Sequence[Entry]) -> dict[str, str]:
     """Recorded runs, a row each: as a table, and as lines of text."""
     lines, rows = [("run", "outcome", "time", "cell", "last figures", "result")], []
     for entry in entries:
         time = "" if entry.elapsed is None else facts.took(entry.elapsed)
-        ended = "; ".join(filter(None, [entry.headline, entry.found]))
+        ended = _title(entry)
         told = in_one_line(ended, 80)
         last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
         figures = in_one_line(" · ".join(last), 40)
