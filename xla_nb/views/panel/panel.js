@@ -999,18 +999,17 @@ class Figures {
 		this.node = folding(section("figures", "Figures", head, this.grid), "figures", "Figures", head);
 		this.resized = new ResizeObserver(redraw);
 		this.resized.observe(this.grid);
-		this.shaded = new MutationObserver(redraw); // dark or light
-		this.shaded.observe(view.root, { attributeFilter: ["data-dark"] });
 	}
 
-	draw() {
+	/** `asked`: all charts are to be drawn, also those that the frames before have drawn. */
+	draw(now, asked) {
 		const { figures, uPlot } = this.view.store;
 		show(this.node, uPlot && figures.size);
 		if (!uPlot) return figures.size > 0; // until it is loaded
 		const keys = [...figures.keys()];
 		const chart = (key) => held(this.charts, key, () => new Chart(this.view, key));
 		fill(this.grid, JSON.stringify(keys), () => keys.map((key) => chart(key).node));
-		if (!this.queue.length) this.queue = keys;
+		if (asked) this.queue = [...new Set([...this.queue, ...keys])];
 		const key = this.queue.shift();
 		if (figures.has(key)) chart(key).draw(figures.get(key));
 		return this.queue.length > 0;
@@ -1018,7 +1017,6 @@ class Figures {
 
 	close() {
 		this.resized.disconnect();
-		this.shaded.disconnect();
 		for (const { uplot } of this.charts.values()) uplot?.destroy();
 	}
 }
@@ -1342,7 +1340,7 @@ class View {
 
 	constructor(store, el) {
 		this.store = store;
-		this.dirty = new Set();
+		this.dirty = new Map(); // parts to draw, and whether that was asked for since they were drawn last
 		this.log = false; // the axes of charts
 		this.root = h("div.panel", {
 			role: "region",
@@ -1390,7 +1388,7 @@ class View {
 
 	/** Draws these parts in the next frame, which a hidden document has none of. */
 	changed(...parts) {
-		for (const part of parts) this.dirty.add(part);
+		for (const part of parts) this.dirty.set(part, true);
 		this.schedule();
 	}
 
@@ -1404,7 +1402,8 @@ class View {
 		mark(this.root, "data-new", this.parts.head.isNew || null); // first: what is hidden has no width
 		for (const name in this.parts) {
 			const part = this.parts[name];
-			if (this.dirty.delete(name) && part.draw(now)) this.dirty.add(name);
+			const asked = this.dirty.get(name);
+			if (this.dirty.delete(name) && part.draw(now, asked)) this.dirty.set(name, false);
 		}
 		this.schedule();
 	}
@@ -1426,7 +1425,7 @@ class View {
 		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => Object.assign(box, { disabled: true, placeholder: "over" }));
 	}
 
-	/** Sees whether the background is dark: front ends mark themes in many ways. */
+	/** Sees whether the background is dark, and other colours: front ends mark themes in many ways. */
 	shade() {
 		let light = 255;
 		for (let node = this.root.parentElement; node; node = node.parentElement) {
@@ -1436,6 +1435,10 @@ class View {
 			break;
 		}
 		mark(this.root, "data-dark", light < 128);
+		const style = getComputedStyle(this.root);
+		const inks = ["text", "lightness"].map((name) => style.getPropertyValue(`--xn-${name}`)).join();
+		if (inks !== this.inks) this.changed("figures"); // which keep those in which they were drawn
+		this.inks = inks;
 	}
 
 	key(event) {
