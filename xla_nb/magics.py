@@ -619,8 +619,7 @@ class XlaMagics(Magics):
             print(f"No rank has {listed(missing, 'or')}.")
         if not words["watch"]:
             return found
-        asked = f"%xla_vars in Cell In[{self.notebook.number}]"
-        for drift in group.watch.after(asked, list(found.values())):
+        for drift in group.watch.after("", list(found.values())):
             print(*in_lines(drift.sentence), sep="\n")
         parts = [f"`{one.name}`" for one in found.values() if one.verdict == "not compared"]
         if parts:

@@ -191,8 +191,11 @@ def test_names_are_added_to_those_watched_until_they_are_taken_away(live):
     assert since not in live.ok("%%xla\nloss = bias = rank // 3").data["text/plain"]
 
 
-def test_what_cannot_be_watched_or_unwatched_is_named(live):
+def test_what_cannot_be_watched_or_differs_already_is_named(live):
     assert "No rank has `modle`." in live.ok("%xla_vars --watch modle").stdout
+    live.ok("%%xla\nlists = [1, rank // 3]")
+    said = "`lists` already differs between ranks: rank 3 (different elements)\n"
+    assert live.ok("%xla_vars --watch lists").stdout.endswith(said)
     assert "not watched: model" in live.run("%xla_vars --unwatch model").error
     assert "not allowed with" in live.run("%xla_vars --watch --unwatch modle").error
     live.ok("%xla_vars --unwatch")

@@ -101,6 +101,10 @@ def test_a_list_of_one_number_is_not_said_to_be_that_number():
     assert "0.5" not in comparing.sentence(only([], [], [0.5]))
 
 
+def test_lists_of_numbers_have_no_norm():
+    assert comparing.sentence(only([1.0, 2], [1.0, 2], [1.0, 3])) == "rank 2 (different elements)"
+
+
 def test_norms_are_told_with_as_many_digits_as_tell_them_apart():
     held = [torch.ones(4, dtype=torch.float64) for _ in range(3)]
     held[2][0] += 1e-8

@@ -65,6 +65,18 @@ def test_ranks_that_differed_from_the_start_are_not_blamed_on_a_cell(watch):
     ]
 
 
+def test_what_differs_as_the_watch_begins_is_not_said_to_come_after_anything(watch):
+    assert watch.after("", APART) == [f"`x` already differs between ranks: {WHO}"]
+    assert watch.after("Cell In[3]", APART) == []
+
+
+def test_what_was_equal_as_the_watch_began_differs_since_the_first_cell(watch):
+    assert watch.after("", EQUAL) == []
+    assert watch.after("Cell In[3]", APART) == [
+        f"`x` differs between ranks since Cell In[3]: {WHO}"
+    ]
+
+
 def test_a_name_that_a_rank_lacks_is_told(watch):
     watch.after("Cell In[1]", EQUAL)
     gone = compared({"x": torch.ones(2)}, {}, {"x": torch.ones(2)})

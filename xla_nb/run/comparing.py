@@ -260,7 +260,9 @@ def _nans(leaf: ComparedLeaf) -> str:
 
 
 def _norms(leaf: ComparedLeaf) -> str:
-    if any(one.leaf.norm is None or not one.leaf.finite for one in leaf.groups):
+    """Of tensors and arrays: a list of numbers is no vector."""
+    held = [one.leaf for one in leaf.groups]
+    if any(one.shape is None or one.norm is None or not one.finite for one in held):
         return ""
     for digits in _DIGITS:
         if told := _each(leaf.groups, "norm", partial(_norm, digits)):

@@ -40,8 +40,8 @@ class Watch:
         return list(self._seen)
 
     def after(self, cell: str, compared: Sequence[Compared]) -> list[Concluded]:
-        """What is to be said after a cell (`Cell In[7]`): wrong, unless ranks may be meant to
-        differ. `compared` has the watched names that any rank has."""
+        """What is to be said after a cell (`Cell In[7]`; "": before the first one): wrong, unless
+        ranks may be meant to differ. `compared` has the watched names that any rank has."""
         found = []
         for one in compared:
             if (seen := self._seen.get(one.name)) is None:
@@ -84,5 +84,6 @@ def _drift(one: Compared, cell: str, seen: _Seen, fresh: Mapping[str, object]) -
     # It may have differed for longer where it was not known to be equal at the last look.
     since = "since" if {seen.equal.get(path) for path in fresh} == {seen.last} else "after"
     wrong = any(who is not None for who in fresh.values())
-    told = f"`{one.name}` differs between ranks {since} {cell}: {what}"
+    how = f"differs between ranks {since} {cell}" if cell else "already differs between ranks"
+    told = f"`{one.name}` {how}: {what}"
     return Concluded(kind=DRIFT, sentence=told, ranks=some.deviating, wrong=wrong)
