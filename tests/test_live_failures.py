@@ -454,7 +454,7 @@ def test_the_lock_of_a_rank_that_has_died_is_free_for_the_others(kernel, group):
         f"%%xla --group {group} --grace 600\n"
         "lock.acquire()\nif rank == 0: os._exit(3)\nlock.release()\ntime.sleep(0)"
     )
-    assert "Rank 0 exited with status 3" in shown.error
+    assert "Rank 0 exited with status 3 before it had finished" in shown.error
     assert results(kernel, group, "with lock: got = held\ngot", "1") == "{1: 1}"
     notices = kernel.value(f"[n.text for n in xla_nb.ranks({group!r})._group.run.state.notices]")
     assert "Rank 0 died with the `lock`; it is free again." in notices

@@ -587,7 +587,7 @@ def test_a_rank_that_exits_is_told_from_one_that_returns(notebook):
     shown = notebook.run(
         spawn("import os, sys\ndef f(rank):\n    sys.exit(0) if rank else os._exit(0)")
     )
-    assert "Rank 0 exited with status 0 before its function returned" in shown.error
+    assert "Rank 0 exited with status 0 before it had finished" in shown.error
     assert "Rank 1 failed" not in shown.error
 
 
@@ -727,7 +727,7 @@ def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook)
     notebook.ok("while not all(map(crashing.output, (0, 1))): __import__('time').sleep(0.02)")
     shown = notebook.run("crashing.stop('Enough'); crashing.wait(60)")
     assert "RunFailed: Enough" in shown.error
-    assert "rank 0: exited with status 7 before its function returned" in shown.error
+    assert "rank 0: exited with status 7 before it had finished" in shown.error
     assert "rank 1: crashed with SIGSEGV" in shown.error
 
 

@@ -102,7 +102,7 @@ def cause_of_death(status: int, lack: int | None = None) -> str:
 
     lack: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
     if status >= 0:
-        return f"exited with status {status} before its function returned"
+        return f"exited with status {status} before it had finished"
     return _signalled(status, {"SIGABRT": " (see the rank's output)"}, lack)
 
 

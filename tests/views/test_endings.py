@@ -114,7 +114,7 @@ ENDINGS = {
     ),
     "os._exit": Ending(
         [died(1, 0), *Ending.stop],
-        "Rank 1 exited with status 0 before its function returned",
+        "Rank 1 exited with status 0 before it had finished",
         [STOPPED, "† died, exited with status 0"],
     ),
     "SIGSEGV": Ending(
@@ -154,7 +154,7 @@ ENDINGS = {
     "an error and a death": Ending(
         [raised(1), died(0, 4), GRACE, *stopped(2), *returned(3)],
         "Rank 1 failed at Cell In[3], line 4: ValueError: boom; rank 0 exited with status 4 before "
-        "its function returned",
+        "it had finished",
         [
             "† died, exited with status 4",
             "✗ failed, Cell In[3], line 4",
