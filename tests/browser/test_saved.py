@@ -155,6 +155,11 @@ def test_unfolded_ranks_take_the_whole_width_below_the_title(untrusted: LabNoteb
     assert table["y"] >= title["bottom"] - 2
 
 
+def test_an_only_chart_and_its_caption_take_the_room_that_there_is(untrusted: LabNotebook) -> None:
+    sized(untrusted, 940)
+    assert drawn(untrusted, 1).locator("figure").bounding_box()["width"] > 600
+
+
 def test_nothing_is_wider_than_a_narrow_page(untrusted: LabNotebook) -> None:
     sized(untrusted, 700)
     for cell in range(len(SHOWN)):

@@ -38,7 +38,8 @@ def as_html(series: Sequence[Series]) -> str:
     shown, more = bounds.limited(series, bounds.FIGURES, "figure")
     if not shown:
         return ""
-    charts = [_chart(of_series(one)) for one in shown]
+    widest = 640 if len(shown) == 1 else 440  # pixels: those of several rows have one width
+    charts = [_chart(of_series(one), widest) for one in shown]
     charts += [div("", f"{more}, in the record")] if more else []
     return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
 
@@ -129,13 +130,13 @@ def _over(odd: Mapping[int, Odd]) -> str:
     return f"{whole.count:,} values are {what}, from step {first} to {last} ({who})"
 
 
-def _chart(figure: Mapping[str, Any]) -> str:
+def _chart(figure: Mapping[str, Any], widest: int) -> str:
     caption = _joined(figure["over"], figure["note"])
     note = bit(f"font-size:12px;{FAINT}", escaped(caption)) if caption else ""
     # Drawings beside each other begin at one height, though a caption is longer than another.
     return (
         f'<figure style="display:flex;flex-direction:column;flex:1 1 320px;min-width:0;'
-        f'max-width:440px;margin:0;{WHOLE}">'
+        f'max-width:{widest}px;margin:0;{WHOLE}">'
         f'<figcaption style="flex:1;text-align:left;margin:0;font-style:normal">'
         f"<b>{escaped(figure['name'], 80)}</b> {note}</figcaption>"
         + _drawing(figure)
@@ -179,19 +180,22 @@ def _drawing(figure: Mapping[str, Any]) -> str:
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
-    under = f"display:flex;justify-content:space-between;line-height:16px;{small}"
+    of_one_step = shape.left == shape.right  # which is in the middle
+    along = "center" if of_one_step else "space-between"
+    under = f"display:flex;justify-content:{along};line-height:16px;{small}"
     return div(
         "display:flex;gap:6px",
         div(axis, *labels),
-        div("flex:1;min-width:0", image, div(under, *ends)),
+        div("flex:1;min-width:0", image, div(under, *ends[: 1 if of_one_step else 2])),
     )
 
 
 def _spoken(figure: Mapping[str, Any], shape: chart.Frame) -> str:
     """The chart in words, for who cannot see it."""
     low, *_, high = facts.labels(shape.ticks)
-    steps = f"steps {facts.figure(shape.left)} to {facts.figure(shape.right)}"
-    return f"Chart. {facts.cut(figure['summary'], 200)}. From {low} to {high} over {steps}."
+    left, right = facts.figure(shape.left), facts.figure(shape.right)
+    steps = f"over steps {left} to {right}" if shape.left < shape.right else f"at step {left}"
+    return f"Chart. {facts.cut(figure['summary'], 200)}. From {low} to {high} {steps}."
 
 
 def _colour(rank: int | None) -> str:
