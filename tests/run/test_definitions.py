@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from tests.support.returned import are_sent
 from xla_nb.errors import XlaNbError
 from xla_nb.pickling import results
 from xla_nb.pickling.parcel import Parcel
@@ -34,6 +35,7 @@ def result(monkeypatch):
     def result(source, returns):
         main = types.ModuleType("__main__")
         vars(main).update(made(source))
+        are_sent(vars(main))
         monkeypatch.setitem(sys.modules, "__main__", main)
         fd = os.memfd_create("home")
         try:

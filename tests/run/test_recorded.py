@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.support.returned import are_sent
 from xla_nb.errors import UsageError, XlaNbError
 from xla_nb.messages import events
 from xla_nb.pickling import results
@@ -572,6 +573,7 @@ def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monke
 
     Point.__module__, Point.__qualname__ = "__main__", "Point"
     monkeypatch.setattr(sys.modules["__main__"], "Point", Point, raising=False)
+    are_sent({"Point": Point})
     fd = os.open(made.record.result(0), os.O_RDWR | os.O_CREAT)
     results.pack_home(Point(), {"Point"}).write(fd)
     os.close(fd)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, ranks, recorded
+from tests.support.returned import are_sent
 from xla_nb.errors import Interrupted
 from xla_nb.messages import channel, events
 from xla_nb.pickling import results
@@ -44,7 +45,7 @@ def test_a_result_is_read_once(start):
     assert job.run[0] is job.run[0]
 
 
-def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
+def test_a_class_of_the_notebook_in_a_result_is_the_notebooks(start):
     job = start(*ranks(1))
 
     class Net:
@@ -53,6 +54,7 @@ def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
     Net.__module__, Net.__qualname__ = "__main__", "Net"
     main = vars(sys.modules["__main__"])
     main["Net"] = Net
+    are_sent(main)
     try:
         fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
         results.pack_home(Net, ("Net",)).write(fd)
@@ -60,7 +62,7 @@ def test_names_of_the_notebook_in_a_result_are_the_notebooks(start):
     finally:
         del main["Net"]
     job.says(finished(0))
-    assert job.run[0].__name__ == "the notebook's Net"
+    assert job.run[0].__name__ == f"the notebook's {id(Net)}"
 
 
 def test_a_rank_that_has_not_started_has_neither_result_nor_output_yet(start):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from xla_nb.pickling import pickler, results
+from xla_nb.pickling import pickler, rebuild, results
 from xla_nb.pickling.functions_and_classes import Live
 from xla_nb.pickling.parcel import Packed, Parcel
 
@@ -14,6 +14,14 @@ from xla_nb.pickling.parcel import Packed, Parcel
 def arrived(share: bool = False, **values: object) -> dict[str, Any]:
     """Send values of no notebook, and open them as a rank does."""
     return opened(pickler.pack(values, Live()), share=share)
+
+
+def are_sent(names: Mapping[str, object]) -> None:
+    """Have the classes among these values be ones that the notebook has sent."""
+    for one in names.values():
+        if isinstance(one, type):
+            rebuild.opened_classes[id(one)] = one
+            rebuild.take_number(one, id(one))
 
 
 def returned(

@@ -56,11 +56,12 @@ class HomePickler(Pickler):
         kind = type(obj)
         if issubclass(kind, type) and _is_the_notebooks(obj):
             return rebuild.at_home, (_path(obj), rebuild.number_of(obj))
+        if kind is types.FunctionType and self._known(obj):
+            return obj.__qualname__
         if issubclass(kind, (type, types.FunctionType)):
-            return obj.__qualname__ if self._known(obj) else self._as_on_the_way_out(obj)
+            return self._as_on_the_way_out(obj)
         if issubclass(kind, enum.Enum):
-            is_known = _is_the_notebooks(kind) or self._known(kind)
-            if code_facts.is_made_here(kind) and not is_known:  # it comes with its class
+            if code_facts.is_made_here(kind) and not _is_the_notebooks(kind):  # with its class
                 return self._as_on_the_way_out(obj)
             named = kind.__members__.get(obj.name or "") is obj
             return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
