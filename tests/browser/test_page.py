@@ -890,14 +890,27 @@ MEANWHILE = """async () => {
 }"""
 
 
+#: While there is no room for charts, as at times in a JupyterLab that changes its theme.
+HIDDEN = """async () => {
+    const view = document.querySelector('.xn-panel').xnView, figures = view.parts.figures.node;
+    document.body.style.background = '#111';
+    figures.style.display = 'none';
+    view.tick();
+    while (view.dirty.size) await new Promise(requestAnimationFrame);
+    view.parts.figures.resized.disconnect(); // the room is back before anybody has seen it
+    figures.style.display = '';
+}"""
+
+
 @pytest.mark.parametrize(
     "theme",
     [
         "() => void (document.body.style.background = '#111')",
         "() => document.body.style.setProperty('--jp-ui-font-color1', '#400')",  # as light
         MEANWHILE,
+        HIDDEN,
     ],
-    ids=["dark", "high contrast", "meanwhile"],
+    ids=["dark", "high contrast", "meanwhile", "hidden"],
 )
 def test_all_charts_are_drawn_anew_in_another_theme(panel: Panel, theme: str) -> None:
     panel.tell(series=tuple(one for name in "abc" for one in loss(range(99), name=name)))

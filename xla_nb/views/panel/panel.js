@@ -881,8 +881,9 @@ class Chart {
 	 * number. */
 	draw({ note, summary, lines, marks, steps, total }) {
 		const width = this.plot.clientWidth;
-		if (!width) return;
-		const { log, store } = this.view;
+		if (!width) return; // folded, or for a moment while the theme changes
+		const { log, store, inks } = this.view;
+		this.inks = inks; // in which it is drawn
 		Object.assign(this, { lines, marks, steps, total });
 		put(this.note, note);
 		mark(this.plot, "aria-label", summary);
@@ -1436,9 +1437,8 @@ class View {
 		}
 		mark(this.root, "data-dark", light < 128);
 		const style = getComputedStyle(this.root);
-		const inks = ["text", "lightness"].map((name) => style.getPropertyValue(`--xn-${name}`)).join();
-		if (inks !== this.inks) this.changed("figures"); // which keep those in which they were drawn
-		this.inks = inks;
+		this.inks = ["text", "lightness"].map((name) => style.getPropertyValue(`--xn-${name}`)).join();
+		if ([...this.parts.figures.charts.values()].some(({ inks }) => inks !== this.inks)) this.changed("figures");
 	}
 
 	key(event) {
