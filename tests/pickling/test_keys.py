@@ -126,7 +126,7 @@ def test_a_key_that_leads_back_to_its_container_is_refused(notebook, made):
     with pytest.raises(Unopened, match=told):
         notebook.launch("def f(rank): return box")
     with pytest.raises(Unopened):
-        returned(notebook.values["box"], notebook.values)
+        returned(notebook.values["box"])
 
 
 def test_a_class_that_its_metaclass_hashes_by_an_attribute_is_found_or_refused(notebook):

@@ -282,7 +282,7 @@ def test_what_is_made_once_names_are_off_has_none():
 def test_what_a_rank_returns_is_refused(kind, arguments):
     one = getattr(FORK, kind)(*arguments)
     with pytest.raises(RuntimeError, match="between processes through inheritance"):
-        results.pack_home(one, ())
+        results.pack_home(one)
     close(one)
 
 

@@ -10,7 +10,7 @@ import weakref
 import pytest
 import torch
 
-from tests.support.returned import are_sent, returned
+from tests.support.returned import returned
 
 
 @pytest.fixture
@@ -22,9 +22,7 @@ def back(monkeypatch):
 
     def back(cell, value):
         exec(compile(cell, "Cell", "exec"), vars(main))
-        are_sent(vars(main))
-        names = {name for name in vars(main) if name[:2] != "__"}
-        return returned(eval(value, vars(main)), names)
+        return returned(eval(value, vars(main)), vars(main))
 
     return back
 

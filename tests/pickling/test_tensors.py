@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.returned import read, returned
+from tests.support.returned import are_sent, read, returned
 from xla_nb.pickling import pickler, results
 from xla_nb.pickling.results import RESULT
 
@@ -101,7 +101,7 @@ def test_a_result_has_what_torch_would_lose(notebook):
     notebook.run(TAGGED)
     sent = notebook.values["Tagged"](torch.ones(2))
     sent.rate = 3
-    again, also = returned([sent, sent], {"Tagged"})
+    again, also = returned([sent, sent], notebook.values)
     assert type(again) is type(sent) and also is again and again.is_leaf
     assert (again.rate, again.tolist(), again.requires_grad) == (3, [1, 1], True)
 
@@ -120,9 +120,8 @@ def test_a_result_from_a_device_keeps_its_class(notebook):
             return super().reducer_override(obj)
 
     plain = torch.nn.Parameter(torch.ones(2))
-    packed = pickler.pickled(
-        {RESULT: [sent, plain]}, lambda file, keep: Pickler(file, keep, {"Tagged"})
-    )
+    are_sent(notebook.values)
+    packed = pickler.pickled({RESULT: [sent, plain]}, Pickler)
     again, other = read(packed)
     assert type(again) is type(sent) and not again.requires_grad and again.rate == 3
     assert type(other) is torch.nn.Parameter and other.requires_grad

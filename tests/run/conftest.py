@@ -94,7 +94,7 @@ class Started:
     def returns(self, rank, value):
         path = self.run.record.result(rank)
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        size = results.pack_home(value, ()).write(fd)
+        size = results.pack_home(value).write(fd)
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size))
 

@@ -39,8 +39,7 @@ def result(monkeypatch):
         monkeypatch.setitem(sys.modules, "__main__", main)
         fd = os.memfd_create("home")
         try:
-            defined = set(vars(main))
-            results.pack_home(eval(returns, vars(main)), defined).write(fd)
+            results.pack_home(eval(returns, vars(main))).write(fd)
             return Parcel(fd)
         finally:
             os.close(fd)

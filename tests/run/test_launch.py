@@ -132,7 +132,7 @@ def test_a_request_has_all_that_a_job_needs(launch, engine, monkeypatch, tmp_pat
     run = launch(cell(takes_lock=True), env={"MINE": "1"})
     request = engine.request
     assert (request.run, request.record) == (run.name, str(run.record.path))
-    assert (request.entry, request.takes_lock, request.by_name) == ("f", True, frozenset({"f"}))
+    assert (request.entry, request.takes_lock) == ("f", True)
     assert request.cwd == str(tmp_path)
     assert request.sys_path[: len(sys.path)] == tuple(sys.path)
     assert request.user_env == {"MINE": "1"}

@@ -43,7 +43,7 @@ class Made:
 
     def returns(self, rank, value, at=BEGAN + 5):
         fd = os.open(self.record.result(rank), os.O_RDWR | os.O_CREAT)
-        size = results.pack_home(value, ()).write(fd)
+        size = results.pack_home(value).write(fd)
         os.close(fd)
         self.says(events.RankFinished(rank=rank, preview=repr(value), nbytes=size, at=at))
 
@@ -575,7 +575,7 @@ def test_a_result_of_a_class_that_the_notebook_lacks_names_the_class(made, monke
     monkeypatch.setattr(sys.modules["__main__"], "Point", Point, raising=False)
     are_sent({"Point": Point})
     fd = os.open(made.record.result(0), os.O_RDWR | os.O_CREAT)
-    results.pack_home(Point(), {"Point"}).write(fd)
+    results.pack_home(Point()).write(fd)
     os.close(fd)
     made.says(events.RankFinished(rank=0, preview="a point", nbytes=1))
     monkeypatch.delattr(sys.modules["__main__"], "Point")

@@ -57,7 +57,7 @@ def test_a_class_of_the_notebook_in_a_result_is_the_notebooks(start):
     are_sent(main)
     try:
         fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
-        results.pack_home(Net, ("Net",)).write(fd)
+        results.pack_home(Net).write(fd)
         os.close(fd)
     finally:
         del main["Net"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Container, Mapping
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_nb.pickling import pickler, rebuild, results
@@ -17,22 +19,22 @@ def arrived(share: bool = False, **values: object) -> dict[str, Any]:
 
 
 def are_sent(names: Mapping[str, object]) -> None:
-    """Have the classes among these values be ones that the notebook has sent."""
+    """Have the functions and classes among these values be ones that the notebook has sent."""
+    kinds = type, types.FunctionType, functools._lru_cache_wrapper
     for one in names.values():
-        if isinstance(one, type):
-            rebuild.opened_classes[id(one)] = one
-            rebuild.take_number(one, id(one))
+        if isinstance(one, kinds) and not getattr(one, "__closure__", None):
+            rebuild.numbered(one, id(one))
 
 
 def returned(
     value: object,
-    main: Container[str] = (),
+    main: Mapping[str, object] = {},
     tell: Callable[[str], None] = lambda text: None,
 ) -> Any:
-    """Send a result, and read it. `main` are names that the notebook has; with their values where
-    the result refers to them."""
-    packed = results.pack_home(value, main, tell)
-    return read(packed, main.__getitem__ if isinstance(main, Mapping) else None)
+    """Send a result, and read it. `main` is what the notebook has, and has sent."""
+    are_sent(main)
+    packed = results.pack_home(value, tell)
+    return read(packed, main.__getitem__ if main else None)
 
 
 def read(packed: Packed, resolve: Callable[[str], object] | None = None) -> Any:

@@ -64,10 +64,10 @@ class Tokens:
         is_its = modules.is_of(definition, module, import_)
         return (module, definition.__qualname__) if is_its else None
 
-    def classes(self) -> dict[int, type]:
-        """The classes among what they were given to, by their numbers."""
+    def definitions(self) -> dict[int, Any]:
+        """What they were given to, by its number in results."""
         found = ((key, ref()) for key, (_, ref) in self._given.items())
-        return {key: one for key, one in found if one is not None and issubclass(type(one), type)}
+        return {key: one for key, one in found if one is not None}
 
     def ended(self) -> set[int]:
         """Those of what is gone, which are forgotten."""
@@ -110,8 +110,8 @@ class LiveUnits(Live):
         super().__init__(notebook, source=source)
 
     @property
-    def classes(self) -> dict[int, type]:
-        return self.tokens.classes()
+    def definitions(self) -> dict[int, Any]:
+        return {**super().definitions, **self.tokens.definitions()}
 
     def collected(self) -> dict[str, Any]:
         own = {"refers": dict(self.refers), "written": set(self.written)}

@@ -70,7 +70,6 @@ class Request:
     record: str
     entry: str | None
     takes_lock: bool
-    by_name: frozenset[str]
     n: int | None
     user_env: Mapping[str, str]
     cwd: str

@@ -63,7 +63,7 @@ def dropped(tokens: Collection[int]) -> None:
     """No longer hold what the notebook has no more."""
     table = _table()
     for key in [one for one in table if (one[0] if isinstance(one, tuple) else one) in tokens]:
-        del table[key]
+        rebuild.forget(table.pop(key))
 
 
 def imported(names: Iterable[str]) -> None:
@@ -79,14 +79,17 @@ def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:
         globals_.pop(name, None)
 
 
-def _renew_function(function: Any, code: types.CodeType, _: object, name: str, *__: object) -> None:
+def _renew_function(
+    function: Any, code: types.CodeType, _: object, name: str, __: object, number: int
+) -> None:
+    rebuild.numbered(function, number)
     function.__code__, function.__name__ = code, name
 
 
 def _renew_class(
     cls: Any, _: type, name: str, bases: tuple[type, ...], given: Mapping[str, Any], number: int
 ) -> None:
-    rebuild.take_number(cls, number)
+    rebuild.numbered(cls, number)
     type.__setattr__(cls, "__name__", name)
     type.__setattr__(cls, "__qualname__", given["__qualname__"])
     if cls.__bases__ != bases:

@@ -148,10 +148,14 @@ class Live:
         return {name: held[name] for name in self.met.names if name in held}
 
     @property
-    def classes(self) -> dict[int, type]:
-        """Those that are sent as they are, by their numbers, which results have."""
-        sent = self.met.definitions.values()
-        return {id(one): one for one in sent if issubclass(type(one), type)}
+    def definitions(self) -> dict[int, Any]:
+        """Those that are sent as they are, by their numbers, which results have; what has a closure
+        is another one there."""
+        met = self.met.definitions.items()
+        return {key: one for key, one in met if not getattr(one, "__closure__", None)}
+
+    def _number(self, definition: Any) -> int:
+        return rebuild.number_of(definition) or (0 if self._main is None else id(definition))
 
     @property
     def named(self) -> dict[str, Any]:
@@ -218,7 +222,8 @@ class Live:
         kind = type(obj)
         if kind is types.FunctionType or issubclass(kind, type):
             path = obj.__qualname__
-            if id(obj) in rebuild.opened_classes and path.partition(".")[0] in self.notebook.known:
+            is_opened = kind is not types.FunctionType and id(obj) in rebuild.opened
+            if is_opened and path.partition(".")[0] in self.notebook.known:
                 return rebuild.held_by_module, ("__main__", path, kind.__name__)  # the ranks' own
             by_name = by_reference.reduced(obj, self.notes)
             if by_name is None or self.is_behind(obj.__module__):
@@ -268,7 +273,8 @@ class Live:
                 function.__code__.co_names, [*used.values(), *contents]
             ),
         }
-        made = (function.__code__, globals_, function.__name__, closure or None)
+        number = 0 if closure else self._number(function)
+        made = (function.__code__, globals_, function.__name__, closure or None, number)
         return rebuild.new_function, made, state, None, None, rebuild.fill_function
 
     def _carried(self, used: Mapping[str, object]) -> dict[str, object]:
@@ -375,8 +381,7 @@ class Live:
             ),
             "abstract": abstract,
         }
-        number = rebuild.number_of(cls) or (0 if self._main is None else id(cls))
-        made = (type(cls), cls.__name__, cls.__bases__, given, number)
+        made = (type(cls), cls.__name__, cls.__bases__, given, self._number(cls))
         return rebuild.new_class, made, state, None, None, rebuild.fill_class
 
     def subclasses(self, cls: type) -> Iterator[type]:
@@ -454,7 +459,7 @@ class Live:
         }
         if results := code_facts.results(cache):
             self._fill(cache, rebuild.fill_results, results)
-        made = about["maxsize"], about["typed"]
+        made = about["maxsize"], about["typed"], self._number(cache)
         return rebuild.new_cache, made, state, None, None, rebuild.fill_cache
 
 

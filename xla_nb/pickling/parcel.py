@@ -279,7 +279,7 @@ class Parcel:
 
         Functions of the notebook get `namespace` as their globals, into which values are put as
         they are made, since those made later may need them; never over the names `but`, which are
-        the ranks' own. `resolve` finds names of ``__main__``, and its classes by their numbers.
+        the ranks' own. `resolve` finds names of ``__main__``, and what it has sent by numbers.
         Either is this process's own by default. `table`: that of live ranks, which have been sent
         classes before.
         """

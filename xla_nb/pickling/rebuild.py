@@ -63,7 +63,7 @@ class Call:
 class Opening(NamedTuple):
     """What a pickle is opened in: the globals of a module, these as they were before together with
     what it has bound anew, the table of live ranks (`definition_table.Definitions`), and what the
-    notebook has, by names and the numbers of its classes."""
+    notebook has, by names and by the numbers of what it has sent."""
 
     namespace: dict[str, Any]
     before: Mapping[str, Any]
@@ -83,10 +83,46 @@ def before() -> Mapping[str, Any]:
     return opening.get().before
 
 
+#: The functions, classes and caches that were made of pickles, by id, and the numbers of those that
+#: the notebook has sent: what they are there. In the notebook these come with ranks' results.
+opened: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_numbers: dict[int, int] = {}
+
+
+def numbered(definition: Any, number: int) -> Any:
+    """It, which is that one of the notebook's."""
+    opened[id(definition)], _numbers[id(definition)] = definition, number
+    return definition
+
+
+def number_of(definition: Any) -> int:
+    """Of what an opened one is in the notebook; 0 if it is nothing there."""
+    return _numbers[id(definition)] if opened.get(id(definition)) is definition else 0
+
+
+def forget(definition: Any) -> None:
+    """What it was in the notebook is no longer there."""
+    opened.pop(id(definition), None)
+
+
+def at_home(path: str, number: int = 0) -> Any:
+    """What the notebook has: by its number if that is known, else by its name."""
+    resolve = opening.get().resolve
+    if number:
+        with contextlib.suppress(KeyError):
+            return resolve(number)
+    first, *rest = path.split(".")
+    return functools.reduce(getattr, rest, resolve(first))
+
+
 def new_function(
-    code: types.CodeType, globals_: dict[str, Any], name: str, closure: tuple[Any, ...] | None
-) -> types.FunctionType:
-    return types.FunctionType(code, globals_, name, None, closure)
+    code: types.CodeType,
+    globals_: dict[str, Any],
+    name: str,
+    closure: tuple[Any, ...] | None,
+    number: int,
+) -> Any:
+    return numbered(types.FunctionType(code, globals_, name, None, closure), number)
 
 
 def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> None:
@@ -102,39 +138,10 @@ def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> Non
 
 def new_class(
     metaclass: type, name: str, bases: tuple[type, ...], base_of_dict: dict[str, Any], number: int
-) -> type:
-    """A class without content: neither its metaclass nor `__init_subclass__` is called. `number`:
-    of the notebook's class that it is."""
+) -> Any:
+    """A class without content: neither its metaclass nor `__init_subclass__` is called."""
     with _no_init_subclass(bases):
-        cls: type = type.__new__(metaclass, name, bases, base_of_dict)
-    opened_classes[id(cls)] = cls
-    take_number(cls, number)
-    return cls
-
-
-#: The classes that were made of pickles, by id. In the notebook these come with ranks' results.
-opened_classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
-_numbers: dict[int, int] = {}  # of these
-
-
-def take_number(cls: type, number: int) -> None:
-    """Have an opened class be that one of the notebook's."""
-    _numbers[id(cls)] = number
-
-
-def number_of(cls: type) -> int:
-    """Of the notebook's class that an opened one is; 0 if it is none."""
-    return _numbers[id(cls)] if opened_classes.get(id(cls)) is cls else 0
-
-
-def at_home(path: str, number: int = 0) -> Any:
-    """What the notebook has: a class by its number if that is known, all else by its name."""
-    resolve = opening.get().resolve
-    if number:
-        with contextlib.suppress(KeyError):
-            return resolve(number)
-    first, *rest = path.split(".")
-    return functools.reduce(getattr, rest, resolve(first))
+        return numbered(type.__new__(metaclass, name, bases, base_of_dict), number)
 
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
@@ -245,14 +252,14 @@ class Switch:
         return self.function(*args, **kwargs)
 
 
-def new_cache(maxsize: int | None, typed: bool) -> Any:
+def new_cache(maxsize: int | None, typed: bool, number: int) -> Any:
     switch: Any = Switch(NOT_YET)  # type: ignore[arg-type]  # a call fails until it is filled
     cache = functools.lru_cache(maxsize, typed)(switch)
     own = vars(cache)
     parameters = own["cache_parameters"]
     own.clear()  # of the switch's
     own.update(cache_parameters=parameters, __wrapped__=switch)
-    return cache
+    return numbered(cache, number)
 
 
 def fill_cache(cache: Any, state: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any
 
 from xla_nb.pickling import code_facts, instances, rebuild
@@ -26,21 +26,16 @@ RESULT = "result"
 
 
 class HomePickler(Pickler):
-    """Values on devices become CPU tensors and NumPy arrays.
-
-    `by_name` are top-level names of ``__main__`` that the notebook has itself. `hooks`: those of
-    tensors and optimizers come too.
-    """
+    """Values on devices become CPU tensors and NumPy arrays; `hooks` of tensors and optimizers come
+    too."""
 
     def __init__(
         self,
         file: io.BytesIO,
         buffers: list[pickle.PickleBuffer],
-        by_name: Container[str],
         hooks: bool = True,
     ):
         super().__init__(file, buffers)
-        self._by_name = by_name
         self._hooks = hooks
         self._live = Live(joins=False)  # the notebook's names stay as they are
         as_sent = functools.cache(self._reduced_as_sent)  # there may be a million
@@ -54,12 +49,8 @@ class HomePickler(Pickler):
 
     def reduce_code(self, obj: Any) -> Any:
         kind = type(obj)
-        if issubclass(kind, type) and _is_the_notebooks(obj):
-            return rebuild.at_home, (_path(obj), rebuild.number_of(obj))
-        if kind is types.FunctionType and self._known(obj):
-            return obj.__qualname__
         if issubclass(kind, (type, types.FunctionType)):
-            return self._as_on_the_way_out(obj)
+            return self._definition(obj)
         if issubclass(kind, enum.Enum):
             if code_facts.is_made_here(kind) and not _is_the_notebooks(kind):  # with its class
                 return self._as_on_the_way_out(obj)
@@ -77,7 +68,7 @@ class HomePickler(Pickler):
         if issubclass(kind, types.ModuleType):
             return self._live.reduce_special
         if kind is functools._lru_cache_wrapper:
-            return self._cache
+            return self._definition
         if kind is types.MethodType:
             return self._method
         if not code_facts.is_made_here(kind):
@@ -86,8 +77,10 @@ class HomePickler(Pickler):
             return self._live.reduce_plain  # twice as fast
         return super().reduce_code if instances.says_itself(kind) else self._as_on_the_way_out
 
-    def _cache(self, cache: Any) -> Any:
-        return cache.__qualname__ if self._known(cache) else self._as_on_the_way_out(cache)
+    def _definition(self, obj: Any) -> Any:
+        if _is_the_notebooks(obj):
+            return rebuild.at_home, (_path(obj), rebuild.number_of(obj))
+        return self._as_on_the_way_out(obj)
 
     def _method(self, method: Any) -> Any:
         """One of a class by its name there: its function has no other."""
@@ -95,15 +88,6 @@ class HomePickler(Pickler):
         if isinstance(owner, type) and getattr(owner, name, None) == method:
             return getattr, (owner, name)
         return self._as_on_the_way_out(method)
-
-    def _known(self, obj: Any) -> bool:
-        if obj.__module__ != "__main__" or "<locals>" in obj.__qualname__:
-            return False
-        first, *rest = obj.__qualname__.split(".")
-        held = vars(sys.modules["__main__"]).get(first) if first in self._by_name else None
-        for part in rest:
-            held = getattr(held, part, None)
-        return held is obj
 
     def _held(self, tensor: Any) -> dict[str, object]:
         held = super()._held(tensor)
@@ -128,17 +112,19 @@ class HomePickler(Pickler):
         return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
 
 
-def _is_the_notebooks(cls: type) -> bool:
-    is_a_modules = cls.__module__ != "__main__" and code_facts.is_found_by_name(cls)
-    return not is_a_modules and bool(rebuild.number_of(cls))
+def _is_the_notebooks(definition: Any) -> bool:
+    if not rebuild.number_of(definition):
+        return False
+    return definition.__module__ == "__main__" or not code_facts.is_found_by_name(definition)
 
 
-def _path(cls: type) -> str:
-    """A class's name, for a notebook that does not know its number: the one under which it is."""
-    if code_facts.value_of("__main__", cls.__qualname__) is cls:
-        return cls.__qualname__
+def _path(definition: Any) -> str:
+    """A name for a notebook that does not know the number: the one under which ranks have it."""
+    name = getattr(definition, "__qualname__", "")
+    if code_facts.value_of("__main__", name) is definition:
+        return str(name)
     there = list(vars(sys.modules["__main__"]).items())
-    return next((name for name, one in there if one is cls), cls.__qualname__)
+    return str(next((other for other, one in there if one is definition), name))
 
 
 def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
@@ -152,27 +138,23 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         ) from None
 
 
-def pack_home(
-    value: object, by_name: Container[str], tell: Callable[[str], None] = lambda text: None
-) -> Packed:
+def pack_home(value: object, tell: Callable[[str], None] = lambda text: None) -> Packed:
     """A rank's result. Raises what pickling raises.
 
     `tell` gets a sentence where it has to go without hooks, as torch's own pickling does: what a
     hook refers to is no reason to lose what was trained."""
     try:
-        return _packed(value, by_name, hooks=True)
+        return _packed(value, hooks=True)
     except Exception as problem:
         if "torch" not in sys.modules or isinstance(problem, Unshippable):
             raise
         try:
-            made = _packed(value, by_name, hooks=False)
+            made = _packed(value, hooks=False)
         except Exception:
             raise problem from None
         tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
     return made
 
 
-def _packed(value: object, by_name: Container[str], hooks: bool) -> Packed:
-    return pickled(
-        {RESULT: value}, lambda file, buffers: HomePickler(file, buffers, by_name, hooks)
-    )
+def _packed(value: object, hooks: bool) -> Packed:
+    return pickled({RESULT: value}, lambda file, buffers: HomePickler(file, buffers, hooks))

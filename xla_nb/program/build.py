@@ -74,10 +74,10 @@ class Program:
     values in `parcel`, among them `restored` and the entry's arguments. `details` describe those
     values that are no code. `body` is the cell's text, which every rank then runs in the module's
     namespace, where it is plain statements; else ranks call `entry` with their index and the
-    arguments, and have bound `binds` by that. Results refer by name to the functions and classes
-    `named`, which the notebook has as well, and by number to all `classes` that are sent as they
-    are. `futures` are in force for the body. `script` is a script's file and, if `python -m` was
-    given one, the name of its module. `notes` are for the user, `once` those to be
+    arguments, and have bound `binds` by that. Results refer to functions and classes that are sent
+    as they are by their numbers in `definitions`; `named` are those that the notebook has under
+    their names. `futures` are in force for the body. `script` is a script's file and, if
+    `python -m` was given one, the name of its module. `notes` are for the user, `once` those to be
     told once in a session. `drops`: None takes the place of a result that cannot be sent. `remote`
     are the names that are the ranks' own, `both` those of them that a live cell reads and that the
     notebook has too. `magic` is the one that launches the cell, "" for a function.
@@ -95,7 +95,7 @@ class Program:
     sources: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
     named: Mapping[str, object] = field(default_factory=dict)
-    classes: Mapping[int, type] = field(default_factory=dict)
+    definitions: Mapping[int, object] = field(default_factory=dict)
     flags: int = 0
     script: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -243,7 +243,7 @@ class _Needs:
             details=self._details(restored, live),
             sources=self._sources(live),
             named=live.named,
-            classes=live.classes,
+            definitions=live.definitions,
             flags=future_flags(in_force),
             script=origins.script(self._values),
             notes=tuple(notes),

@@ -251,7 +251,7 @@ def write_home(
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
-            nbytes = results.pack_home(value, request.by_name, tell).write(fd)
+            nbytes = results.pack_home(value, tell).write(fd)
         finally:
             os.close(fd)
     except BaseException:

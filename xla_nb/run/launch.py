@@ -85,7 +85,6 @@ def launch(
         record=str(record.path),
         entry=program.entry,
         takes_lock=program.takes_lock,
-        by_name=frozenset(program.named),
         n=options.n,
         user_env=user_env,
         cwd=_working_directory(),
@@ -115,7 +114,7 @@ def launch(
     group = turn.group if turn else ""
     definitions: dict[Any, object] = {}  # of the launch, which results get
     definitions.update(program.named)
-    definitions.update(program.classes)
+    definitions.update(program.definitions)
     run = kind(name, program.label, record, engine, feed, options, definitions.__getitem__, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:

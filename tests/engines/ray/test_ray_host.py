@@ -85,7 +85,6 @@ def a_part(name="right", program=None, env=None, sets=None, group=None, **change
         "record": "/notebook/runs/r1",
         "entry": "f",
         "takes_lock": False,
-        "by_name": frozenset(),
         "n": 2,
         "user_env": {},
         "cwd": "/",

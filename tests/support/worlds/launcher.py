@@ -85,7 +85,7 @@ def send_home(home: Path, rank: int, how: str, value: object) -> None:
     path = home / f"{rank}.result"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        results.pack_home((how, value), ()).write(fd)
+        results.pack_home((how, value)).write(fd)
     except BaseException:
         path.unlink()
         raise
