@@ -462,6 +462,13 @@ def test_a_sentence_about_steps_stays_for_a_moment():
     assert told == [f"Each step {COST}"] * 4 + ["1 ranks running"]
 
 
+def test_what_is_true_of_ranks_of_which_some_have_ended_since_does_not_stay():
+    diagnoser, both = Diagnoser(), {0: AGAIN[0], 1: AGAIN[0]}
+    assert "compiled" in diagnoser.look(*at(100.0, card(0), card(1), paces=both)).sentence
+    left = diagnoser.look(*at(100.2, card(0), card(1, "finished"), paces={}))
+    assert left.sentence == "2 ranks running"  # the headline of this test
+
+
 def test_its_numbers_stay_for_a_moment():
     diagnoser = Diagnoser()
     told = []

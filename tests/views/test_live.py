@@ -105,6 +105,16 @@ def test_a_rank_that_died_idle_has_no_time_of_a_step_either(group, observer):
     assert (cards(observer)[1].phase, cards(observer)[1].step) == ("died", None)
 
 
+def test_the_time_of_a_step_is_known_of_items_too_though_live_ranks_tell_of_no_loop(
+    group, observer
+):
+    group.begins(1)
+    for done in range(1, 7):
+        group.samples(0, at=10.0 + done, items=2 * done)
+        observer.sample()
+    assert cards(observer)[0].step == pytest.approx(0.5)
+
+
 def test_a_rank_with_a_cell_does_what_its_sample_says(group, observer):
     group.begins(1)
     group.samples(0, at=11.5, activity="compiling", place="Cell In[1], line 2")

@@ -366,6 +366,19 @@ def test_the_bar_of_all_names_the_ranks_that_are_in_that_loop_while_others_are_y
     assert (bar.label, bar.on) == ("shard 0", "rank 0")
 
 
+def test_the_bar_of_all_names_the_ranks_that_are_in_that_loop_while_others_are_through_another(
+    run, observer
+):
+    started(run, 0, 1, 2)
+    for rank in range(3):
+        through = Loop(label="epoch 0", done=40, total=40, rate=2.0, finished=True)
+        own = Loop(label="epoch 1", done=8, total=40, rate=2.0) if rank == 1 else through
+        samples(run, rank, loops=(own,))
+    observer.sample()
+    bar = observer.snapshot().bar
+    assert (bar.label, bar.on) == ("epoch 1", "rank 1")
+
+
 def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):
     started(run, 0)
     left = Loop(label="batches", done=37, total=100, rate=5.0, finished=True)

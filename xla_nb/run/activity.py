@@ -272,12 +272,12 @@ class Track:
 
     @property
     def step(self) -> float | None:
-        """Seconds that an item of the loop that it is in takes, or was last; without one, those
-        from one step marker to the next in the last minute, without what compiled unless most did.
+        """Seconds that an item of the loop that it is in takes, or was last; where none is known,
+        those from one step to the next in the last minute, without what compiled unless most did.
         None until it is known."""
         now = self.sample
-        if now is not None and now.loops_step:
-            rate = now.loops[-1].rate if now.loops else None
+        if now is not None and now.loops_step and now.loops:  # the samples of live ranks have none
+            rate = now.loops[-1].rate
             return 1 / rate if rate else None
         if self.pace is None:
             return None

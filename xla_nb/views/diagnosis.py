@@ -34,14 +34,16 @@ class Diagnoser:
 
     def __init__(self) -> None:
         self._lately: Diagnosis | None = None
+        self._running: list[int] = []  # the ranks of which that is said
         self._found = self._worded = float("-inf")  # when: seen the last time, put into words
 
     def look(self, snapshot: Snapshot, paces: Paces) -> Diagnosis:
         """The diagnosis of a newer moment."""
         lately = None if snapshot.ok is not None else _lately(snapshot, paces)
+        running = [card.rank for card in _running(snapshot)]
+        if running != self._running:  # what is no longer true will not come back
+            self._lately, self._running = None, running
         self._keep(lately, snapshot.now)
-        if not _running(snapshot):  # of live ranks that are idle, say
-            self._lately = None
         calm = Diagnosis(snapshot.headline)
         return _ended(snapshot) or _now(snapshot) or self._lately or calm
 

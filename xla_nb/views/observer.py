@@ -575,7 +575,7 @@ def bar(loop: Loop) -> Bar:
 
 def _of_run(cards: Sequence[Card]) -> Bar | None:
     """The bar of those that are under way, or were when the run was stopped, or when they failed;
-    named, if others of them have yet to begin a loop."""
+    named, if others of them have yet to begin a loop, or are in one with another label."""
     by_state = (
         [one for one in cards if one.phase in UNDER_WAY],
         [one for one in cards if one.phase == "stopped"],
@@ -584,9 +584,9 @@ def _of_run(cards: Sequence[Card]) -> Bar | None:
     late = next(filter(None, by_state), list(cards))
     begun = {one.rank: one.bars[0] for one in late if one.bars}
     whole = together(begun.values())
-    if whole is None or len(begun) == len(late):
+    own = [rank for rank, one in begun.items() if whole and one.label == whole.label]
+    if whole is None or len(own) == len(late):
         return whole
-    own = [rank for rank, one in begun.items() if one.label == whole.label]
     return replace(whole, on=wording.ranks(own))
 
 
