@@ -268,9 +268,9 @@ def _grouped(statuses: Iterable[RankStatus]) -> list[list[RankStatus]]:
 
 def _kind(one: RankStatus) -> tuple[object, ...]:
     """The same for all that are said to do the same, whatever their times are."""
-    runs = one.activity == "running"  # of those that wait nothing is said of it
-    state = one.phase, one.activity, one.computes, one.returned, runs and one.unheard
-    return *state, one.operation, one.missing, one.place, one.call
+    runs = one.activity == "running"  # of those that wait nothing of it is said
+    own = runs and (one.computes, one.unheard, one.call)
+    return one.phase, one.activity, one.returned, own, one.operation, one.missing, one.place
 
 
 # ---------------------------------------------------------------- where they are
