@@ -48,8 +48,11 @@ def result(monkeypatch):
 
 
 def read(parcel, now):
-    run = RecordedRun("r1", "Cell In[3]", Record("/nowhere"), now.__getitem__)
-    return run._opened(0, parcel)
+    """It, in a notebook that has this."""
+    main = vars(sys.modules["__main__"])
+    main.clear()
+    main.update(now)
+    return RecordedRun("r1", "Cell In[3]", Record("/nowhere"))._opened(0, parcel)
 
 
 def test_a_result_is_of_the_class_that_is_found(result):
@@ -87,6 +90,18 @@ MEMBERS = """
 def test_a_member_of_an_enum_is_the_notebooks(result):
     launch = made(MEMBERS)
     assert read(result(MEMBERS, "Obj.m"), launch) is launch["Obj"].m
+
+
+ABSENT = """
+    class Absent:
+        def __reduce__(self): return "ABSENT"
+    ABSENT = Absent()
+"""
+
+
+def test_an_object_that_is_pickled_by_its_name_is_the_notebooks(result):
+    launch = made(ABSENT)
+    assert read(result(ABSENT, "ABSENT"), launch) is launch["ABSENT"]
 
 
 def test_what_cannot_be_read_is_told_with_what_to_return(result):

@@ -48,7 +48,6 @@ def cell(**changes):
         "parcel": pickler.pack({"n": 41, ARGUMENTS: (1,)}, Live()),
         "entry": "f",
         "sources": {"Cell In[3]": SOURCE},
-        "named": {"f": None},
         **changes,
     }
     return Program(**fields)

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.run.conftest import PATIENCE, a_run, failed, finished, on_hosts, ranks, recorded
+from tests.run.conftest import (
+    DEFINITIONS,
+    PATIENCE,
+    a_run,
+    failed,
+    finished,
+    on_hosts,
+    ranks,
+    recorded,
+)
 from tests.support.returned import are_sent
 from xla_nb.errors import Interrupted
 from xla_nb.messages import channel, events
@@ -45,24 +53,19 @@ def test_a_result_is_read_once(start):
     assert job.run[0] is job.run[0]
 
 
-def test_a_class_of_the_notebook_in_a_result_is_the_notebooks(start):
+def test_a_class_of_the_notebook_in_a_result_is_the_notebooks(start, monkeypatch):
     job = start(*ranks(1))
 
     class Net:
         pass
 
-    Net.__module__, Net.__qualname__ = "__main__", "Net"
-    main = vars(sys.modules["__main__"])
-    main["Net"] = Net
-    are_sent(main)
-    try:
-        fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
-        results.pack_home(Net).write(fd)
-        os.close(fd)
-    finally:
-        del main["Net"]
+    are_sent({"Net": Net})
+    monkeypatch.setitem(DEFINITIONS, id(Net), type("Sent", (), {}))
+    fd = os.open(job.run.record.result(0), os.O_RDWR | os.O_CREAT)
+    results.pack_home(Net).write(fd)
+    os.close(fd)
     job.says(finished(0))
-    assert job.run[0].__name__ == f"the notebook's {id(Net)}"
+    assert job.run[0] is DEFINITIONS[id(Net)]
 
 
 def test_a_rank_that_has_not_started_has_neither_result_nor_output_yet(start):

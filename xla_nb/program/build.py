@@ -75,12 +75,12 @@ class Program:
     values that are no code. `body` is the cell's text, which every rank then runs in the module's
     namespace, where it is plain statements; else ranks call `entry` with their index and the
     arguments, and have bound `binds` by that. Results refer to functions and classes that are sent
-    as they are by their numbers in `definitions`; `named` are those that the notebook has under
-    their names. `futures` are in force for the body. `script` is a script's file and, if
-    `python -m` was given one, the name of its module. `notes` are for the user, `once` those to be
-    told once in a session. `drops`: None takes the place of a result that cannot be sent. `remote`
-    are the names that are the ranks' own, `both` those of them that a live cell reads and that the
-    notebook has too. `magic` is the one that launches the cell, "" for a function.
+    as they are by their numbers in `definitions`. `futures` are in force for the body. `script` is
+    a script's file and, if `python -m` was given one, the name of its module. `notes` are for the
+    user, `once` those to be told once in a session. `drops`: None takes the place of a result that
+    cannot be sent. `remote` are the names that are the ranks' own, `both` those of them that a live
+    cell reads and that the notebook has too. `magic` is the one that launches the cell, "" for a
+    function.
     """
 
     name: str
@@ -94,7 +94,6 @@ class Program:
     details: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[str, ...] = ()
-    named: Mapping[str, object] = field(default_factory=dict)
     definitions: Mapping[int, object] = field(default_factory=dict)
     flags: int = 0
     script: tuple[str, ...] = ()
@@ -242,7 +241,6 @@ class _Needs:
             restored=tuple(sorted(restored)),
             details=self._details(restored, live),
             sources=self._sources(live),
-            named=live.named,
             definitions=live.definitions,
             flags=future_flags(in_force),
             script=origins.script(self._values),

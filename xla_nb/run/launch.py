@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
@@ -112,10 +111,8 @@ def launch(
             raise LaunchError(f"Cannot start the run: {problem}. {more}".rstrip()) from None
         raise
     group = turn.group if turn else ""
-    definitions: dict[Any, object] = {}  # of the launch, which results get
-    definitions.update(program.named)
-    definitions.update(program.definitions)
-    run = kind(name, program.label, record, engine, feed, options, definitions.__getitem__, group)
+    its = program.definitions
+    run = kind(name, program.label, record, engine, feed, options, its, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:
         run.take(events.Launched())

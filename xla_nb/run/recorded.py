@@ -11,7 +11,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
@@ -61,13 +61,14 @@ class RecordedRun(Mapping[int, Any]):
         name: str,
         label: str,
         files: Record,
-        resolve: Callable[[str | int], object],
+        definitions: Mapping[int, object] = {},
     ) -> None:
+        """definitions: what the launch has sent, by the numbers that results have"""
         self.name = name
         self.label = label
         self.record = files
         self.state = RunState()
-        self._resolve = resolve
+        self._definitions = definitions
         self._results: dict[int, Any] = {}
         self.arrivals = Arrivals()
         self.tracks = Tracks()
@@ -86,9 +87,7 @@ class RecordedRun(Mapping[int, Any]):
         files = Record(_folder(path).resolve())
         _refuse_strange(files.path, trust)
         summary = _summary(files)
-        main: dict[Any, Any] = vars(sys.modules["__main__"])
-        resolve = main.__getitem__
-        run = cls(files.path.name, summary.cell if summary else "", files, resolve)
+        run = cls(files.path.name, summary.cell if summary else "", files)
         run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
         run._fold()
@@ -210,11 +209,11 @@ class RecordedRun(Mapping[int, Any]):
         """What is in it. Raises XlaNbError, and Malformed where the file is damaged."""
 
         def find(name: str | int) -> object:
+            if isinstance(name, int):
+                return self._definitions[name]
             try:
-                return self._resolve(name)
+                return vars(sys.modules["__main__"])[name]
             except KeyError:
-                if isinstance(name, int):
-                    raise
                 raise XlaNbError(
                     f"Rank {rank}'s result needs {name}, which the notebook does not define. Run "
                     "the cell that defines it first."

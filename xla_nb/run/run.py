@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from xla_nb.engines import Engine
 from xla_nb.engines.child import Feed
@@ -65,11 +65,11 @@ class Run(RecordedRun):
         engine: Engine,
         feed: Feed,
         options: Options,
-        resolve: Callable[[str | int], object],
+        definitions: Mapping[int, object],
         group: str = "",
     ) -> None:
         """group: the run whose processes run it, where these are not its own."""
-        super().__init__(name, label, record, resolve)
+        super().__init__(name, label, record, definitions)
         self._group = group
         self._engine = engine
         self._feed = feed
