@@ -954,6 +954,19 @@ def test_values_of_a_figure_are_read_with_the_pointer(panel: Panel) -> None:
     expect(shown.locator("[data-legend]")).to_have_text(["max15", "min10", "mean13"])
 
 
+def test_the_pointer_beside_a_gap_reads_a_step_that_there_is(panel: Panel) -> None:
+    panel.tell(series=loss([1, 2, 3], [1, math.nan, 3], [1, 2, 3]))  # others count at step 1
+    told = panel.page.evaluate("""() => {
+        const { charts } = document.querySelector('.xn-panel').xnView.parts.figures;
+        const { uplot, legend } = charts.get('loss');
+        return Array.from({ length: 40 }, (_, n) => {
+            uplot.setCursor({ left: uplot.valToPos(n / 20, 'x'), top: 10 });
+            return legend.querySelector('.xn-at').textContent;
+        });
+    }""")
+    assert set(told) == {"step 0", "step 1 · of 2 ranks", "step 2"}
+
+
 def test_values_of_some_ranks_are_not_told_as_those_of_all(panel: Panel) -> None:
     panel.tell(series=loss([1, 2, 3], [1, 2, 3], [1, 2, 3, 4, 5]))
     shown = panel.page.locator("[data-figure=loss]")

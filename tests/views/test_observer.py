@@ -350,7 +350,7 @@ def test_a_rank_that_died_has_done_what_it_told_last_at_the_least(run, observer)
     card(observer, 0)
     run.state.apply(events.ProcessDied(pid=100, status=-9))
     seen = card(observer, 0)
-    assert facts.bar_in_short(seen.bars[0]) == "long: 17 % · at least 34 of 200 · 4/s"
+    assert facts.bar_in_short(seen.bars[0]) == "long: ≥ 17 % · at least 34 of 200 · 4/s"
     assert [fact.value for fact in facts.of_card(seen) if fact.id == "steps"] == ["≥ 34"]
 
 
@@ -391,11 +391,11 @@ def test_a_bar_of_tqdm_takes_the_place_of_loops_that_were_left(run, observer):
     assert [bar.label for bar in card(observer, 0).bars] == ["epochs", ""]  # it is inside that
 
 
-def test_a_run_that_is_being_stopped_has_no_time_to_go(run, observer):
+def test_a_run_that_is_being_stopped_has_no_time_to_go_and_no_rate(run, observer):
     started(run, 0)
     samples(run, 0, loops=(Loop(label="epoch", done=25, total=100, rate=5.0),))
     run.state.apply(events.StopRequested(why="Stopped by the Stop button"))
-    assert card(observer, 0).bars == (Bar("epoch", 25, 100, 5.0, None),)
+    assert card(observer, 0).bars == (Bar("epoch", 25, 100, None, None),)
     assert observer.snapshot().bar.eta is None
 
 

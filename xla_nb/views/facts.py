@@ -321,7 +321,7 @@ def _compiles(card: Card) -> str:
 
 def _done(*, of_loops: bool) -> Callable[[Sequence[Card]], str]:
     """Items of loops, or step markers. What a rank did after its last sample it can tell only if it
-    lives on."""
+    lives on: one that died counts for itself alone."""
 
     def number(card: Card) -> int | None:
         return card.sample.done or None if card.sample.loops_step is of_loops else None
@@ -330,7 +330,7 @@ def _done(*, of_loops: bool) -> Callable[[Sequence[Card]], str]:
         done = number(card)
         return "" if done is None else f"{'≥ ' if card.phase == 'died' else ''}{figure(done)}"
 
-    return _number(number, figure, alone)
+    return _number(lambda card: None if card.phase == "died" else number(card), figure, alone)
 
 
 #: All facts, in the order in which they are shown.
@@ -375,7 +375,8 @@ def progress(bar: Bar) -> list[str]:
     done = f"at least {figure(bar.done)}" if bar.least else figure(bar.done)
     parts = [f"{done} done{on}"]
     if bar.total:
-        parts = [f"{100 * portion(bar):.0f} %", f"{done} of {figure(bar.total)}{on}"]
+        share = f"{'≥ ' if bar.least else ''}{100 * portion(bar):.0f} %"
+        parts = [share, f"{done} of {figure(bar.total)}{on}"]
     if bar.rate is not None:
         parts.append(f"{bar.rate:.3g}/s" if bar.rate < 1000 else f"{bar.rate:,.0f}/s")
     if bar.eta:

@@ -311,7 +311,12 @@ class Observer:
             waits=track.waits(lane),
             lane=lane,
             bars=tuple(
-                replace(one, eta=None, least=rank.phase == "died")
+                replace(
+                    one,
+                    eta=None,
+                    rate=None if self.run.state.stopping else one.rate,  # it was held up, say
+                    least=rank.phase == "died",
+                )
                 if ended or self.run.state.stopping
                 else one
                 for one in _bars(

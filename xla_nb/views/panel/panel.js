@@ -967,10 +967,12 @@ class Chart {
 		const { data, scales, cursor: { idx, left } } = this.uplot;
 		const over = left >= 0 && isFigure(idx);
 		const ofAll = this.lines[0]?.rank === null;
-		const shown = (x, i) => (!this.zoomed || x <= scales.x.max) && (!ofAll || isFigure(data[3][i]));
-		const at = over ? idx : ofAll || this.zoomed ? data[0].findLastIndex(shown) : -1; // the end of the mean, say
-		const step = at < 0 ? this.steps[1] : data[0][at];
 		const { x, ranks } = this.lines[2] ?? {}; // the mean
+		const isGap = over && ofAll && ranks[x.indexOf(data[0][idx])] === 0; // between two steps
+		const under = isGap ? idx + (this.uplot.posToVal(left, "x") < data[0][idx] ? -1 : 1) : idx;
+		const shown = (x, i) => (!this.zoomed || x <= scales.x.max) && (!ofAll || isFigure(data[3][i]));
+		const at = over ? under : ofAll || this.zoomed ? data[0].findLastIndex(shown) : -1; // the end of the mean, say
+		const step = at < 0 ? this.steps[1] : data[0][at];
 		const some = ofAll ? ranks[x.indexOf(step)] : this.total;
 		const of = some < this.total && `of ${plural(some, "rank")}`;
 		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", isFigure(step) && `step ${figure(step)}`, of));
