@@ -17,7 +17,8 @@ def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
 def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
     notebook.run("n = 2\nm = 3\ndef f(i, x): return i + x + n")
     program = build_call(notebook.values["f"], notebook.scope, args=(1,), name="c")
-    assert (program.entry, shipped(program), set(program.named)) == ("f", {"f", "n"}, {"f"})
+    assert (program.entry, shipped(program)) == ("f", {"f", "n"})
+    assert [*program.definitions.values()] == [notebook.values["f"]]
     assert notebook.call(notebook.values["f"], 1) == 3
 
 

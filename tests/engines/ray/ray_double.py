@@ -40,7 +40,7 @@ def a_wish(hosts=2, slices=None, wait=0.0, tell=lambda what: None, cpu=False):
 
 
 def a_launch(record="/r", sock=None, parcel=-1, wish=None, run="r1"):
-    request = Request(run, "xla", "/p", str(record), "f", False, frozenset(), None, {},
+    request = Request(run, "xla", "/p", str(record), "f", False, None, {},
                       "/", (), b"", Inheritance())  # fmt: skip
     return Launch(wish or a_wish(), request, {}, {}, sock, parcel)
 

@@ -369,7 +369,7 @@ def test_a_launch_sends_the_order_and_the_program_files(cluster, child, tmp_path
         started(child, request)
 
     child.hears = hears
-    request = Request("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, frozenset(), 2, {},
+    request = Request("r1", "xla", str(tmp_path / "cell.py"), "/r", "f", False, 2, {},
                       "/", (), b"", Inheritance())  # fmt: skip
     fd = os.memfd_create("parcel")
     os.write(fd, b"values")
