@@ -211,19 +211,19 @@ def _set_in(
 ) -> Iterator[tuple[Key, object]]:
     """What is to be set in a module of the user's own, or in a class or function there (`prefix`):
     a function has no other content than what it names."""
-    is_function = type(holder) is types.FunctionType
+    is_function, called = type(holder) is types.FunctionType, names | _FIRST
     for name, value in list(rebuild.contents(holder).items()):
         key, part = (module, prefix + name), rebuild.function_in(value)
         is_code = issubclass(type(part), _DEFINITIONS)
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
-        is_skipped = is_special(name) and not (is_code and name in names | _FIRST)
+        is_skipped = is_special(name) and not (is_code and name in called)
         if is_skipped or name == "_abc_impl" or (is_descriptor and not is_code):
             continue
         if is_behind and is_code and getattr(part, "__module__", "") == module:
             yield key, value
         elif rebuild.is_in_place(*key, value):
             told = Told(*rebuild.called(part), rebuild.defined(part))
-            if told.wrapped or name in names | _FIRST:  # maybe only here
+            if told.wrapped or name in called:  # maybe only here
                 yield key, told
         elif is_code:
             if code_facts.is_the_notebooks(part) or (name in names and _is_elsewhere(part)):
