@@ -75,7 +75,8 @@ def start(
     here = notebook.current()
     has_magics = here is not None and not here.runs_a_script
     scope = here.scope() if here and has_magics else api.script()
-    program = build_group(scope, name="xla_nb_live", label=f"live ranks `{name}`")
+    label = "live ranks" if name == DEFAULT else f"live ranks `{name}`"
+    program = build_group(scope, name="xla_nb_live", label=label)
     lasting = replace(options, bg=True, hang_after=0.0, timeout=None)
     engine, group = api.engine_for(options), None
     try:

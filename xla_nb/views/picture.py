@@ -112,7 +112,7 @@ def _title(entry: Entry) -> str:
 
 def runs(entries: Sequence[Entry]) -> dict[str, str]:
     """Recorded runs, a row each: as a table, and as lines of text."""
-    lines, rows = [("run", "outcome", "time", "cell", "last figures", "result")], []
+    lines, rows = [("run", "outcome", "time", "cell", "figures of rank 0", "result")], []
     for entry in entries:
         time = "" if entry.elapsed is None else facts.took(entry.elapsed)
         ended = _title(entry)

@@ -533,12 +533,20 @@ def test_a_rank_is_not_said_to_run_since_its_last_wait() -> None:
 
 def test_the_first_second_of_a_lane_has_no_gap_behind_it() -> None:
     first, whole = Slot(100, running=0.4), Slot(101, running=1.0)
-    _, running, *_ = ranks._bar(None, first, whole, 100)
+    _, running, *_ = ranks._bar(None, first, whole, 100, 0.1)
     assert running == "V12H3V0h2"  # of five, up to the next one
-    _, running, *_ = ranks._bar(None, first, None, 100)
+    _, running, *_ = ranks._bar(None, first, None, 100, 0.1)
     assert running == "V12H0V0h2"  # the newest
-    _, running, *_ = ranks._bar(first, whole, Slot(102), 100)
+    _, running, *_ = ranks._bar(first, whole, Slot(102), 100, 0.1)
     assert running == "V0h5"
+
+
+def test_a_moment_in_a_lane_is_two_pixels_wide_or_high() -> None:
+    moment = Slot(101, running=0.01)
+    _, running, *_ = ranks._bar(None, moment, None, 100, 0.8)
+    assert running == "V12H5V0h4"  # of five, which are 2.5 pixels
+    _, running, *_ = ranks._bar(Slot(100, running=1.0), moment, Slot(102, running=1.0), 100, 0.8)
+    assert running == "V10h5"
 
 
 def test_a_run_without_lanes_has_no_column_for_them() -> None:

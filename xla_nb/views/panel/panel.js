@@ -844,7 +844,7 @@ function lone({ data }, series) {
 	return own.filter((at, i) => isFigure(ys[at]) && none(i - 1) && none(i + 1));
 }
 
-/** Powers of ten on a logarithmic axis, on a short one numbers between them too, or its ends and its middle. */
+/** Powers of ten on a logarithmic axis, on a short one numbers between them too, or evenly spaced ones. */
 function powers(low, high) {
 	const [first, last] = [low, high].map((end) => Math.floor(Math.log10(end)));
 	const apart = Math.ceil((last - first) / 5) || 1;
@@ -854,7 +854,9 @@ function powers(low, high) {
 		const within = found.filter((value) => value >= low && value <= high);
 		if (within.length > 2) return within;
 	}
-	return [low, (low + high) / 2, high];
+	const step = SCALE.findLast((step) => Math.floor(high / step) - Math.ceil(low / step) >= 2) ?? high - low;
+	const least = Math.ceil(low / step);
+	return Array.from({ length: Math.floor(high / step) - least + 1 }, (_, k) => Number(((least + k) * step).toPrecision(12)));
 }
 
 /** The words of numbers on an axis, with as many digits as tell one from the next. */

@@ -320,6 +320,7 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
 _WIDTH, _HEIGHT = 150, 12  # CSS pixels, where there is room
 _EACH = 5  # units of the drawing for a slot
 _SEEN = 0.05  # of a slot, that is to be seen in it
+_LEAST = 2  # pixels that anything has, however short: screens show less by chance
 #: The colours of the live panel, light and dark.
 COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
@@ -335,7 +336,8 @@ def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
     places = [Slot(slot.second // wide, *(part / wide for part in slot.parts)) for slot in slots]
     seen = [slot for slot in places if slot.second >= first]
     before, after = [None, *seen], [*seen[1:], None]
-    bars = [_bar(*three, first) for three in zip(before, seen, after, strict=False)]
+    least = min(1.0, _LEAST * shown / _WIDTH)
+    bars = [_bar(*three, first, least) for three in zip(before, seen, after, strict=False)]
     parts = "".join(
         f"<path d='M0 {_HEIGHT}{''.join(bar[n] for bar in bars)}V{_HEIGHT}z' fill='{colour}' "
         "shape-rendering='crispEdges'/>"
@@ -350,24 +352,29 @@ def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
     )
 
 
-def _bar(before: Slot | None, slot: Slot, after: Slot | None, first: int) -> tuple[str, ...]:
+def _bar(
+    before: Slot | None, slot: Slot, after: Slot | None, first: int, least: float
+) -> tuple[str, ...]:
     """A second's part of the outline of each area, which is as high as its kind and those before it
-    together. What is known of the first second ends with it, of the last one begins with it."""
+    together. What is known of the first second ends with it, of the last one begins with it, and is
+    at least so wide."""
     starts = before is None or before.second + 1 != slot.second
     goes_on = after is not None and after.second == slot.second + 1
-    if not starts and goes_on:
-        return _heights(slot.parts, 1.0)
     known = min(1.0, math.fsum(slot.parts))
-    outlines = _heights(slot.parts, known)
+    if not starts and goes_on:
+        return _heights(slot.parts, 1.0, min(1.0, known * _HEIGHT / _LEAST))
+    wide = max(known, least)
+    outlines = _heights(slot.parts, wide, known)
     if not starts:
         return outlines
-    left = slot.second - first + (1 - known) * goes_on
+    left = slot.second - first + (1 - wide) * goes_on
     return tuple(f"V{_HEIGHT}H{_EACH * left:.3g}{outline}" for outline in outlines)
 
 
 @functools.lru_cache(4096)
-def _heights(parts: Sequence[float], wide: float) -> tuple[str, ...]:
-    highs = (min(1.0, math.fsum(parts[: n + 1]) / (wide or 1.0)) for n in range(len(parts)))
+def _heights(parts: Sequence[float], wide: float, full: float) -> tuple[str, ...]:
+    """So many seconds are as high as the drawing."""
+    highs = (min(1.0, math.fsum(parts[: n + 1]) / (full or 1.0)) for n in range(len(parts)))
     return tuple(f"V{_HEIGHT * (1 - high):.3g}h{_EACH * wide:.3g}" for high in highs)
 
 
