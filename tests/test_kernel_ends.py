@@ -4,7 +4,16 @@ import pytest
 
 from tests.support.kernel import COLD, Notebook
 
-CELL = "%%xla_spawn -n 1 --view text {}\nimport time\nprint('up', flush=True)\ntime.sleep(600)"
+# It cleans up for a moment: who restarts a kernel interrupts it first, and a run that has ended
+# before the kernel hears of the rest was stopped by an interrupt, as far as anybody knows.
+CELL = """%%xla_spawn -n 1 --view text {}
+import time
+try:
+    print('up', flush=True)
+    time.sleep(600)
+finally:
+    time.sleep(0.5)
+"""
 
 
 @pytest.fixture
