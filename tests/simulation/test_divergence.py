@@ -148,7 +148,9 @@ def test_a_late_rank_is_named_and_waited_for(simulate: Simulate) -> None:
     assert job.values() == [[None]] + [[("all_reduce sum f32[4]", (0,)), None]] * 3
     lines = [line for line in job.stderr.splitlines() if line.startswith("xla_nb: waited")]
     assert len(lines) == 3
-    assert all("for rank 0 in all_reduce sum f32[4] at " in line for line in lines)
+    # On a busy machine another one may be as late as a tenth of a second, too.
+    late = re.compile(r"for ranks? 0(, \d| and \d|–\d)* in all_reduce sum f32\[4\] at ")
+    assert all(map(late.search, lines)), lines
 
 
 def test_a_killed_rank_is_named(simulate: Simulate) -> None:

@@ -286,10 +286,10 @@ class Agreement:
         started, warned = time.monotonic(), False
         while True:
             waited = time.monotonic() - started
-            if waited >= _LATE and not warned and missing():
+            if waited >= _LATE and not warned and (late := [*missing()]):
                 warned = True
                 # In one write, so that lines of ranks sharing a stream do not mix.
-                sys.stderr.write(f"xla_nb: {absence(mine, missing(), waited)}\n")
+                sys.stderr.write(f"xla_nb: {absence(mine, late, waited)}\n")
                 sys.stderr.flush()
             yield
             self.check(mine.what)
