@@ -1072,7 +1072,16 @@ def test_labels_of_an_axis_differ_and_fit(panel: Panel) -> None:
         assert 0 <= panel.page.evaluate(ROOM) < 40, values
 
 
-LOGARITHMIC = (3.4, 0.3), (0.9, 0.93), (1e-9, 1e4), (7, 7), (2.31, 2.47), (5e6, 2e7), (1e-20, 1e20), (12, 480)
+LOGARITHMIC = (
+    (3.4, 0.3),
+    (0.9, 0.93),
+    (1e-9, 1e4),
+    (7, 7),
+    (2.31, 2.47),
+    (5e6, 2e7),
+    (1e-20, 1e20),
+    (12, 480),
+)
 
 
 def test_a_logarithmic_axis_has_round_labels_in_their_places(panel: Panel) -> None:

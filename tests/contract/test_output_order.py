@@ -171,10 +171,43 @@ def test_bars_that_are_all_that_ranks_write_are_in_order(notebook, shown):
     assert said not in notebook.ok(shown).data["text/plain"]
 
 
+BESIDE = """\
+%%xla_spawn -n 2 {options} -o beside
+import sys
+from tqdm import tqdm
+
+def epochs(rank):
+    for epoch in tqdm(range(3), desc="epochs"):
+        for batch in tqdm(range(2), desc="batches", leave=False):
+            pass
+        print("epoch", epoch, flush=True)
+    print("trained")
+    print("warned", file=sys.stderr)
+    print("end")
+"""
+
+
+@pytest.mark.parametrize("options", ["--view text", "--view panel", "--view none"])
+def test_what_is_printed_beside_a_bar_and_warnings_is_where_it_was_written(notebook, options):
+    notebook.ok(BESIDE.format(options=options))
+    for shown in ("beside", "xla_nb.open_run(beside.name)"):
+        lines = [line for line in output(notebook.ok(shown).data["text/plain"]) if line[0] == "["]
+        (bar,) = (line for line in lines if "epochs: 100%" in line)
+        assert lines == [
+            "[0, 1] epoch 0",
+            "[0, 1] epoch 1",
+            "[0, 1] epoch 2",
+            bar,
+            "[0, 1] trained",
+            "[0, 1] (stderr) warned",
+            "[0, 1] end",
+        ]
+
+
 def test_where_nobody_followed_a_run_that_is_said(notebook):
     cell = "%%xla_spawn -n 2 --view none -o unseen\nimport sys\ndef f(rank):\n"
     notebook.ok(f"{cell}    print('a', rank)\n    print('b', file=sys.stderr)")
     data = notebook.ok("xla_nb.open_run(unseen.name)").data
-    said = "The order of lines of different ranks, and of stdout and stderr, was not recorded."
+    said = "The order of lines of different ranks was not recorded."
     assert output(data["text/plain"]) == ["[0] a 0", "[1] a 1", "[0, 1] (stderr) b", said]
     assert said in words(data["text/html"])

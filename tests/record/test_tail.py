@@ -188,20 +188,21 @@ def numbered(path, count):
 
 def test_a_short_file_is_all_head(tmp_path):
     assert ends(numbered(tmp_path / "log", 3), 2, 2) == Ends(
-        ["line 000", "line 001", "line 002"], 0, []
+        ["line 000", "line 001", "line 002"], 0, [], [9, 18, 27]
     )
 
 
 def test_lines_between_head_and_tail_are_counted(tmp_path):
     assert ends(numbered(tmp_path / "log", 10), 2, 1) == Ends(
-        ["line 000", "line 001"], 7, ["line 009"]
+        ["line 000", "line 001"], 7, ["line 009"], [9, 18, 90]
     )
 
 
 def test_a_big_file_has_the_same_ends(tmp_path, small):
     last = ["line 097", "line 098", "line 099"]
     path = numbered(tmp_path / "log", 100)
-    assert ends(path, 2, 3) == Ends(["line 000", "line 001"], 95, last)
+    offsets = [9, 18, 882, 891, 900]
+    assert ends(path, 2, 3) == Ends(["line 000", "line 001"], 95, last, offsets)
 
 
 def test_a_known_count_is_used(tmp_path, small):
@@ -209,7 +210,27 @@ def test_a_known_count_is_used(tmp_path, small):
 
 
 def test_a_missing_file_has_no_ends(tmp_path):
-    assert ends(tmp_path / "log", 2, 2) == Ends([], 0, [])
+    assert ends(tmp_path / "log", 2, 2) == Ends([], 0, [], [])
+
+
+def test_bars_that_the_cursor_moves_between_end_where_they_are_left(tmp_path):
+    path = tmp_path / "log"
+    drawn = (
+        "outer 0%",
+        "\n",
+        "inner 0%",
+        "\x1b[A",
+        "\router 50%",
+        "\n",
+        "\rinner 100%",
+        "\n",
+        "rest\n",
+    )
+    path.write_text("".join(drawn))
+    found = ends(path, 9, 9)
+    assert found.head == ["outer 50%", "inner 100%", "rest"]
+    left = [sum(map(len, drawn[:n])) for n in (6, 8, 9)]
+    assert found.offsets == left
 
 
 def test_before_returns_the_lines_that_end_at_an_offset(tmp_path):

@@ -20,13 +20,18 @@ def at_once(written):
 
 def timed(written):
     """The same of lines with the times at which they came, of one stream."""
-    return list(folded({(rank, "out"): lines for rank, lines in written.items()}))
+    each = {(rank, "out"): [(at, 0, text) for at, text in own] for rank, own in written.items()}
+    return list(folded(each))
 
 
 def in_order(out, err):
-    """What is folded of two streams, as `(stream, ranks, line)`."""
-    written = {(rank, "out"): lines for rank, lines in out.items()}
-    written |= {(rank, "err"): lines for rank, lines in err.items()}
+    """What is folded of two streams, as `(stream, ranks, line)`. Lines have their times, and may
+    have the number of switches behind these."""
+    written = {
+        (rank, stream): [line if line[2:] else (line[0], 0, line[1]) for line in lines]
+        for stream, each in (("out", out), ("err", err))
+        for rank, lines in each.items()
+    }
     return [(one.stream, tuple(sorted(one.ranks)), one.line) for one in folded(written)]
 
 
@@ -106,9 +111,9 @@ def test_an_equal_line_that_comes_much_later_is_a_line_of_its_own():
 
 
 def test_streams_are_folded_apart_and_stand_in_order_of_time():
-    # Which stream of rank 0 came first is not known; but of rank 1 it is.
-    out = {0: [(1.0, "done")], 1: [(1.0, "done"), (3.0, "end")]}
-    err = {0: [(1.0, "warning")], 1: [(0.9, "warning"), (2.0, "late")]}
+    # What rank 0 wrote was seen at once; it wrote to stderr first.
+    out = {0: [(1.0, 1, "done")], 1: [(1.0, "done"), (3.0, "end")]}
+    err = {0: [(1.0, 0, "warning")], 1: [(0.9, "warning"), (2.0, "late")]}
     assert in_order(out, err) == [
         ("err", (0, 1), "warning"),
         ("out", (0, 1), "done"),

@@ -26,7 +26,7 @@ from xla_nb.record import private
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
 #: The endings of files that grow while ranks run; a sample is written over.
-GROWING = ("out", "err", "history", "result", "displays")
+GROWING = ("out", "err", "switches", "history", "result", "displays")
 SAMPLE = "now"
 _CELLS = "cells"
 _NAME = re.compile(r"[\w-]+")  # of a run
@@ -52,7 +52,8 @@ class Record:
     rank-R.result     what rank R returned          rank-R.out, rank-R.err   their output
     rank-R.now        its newest sample             rank-R.history           what it reported
     rank-R.raised     what it raised                rank-R.displays          what it displayed
-    module.result     what the cell's module bound  job.out, job.err         the job's output
+    rank-R.switches   the order of its output       job.out, job.err, job.switches   the job's
+    module.result     what the cell's module bound
     events.jsonl      what happened                 run.json                 the summary
     stacks, alone     requests to ranks             owner                    who needs it
     arrivals.json     when lines were seen          cells/NAME               a record for each cell
@@ -132,6 +133,10 @@ class Record:
     def log(self, rank: int | None, stream: str = "out") -> Path:
         """A rank's stdout (`out`) or stderr (`err`); of the job if `rank` is None."""
         return self.path / (f"job.{stream}" if rank is None else _of_rank(rank, stream))
+
+    def switches(self, rank: int | None) -> str:
+        """Where it has written to the other of its streams than before."""
+        return f"{self.folder}/job.switches" if rank is None else self.of_rank(rank, "switches")
 
     def result(self, rank: int) -> Path:
         return self.path / _of_rank(rank, "result")

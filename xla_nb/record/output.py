@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import os
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,19 +26,48 @@ _STREAMS = ((1, "stdout"), (2, "stderr"))
 
 
 _write = io.FileIO.write
+#: A switch in a record: where a stream's file goes on, times two, and 1 for stderr.
+SWITCH = struct.Struct("<q")
+
+
+class Switches:
+    """Notes where a stream of this process goes on after the other one, so that the lines of both
+    can be read in order. `log` is the one that has written last."""
+
+    def __init__(self) -> None:
+        self.log: Log | None = None
+        self._path = ""
+
+    def keep(self, path: str) -> None:
+        """Note them in this file, opened for each: programs close descriptors they do not know."""
+        self.log, self._path = None, path
+
+    def begin(self, log: Log) -> None:
+        """It is about to write."""
+        before, self.log = self.log, log
+        if before is None or not self._path:
+            return
+        with contextlib.suppress(OSError):  # a full disk, or the record is gone: nothing is noted
+            start = os.lseek(log.fileno(), 0, os.SEEK_END)
+            file = private.writing(self._path, os.O_WRONLY | os.O_APPEND)
+            with contextlib.closing(os.fdopen(file, "wb", 0)) as switches:
+                switches.write(SWITCH.pack(start << 1 | (log.fileno() == 2)))
 
 
 class Log(io.FileIO):
     """Descriptor `fd` for writing. `losses` tells what did not fit; None: nobody can be told."""
 
-    def __init__(self, fd: int, name: str) -> None:
+    def __init__(self, fd: int, name: str, switches: Switches) -> None:
         super().__init__(fd, "w", closefd=False)
         self.name = name
         self.losses: Losses | None = None
+        self.switches = switches
         self._gap = b""  # to be written before anything else
 
     def write(self, data: Any) -> int:
         """Write all of it, but for what the disk has no space for."""
+        if self.switches.log is not self:
+            self.switches.begin(self)
         if self._gap:
             return self._write_rest(memoryview(data).cast("B"), 0)
         try:  # for every line that is printed, so as little of Python as can be
@@ -67,14 +97,15 @@ class Log(io.FileIO):
 def install() -> None:
     """Let this process's stdout and stderr outlive a full disk; before any import binds them, as
     `xm.master_print` does in a default argument."""
+    switches = Switches()
     for fd, name in _STREAMS:
-        stream = _stream(fd, name, getattr(sys, name).write_through)
+        stream = _stream(fd, name, getattr(sys, name).write_through, switches)
         for held in (name, f"__{name}__"):
             setattr(sys, held, stream)
 
 
-def _stream(fd: int, name: str, write_through: bool) -> io.TextIOWrapper:
-    log: Any = Log(fd, f"<{name}>")
+def _stream(fd: int, name: str, write_through: bool, switches: Switches) -> io.TextIOWrapper:
+    log: Any = Log(fd, f"<{name}>", switches)
     return io.TextIOWrapper(
         log if write_through else io.BufferedWriter(log),
         encoding="utf-8",
@@ -100,7 +131,9 @@ def mend() -> None:
         own = f"__{name}__"
         before = getattr(sys, own)
         if before is None or before.closed:
-            setattr(sys, own, _stream(fd, name, getattr(before, "write_through", False)))
+            setattr(
+                sys, own, _stream(fd, name, getattr(before, "write_through", False), Switches())
+            )
         shown = getattr(sys, name, None)
         if shown is None or getattr(shown, "closed", False) is True:
             setattr(sys, name, getattr(sys, own))
@@ -120,6 +153,7 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
         log = getattr(held.buffer, "raw", held.buffer)
         if isinstance(log, Log):
             log.losses = losses
+            log.switches.keep(record.switches(rank))
         file = _opened(record, rank, name.removeprefix("std"), losses)
         if file == fd:  # it was closed
             os.set_inheritable(fd, True)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from xla_nb.record import private
 from xla_nb.record.files import Record
+from xla_nb.record.output import SWITCH
 
 #: Lines at each end of a stream whose times are known: of a flood only those are shown.
 MOST = 25
@@ -27,9 +30,6 @@ LONGEST = 4000
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 _BLOCK = 1 << 18  # bytes to read at most for the lines before an offset
 _HOLD = 0.1  # seconds in which the cursor moves up that is to do so: tqdm does at once
-#: Seconds that a line counts as before what is seen with its end, if it had begun before: a bar's
-#: end comes before what is printed after the loop.
-_BEFORE = 1e-5
 _UP = b"\x1b[A"  # cursor up, as tqdm returns from the bar of an inner loop
 
 
@@ -171,8 +171,6 @@ class Tail:
         held = self._rest[: self._rest.find(b"\n") + 1]
         first = self._held if held and data.startswith(held) else None
         lasted = first is not None and now - first >= _HOLD
-        if first is None and self._rest and b"\r" in data[: data.find(b"\n") + 1]:
-            first = now - _BEFORE
         ends = data.count(b"\n")
         # Split off only the lines to show, for a flood has many; one more may be held back.
         split = ends if limit is None else min(ends, limit + 1)
@@ -231,11 +229,13 @@ def shown(line: bytes) -> str:
 
 @dataclass(frozen=True)
 class Ends:
-    """Head and tail of a file, with `left_out` lines between them."""
+    """Head and tail of a file, with `left_out` lines between them, and the offsets in the file at
+    which these lines end."""
 
     head: list[str]
     left_out: int
     tail: list[str]
+    offsets: list[int]
 
 
 def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
@@ -245,22 +245,64 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
     """
     if not path.exists() or path.stat().st_size <= _BLOCK:
         lines = Tail(path).finish_raw()
+        offsets = _line_ends(private.part(path, 0, _BLOCK))
+        offsets += [_BLOCK] * (len(lines) - len(offsets))  # of an unfinished one
         left_out = max(0, len(lines) - head - tail)
         cut = head if left_out else len(lines)
         return Ends(
             [shown(line) for line in lines[:cut]],
             left_out,
             [shown(line) for line in lines[cut + left_out :]],
+            [*offsets[:cut], *offsets[cut + left_out : len(lines)]],
         )
-    with os.fdopen(private.reading(path), "rb") as file:
-        first = [shown(line) for line in file.read(_BLOCK).split(b"\n")[:head]]
-    last = before(path, path.stat().st_size, tail).lines
+    first = private.part(path, 0, _BLOCK).split(b"\n")[:head]
+    start, last = _before(path, path.stat().st_size, tail)
     total = _count(path) if count is None else count
-    return Ends(first, max(0, total - len(first) - len(last)), last)
+    return Ends(
+        [shown(line) for line in first],
+        max(0, total - len(first) - len(last)),
+        [shown(line) for line in last],
+        [*_ends_from(0, first), *_ends_from(start, last)],
+    )
+
+
+def _ends_from(start: int, lines: Iterable[bytes]) -> Iterator[int]:
+    """The offsets at which lines end that begin there."""
+    return itertools.islice(
+        itertools.accumulate((len(one) + 1 for one in lines), initial=start), 1, None
+    )
+
+
+def _line_ends(data: bytes) -> list[int]:
+    """The offsets at which the lines of a file end, without those that the cursor moved up from."""
+    found: list[int] = []
+    at = 0
+    for number, part in enumerate(data.split(_UP)):
+        if number:
+            del found[-1:]
+        found += (at + place.end() for place in re.finditer(b"\n", part))
+        at += len(part) + len(_UP)
+    return found
+
+
+def switches(path: str, stream: int, offsets: Iterable[int]) -> list[int]:
+    """After which of the switches in a file (`output.Switches`) lines of a stream (0: stdout, 1:
+    stderr) were written that end at these offsets; 0: before all of them."""
+    data = private.part(path, 0, _CHUNK * SWITCH.size)
+    each = SWITCH.iter_unpack(data[: len(data) // SWITCH.size * SWITCH.size])
+    noted = [(one >> 1, n) for n, (one,) in enumerate(each, 1) if one & 1 == stream]
+    places = (bisect.bisect_left(noted, (offset,)) for offset in offsets)
+    return [noted[place - 1][1] if place else 0 for place in places]
 
 
 def before(path: Path, end: int, count: int) -> LineBlock:
     """Up to `count` lines that end before the byte offset `end`, or at the end of the file."""
+    start, lines = _before(path, end, count)
+    return LineBlock(start, 0, [shown(line) for line in lines])
+
+
+def _before(path: Path, end: int, count: int) -> tuple[int, list[bytes]]:
+    """Where they start, and the lines as they were written."""
     try:
         with os.fdopen(private.reading(path), "rb") as file:
             end = min(end, os.fstat(file.fileno()).st_size)
@@ -268,13 +310,13 @@ def before(path: Path, end: int, count: int) -> LineBlock:
             file.seek(origin)
             data = file.read(end - origin)
     except FileNotFoundError:
-        return LineBlock(0, 0, [])
+        return 0, []
     whole = data.removesuffix(b"\n").split(b"\n") if data else []
     if origin and len(whole) > 1:  # the first is the end of a line
         whole = whole[1:]
     lines = whole[max(0, len(whole) - count) :]
     start = end - sum(len(line) + 1 for line in lines) + (not data.endswith(b"\n") and bool(lines))
-    return LineBlock(max(0, start), 0, [shown(line) for line in lines])
+    return max(0, start), lines
 
 
 def _count(path: Path) -> int:

@@ -5,6 +5,7 @@ Pure: the text view folds what comes together, saved HTML and text fold what a r
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from bisect import bisect_left, bisect_right, insort
@@ -15,7 +16,7 @@ from itertools import groupby, takewhile
 from operator import attrgetter, itemgetter
 
 from xla_nb import wording
-from xla_nb.views.snapshot import STREAMS, Stream
+from xla_nb.views.snapshot import Stream
 
 #: Seconds within which ranks write a line for it to be one, and that it is held for that.
 HOLD = 0.25
@@ -45,35 +46,27 @@ class Folded:
 
 
 def folded(
-    written: Mapping[tuple[int | None, Stream], Iterable[tuple[float, str]]],
+    written: Mapping[tuple[int | None, Stream], Iterable[tuple[float, float, str]]],
 ) -> list[Folded]:
-    """Lines by rank and stream with the times at which they were seen, in order of time. Of what a
-    rank was seen to have written at once stdout comes first, unless another one was seen to write
-    the same the other way round."""
-    each = [(at, rank, (of, text)) for (rank, of), own in written.items() for at, text in own]
-    seen: dict[int | None, dict[tuple[str, str], float]] = defaultdict(dict)
-    for at, rank, (of, text) in each:
-        seen[rank][of, _compared(text)] = at
+    """Lines by rank and stream, with the times at which they were seen and after how many switches
+    from one stream to the other, in order of time; those of one rank in order of switches."""
+    own: dict[int | None, list[tuple[float, float, tuple[str, str]]]] = defaultdict(list)
+    for (rank, of), each in written.items():
+        own[rank] += ((switch, at, (of, text)) for at, switch, text in each)
+    lines: list[tuple[float, int | None, tuple[str, str]]] = []
+    for rank, its in own.items():
+        its.sort(key=itemgetter(0, 1))
+        times = itertools.accumulate((at for _, at, _ in its), max)
+        lines += ((at, rank, line) for at, (*_, line) in zip(times, its, strict=True))
     folder = Folder()
-    for (at, rank), came in groupby(sorted(each, key=_look), itemgetter(0, 1)):
-        lines = [line for *_, line in came]
-        keys = [(of, _compared(text)) for of, text in lines]
-        if len(dict(keys)) > 1 and any(_is_turned(keys, whole) for whole in seen.values()):
-            lines.sort(key=lambda line: STREAMS.index(line[0]), reverse=True)
-        folder.add(rank, lines, at)
+    for (at, rank), came in groupby(sorted(lines, key=_look), itemgetter(0, 1)):
+        folder.add(rank, [line for *_, line in came], at)
     return folder.all()
 
 
 def _look(seen: tuple[float, int | None, object]) -> tuple[float, int]:
     at, rank, _ = seen
     return at, -1 if rank is None else rank
-
-
-def _is_turned(keys: Iterable[tuple[str, str]], seen: Mapping[tuple[str, str], float]) -> bool:
-    """Whether a rank was seen to write some of these lines to stderr before others to stdout."""
-    known = [(key[0], seen.get(key)) for key in keys]
-    out, err = ([at for of, at in known if of == one and at is not None] for one in STREAMS)
-    return min(err, default=math.inf) < max(out, default=-math.inf)
 
 
 def who(ranks: Sequence[int | None]) -> str:

@@ -18,7 +18,7 @@ from xla_nb.messages import events
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Loop, Sample
-from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends
+from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends, switches
 from xla_nb.run import sentences, waits
 from xla_nb.run.activity import LANE, missing
 from xla_nb.run.recorded import RecordedRun
@@ -272,6 +272,7 @@ class Observer:
             tuple(map(ansi.clean, lines.tail)),
             str(path),
             self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
+            tuple(switches(self.run.record.switches(rank), STREAMS.index(stream), lines.offsets)),
         )
 
     def card(self, rank: RankState) -> Card:

@@ -127,7 +127,8 @@ class Excerpt:
     """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
     The `left_out` lines between them are only in the file at `path`. `times`: when each of the
-    others was seen, where that is known.
+    others was seen, where that is known; `switches`: after how many switches of its rank from one
+    stream to the other.
     """
 
     rank: int | None
@@ -137,6 +138,7 @@ class Excerpt:
     tail: tuple[str, ...]
     path: str
     times: tuple[float, ...] = ()
+    switches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25
 #: errors, figures, streams, hosts.
 CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 32, 8, 1024, 24, 8, 12, 512, 24
 _OTHERS = 10  # differing messages shown of one group of errors
-_UNORDERED = "The order of lines of different ranks, and of stdout and stderr, was not recorded."
+_UNORDERED = "The order of lines of different ranks was not recorded."
 _LONGEST = 2000  # characters shown of one line
 #: Draws a line, with at most so many of its characters.
 Draw = Callable[[str, int], str]
@@ -153,6 +153,7 @@ def notes_on_output(snapshot: Snapshot) -> list[str]:
     """What is not shown of it, and whether its order is not known."""
     printed = snapshot.excerpts
     more = len(printed) - STREAMS
-    unknown = snapshot.ok is not None and len(printed) > 1 and not printed[0].times
+    several_ranks = len({one.rank for one in printed}) > 1
+    unknown = snapshot.ok is not None and several_ranks and not printed[0].times
     told = f"… and the output of {several(more, 'more stream')}, in the record"
     return [told] * (more > 0) + [_UNORDERED] * unknown

@@ -34,7 +34,12 @@ def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterato
     each = sorted(shown, key=lambda one: STREAMS.index(one[0].stream))
     written = {
         (excerpt.rank, excerpt.stream): list(
-            zip(_times(excerpt, lines), lines.lines(told(lines, excerpt)), strict=True)
+            zip(
+                _of_shown(excerpt.times, excerpt, lines),
+                _of_shown(excerpt.switches, excerpt, lines),
+                lines.lines(told(lines, excerpt)),
+                strict=True,
+            )
         )
         for excerpt, lines in each
     }
@@ -42,11 +47,11 @@ def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterato
         yield Group(stream, ranks, [one.line for one in group])
 
 
-def _times(excerpt: Excerpt, lines: bounds.Shown) -> Iterable[float]:
-    """When the lines that are shown were seen; the gap goes with the lines after it."""
-    times = excerpt.times or (0.0,) * (len(excerpt.head) + len(excerpt.tail))
-    first, last = times[: len(lines.head)], times[len(times) - len(lines.tail) :]
-    return (*first, *(last or times)[: bool(lines.left_out)], *last)
+def _of_shown(each: Sequence[float], excerpt: Excerpt, lines: bounds.Shown) -> Sequence[float]:
+    """What is known of each line, of those that are shown; the gap goes with the lines after it."""
+    known = each or (0,) * (len(excerpt.head) + len(excerpt.tail))
+    first, last = known[: len(lines.head)], known[len(known) - len(lines.tail) :]
+    return (*first, *(last or known)[: bool(lines.left_out)], *last)
 
 
 def as_html(snapshot: Snapshot, room: int) -> str:
