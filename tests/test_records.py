@@ -202,13 +202,26 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
     assert re.search(r"running  +\d.* s  +live ranks `listed`  +1 live rank, idle$", line)
     cell = "%%xla_spawn -n 1 --bg --view none -o goes_on\nimport time\ntime.sleep(99)"
     number = notebook.ok(cell).number
-    listed = notebook.ok("while not goes_on.state.ranks: pass\n%xla_runs 1").text
-    goes_on = rf"running  +\d.* s  +Cell In\[{number}\]  +1 rank (starting|running)$"
-    assert re.search(goes_on, listed)
+    listed = notebook.ok(
+        "import time\nuntil = time.monotonic() + 60\n"
+        "while not (asleep := '1 rank waiting' in repr(goes_on._repr_mimebundle_()))"
+        " and time.monotonic() < until: time.sleep(0.1)\n%xla_runs 1"
+    ).text
+    assert re.search(rf"running  +\d.* s  +Cell In\[{number}\]  +1 rank waiting$", listed)
     notebook.ok("goes_on.stop(); goes_on.join_end(); del goes_on")
     assert name not in listed
     assert notebook.value(f"xla_nb.open_run({name!r}).results") == "{0: 7}"
     notebook.ok("xla_nb.ranks('listed').close(); del live_cell")
+
+
+def test_the_list_has_the_figures_of_all_cells_of_live_ranks(notebook, own_home):
+    notebook.ok("reporters = xla_nb.ranks('reporters', n=1)")
+    for figures in ("loss=0.5, acc=1", "loss=0.25", "val=14"):
+        notebook.ok(f"reporters.run('import xla_nb; xla_nb.report({figures})', view='none');")
+    group = notebook.value("reporters._own.run.name").strip("'")
+    listed = notebook.ok("%xla_runs\nreporters.close()").text
+    (line,) = (line for line in listed.splitlines() if line.startswith(group))
+    assert "loss 0.25 · acc 1 · val 14" in line
 
 
 def test_a_run_that_is_open_twice_stays_while_one_of_them_does(launch, notebook, own_home):

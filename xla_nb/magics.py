@@ -40,6 +40,7 @@ from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import diagram
 from xla_nb.views import picture
+from xla_nb.views.observer import observe
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, meant, ranks, several, shortened
 
@@ -467,8 +468,13 @@ class XlaMagics(Magics):
         entries = recorded.entries()
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
-        labels = {run.name: run.label for run in api.living()}  # which is recorded at the end
-        entries = [replace(one, cell=one.cell or labels.get(one.name, "")) for one in entries]
+        living = {run.name: run for run in api.living()}
+        entries = [
+            replace(one, cell=run.label, headline=observe(run).headline)
+            if (run := living.get(one.name))
+            else one
+            for one in entries
+        ]
         shown = picture.runs(entries)
         picture.show(shown) if picture.kernel() else print(shown["text/plain"])
 

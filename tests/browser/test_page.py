@@ -954,6 +954,15 @@ def test_values_of_a_figure_are_read_with_the_pointer(panel: Panel) -> None:
     expect(shown.locator("[data-legend]")).to_have_text(["max15", "min10", "mean13"])
 
 
+def test_last_values_of_two_ranks_at_different_steps_are_no_steps_values(panel: Panel) -> None:
+    panel.tell(series=loss(range(11), range(5)))
+    shown = panel.page.locator("[data-figure=loss]")
+    expect(shown.locator(".xn-at")).to_have_text("last of each")
+    expect(shown.locator("[data-legend]")).to_have_text(["rank 010", "rank 14"])
+    panel.tell(series=loss(range(11), range(11)))
+    expect(shown.locator(".xn-at")).to_have_text("step 10")
+
+
 def test_the_pointer_beside_a_gap_reads_a_step_that_there_is(panel: Panel) -> None:
     panel.tell(series=loss([1, 2, 3], [1, math.nan, 3], [1, 2, 3]))  # others count at step 1
     told = panel.page.evaluate("""() => {

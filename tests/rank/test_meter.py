@@ -163,6 +163,17 @@ def test_a_loop_has_the_rate_of_the_one_before_it_that_is_alike(rate, label, tot
     assert rate(after, 1, 7.0) == told
 
 
+def test_loops_of_less_than_a_second_have_a_rate_together():
+    rates, found = Rates(), []
+    for number in range(3):
+        loop = progress(range(15), label="batches")
+        for item in range(1, 16):
+            loop.done, loop.at = item, number + 0.05 * item
+            found.append(rates.look([loop])[0].rate)
+    assert found[15] is None
+    assert found[-1] == pytest.approx(20)
+
+
 # ---------------------------------------------------------------- the meter
 
 

@@ -216,6 +216,7 @@ def test_who_holds_the_lock_is_not_told_of_ranks_that_take_it_in_turn():
     told = made.steady(Sample(at=101.9, since=101.8, **waits))
     assert (told.operation, told.missing) == (LOCK, ())
     assert made.steady(Sample(at=101.9, since=100.1, **waits)).missing == (2,)
+    assert made.steady(Sample(at=101.9, since=101.8, activity="running")).operation == ""
 
 
 def test_what_live_ranks_did_in_the_cell_before_is_not_what_they_do():

@@ -344,13 +344,23 @@ def test_the_bar_of_a_run_that_was_stopped_is_not_that_of_the_rank_that_died(run
     assert observer.snapshot().bar.done == 56
 
 
+def test_the_bar_of_a_rank_that_died_while_others_went_on_names_it(run, observer):
+    started(run, 0, 1)
+    samples(run, 1, loops=(Loop(label="long", done=18, total=40, rate=10.0),))
+    observer.sample()
+    run.state.apply(events.ProcessDied(pid=101, status=-9))
+    run.state.apply(events.RankFinished(rank=0, preview="", nbytes=0))
+    bar = facts.bar_in_short(observer.snapshot().bar)
+    assert bar == "long: ≥ 45 % · at least 18 of 40 on rank 1"
+
+
 def test_a_rank_that_died_has_done_what_it_told_last_at_the_least(run, observer):
     started(run, 0)
     samples(run, 0, items=34, loops=(Loop(label="long", done=34, total=200, rate=4.0),))
     card(observer, 0)
     run.state.apply(events.ProcessDied(pid=100, status=-9))
     seen = card(observer, 0)
-    assert facts.bar_in_short(seen.bars[0]) == "long: ≥ 17 % · at least 34 of 200 · 4/s"
+    assert facts.bar_in_short(seen.bars[0]) == "long: ≥ 17 % · at least 34 of 200"
     assert [fact.value for fact in facts.of_card(seen) if fact.id == "steps"] == ["≥ 34"]
 
 

@@ -77,20 +77,25 @@ class Compiling:
 
 class Rates:
     """Items per second of each loop: of its last half to whole minute, but for the first item and
-    for what lies before one that compiled. Until a loop's is known, that of the one before it with
-    its label and as many items is."""
+    for what lies before one that compiled. Until a loop's is known, that of those before it with
+    its label and as many items is; short ones are taken together."""
 
     def __init__(self) -> None:
         #: By loop: where the minute begins and the next one will, and the last item. Each is a
         #: number of items, when they were done, and the seconds of compiling until then.
         self._marks: dict[Progress[Any], tuple[_Mark, _Mark, _Mark]] = {}
-        self._known: dict[tuple[str, int | None], float] = {}  # by label and total
+        self._known: dict[tuple[str, int | None], float] = {}  # by label and total,
+        self._short: dict[tuple[str, int | None], tuple[int, float]] = {}  # items and seconds
 
     def look(
         self, loops: list[Progress[Any]], compiled: float = 0.0, now: float = 0.0
     ) -> tuple[Loop, ...]:
         """compiled: seconds of compiling until `now`."""
         before, self._marks = self._marks, {}
+        for loop in before.keys() - set(loops):
+            (begun, at, _), _, (done, then, _) = before[loop]
+            items, seconds = self._short.get((loop.label, loop.total), (0, 0.0))
+            self._short[loop.label, loop.total] = items + done - begun, seconds + then - at
         return tuple(
             Loop(
                 label=loop.label,
@@ -123,9 +128,14 @@ class Rates:
                 first, middle = middle, mark
             last = mark
         self._marks[loop] = first, middle, last
+        kind = loop.label, loop.total
+        items, seconds = self._short.get(kind, (0, 0.0))
         if last[1] - first[1] >= _KNOWN:
-            self._known[loop.label, loop.total] = (last[0] - first[0]) / (last[1] - first[1])
-        rate = self._known.get((loop.label, loop.total))
+            items, seconds = last[0] - first[0], last[1] - first[1]
+        if seconds >= _KNOWN:
+            self._known[kind] = items / seconds
+            self._short.pop(kind, None)
+        rate = self._known.get(kind)
         stands = rate and not loop.finished and now - loop.at > max(_STANDS, _LATE / rate)
         return None if stands else rate
 

@@ -235,6 +235,8 @@ class Track:
         kind = max(waits, key=waits.__getitem__) if most == "waiting" else most
         call, place = self._seen.get(kind, (DATA if kind == "data" else "", ""))
         same = sample.activity == most and sample.operation in (call, "")
+        if call == LOCK and not same:
+            return sample  # it may have the lock by now, and others are said to wait for it
         missing = sample.missing if same and call != LOCK else ()  # it has changed hands since
         return replace(sample, activity=most, operation=call, place=place, missing=missing)
 

@@ -6,7 +6,9 @@ Nothing here needs the process that launched the run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import operator
 import os
 import pickle
 import sys
@@ -423,8 +425,7 @@ def own_folder(path: Path) -> None:
 @dataclass(frozen=True)
 class Entry:
     """One recorded run in a list: `headline` says how it went, `found` what it suffered from,
-    `calm` what else is of note, `elapsed` is in seconds, `figures` are the last values of rank 0,
-    of live ranks in their newest cell that has some."""
+    `calm` what else is of note, `elapsed` is in seconds, `figures` are rank 0's last values."""
 
     name: str
     cell: str
@@ -446,8 +447,8 @@ def entries() -> list[Entry]:
 
 
 def _figures(record: Record) -> dict[str, float]:
-    newest = (last_values(one.history(0)) for one in (record, *record.cells()))
-    return next(filter(None, newest), {})
+    each = (last_values(one.history(0)) for one in (record, *reversed(record.cells())))
+    return functools.reduce(operator.or_, each)
 
 
 def _entry(record: Record) -> Entry:

@@ -315,7 +315,8 @@ class Observer:
                 replace(
                     one,
                     eta=None,
-                    rate=None if self.run.state.stopping else one.rate,  # it was held up, say
+                    # It was held up, say, or is dead.
+                    rate=None if self.run.state.stopping or rank.phase == "died" else one.rate,
                     least=rank.phase == "died",
                 )
                 if ended or self.run.state.stopping
@@ -581,7 +582,7 @@ def bar(loop: Loop) -> Bar:
 
 def _of_run(cards: Sequence[Card]) -> Bar | None:
     """The bar of those that are under way, or were when the run was stopped, or when they failed;
-    named, if others of them have yet to begin a loop, or are in one with another label."""
+    named, if it is not that of all."""
     by_state = (
         [one for one in cards if one.phase in UNDER_WAY],
         [one for one in cards if one.phase == "stopped"],
@@ -591,7 +592,7 @@ def _of_run(cards: Sequence[Card]) -> Bar | None:
     begun = {one.rank: one.bars[0] for one in late if one.bars}
     whole = together(begun.values())
     own = [rank for rank, one in begun.items() if whole and one.label == whole.label]
-    if whole is None or len(own) == len(late):
+    if whole is None or len(own) == len(cards):
         return whole
     return replace(whole, on=wording.ranks(own))
 

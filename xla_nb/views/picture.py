@@ -71,8 +71,10 @@ class OpenedRun(RecordedRun):
     def _ipython_display_(self) -> None:
         """A terminal has no room for a picture, and there is none of a run that only starts."""
         told = self.shown_in is not None and self.shown_in == cell()
-        if kernel() is None or not self.state.ranks:
+        if kernel() is None:
             print(f"<Run {self.name}>" if told else repr(self))
+        elif not told and not self.state.ranks:
+            print(repr(self))
         elif not told:
             show(self._repr_mimebundle_())
             rank_outputs.show(self)

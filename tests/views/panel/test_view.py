@@ -196,6 +196,15 @@ def test_messages_are_numbered_without_gaps(notebook, tmp_path):
     assert not any("uplot" in message for message in page.news)  # what draws charts
 
 
+def test_the_snapshot_that_a_panel_hides_goes_before_the_panel_does(notebook):
+    updates = [
+        update["data"]["text/plain"]
+        for update in launched(notebook, PRINT).of("update_display_data")
+    ]
+    assert updates[-2] == ""
+    assert "2 ranks finished" in updates[-1]
+
+
 def test_what_draws_charts_is_sent_once_there_are_figures(notebook, tmp_path):
     report = PRINT.replace("    print", "    import xla_nb\n    xla_nb.report(n=n)\n    print")
     gate = tmp_path / "go"

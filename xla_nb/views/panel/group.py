@@ -112,8 +112,8 @@ class GroupPanel(PanelView):
 
     def _leave_note(self) -> None:
         html = f'<div style="opacity:.75;font-size:12px">{self._moved}</div>'
-        self._live.update({"text/html": html, "text/plain": self._moved}, raw=True)
         self._saved.update(NOTHING, raw=True)
+        self._live.update({"text/html": html, "text/plain": self._moved}, raw=True)
         self._close(html)
 
     # ---------------------------------------------------------- from the page

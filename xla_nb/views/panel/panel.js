@@ -975,11 +975,13 @@ class Chart {
 		const shown = (x, i) => (!this.zoomed || x <= scales.x.max) && (!ofAll || isFigure(data[3][i]));
 		const at = over ? under : ofAll || this.zoomed ? data[0].findLastIndex(shown) : -1; // the end of the mean, say
 		const step = at < 0 ? this.steps[1] : data[0][at];
+		const apart = at < 0 && new Set(this.lines.map(({ x }) => x.at(-1))).size > 1;
+		const last = apart ? "last of each" : isFigure(step) && `step ${figure(step)}`;
 		const some = ofAll ? ranks[x.indexOf(step)] : this.total;
 		const of = some < this.total && `of ${plural(some, "rank")}`;
-		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", isFigure(step) && `step ${figure(step)}`, of));
-		const value = (last, y) => (at < 0 ? last : isFigure(y) && figure(y));
-		const rows = this.lines.map(({ name, rank, last }, n) => [name, rank, value(last, data[n + 1][at])]).filter(([, , text]) => text);
+		put(this.at, joined(this.hides && "without values ≤ 0", this.zoomed && "zoomed", last, of));
+		const value = (newest, y) => (at < 0 ? newest : isFigure(y) && figure(y));
+		const rows = this.lines.map(({ name, rank, last: newest }, n) => [name, rank, value(newest, data[n + 1][at])]).filter(([, , text]) => text);
 		const label = (name, rank) => (rank === null ? span("quiet", name) : tint(span("one", name), rank));
 		const row = ([name, rank, text]) => h("span", { "data-legend": rank ?? name }, label(name, rank), h("b", {}, text));
 		fill(this.legend, String(rows), () => [this.at, ...rows.map(row)]);

@@ -79,8 +79,9 @@ class PanelView:
             self._observer.finish()
             self._observer.sample()
             end = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
-            self._live.update(end, raw=True)
+            # First what the panel hides, or it would be seen for a moment.
             self._saved.update(NOTHING, raw=True)
+            self._live.update(end, raw=True)
         finally:
             self._close(end["text/html"])
 

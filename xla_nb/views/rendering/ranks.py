@@ -35,6 +35,7 @@ from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
 _LONGEST = 160  # characters of what a rank does
 _TELLING = ("step", "waits", "memory", "device")  # facts that have a column each
 _RESTLESS = (*_TELLING, "cpu", "steps")  # and those that change at each look
+_STEPS = 10  # from which on their time may be expected
 _SEEN_WAITS = 0.005  # share that is worth a column
 
 
@@ -166,7 +167,8 @@ def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """The telling facts, each in a column."""
     each = {card.rank: {one.id: one for one in facts.in_table(card, snapshot)} for card in cards}
     labels = {fact.id: fact.label for known in each.values() for fact in known.values()}
-    stepping = [card for card in cards if card.sample.done and card.phase in UNDER_WAY]
+    going = (card for card in cards if card.phase in UNDER_WAY)
+    stepping = [card for card in going if card.sample.done >= _STEPS]
     if stepping:  # it keeps its place while no time can be told
         labels.setdefault("step", "step" if stepping[0].sample.loops_step else "per sync")
     if all((card.waits or 0) < _SEEN_WAITS for card in cards):
