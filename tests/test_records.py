@@ -214,6 +214,14 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
     notebook.ok("xla_nb.ranks('listed').close(); del live_cell")
 
 
+def test_a_run_is_listed_with_the_arguments_of_its_function(notebook, own_home):
+    line = "%%xla_spawn -n 1 --view none -o given --args \"(3, 'sgd')\""
+    number = notebook.ok(f"{line}\ndef f(rank, lr, how): return lr").number
+    assert f"Cell In[{number}] (3, 'sgd')" in notebook.ok("%xla_runs 1").text
+    assert notebook.value("xla_nb.open_run(given.name).arguments") == "\"3, 'sgd'\""
+    notebook.ok("del given")
+
+
 def test_the_list_has_the_figures_of_all_cells_of_live_ranks(notebook, own_home):
     notebook.ok("reporters = xla_nb.ranks('reporters', n=1)")
     for figures in ("loss=0.5, acc=1", "loss=0.25", "val=14"):

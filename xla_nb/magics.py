@@ -470,7 +470,7 @@ class XlaMagics(Magics):
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
         living = {run.name: run for run in api.living()}
         entries = [
-            replace(one, cell=run.label, headline=observe(run).headline)
+            replace(one, cell=run.label, arguments=run.arguments, headline=observe(run).headline)
             if (run := living.get(one.name))
             else one
             for one in entries

@@ -334,6 +334,7 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
         "headline": "Rank 0 failed at Cell In[3], line 2: ValueError: boom",
         "found": "",
         "calm": "",
+        "arguments": "",
         "hang": "",
         "ranks": [
             {"rank": 0, "device": "xla:0", "phase": "failed", "result": ""},

@@ -36,6 +36,7 @@ from xla_nb.program.imports import repeated
 from xla_nb.program.missing_names import MissingNames
 from xla_nb.program.names import Names, newest
 from xla_nb.program.rank_cell import RANK_NAMES, RankCell, functions, rank_cell
+from xla_nb.wording import shortened
 
 _BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
 _MODULE_NAMES = frozenset(
@@ -80,7 +81,7 @@ class Program:
     user, `once` those to be told once in a session. `drops`: None takes the place of a result that
     cannot be sent. `remote` are the names that are the ranks' own, `both` those of them that a live
     cell reads and that the notebook has too. `magic` is the one that launches the cell, "" for a
-    function.
+    function. `arguments` are the entry's in a list of runs.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Program:
     both: Sequence[str] = ()
     remote: Set[str] = frozenset()
     magic: str = ""
+    arguments: str = ""
 
 
 def build(cell: Cell, scope: Scope, *, name: str) -> Program:
@@ -153,7 +155,15 @@ def build_call(
     named = [own] if scope.values.get(own) is fn else origins.names_of(fn, scope.values)
     entry = named[0] if named else ENTRY
     made = _Needs(scope, None, {entry: fn}, args).program(name, label)
-    return replace(made, entry=entry, takes_lock=takes_lock, drops=drops)
+    told = ", ".join(map(_argument, args))
+    return replace(made, entry=entry, takes_lock=takes_lock, drops=drops, arguments=told)
+
+
+def _argument(value: object) -> str:
+    """One of an entry's arguments in a list of runs: a number or a text as it is written, the class
+    of anything else."""
+    is_plain = type(value) in (int, float, bool, str, types.NoneType)
+    return shortened(repr(value) if is_plain else type(value).__name__, 40)
 
 
 def build_group(scope: Scope, *, name: str, label: str) -> Program:

@@ -113,6 +113,7 @@ def launch(
     group = turn.group if turn else ""
     its = program.definitions
     run = kind(name, program.label, record, engine, feed, options, its, group)
+    run.arguments = program.arguments
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:
         run.take(events.Launched())

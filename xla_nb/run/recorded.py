@@ -46,6 +46,7 @@ class RecordedRun(Mapping[int, Any]):
     output(rank) what a rank printed; of live ranks, in all their cells
     history      what ranks reported with xla_nb.report, the same
     displays     {rank: list} of what ranks displayed, the newest of each, the same
+    arguments    of the function that was called, in short
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
     arrivals     when its output was seen
@@ -68,6 +69,7 @@ class RecordedRun(Mapping[int, Any]):
         """definitions: what the launch has sent, by the numbers that results have"""
         self.name = name
         self.label = label
+        self.arguments = ""
         self.record = files
         self.state = RunState()
         self._definitions = definitions
@@ -92,6 +94,7 @@ class RecordedRun(Mapping[int, Any]):
         run = cls(files.path.name, summary.cell if summary else "", files)
         run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
+        run.arguments = summary.arguments if summary else ""
         run._fold()
         return run
 
@@ -331,6 +334,7 @@ class RecordedRun(Mapping[int, Any]):
         return {
             "run": self.name,
             "cell": self.label,
+            "arguments": self.arguments,
             "ok": self.ok,
             "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
@@ -435,6 +439,7 @@ class Entry:
     found: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     calm: str = ""
+    arguments: str = ""
 
 
 def entries() -> list[Entry]:
@@ -473,7 +478,7 @@ def _entry(record: Record) -> Entry:
 # ---------------------------------------------------------------- a record's files
 
 
-_SUMMED = ("cell", "outcome", "headline", "elapsed", "found", "calm")
+_SUMMED = ("cell", "arguments", "outcome", "headline", "elapsed", "found", "calm")
 
 
 def _summary(record: Record) -> Entry | None:

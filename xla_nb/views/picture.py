@@ -121,11 +121,12 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
         told = in_one_line(ended, 80)
         last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
         figures = in_one_line(" · ".join(last), 40)
-        lines.append((entry.name, entry.outcome, time, entry.cell, figures, told))
+        given = f" ({in_one_line(entry.arguments, 60)})" if entry.arguments else ""
+        lines.append((entry.name, entry.outcome, time, f"{entry.cell}{given}", figures, told))
         sign = style.FOUND if entry.found else style.PHASES[entry.outcome]
         state = tags.mark(sign.glyph, entry.outcome, sign.colour)
         result = tags.sentence(ended, 300)
-        cell, name = tags.place(entry.cell), tags.escaped(entry.name)
+        cell, name = tags.place(entry.cell) + tags.escaped(given), tags.escaped(entry.name)
         rows.append((name, state, time, cell, tags.escaped(figures), result))
     text = "\n".join(aligned(lines)) if rows else "No recorded runs."
     titles = [tags.faint(title) for title in lines[0]]

@@ -128,13 +128,15 @@ def test_each_run_is_a_line_in_aligned_columns():
     rows = [
         Entry("r3", "Cell In[3]", "running", "", None),
         Entry("r20", "Cell In[12]", "finished", "4 ranks finished", 12.34, "", {"loss": 0.1234567}),
+        Entry("r2", "train", "failed", "boom", 0.25, arguments="0.1, 'adam', Net"),
         Entry("r1", "", "failed", "rank 2 failed: boom", 0.5),
     ]
     assert listed(rows).splitlines() == [
-        "run  outcome   time    cell         figures of rank 0  result",
+        "run  outcome   time    cell                      figures of rank 0  result",
         "r3   running           Cell In[3]",
-        "r20  finished  12.3 s  Cell In[12]  loss 0.1235        4 ranks finished",
-        "r1   failed    0.50 s                                  rank 2 failed: boom",
+        "r20  finished  12.3 s  Cell In[12]               loss 0.1235        4 ranks finished",
+        "r2   failed    0.25 s  train (0.1, 'adam', Net)                     boom",
+        "r1   failed    0.50 s                                               rank 2 failed: boom",
     ]
 
 
