@@ -250,10 +250,7 @@ def test_a_list_read_where_the_cell_stands_and_in_a_closure_is_one(notebook):
     )
     assert notebook.launch(
         "mine = log\ndef f(rank):\n    add(1)\n    return mine is log, mine"
-    ) == (
-        True,
-        [1],
-    )
+    ) == (True, [1])
 
 
 # --- live state is kept -----------------------------------------------------------------------
@@ -837,8 +834,7 @@ MARKS = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "cell",
-    [pytest.param(cell, id=name, marks=MARKS.get(name, ())) for name, cell in FOUND.items()],
+    "cell", [pytest.param(cell, id=name, marks=MARKS.get(name, ())) for name, cell in FOUND.items()]
 )
 def test_it_is_on_a_rank_what_it_is_in_the_notebook(notebook, cell):
     agree(notebook, cell)
@@ -1005,8 +1001,7 @@ def test_a_value_that_reads_what_its_class_does_not_have_yet_is_not_opened_other
 
 
 @pytest.mark.parametrize(
-    "read",
-    ["len(size.table or [])", "size.table is None or size.table[0]", "self.cached(1) or 0"],
+    "read", ["len(size.table or [])", "size.table is None or size.table[0]", "self.cached(1) or 0"]
 )
 def test_a_value_that_reads_what_a_function_does_not_have_yet_is_not_opened_otherwise(
     notebook, read

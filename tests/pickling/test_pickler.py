@@ -121,11 +121,7 @@ def test_a_fortran_ordered_a_strided_and_an_empty_array_come_back_equal():
 @pytest.mark.parametrize("order", [["whole", "part", "array"], ["part", "whole", "array"]])
 def test_tensors_over_parts_of_an_array_share_its_memory(order):
     array = np.zeros(8, "float32")
-    values = {
-        "part": torch.from_numpy(array[:5]),
-        "whole": torch.from_numpy(array),
-        "array": array,
-    }
+    values = {"part": torch.from_numpy(array[:5]), "whole": torch.from_numpy(array), "array": array}
     got = arrived(**{name: values[name] for name in order})
     got["part"][0] = 7
     assert got["whole"][0] == got["array"][0] == 7

@@ -51,10 +51,7 @@ print("another launch differs:", first[0] != anew[0] and first[1] != anew[1])
 
 
 def test_ranks_continue_the_notebooks_generators_and_each_launch_differs():
-    assert printed(TORCH) == [
-        "same as in the notebook: True",
-        "numbers drawn twice: 0",
-    ]
+    assert printed(TORCH) == ["same as in the notebook: True", "numbers drawn twice: 0"]
 
 
 def test_generators_not_imported_in_the_notebook_are_seeded_per_launch():

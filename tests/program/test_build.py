@@ -47,14 +47,7 @@ def test_calling_a_modules_function_imports_it(notebook, local):
 
 @pytest.mark.parametrize(
     "expression",
-    [
-        "lambda i: h(i)",
-        "make(7)",
-        "functools.partial(two, b=7)",
-        "Net().run",
-        "Net()",
-        "Job",
-    ],
+    ["lambda i: h(i)", "make(7)", "functools.partial(two, b=7)", "Net().run", "Net()", "Job"],
 )
 def test_other_callables_are_sent_by_value(notebook, expression):
     notebook.run(

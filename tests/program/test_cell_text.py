@@ -5,12 +5,7 @@ import linecache
 import pytest
 
 from xla_nb.errors import ProgramError
-from xla_nb.program.cell_text import (
-    Cell,
-    Cells,
-    parse,
-    span,
-)
+from xla_nb.program.cell_text import Cell, Cells, parse, span
 
 
 def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
@@ -67,14 +62,8 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
         ("await x", "c, line 1: 'await' outside function"),
         ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
         ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
-        (
-            "x = 1\ny = " + "-" * 20_000 + "1\n",
-            "c: a statement is nested too deeply for Python.",
-        ),
-        (
-            "x = 1\ny = 1" + " + 1" * 50_000,
-            "c: a statement is nested too deeply for Python.",
-        ),
+        ("x = 1\ny = " + "-" * 20_000 + "1\n", "c: a statement is nested too deeply for Python."),
+        ("x = 1\ny = 1" + " + 1" * 50_000, "c: a statement is nested too deeply for Python."),
         ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),
     ],
     ids=["await", "NUL", "surrogate", "signs", "sum", "parentheses"],

@@ -35,7 +35,7 @@ ON_PURPOSE = {
     "[a way of its own to give and take its attributes]": "and this one's",
     "[a class that says itself how it is pickled]": "as something else",
     "tell_copyreg": "as something else",
-    "an_instance_whose_class_uses_names_while": "its `__setstate__` computes",
+    "[an instance whose class uses names while": "its `__setstate__` computes",
     "[a hash that reads such a container from outside]": "a set's order is by hash",
     "[bound and constraints]": "cloudpickle knows the type variable in this very process",
     "test_absl_flags": "a set's order is by hash",

@@ -128,6 +128,28 @@ class LiveNotebook(Notebook):
         rank.remote |= {n for n, v in rank.values.items() if before.get(n, rank) is not v}
         return value
 
+    def act(self, story: str) -> None:
+        """Lines of the notebook, and cells of the ranks (`>>> `), whose last expression has to be
+        true or None; below a cell, all names whose values were `sent:` and all that was `told:`,
+        whose end is anything where an ellipsis stands for it."""
+        lines: list[str] = []
+        for line in textwrap.dedent(story).strip().splitlines():
+            kind, _, rest = line.partition(" ")
+            if kind not in (">>>", "sent:", "told:"):
+                lines.append(line)
+                continue
+            if lines:
+                self.run("\n".join(lines))
+                lines.clear()
+            if kind == ">>>":
+                value = self.cell(rest)
+                assert value is None or value, line
+            elif kind == "sent:":
+                assert self.sent == {*rest.split()}, line
+            else:
+                told, known = "\n".join(self.notes), rest.removesuffix("…")
+                assert told.startswith(known) if known != rest else told == rest, told
+
 
 def opened_live(monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveNotebook]:
     """For a fixture."""
