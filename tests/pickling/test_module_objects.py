@@ -19,7 +19,7 @@ notebook = pytest.fixture(opened)
 local = pytest.fixture(importable_folder)
 
 CONFMOD = """
-    import itertools, threading
+    import collections, itertools, multiprocessing, numpy, threading, types
     CFG = {"lr": 1, "optim": {"name": "sgd"}}
     NAMES = ["a"]
     def get_lr(cfg=CFG): return cfg["lr"]
@@ -48,6 +48,20 @@ CONFMOD = """
             self.lock, self.count = threading.Lock(), 0
     GUARDED = Guarded()
     LOCK = threading.Lock()
+    SHARED = multiprocessing.get_context("spawn").Lock()
+    def locked():
+        with SHARED: return SHARED
+    ROWS = numpy.zeros(2)
+    def total(): return int(ROWS.sum())
+    PAIR = (1, [2])
+    NUMBERS = (1, 2)
+    Point = collections.namedtuple("Point", "x y")
+    POINT = Point(1, {})
+    class Kind: places = ([],)
+    HELD = frozenset([Kind()])
+    _table = {"a": 1}
+    TABLE = types.MappingProxyType(_table)
+    def set_a(value): _table["a"] = value
 """
 
 
@@ -64,49 +78,40 @@ def on_a_rank(notebook, cell):
     return notebook.rank(program)
 
 
-#: What is imported or taken from a module, and what a rank must see of it.
+TAKEN = """
+import functools, matplotlib, numpy, os, random, sys, torch, warnings
+from random import randint
+from numpy.random import rand
+from os import environ
+from sys import path, argv
+from matplotlib import rcParams
+class S: pass
+s = S()
+s.rand, roll = random.random, functools.partial(random.randint, 0, 9)
+generator, getenv, filters = torch.default_generator, os.environ.get, warnings.filters
+"""
+#: What is imported or taken from a module, and what that is.
 SAME = {
-    "a method of Python's generator": (
-        "import random\nfrom random import randint",
-        "randint.__self__ is random.seed.__self__",
-    ),
-    "a built-in method of it": (
-        "import random\nclass S: pass\ns = S()\ns.rand = random.random",
-        "s.rand.__self__ is random.random.__self__",
-    ),
-    "a partial of it": (
-        "import functools, random\nroll = functools.partial(random.randint, 0, 9)",
-        "roll.func.__self__ is random.seed.__self__",
-    ),
-    "NumPy's generator": (
-        "import numpy\nfrom numpy.random import rand",
-        "rand.__self__ is numpy.random.mtrand._rand",
-    ),
-    "torch's generator": (
-        "import torch\ng = torch.default_generator",
-        "g is torch.default_generator",
-    ),
-    "the environment": ("import os\nfrom os import environ", "environ is os.environ"),
-    "its method": ("import os\ngetenv = os.environ.get", "getenv.__self__ is os.environ"),
-    "the path": ("import sys\nfrom sys import path, argv", "path is sys.path, argv is sys.argv"),
-    "filters of warnings": (
-        "import warnings\nfilters = warnings.filters",
-        "filters is warnings.filters",
-    ),
-    "settings of a package": (
-        "import matplotlib\nfrom matplotlib import rcParams",
-        "rcParams is matplotlib.rcParams",
-    ),
+    "a method of Python's generator": ("randint.__self__", "random.seed.__self__"),
+    "a built-in method of it": ("s.rand.__self__", "random.random.__self__"),
+    "a partial of it": ("roll.func.__self__", "random.seed.__self__"),
+    "NumPy's generator": ("rand.__self__", "numpy.random.mtrand._rand"),
+    "torch's generator": ("generator", "torch.default_generator"),
+    "the environment": ("environ", "os.environ"),
+    "its method": ("getenv.__self__", "os.environ"),
+    "the path": ("path", "sys.path"),
+    "the arguments": ("argv", "sys.argv"),
+    "filters of warnings": ("filters", "warnings.filters"),
+    "settings of a package": ("rcParams", "matplotlib.rcParams"),
 }
 
 
-@pytest.mark.parametrize(("cell", "asked"), SAME.values(), ids=SAME)
-def test_an_object_of_a_module_is_the_modules_on_ranks(notebook, cell, asked, monkeypatch):
+@pytest.mark.parametrize(("taken", "its"), SAME.values(), ids=SAME)
+def test_an_object_of_a_module_is_the_modules_on_ranks(notebook, taken, its, monkeypatch):
     need("matplotlib")
     monkeypatch.setattr(warnings, "filters", _warnings.filters)  # of which pytest has a copy
-    notebook.run(cell)
-    found = notebook.launch(f"def f(rank): return {asked}")
-    assert found in (True, (True, True))
+    notebook.run(TAKEN)
+    assert notebook.launch(f"def f(rank): return {taken} is {its}") is True
 
 
 def test_the_path_that_the_notebook_has_made_anew_is_the_ranks(notebook, monkeypatch):
@@ -116,16 +121,63 @@ def test_the_path_that_the_notebook_has_made_anew_is_the_ranks(notebook, monkeyp
     assert notebook.launch("def f(rank): return path is sys.path") is True
 
 
-def test_it_has_what_the_notebook_has_put_into_it(notebook, confmod):
-    notebook.run("import confmod\nfrom confmod import CFG, NAMES, get_lr")
-    notebook.run("CFG['lr'] = 5\ndel CFG['optim']\nNAMES.append('b')")
-    assert on_a_rank(
-        notebook,
-        "def f(rank):\n"
-        "    found = CFG is confmod.CFG, get_lr(), CFG, NAMES, NAMES is confmod.NAMES\n"
-        "    CFG['lr'] = 7\n"
-        "    return *found[:2], dict(found[2]), *found[3:], get_lr()",
-    ) == (True, 5, {"lr": 7}, ["a", "b"], True, 7)
+#: What the notebook does, and what a rank returns where `confmod` is imported anew.
+PUT_BACK = {
+    "what the notebook has changed": (
+        "from confmod import CFG, NAMES, get_lr\n"
+        "CFG['lr'] = 5\ndel CFG['optim']\nNAMES.append('b')",
+        "CFG is confmod.CFG, get_lr(), CFG.update(lr=7), get_lr(), CFG, NAMES is confmod.NAMES",
+        (True, 5, None, 7, {"lr": 7}, True),
+    ),
+    "what a class of it holds": (
+        "values = confmod.Settings.values\nvalues['depth'] = 9",
+        "confmod.depth(), values is confmod.Settings.values",
+        (9, True),
+    ),
+    "a list": ("from confmod import NAMES\nNAMES.append('b')", "NAMES", ["a", "b"]),
+    "a sentinel": ("from confmod import NONE, is_none", "is_none(NONE)", True),
+    "what pickles itself": (
+        "from confmod import number, numbers\nnext(numbers), next(numbers)",
+        "number(), next(numbers), number()",
+        (2, 3, 4),
+    ),
+    "an object that it made later": (
+        "current = confmod.start()\ncurrent.found['x'] = 1",
+        "confmod.current is current, current.found",
+        (True, {"x": 1}),
+    ),
+    "an array": (
+        "from confmod import ROWS, total\nROWS[0] = 4",
+        "ROWS.put(1, 3), total(), ROWS is confmod.ROWS",
+        (None, 7, True),
+    ),
+    "a lock of multiprocessing": (
+        "from confmod import SHARED, locked",
+        "locked() is SHARED is confmod.SHARED",
+        True,
+    ),
+    "what the notebook has put into it": ("mine = confmod.mine = {'a': 1}", "mine", {"a": 1}),
+    "its namespace": (
+        "names = vars(confmod)",
+        "names is vars(confmod), confmod.CFG.update(lr=5), names['get_lr']()",
+        (True, None, 5),
+    ),
+    "tuples, frozen sets and views": (
+        "from confmod import *\nPAIR[1].append(3)\nplaces, held = Kind.places, (PAIR, POINT, HELD)",
+        "[one is its for one, its in zip(held, (confmod.PAIR, confmod.POINT, confmod.HELD))], "
+        "places is Kind.places, TABLE is confmod.TABLE, set_a(5), TABLE['a'], "
+        "PAIR[1].append(7), confmod.PAIR[1], NUMBERS, POINT.x",
+        ([True] * 3, True, True, None, 5, None, [2, 3, 7], (1, 2), 1),
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "asked", "expected"), PUT_BACK.values(), ids=PUT_BACK)
+def test_what_a_module_holds_is_its_own_with_what_the_notebook_has_put_into_it(
+    notebook, confmod, cell, asked, expected
+):
+    notebook.run(f"import confmod\n{cell}")
+    assert on_a_rank(notebook, f"def f(rank): return {asked}") == expected
 
 
 def test_a_registry_has_the_notebooks_entries(notebook, confmod):
@@ -140,57 +192,8 @@ def test_a_registry_has_the_notebooks_entries(notebook, confmod):
     ) == ([3, 4], True)
 
 
-def test_what_a_class_of_a_module_holds_is_its_own(notebook, confmod):
-    notebook.run("import confmod\nvalues = confmod.Settings.values\nvalues['depth'] = 9")
-    assert on_a_rank(
-        notebook, "def f(rank): return confmod.depth(), values is confmod.Settings.values"
-    ) == (9, True)
-
-
-def test_a_sentinel_is_the_modules(notebook, confmod):
-    notebook.run("from confmod import NONE, is_none")
-    assert on_a_rank(notebook, "def f(rank): return is_none(NONE)")
-
-
-def test_what_pickles_itself_is_put_back_into_the_module(notebook, confmod):
-    notebook.run("from confmod import number, numbers\nnext(numbers), next(numbers)")
-    assert on_a_rank(notebook, "def f(rank): return number(), next(numbers), number()") == (2, 3, 4)
-
-
-def test_an_object_that_a_module_made_later_is_the_modules(notebook, confmod):
-    notebook.run("import confmod\ncurrent = confmod.start()\ncurrent.found['x'] = 1")
-    assert on_a_rank(notebook, "def f(rank): return confmod.current is current, current.found") == (
-        True,
-        {"x": 1},
-    )
-
-
-def test_an_array_of_a_module_is_put_back(notebook, local):
-    (local / "confmod.py").write_text(
-        "import numpy\nTABLE = numpy.zeros(2)\ndef total(): return int(TABLE.sum())"
-    )
-    notebook.run("import confmod\nfrom confmod import TABLE, total\nTABLE[0] = 4")
-    assert on_a_rank(
-        notebook, "def f(rank):\n    TABLE[1] = 3\n    return total(), TABLE is confmod.TABLE"
-    ) == (7, True)
-
-
-def test_what_cannot_be_sent_of_it_is_told(notebook, confmod):
-    notebook.run("import confmod\nfrom confmod import GUARDED, LOCK\nGUARDED.count = 2")
-    program = notebook.build(
-        "def f(rank):\n    with LOCK: return GUARDED is confmod.GUARDED, GUARDED.count"
-    )
-    (note,) = (note for note in program.notes if "GUARDED" in note)
-    assert note == (
-        "`confmod.GUARDED` is on ranks as `import confmod` makes it: what it holds in the notebook "
-        "cannot be sent"
-    )
-    sys.modules.pop("confmod")
-    assert notebook.rank(program) == (True, 0)
-
-
-def test_what_can_be_sent_beside_what_cannot_is_there(notebook, confmod):
-    notebook.run("import confmod, threading\nfrom confmod import CFG, GUARDED, NAMES")
+def test_what_cannot_be_sent_of_it_is_told_and_what_can_is_there(notebook, confmod):
+    notebook.run("import confmod, threading\nfrom confmod import CFG, GUARDED, LOCK, NAMES")
     notebook.run(
         """
         shared, chain = [1], None
@@ -198,15 +201,19 @@ def test_what_can_be_sent_beside_what_cannot_is_there(notebook, confmod):
         CFG["x"], CFG["chain"] = shared, chain
         NAMES.append(shared)
         GUARDED.shared = GUARDED.count = shared
+        def guarded():
+            with LOCK: return GUARDED is confmod.GUARDED, GUARDED.count
         """
     )
     program = notebook.build(
-        "def f(rank): return CFG['x'] is NAMES[1], NAMES, CFG['lr'], GUARDED.count"
+        "def f(rank): return CFG['x'] is NAMES[1], NAMES, CFG['lr'], guarded()"
     )
-    assert ["confmod.GUARDED" in note for note in program.notes] == [True]
+    assert [note for note in program.notes if "GUARDED" in note] == [
+        "`confmod.GUARDED` is on ranks as `import confmod` makes it: what it holds in the notebook "
+        "cannot be sent"
+    ]
     sys.modules.pop("confmod")
-    same, names, lr, count = notebook.rank(program)
-    assert (same, names, lr, count) == (True, ["a", [1]], 1, 0)
+    assert notebook.rank(program) == (True, ["a", [1]], 1, (True, 0))
 
 
 def test_an_object_that_has_another_class_in_the_module_and_cannot_be_sent_is_refused(
@@ -218,25 +225,6 @@ def test_an_object_that_has_another_class_in_the_module_and_cannot_be_sent_is_re
     sys.modules.pop("confmod")
     with pytest.raises(Unopened, match=r"`confmod\.current` is a NoneType on ranks"):
         notebook.rank(program)
-
-
-LOCKS = """
-    import multiprocessing
-    LOCK = multiprocessing.get_context("spawn").Lock()
-    def locked():
-        with LOCK: return LOCK
-"""
-
-
-def test_a_lock_of_multiprocessing_that_a_module_holds_is_the_notebooks(notebook, local):
-    (local / "confmod.py").write_text(textwrap.dedent(LOCKS))
-    notebook.run("import confmod\nfrom confmod import LOCK, locked")
-    assert on_a_rank(notebook, "def f(rank): return locked() is LOCK is confmod.LOCK") is True
-
-
-def test_what_the_notebook_has_put_into_a_module_itself_is_sent(notebook, confmod):
-    notebook.run("import confmod\nmine = {'a': 1}\nconfmod.mine = mine")
-    assert on_a_rank(notebook, "def f(rank): return mine") == {"a": 1}
 
 
 def test_an_object_that_ranks_do_not_have_in_the_module_is_refused_there(notebook, monkeypatch):
@@ -253,38 +241,6 @@ def test_what_is_no_module_is_passed_over(notebook, monkeypatch):
     assert notebook.launch("def f(rank): return a") == [1]
 
 
-FIXED = """
-    import collections, types
-    PAIR = (1, [2])
-    def get(): return PAIR[1]
-    NUMBERS = (1, 2)
-    Point = collections.namedtuple("Point", "x y")
-    POINT = Point(1, {})
-    class Kind: places = ([],)
-    HELD = frozenset([Kind()])
-    _table = {"a": 1}
-    TABLE = types.MappingProxyType(_table)
-    def set_a(value): _table["a"] = value
-"""
-
-
-def test_a_tuple_or_a_view_that_a_module_holds_is_the_modules(notebook, local):
-    (local / "confmod.py").write_text(textwrap.dedent(FIXED))
-    notebook.run("import confmod\nfrom confmod import *\nPAIR[1].append(3)\nplaces = Kind.places")
-    found = on_a_rank(
-        notebook,
-        """
-        def f(rank):
-            PAIR[1].append(7)
-            set_a(5)
-            own = confmod.PAIR, confmod.POINT, confmod.HELD, confmod.TABLE, Kind.places
-            same = [one is other for one, other in zip((PAIR, POINT, HELD, TABLE, places), own)]
-            return get(), same, TABLE["a"], NUMBERS, POINT.x
-        """,
-    )
-    assert found == ([2, 3, 7], [True] * 5, 5, (1, 2), 1)
-
-
 def test_a_namespace_of_exec_has_the_ranks_builtins(notebook):
     notebook.run("ns = {}\nexec('def squared(x): return abs(x) ** 2', ns)")
     got = notebook.launch(
@@ -292,18 +248,6 @@ def test_a_namespace_of_exec_has_the_ranks_builtins(notebook):
         "def f(rank): return ns['squared'](-3), ns['__builtins__'] is vars(builtins)"
     )
     assert got == (9, True)
-
-
-def test_the_namespace_of_a_module_is_that_modules(notebook, confmod):
-    notebook.run("import confmod\nnames = vars(confmod)")
-    got = on_a_rank(
-        notebook,
-        "def f(rank):\n"
-        "    import confmod\n"
-        "    confmod.CFG['lr'] = 5\n"
-        "    return names is vars(confmod), names['get_lr']()",
-    )
-    assert got == (True, 5)
 
 
 def test_what_a_module_has_got_since_is_known_at_a_look(monkeypatch):

@@ -1,6 +1,7 @@
 """Primitives of multiprocessing: the notebook's own on ranks; of older ones, locks are copied and
 all else is refused."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -43,12 +44,14 @@ def older():
 
 @pytest.fixture
 def process():
-    """Runs a function in a process of its own, as ranks are."""
+    """Runs a function in a process of its own, as ranks are; to its end, if it is to."""
     started = []
 
-    def run(function, *args):
+    def run(function, *args, end=False):
         started.append(FORK.Process(target=function, args=args))
         started[-1].start()
+        if end:
+            started[-1].join(PATIENCE)
         return started[-1]
 
     yield run
@@ -56,6 +59,21 @@ def process():
         one.kill()
         one.join()
         one.close()
+
+
+@pytest.fixture
+def shared():
+    """Makes queues of the notebook's, each with what a rank has of it."""
+    made = []
+
+    def shared(kind="Queue"):
+        queue = getattr(SPAWN, kind)()
+        made.append((queue, arrived(queue=queue)["queue"]))
+        return made[-1]
+
+    yield shared
+    while made:
+        close(*made.pop())
 
 
 def pack(one):
@@ -219,19 +237,6 @@ def test_what_is_older_and_more_than_a_lock_is_refused(older, kind, arguments):
 # ---------------------------------------------------------------- names
 
 
-@pytest.fixture
-def forked():
-    """Runs a function in a forked process, to its end."""
-
-    def run(work):
-        process = FORK.Process(target=work)
-        process.start()
-        process.join(PATIENCE)
-        process.close()
-
-    return run
-
-
 def test_a_name_goes_with_what_has_it():
     lock = FORK.Lock()
     file = Path("/dev/shm", f"sem.{lock._semlock.name[1:]}")
@@ -241,20 +246,20 @@ def test_a_name_goes_with_what_has_it():
 
 
 @pytest.mark.parametrize("end", [lambda: None, sys.exit, lambda: os.kill(os.getpid(), 9)])
-def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(forked, end):
+def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(process, end):
     lock = FORK.Lock()
 
     def work():
         lock.acquire()
         end()
 
-    forked(work)
+    process(work, end=True)
     assert not arrived(lock=lock)["lock"].acquire(block=False)
     lock.release()
     assert arrived(lock=lock)["lock"].acquire(block=False)
 
 
-def test_what_a_forked_process_makes_is_unlinked_at_its_end(forked):
+def test_what_a_forked_process_makes_is_unlinked_at_its_end(process):
     reader, writer = FORK.Pipe(duplex=False)
 
     def work():
@@ -262,7 +267,7 @@ def test_what_a_forked_process_makes_is_unlinked_at_its_end(forked):
         writer.send(lock._semlock.name)
 
     with reader, writer:
-        forked(work)
+        process(work, end=True)
         assert not Path("/dev/shm", f"sem.{reader.recv()[1:]}").exists()
 
 
@@ -290,38 +295,33 @@ def test_what_a_rank_returns_is_refused(kind, arguments):
 
 
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
-def test_a_process_ends_though_nobody_has_read_what_it_put(process, kind):
-    queue = getattr(SPAWN, kind)()
-    theirs = arrived(queue=queue)["queue"]
+def test_a_process_ends_though_nobody_has_read_what_it_put(process, shared, kind):
+    queue, theirs = shared(kind)
 
     def work(number):
         theirs.put(bytes([number]) * 400_000)  # more than a pipe holds as it is made
         multiprocess.wait_for_readers()
 
-    writers = [process(work, number) for number in range(2)]
-    for writer in writers:
+    for writer in [process(work, number) for number in range(2)]:
         writer.join(PATIENCE)
         assert writer.exitcode == 0
     got = sorted(queue.get(timeout=PATIENCE) for _ in range(2))
     assert got == [bytes([number]) * 400_000 for number in range(2)]
-    close(queue, theirs)
 
 
-def test_what_a_pipe_holds_is_there_when_the_process_has_ended(process):
-    queue = SPAWN.Queue()
-    theirs = arrived(queue=queue)["queue"]
+def test_what_a_pipe_holds_is_there_when_the_process_has_ended(process, shared):
+    queue, theirs = shared()
 
     def work():
         for number in range(100):
             theirs.put(number)
 
     for _ in range(5):
-        process(work).join(PATIENCE)
+        process(work, end=True)
         got = []
         while not queue.empty():
             got.append(queue.get())
         assert got == list(range(100))
-    close(queue, theirs)
 
 
 def put_and_wait(queue, told, seconds):
@@ -335,10 +335,14 @@ def put_and_wait(queue, told, seconds):
         told.put("")
 
 
-def test_more_than_a_pipe_holds_is_an_error_that_the_process_survives(process):
-    queue, told = SPAWN.Queue(), FORK.SimpleQueue()
-    theirs = arrived(queue=queue)["queue"]
-    putting = process(put_and_wait, theirs, told, 0.2)
+@pytest.fixture
+def told():
+    with contextlib.closing(FORK.SimpleQueue()) as told:
+        yield told
+
+
+def test_more_than_a_pipe_holds_is_an_error_that_the_process_survives(process, shared, told):
+    putting = process(put_and_wait, shared()[1], told, 0.2)
     assert told.get() == (
         "What this rank has put into a queue of the notebook's waits for a reader: nobody has read "
         "it for 0.2 s, and more than 1024 KiB do not fit. Make the queue again, and read it in a "
@@ -346,66 +350,46 @@ def test_more_than_a_pipe_holds_is_an_error_that_the_process_survives(process):
     )
     putting.join(PATIENCE)
     assert putting.exitcode == 0
-    close(queue, theirs, told)
 
 
-def test_a_slow_reader_is_waited_for(process):
-    queue, told = SPAWN.Queue(), FORK.SimpleQueue()
-    theirs = arrived(queue=queue)["queue"]
+def test_a_slow_reader_and_a_large_item_that_is_read_slowly_are_waited_for(process, shared, told):
+    queue, theirs = shared()
     writers = [process(put_and_wait, theirs, told, 2) for _ in range(3)]
     for _ in writers:
         time.sleep(1)
         assert len(queue.get(timeout=PATIENCE)) == 3_000_000
-    assert [told.get() for _ in writers] == [""] * 3
-    close(queue, theirs, told)
-
-
-def test_a_large_item_that_is_read_slowly_is_waited_for(process):
-    queue, told = SPAWN.Queue(), FORK.SimpleQueue()
-    theirs = arrived(queue=queue)["queue"]
     process(put_and_wait, theirs, told, 1)
     left = 2_500_000  # the rest fits into the pipe
     while left > 0:
         left -= len(os.read(queue._reader.fileno(), 400_000))
         time.sleep(0.4)
-    assert told.get() == ""
-    close(queue, theirs, told)
+    assert [told.get() for _ in range(4)] == [""] * 4
 
 
-def test_a_queue_that_is_closed_is_waited_for_as_well(process):
-    queue = SPAWN.Queue()
-    theirs = arrived(queue=queue)["queue"]
+@pytest.mark.parametrize("way", ["close", "cancel_join_thread"])
+def test_a_queue_that_is_closed_is_waited_for_as_well_but_not_one_that_need_not_be_read(
+    process, shared, way
+):
+    queue, theirs = shared()
 
     def work():
-        theirs.put(bytes(3_000_000))
-        theirs.close()
+        if way == "close":
+            theirs.put(bytes(3_000_000))
+            theirs.close()
+        else:
+            theirs.cancel_join_thread()
+            theirs.put(bytes(3_000_000))
         multiprocess.wait_for_readers()
 
     writer = process(work)
-    assert len(queue.get(timeout=PATIENCE)) == 3_000_000
+    if way == "close":
+        assert len(queue.get(timeout=PATIENCE)) == 3_000_000
     writer.join(PATIENCE)
     assert writer.exitcode == 0
-    close(queue, theirs)
 
 
-def test_a_queue_that_need_not_be_read_is_not_waited_for(process):
-    queue = SPAWN.Queue()
-    theirs = arrived(queue=queue)["queue"]
-
-    def work():
-        theirs.cancel_join_thread()
-        theirs.put(bytes(3_000_000))
-        multiprocess.wait_for_readers()
-
-    writer = process(work)
-    writer.join(PATIENCE)
-    assert writer.exitcode == 0
-    close(queue, theirs)
-
-
-def test_a_process_that_a_rank_forks_puts_as_the_rank_does(process):
-    queue = SPAWN.Queue()
-    theirs = arrived(queue=queue)["queue"]
+def test_a_process_that_a_rank_forks_puts_as_the_rank_does(process, shared):
+    queue, theirs = shared()
 
     def work():
         theirs.put("rank")
@@ -413,6 +397,5 @@ def test_a_process_that_a_rank_forks_puts_as_the_rank_does(process):
         forked.start()
         forked.join()
 
-    process(work).join(PATIENCE)
+    process(work, end=True)
     assert {queue.get(timeout=PATIENCE) for _ in range(2)} == {"rank", "forked"}
-    close(queue, theirs)

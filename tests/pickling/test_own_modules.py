@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-import time
 
 import pytest
+import torch  # noqa: F401  # or the folder of a test would forget it with its modules
 
 from tests.support.fresh import in_a_new_process, launched
 from tests.support.notebook_double import importable_folder, opened
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fresh_processes")
 local = pytest.fixture(importable_folder)
 
 HELPER = """
-    import abc, functools, logging, math, threading
+    import abc, functools, logging, math, threading, torch, typing
     import settings
     REGISTRY, USED, BIG = {}, [], {}
     CFG = {"lr": 1}
@@ -109,6 +109,19 @@ HELPER = """
         return call
     @locked
     def guarded(x): return x
+    __held, __n = {}, 0
+    def put(key):
+        global __n
+        __held[key] = __n = __n + 1
+    def told(): return __held, __n
+    def times(by):
+        def loss(x): return by * x
+        return loss
+    class Square(torch.autograd.Function):
+        k = 1.0
+        @staticmethod
+        def forward(ctx, x): return x * Square.k
+    class Named(typing.Protocol): label = "file"
 """
 
 
@@ -198,9 +211,17 @@ KEPT = {
         "helper.Table().lr, table is helper.Table(), helper.Table.rate, table.size",
         (5, True, 5, 2),
     ),
+    "that which no value refers to": ("helper.Table().lr = 5", "helper.Table().lr", 5),
     "what a decorator of a method counts": ("helper.Step().go()", "helper.Step().go()", (1, 2)),
     "an attribute of a function": ("helper.plain.asked = 5", "helper.plain()", 5),
     "what is beside a lock": ("helper.guarded(5)", "helper.guarded(6)", [5, 6]),
+    "names with underscores": ("helper.put('a')", "helper.told()", ({"a": 1}, 1)),
+    "a function that the module has made": ("helper.loss = helper.times(5)", "helper.step(2)", 10),
+    "attributes of classes whose metaclass sees nothing": (
+        "helper.Square.k, helper.Named.label = 3.0, 'mine'",
+        "helper.Square.apply(helper.torch.ones(1)).item(), helper.Named.label",
+        (3.0, "mine"),
+    ),
 }
 
 
@@ -248,15 +269,67 @@ def test_a_settings_module_that_is_an_argument_is_as_the_notebook_has_it(noteboo
     assert in_a_new_process(program) == "(5, 7)"
 
 
-def test_names_that_a_module_has_from_another_or_computes_are_as_the_notebook_has_them(
-    notebook, local
-):
-    (local / "base.py").write_text("MOST = 2\nTABLE = {'a': 1}\n")
-    (local / "engine.py").write_text(
-        "from base import *\nBATCH = 4 * MOST\ndef run(): return MOST, BATCH, TABLE\n"
-    )
-    notebook.run("import engine\nengine.MOST, engine.BATCH, engine.TABLE = 50, 999, {'b': 2}")
-    assert launched(notebook, "def f(rank): return engine.run()") == ((50, 999, {"b": 2}), ())
+#: Modules, what the notebook does, a launched cell and what `f` returns.
+OTHERS = {
+    "names that a module has from another or computes": (
+        {
+            "base": "MOST = 2\nTABLE = {'a': 1}\n",
+            "engine": "from base import *\nBATCH = 4 * MOST\ndef run(): return MOST, BATCH, TABLE",
+        },
+        "import engine\nengine.MOST, engine.BATCH, engine.TABLE = 50, 999, {'b': 2}",
+        "def f(rank): return engine.run()",
+        (50, 999, {"b": 2}),
+    ),
+    "a module below a folder without __init__": (
+        {"bare/part": "LIMIT = 1\nSEEN = []\ndef told(): return LIMIT, SEEN\n"},
+        "import bare.part\nbare.part.LIMIT = 4\nbare.part.SEEN.append(5)",
+        "def f(rank): return bare.part.told()",
+        (4, [5]),
+    ),
+    "what another module would set that code imports": (
+        {"mode": "MODE = 'file'\n", "plug": "import mode\nmode.MODE = 'plug'\n"},
+        "import mode, plug\nmode.MODE = 'notebook'",
+        "def f(rank):\n    import plug\n    return mode.MODE",
+        "notebook",
+    ),
+    # It was imported where the value was opened, after what its top level sets.
+    "what a module would set that only a value leads to": (
+        {
+            "conf": "LR, PLUG, NAMES = 0.1, {}, []\n",
+            "override": "import conf\nconf.LR = 5\nconf.NAMES.append('f')\n"
+            "def f(): return conf.LR\nconf.PLUG['f'] = f\n",
+        },
+        "import conf, override\nconf.LR = 9\nconf.NAMES.append('mine')",
+        "def f(rank): return conf.LR, conf.PLUG['f'](), conf.NAMES",
+        (9, 9, ["f", "mine"]),
+    ),
+    "a module that ranks cannot import": (
+        {"elsewhere/conf": "lr = 0.1\n"},
+        "import sys\nfrom importlib import util\n"
+        "spec = util.spec_from_file_location('conf', f'{sys.path[0]}/elsewhere/conf.py')\n"
+        "conf = util.module_from_spec(spec)\nspec.loader.exec_module(conf)\nconf.lr = 5",
+        "def f(rank): return conf.lr",
+        5,
+    ),
+    "the only instance of a decorator in the notebook": (
+        {},
+        "import functools\ndef single(cls):\n    made = {}\n    @functools.wraps(cls)\n"
+        "    def get(): return made.setdefault(cls, made.get(cls) or cls())\n    return get\n"
+        "@single\nclass Options: items = [[1]]\nOptions().lr = 5",
+        "def f(rank): return Options().lr, Options.items is Options().items",
+        (5, True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "cell", "asks", "expected"), OTHERS.values(), ids=OTHERS)
+def test_what_modules_have_is_as_the_notebook_has_it(notebook, local, files, cell, asks, expected):
+    for name, text in files.items():
+        path = local / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    notebook.run(cell)
+    assert launched(notebook, asks) == (expected, ())
 
 
 def test_what_a_test_has_set_in_a_module_is_there(notebook, helper):
@@ -282,53 +355,6 @@ def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook
     )
 
 
-def test_a_module_that_ranks_cannot_import_is_sent_as_it_is(notebook, local):
-    (local / "elsewhere").mkdir()
-    (local / "elsewhere" / "conf.py").write_text("lr = 0.1\n")
-    notebook.run(
-        "from importlib import util as importing\n"
-        f"spec = importing.spec_from_file_location('conf', '{local}/elsewhere/conf.py')\n"
-        "conf = importing.module_from_spec(spec)\nspec.loader.exec_module(conf)\n"
-        "conf.lr = 5"
-    )
-    assert launched(notebook, "def f(rank): return conf.lr") == (5, ())
-
-
-def test_names_with_underscores_and_singletons_of_a_metaclass_are_as_the_notebook_has_them(
-    notebook, local
-):
-    (local / "singles.py").write_text(
-        "__held, __n = {}, 0\n"
-        "def put(key):\n    global __n\n    __held[key] = __n = __n + 1\n"
-        "def told(): return __held, __n\n"
-        "class Single(type):\n    made = {}\n    def __call__(cls):\n"
-        "        return cls.made.setdefault(cls, super().__call__())\n"
-        "class Options(metaclass=Single): rate = 1\n"
-    )
-    notebook.run("import singles\nsingles.put('a')\nsingles.Options().rate = 5")
-    asked = "singles.told(), singles.Options().rate"
-    assert launched(notebook, f"def f(rank): return {asked}") == ((({"a": 1}, 1), 5), ())
-
-
-def test_the_only_instance_of_a_decorator_in_the_notebook_is_there(notebook):
-    notebook.run(
-        "import functools\ndef single(cls):\n    made = {}\n    @functools.wraps(cls)\n"
-        "    def get(): return made.setdefault(cls, made.get(cls) or cls())\n    return get\n"
-        "@single\nclass Options: items = [[1]]\nOptions().lr = 5"
-    )
-    asked = "Options().lr, Options.items is Options().items"
-    assert launched(notebook, f"def f(rank): return {asked}") == ((5, True), ())
-
-
-def test_a_function_that_the_module_has_made_for_the_notebook_is_there(notebook, local):
-    (local / "losses.py").write_text(
-        "def scaled(by):\n    def loss(x): return by * x\n    return loss\n"
-        "loss = scaled(1)\ndef step(x): return loss(x)\n"
-    )
-    notebook.run("import losses\nlosses.loss = losses.scaled(5)")
-    assert launched(notebook, "def f(rank): return losses.step(2)") == (10, ())
-
-
 @pytest.mark.parametrize(("cell", "asked", "expected"), KEPT.values(), ids=KEPT)
 def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, asked, expected):
     notebook.run(cell)
@@ -341,18 +367,13 @@ def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, ask
         "def f(rank):\n    import helper\n    return helper.scaled(2), helper.CFG",
         "def f(rank):\n    from helper import CFG, scaled\n    return scaled(2), CFG",
         "import helper as h\ndef f(rank): return h.scaled(2), h.CFG",
+        "def f(rank): return used()",
     ],
 )
-def test_it_is_there_where_the_launched_cell_imports_the_module(notebook, helper, cell):
-    notebook.run("helper.SCALE, helper.CFG['lr'] = 3, 4")
-    notebook.run("del helper")
-    assert launched(notebook, cell) == ((6, {"lr": 4}), ())
-
-
-def test_it_is_there_where_a_function_of_an_earlier_cell_imports_the_module(notebook, helper):
+def test_it_is_there_where_a_cell_imports_the_module(notebook, helper, cell):
     notebook.run("helper.SCALE, helper.CFG['lr'] = 3, 4\ndel helper")
     notebook.run("def used():\n    from helper import CFG, scaled\n    return scaled(2), CFG")
-    assert launched(notebook, "def f(rank): return used()") == ((6, {"lr": 4}), ())
+    assert launched(notebook, cell) == ((6, {"lr": 4}), ())
 
 
 def test_what_no_code_names_is_not_sent(notebook, helper):
@@ -384,69 +405,19 @@ def test_what_cannot_be_sent_is_told(notebook, helper):
     notebook.run("helper.CFG['file'].close(), helper.MODEL.close()")
 
 
-_EDITED = (
-    "the file of `helper` was changed since the notebook imported it: ranks have what it said when "
-    "they imported it, not what the notebook has in `helper`"
-)
-
-
 def test_a_file_that_was_changed_after_a_launch_is_as_it_says_and_a_note_tells(notebook, helper):
-    notebook.run("helper.SCALE = 10")
-    notebook.build("def f(rank): return helper.SCALE")
-    time.sleep(0.02)  # the times of files are not exact
-    helper.write_text(textwrap.dedent(HELPER).replace("SCALE, DEBUG = 1", "SCALE, DEBUG = 20"))
-    found = launched(notebook, "def f(rank): return helper.SCALE, helper.CFG")
-    assert found == ((20, {"lr": 1}), (_EDITED,))
-
-
-def test_attributes_of_classes_whose_metaclass_sees_nothing_are_the_notebooks(notebook, local):
-    (local / "square.py").write_text(
-        "import torch, typing\nclass Square(torch.autograd.Function):\n    k = 1.0\n"
-        "    @staticmethod\n    def forward(ctx, x): return x * Square.k\n"
-        "class Named(typing.Protocol):\n    label = 'file'\n"
-    )
-    notebook.run("import square\nsquare.Square.k, square.Named.label = 3.0, 'mine'")
-    asked = "square.Square.apply(square.torch.ones(1)).item(), square.Named.label"
-    assert launched(notebook, f"def f(rank): return {asked}") == ((3.0, "mine"), ())
-
-
-def test_a_file_that_was_written_again_as_it_was_is_not_changed(notebook, helper):
     notebook.run("helper.SCALE = 10")
     notebook.build("def f(rank): return helper.SCALE")
     helper.write_text(helper.read_text())
     os.utime(helper, ns=(1, 1))
-    assert launched(notebook, "def f(rank): return helper.SCALE") == (10, ())
-
-
-def test_what_is_set_in_a_module_below_a_folder_without_init_is_so(notebook, local):
-    (local / "bare").mkdir()
-    (local / "bare" / "part.py").write_text(
-        "LIMIT = 1\nSEEN = []\ndef told(): return LIMIT, SEEN\n"
+    assert launched(notebook, "def f(rank): return helper.SCALE") == (10, ())  # as it was
+    helper.write_text(textwrap.dedent(HELPER).replace("SCALE, DEBUG = 1", "SCALE, DEBUG = 20"))
+    told = (
+        "the file of `helper` was changed since the notebook imported it: ranks have what it said "
+        "when they imported it, not what the notebook has in `helper`"
     )
-    notebook.run("import bare.part\nbare.part.LIMIT = 4\nbare.part.SEEN.append(5)")
-    assert launched(notebook, "def f(rank): return bare.part.told()") == ((4, [5]), ())
-
-
-def test_another_module_that_code_imports_does_not_put_back_what_the_notebook_has_set(
-    local, notebook
-):
-    (local / "mode.py").write_text("MODE = 'file'\n")
-    (local / "plug.py").write_text("import mode\nmode.MODE = 'plug'\n")
-    notebook.run("import mode, plug\nmode.MODE = 'notebook'")
-    cell = "def f(rank):\n    import plug\n    return mode.MODE"
-    assert launched(notebook, cell)[0] == "notebook"
-
-
-def test_a_module_that_only_a_value_leads_to_does_not_either(local, notebook):
-    """It was imported where the value was opened, after what its top level sets."""
-    (local / "conf.py").write_text("LR, PLUG, NAMES = 0.1, {}, []\n")
-    (local / "override.py").write_text(
-        "import conf\nconf.LR = 5\nconf.NAMES.append('f')\n"
-        "def f(): return conf.LR\nconf.PLUG['f'] = f\n"
-    )
-    notebook.run("import conf, override\nconf.LR = 9\nconf.NAMES.append('mine')")
-    cell = "def f(rank): return conf.LR, conf.PLUG['f'](), conf.NAMES"
-    assert launched(notebook, cell) == ((9, 9, ["f", "mine"]), ())
+    found = launched(notebook, "def f(rank): return helper.SCALE, helper.CFG")
+    assert found == ((20, {"lr": 1}), (told,))
 
 
 DEFINES = """
