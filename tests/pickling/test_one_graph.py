@@ -229,28 +229,15 @@ def test_one_object_stays_one(notebook, cell):
     agree(notebook, cell)
 
 
-def test_arguments_and_globals_are_one_graph(notebook):
+def test_arguments_are_one_graph_with_globals_and_with_the_object_of_a_method(notebook):
     notebook.run("class A: pass\na = A()\nheld = [a]")
-    a = notebook.values["a"]
-    assert notebook.launch("def f(rank, a): return a is held[0]", a)
-
-
-def test_a_methods_object_and_an_argument_of_it_are_one(notebook):
+    assert notebook.launch("def f(rank, a): return a is held[0]", notebook.values["a"])
     notebook.run(
         "class T:\n    def __init__(self): self.part = [1]\n"
         "    def go(self, rank, part): return self.part is part\nt = T()"
     )
     t = notebook.values["t"]
     assert notebook.call(t.go, t.part)
-
-
-def test_a_list_read_where_the_cell_stands_and_in_a_closure_is_one(notebook):
-    notebook.run(
-        "log = []\ndef make():\n    def add(x): log.append(x)\n    return add\nadd = make()"
-    )
-    assert notebook.launch(
-        "mine = log\ndef f(rank):\n    add(1)\n    return mine is log, mine"
-    ) == (True, [1])
 
 
 # --- live state is kept -----------------------------------------------------------------------
@@ -356,21 +343,55 @@ def test_live_state_is_kept(notebook, cells):
     agree(notebook, *cells)
 
 
-def test_lambdas_and_closures_share_the_globals_of_the_module(notebook):
-    notebook.run(
-        "scale = 1\nmul = lambda x: x * scale\ndef make():\n    return lambda x: x + scale"
-    )
-    notebook.run("add = make()\ndef grow():\n    global scale\n    scale = 10")
-    assert notebook.launch("def f(rank):\n    grow()\n    return mul(2), add(2), scale") == (
-        20,
-        12,
-        10,
-    )
+#: What the notebook executes, a cell that is launched, and what `f` returns.
+LAUNCHED = {
+    "a list read where the cell stands and in a closure": (
+        "log = []\ndef make():\n    def add(x): log.append(x)\n    return add\nadd = make()",
+        "mine = log\ndef f(rank): return add(1), mine is log, mine",
+        (None, True, [1]),
+    ),
+    "globals that lambdas and closures share": (
+        "scale = 1\nmul = lambda x: x * scale\ndef make():\n    return lambda x: x + scale\n"
+        "add = make()\ndef grow():\n    global scale\n    scale = 10",
+        "def f(rank): return grow(), mul(2), add(2), scale",
+        (None, 20, 12, 10),
+    ),
+    "what the launched cell binds, for earlier functions": (
+        "lr = 1\ndef get(): return lr",
+        "lr = 5\ndef f(rank): return get()",
+        5,
+    ),
+    "what only the launched cell binds": (
+        "def g(): return w",
+        "w = 5\ndef f(rank): return g()",
+        5,
+    ),
+    "how a class of the notebook's tells copyreg that it is pickled": (
+        "import copyreg\nclass Handle:\n    def __init__(self, n): self.n = n\n"
+        "copyreg.pickle(Handle, lambda handle: (Handle, (handle.n + 1,)))\nhandle = Handle(1)",
+        "def f(rank): return handle.n",
+        2,
+    ),
+    "a guarded import that failed, which fails only where it is used": (
+        "try:\n    import not_here_at_all as m\n    HAVE = True\nexcept ImportError:\n"
+        "    HAVE = False\ndef g(x): return m.go(x) if HAVE else x",
+        "def f(rank): return g(4), m.go(4) if HAVE else 5",
+        (4, 5),
+    ),
+    "subclasses of a class that is sent": (
+        "class Base: pass\nclass A(Base):\n    def size(self): return LIMIT\n"
+        "class B(A): pass\nLIMIT = 4",
+        "def f(rank):\n    (a,) = Base.__subclasses__()\n"
+        "    return a.__name__, a().size(), [b.__name__ for b in a.__subclasses__()]",
+        ("A", 4, ["B"]),
+    ),
+}
 
 
-def test_what_the_launched_cell_binds_is_what_earlier_functions_see(notebook):
-    notebook.run("lr = 1\ndef get(): return lr")
-    assert notebook.launch("lr = 5\ndef f(rank): return get()") == 5
+@pytest.mark.parametrize(("cell", "launched", "expected"), LAUNCHED.values(), ids=LAUNCHED)
+def test_a_launched_cell_finds_what_the_notebook_has(notebook, cell, launched, expected):
+    notebook.run(cell)
+    assert notebook.launch(launched) == expected
 
 
 def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_former_one(
@@ -410,16 +431,6 @@ def test_a_value_inside_a_function_is_refused_by_its_own_name(notebook):
 # --- conditions -------------------------------------------------------------------------------
 
 
-def test_a_guarded_import_that_failed_fails_only_where_it_is_used(notebook):
-    notebook.run(
-        "try:\n    import not_here_at_all as m\n    HAVE = True\n"
-        "except ImportError:\n    HAVE = False"
-    )
-    notebook.run("def g(x): return m.go(x) if HAVE else x")
-    assert notebook.launch("def f(rank): return g(4)") == 4
-    assert notebook.launch("def f(rank): return m.go(4) if HAVE else 5") == 5
-
-
 @pytest.mark.parametrize(
     "binds",
     [
@@ -450,22 +461,19 @@ FOUND = {
         def f(rank):
             return [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
     """,
-    "instances that its class holds by their hash": """
+    "instances that their class holds by their hash": """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True)
+        class Frozen:
+            x: int
+        Frozen.known = {Frozen(1), Frozen(2)}
         class P:
             seen = {}
             def __init__(self, x): self.x = x
             def __hash__(self): return hash(self.x)
             def __eq__(self, o): return self.x == o.x
         for i in range(3): P.seen[P(i)] = i
-        def f(rank): return [P.seen.get(P(i)) for i in range(3)]
-    """,
-    "instances that a frozen dataclass holds in a set": """
-        import dataclasses
-        @dataclasses.dataclass(frozen=True)
-        class P:
-            x: int
-        P.known = {P(1), P(2)}
-        def f(rank): return P(1) in P.known
+        def f(rank): return [P.seen.get(P(i)) for i in range(3)], Frozen(1) in Frozen.known
     """,
     "what a cached method holds": """
         import functools
@@ -478,13 +486,14 @@ FOUND = {
         a = A(1); kept = a.go()
         def f(rank): return a.go() is kept, A.go.cache_info().currsize
     """,
-    "hooks of parameters": """
+    "hooks of parameters and modules": """
         import torch
-        from torch import nn
-        p = nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
+        p = torch.nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
+        m = torch.nn.Linear(1,1); seen = []
+        m.register_forward_hook(lambda *a: seen.append(1))
         def f(rank):
             p.grad = None
-            p.sum().backward(); return p.grad.tolist()
+            seen.clear(); m(torch.ones(1,1)); p.sum().backward(); return p.grad.tolist(), seen
     """,
     "hooks and attributes of optimizers": """
         import torch
@@ -507,21 +516,18 @@ FOUND = {
         opt = Look([torch.ones(1, requires_grad=True)])
         def f(rank): return opt.step()
     """,
-    "a named tuple that is its own class's attribute": """
-        from typing import NamedTuple
-        class P(NamedTuple):
-            x: int
-            y: int
-        P.ORIGIN = P(0, 0)
-        def f(rank): return P.ORIGIN, P(1, 2)
-    """,
-    "a frozen instance that is its own class's attribute": """
+    "a named tuple and a frozen instance that are their own class's attributes": """
         from dataclasses import dataclass
+        from typing import NamedTuple
         @dataclass(frozen=True, slots=True)
         class Cfg:
             a: int = 1
         Cfg.DEFAULT = Cfg()
-        def f(rank): return Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
+        class P(NamedTuple):
+            x: int
+            y: int
+        P.ORIGIN = P(0, 0)
+        def f(rank): return P.ORIGIN, P(1, 2), Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
     """,
     "new types and parameters of types": """
         from typing import *
@@ -555,34 +561,22 @@ FOUND = {
         def g(a: Inner) -> A: ...
         def f(rank): return sorted(typing.get_type_hints(A)), sorted(typing.get_type_hints(g))
     """,
-    "a tuple whose class takes other arguments": """
+    "instances whose class takes other arguments, delegates or refuses to set slots": """
         class T(tuple):
             def __new__(cls, a, b): return super().__new__(cls, (a, b))
-        t = T(1, 2)
-        def f(rank): return t, type(t).__name__
-    """,
-    "slots of a class that refuses to set them": """
-        class F:
-            __slots__ = ('a',)
-            def __init__(self): object.__setattr__(self, 'a', 3)
-            def __setattr__(self, *a): raise AttributeError('frozen')
-        x = F()
-        def f(rank): return x.a
-    """,
-    "an instance that delegates": """
         class M: v = 3
         class D:
             def __init__(self): self.m = M()
             def __getattr__(self, k): return getattr(self.m, k)
-        d = D()
-        def f(rank): return d.v
-    """,
-    "an instance whose class wants arguments": """
         class Nw:
             def __new__(cls, x):
                 o = super().__new__(cls); o.x = x; return o
-        n = Nw(3)
-        def f(rank): return n.x
+        class F:
+            __slots__ = ('a',)
+            def __init__(self): object.__setattr__(self, 'a', 3)
+            def __setattr__(self, *a): raise AttributeError('frozen')
+        t, d, n, x = T(1, 2), D(), Nw(3), F()
+        def f(rank): return t, type(t).__name__, d.v, n.x, x.a
     """,
     "enums of dataclasses and dates": """
         import enum, datetime
@@ -616,13 +610,6 @@ FOUND = {
             k, x = 0, head
             while x is not None: k, x = k + 1, x.n
             return k
-    """,
-    "hooks of modules": """
-        import torch
-        m = torch.nn.Linear(1,1); seen = []
-        m.register_forward_hook(lambda *a: seen.append(1))
-        def f(rank):
-            seen.clear(); m(torch.ones(1,1)); return seen
     """,
     "one instance as default, in a list and as attribute": """
         class A:
@@ -847,22 +834,6 @@ def test_functions_that_call_each_other_in_a_long_chain_are_sent_as_they_are(not
     assert (notebook.rank(program), program.notes) == ((0, 1), ())
 
 
-def test_a_function_may_use_what_only_the_launched_cell_binds(notebook):
-    notebook.run("def g(): return w")
-    assert notebook.launch("w = 5\ndef f(rank): return g()") == 5
-
-
-def test_a_class_of_the_notebooks_may_tell_copyreg_how_it_is_pickled(notebook):
-    notebook.run("""
-        import copyreg
-        class Handle:
-            def __init__(self, n): self.n = n
-        copyreg.pickle(Handle, lambda handle: (Handle, (handle.n + 1,)))
-        handle = Handle(1)
-    """)
-    assert notebook.launch("def f(rank): return handle.n") == 2
-
-
 def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(notebook, tmp_path):
     (tmp_path / "local_s.py").write_text(
         "class D(dict): pass\nclass S: __slots__ = ('a',)\nd, s = D(lr=1), S()\ns.a = 1"
@@ -923,11 +894,8 @@ def test_a_weak_reference_is_to_the_same_object_where_that_is_sent(notebook, mad
 
 @pytest.mark.parametrize("made", [made for made, _ in WEAK.values()], ids=WEAK.keys())
 def test_a_weak_reference_to_what_is_not_sent_is_told_as_dead(notebook, made):
-    notebook.run(NODE)
-    notebook.run(f"made = {made}")
-    assert weak_references_that_died(notebook) == [
-        "a weak reference is sent without the `Node` that it refers to: it is dead on ranks"
-    ]
+    told = "a weak reference is sent without the `Node` that it refers to: it is dead on ranks"
+    assert weak_references_that_died(notebook, f"made = {made}") == [told]
 
 
 @pytest.mark.parametrize(
@@ -941,12 +909,12 @@ def test_a_weak_reference_to_what_is_not_sent_is_told_as_dead(notebook, made):
     ],
 )
 def test_no_note_is_given_where_ranks_have_what_the_notebook_has(notebook, cell):
+    assert weak_references_that_died(notebook, cell) == []
+
+
+def weak_references_that_died(notebook, cell):
     notebook.run(NODE)
     notebook.run(cell)
-    assert weak_references_that_died(notebook) == []
-
-
-def weak_references_that_died(notebook):
     take_notices()
     main = notebook.load(notebook.build("def f(rank): return made is None"))  # held meanwhile
     return take_notices() if main else None
@@ -1035,17 +1003,6 @@ def test_a_program_describes_its_values_by_type_and_cell(notebook):
 
 
 # --- classes that nothing refers to --------------------------------------------------------------
-
-
-def test_subclasses_of_a_class_that_is_sent_are_found_on_ranks(notebook):
-    notebook.run(
-        "class Base: pass\nclass A(Base):\n    def size(self): return LIMIT\nclass B(A): pass"
-    )
-    notebook.run("LIMIT = 4")
-    assert notebook.launch(
-        "def f(rank):\n    (a,) = Base.__subclasses__()\n"
-        "    return a.__name__, a().size(), [b.__name__ for b in a.__subclasses__()]"
-    ) == ("A", 4, ["B"])
 
 
 def test_a_subclass_that_a_cell_defines_anew_is_there_once(notebook):

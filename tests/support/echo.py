@@ -34,7 +34,7 @@ ON_PURPOSE = {
     "[a container whose class notes what is put into it]": "so does this one's",
     "[a way of its own to give and take its attributes]": "and this one's",
     "[a class that says itself how it is pickled]": "as something else",
-    "tell_copyreg": "as something else",
+    "tells copyreg that it": "as something else",
     "[an instance whose class uses names while": "its `__setstate__` computes",
     "[a hash that reads such a container from outside]": "a set's order is by hash",
     "[bound and constraints]": "cloudpickle knows the type variable in this very process",
