@@ -160,9 +160,7 @@ def f(rank):
 def test_they_are_on_a_rank_what_they_are_in_the_notebook(notebook):
     notebook.run(HIDDEN)
     program = notebook.build("def launched(rank): return f(rank)")
-    on_a_rank = notebook.rank(program)
-    assert on_a_rank == notebook.values["f"](0)
-    assert not program.notes
+    assert (notebook.rank(program), program.notes) == (notebook.values["f"](0), ())
 
 
 def test_an_object_is_not_asked_for_its_class():
@@ -181,32 +179,24 @@ def test_an_object_is_not_asked_for_its_class():
 THINGS = """
 import weakref
 class Thing: ...
-box, log = [Thing()], []
+class Owner:
+    def __init__(self): self.ref = weakref.ref(box[0], self.gone)
+    def gone(self, ref): log.append(ref is self.ref)
+box, log, other = [Thing()], [], []
+ref, owner = weakref.ref(box[0], lambda one: other.append(one is ref)), Owner()
+dead = [weakref.ref(Thing(), log.append)]
+log.clear()
+def f(rank):
+    lives = ref() is owner.ref() is box[0]
+    box.clear()
+    return lives, ref(), owner.ref(), log, other, [ref() for ref in dead]
 """
 
 
-def test_a_weak_reference_calls_what_it_is_to_call(notebook):
-    notebook.run(THINGS + "ref = weakref.ref(box[0], lambda one: log.append(one is ref))")
-    cell = (
-        "def f(rank):\n    lives = ref() is box[0]\n    box.clear()\n    return lives, ref(), log"
-    )
-    assert notebook.launch(cell) == (True, None, [True])
-
-
-def test_its_owner_may_be_what_it_calls(notebook):
-    notebook.run(
-        THINGS + "class Owner:\n"
-        "    def __init__(self): self.ref = weakref.ref(box[0], self.gone)\n"
-        "    def gone(self, ref): log.append(ref is self.ref)\n"
-        "owner = Owner()"
-    )
-    cell = "def f(rank):\n    box.clear()\n    return owner.ref(), log"
-    assert notebook.launch(cell) == (None, [True])
-
-
-def test_a_reference_that_is_dead_is_dead_on_ranks_and_calls_nobody(notebook):
-    notebook.run(THINGS + "dead = [weakref.ref(Thing(), log.append)]\nlog.clear()")
-    assert notebook.launch("def f(rank): return [ref() for ref in dead], log") == ([None], [])
+def test_a_weak_reference_calls_what_it_is_to_call_on_ranks_but_not_if_it_is_dead(notebook):
+    notebook.run(THINGS)
+    found = notebook.launch("def launched(rank): return f(rank)")
+    assert found == (True, None, None, [True], [True], [None])
 
 
 def test_a_function_decorated_with_a_context_manager_is_sent_with_it(notebook):

@@ -49,14 +49,10 @@ def test_a_name_that_a_function_of_the_notebook_binds_need_not_be_there(
     assert notebook.launch(reader.format(call), entry="f") == [1]
 
 
-def test_so_it_is_with_a_function_that_comes_as_an_argument(notebook):
-    notebook.run(INIT)
+def test_so_it_is_with_a_function_that_comes_as_an_argument_or_reads_what_another_binds(notebook):
+    notebook.run("def read(): return model\n" + INIT)
     launched = "def f(i, go):\n    go()\n    return model"
     assert notebook.launch(launched, notebook.values["init"]) == [1]
-
-
-def test_a_function_of_the_notebook_may_read_what_another_binds(notebook):
-    notebook.run("def read(): return model\n" + INIT)
     assert notebook.launch("def f(i):\n    init()\n    return read()") == [1]
 
 
@@ -64,11 +60,13 @@ def test_a_function_of_the_notebook_may_read_what_another_binds(notebook):
 
 
 def told(notebook, launched, place):
-    """The one note of the program, which says that a name is missing there."""
+    """The one note of the program, which says that a name is missing there: in the second cell's
+    third line, if `place` is "2:3"."""
     program = notebook.build(launched, entry="f" if "def f(" in launched else None)
     (note,) = program.notes
+    cell, _, line = place.partition(":")
     said = r"name '\w+' is not defined in this cell or in the notebook\. (.* )?A rank that"
-    assert re.match(rf"{place}( of `[\w.<>]+`)?: {said}", note)
+    assert re.match(rf"Cell In\[{cell}\], line {line}( of `[\w.<>]+`)?: {said}", note)
     return program, note
 
 
@@ -77,27 +75,23 @@ NOT_READ = {
     "a method that nothing calls by its name": (
         "class M:\n    def run(self): return 'ok'\n    def debug(self): return gone\nm = M()",
         "def f(i): return m.run()",
-        r"Cell In\[1\], line 3 of `M.debug`",
+        "1:3 of `M.debug`",
     ),
     "a function that is only held": (
         "def g(): return gone\nheld = [g, 'ok']",
         "def f(i): return held[1]",
-        r"Cell In\[1\], line 1 of `g`",
+        "1:1 of `g`",
     ),
-    "a condition of the launched function": (
-        "",
-        "def f(i):\n    if i: print(gone)\n    return 'ok'",
-        r"Cell In\[2\], line 2 of `f`",
-    ),
+    "a condition of it": ("", "def f(i):\n    if i: gone\n    return 'ok'", "2:2 of `f`"),
     "what handles errors": (
         "",
         "def f(i):\n    try: return 'ok'\n    except ValueError: print(gone)",
-        r"Cell In\[2\], line 3 of `f`",
+        "2:3 of `f`",
     ),
     "one that is local elsewhere": (
         "def g(x=0):\n    if x: gone\ndef gone_too(): return absent",
         "def f(i):\n    gone, gone_too = 'ok', g\n    gone_too()\n    return gone",
-        r"Cell In\[1\], line 2 of `g`",
+        "1:2 of `g`",
     ),
 }
 
@@ -108,49 +102,34 @@ def test_a_name_that_ranks_may_never_get_to_is_told(notebook, cell, launched, pl
     assert notebook.rank(told(notebook, launched, place)[0]) == "ok"
 
 
+CALLS = "def g(i):\n    return gone\ndef h(): return g(1)"
 #: What they do get to.
 READ = {
-    "the launched function": ("", "def f(i): return gone", r"Cell In\[2\], line 1"),
+    "the launched function": ("", "def f(i): return gone", "2:1"),
     "a function inside": (
         "",
         "def f(i):\n    def inner(): return gone\n    return inner()",
-        r"Cell In\[2\], line 2",
+        "2:2",
     ),
-    "an object that is made": (
-        "",
-        "class A:\n    def __init__(self): gone\ndef f(i): A()",
-        r"Cell In\[2\], line 2",
-    ),
+    "an object": ("", "class A:\n    def __init__(self): gone\ndef f(i): A()", "2:2"),
     "a wrapped function": (
         "import functools\ndef deco(f):\n    @functools.wraps(f)\n"
         "    def inner(*args): return f(*args)\n    return inner",
         "@deco\ndef f(i): return gone",
-        r"Cell In\[2\], line 2",
+        "2:2",
     ),
-    "a function of the notebook": (
-        "def g(i):\n    return gone\ndef h(): return g(1)",
-        "def f(i): return h()",
-        r"Cell In\[1\], line 2",
-    ),
-    "a function of the notebook, in a cell of statements": (
-        "def g(i):\n    return gone\ndef h(): return g(1)",
-        "h()",
-        r"Cell In\[1\], line 2",
-    ),
-    "what a function binds that is not sent": (
-        INIT,
-        "def f(i): return model",
-        r"Cell In\[2\], line 1",
-    ),
+    "a function of the notebook": (CALLS, "def f(i): return h()", "1:2"),
+    "a function of the notebook, in a cell of statements": (CALLS, "h()", "1:2"),
+    "what a function binds that is not sent": (INIT, "def f(i): return model", "2:1"),
     "what a function has for itself": (
         "def g():\n    model = 1\n    return model",
         "def f(i): return g(), model",
-        r"Cell In\[2\], line 1",
+        "2:1",
     ),
     "what a function of another namespace binds there": (
         f"ns = {{}}\nexec({INIT!r}, ns)\ninit = ns['init']",
         "def f(i):\n    init()\n    return model",
-        r"Cell In\[2\], line 3",
+        "2:3",
     ),
 }
 
@@ -163,13 +142,16 @@ def test_a_name_that_ranks_read_is_told_and_raises_there(notebook, cell, launche
         notebook.rank(program)
 
 
-def test_a_note_names_the_cell_that_deleted_a_name_and_one_that_is_alike(notebook):
+def test_a_note_names_the_cell_that_deleted_a_name_or_assigns_it_and_one_that_is_alike(notebook):
     notebook.run("data = {}\nlosses = []")
     notebook.run("del data")
-    _, note = told(notebook, "def f(i): return data", r"Cell In\[3\], line 1")
+    _, note = told(notebook, "def f(i): return data", "3:1")
     assert "notebook. Cell In[2] deleted it. A rank" in note
-    _, note = told(notebook, "def f(i): return loses", r"Cell In\[4\], line 1")
+    _, note = told(notebook, "def f(i): return loses", "4:1")
     assert "Did you mean losses?" in note
+    notebook.cells.append(Cell("Cell In[5]", "lost = 3\nlost"))  # on ranks
+    _, note = told(notebook, "def f(i): return lost", "6:1")
+    assert "Cell In[5] assigns it, but the notebook does not" in note
 
 
 def test_a_note_says_that_ranks_do_not_get_ipythons_history(notebook):

@@ -12,23 +12,20 @@ from IPython.core.interactiveshell import _modified_open
 from tests.support.notebook_double import shipped
 from xla_nb.errors import ShippingError
 from xla_nb.messages.orders import ARGUMENTS
-from xla_nb.program.build import Cell, build_call
+from xla_nb.program.build import build_call
 
 # --- names ------------------------------------------------------------------------------------
-
-
-def test_rank_is_not_a_global_of_a_function(notebook):
-    (note,) = notebook.build("def f(i): return rank").notes
-    assert re.search(r"'rank' is not defined.*Make it a parameter", note)
 
 
 def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
     notebook,
 ):
+    (note,) = notebook.build("def f(i): return rank").notes
+    assert re.search(r"'rank' is not defined.*Make it a parameter", note)
     notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
     program = notebook.build("where()")
     assert notebook.rank(program) == (0, "xla:0")
-    told = "Cell In[1], line {} of `where`: here `{}` is each rank's own, not the notebook's. "
+    told = "Cell In[2], line {} of `where`: here `{}` is each rank's own, not the notebook's. "
     told += "To use the notebook's, pass it to the function as an argument"
     assert program.once == (told.format(3, "device"), told.format(4, "rank"))
 
@@ -67,17 +64,14 @@ def test_names_bound_elsewhere_need_not_be_in_the_notebook(notebook, source):
     assert notebook.rank(program) == "ok"
 
 
-def test_a_star_import_hides_missing_names_only_where_nobody_knows_what_it_binds(notebook):
+def test_a_star_import_hides_missing_names_only_where_nobody_knows_what_it_binds(
+    notebook, monkeypatch
+):
     (note,) = notebook.build("from os.path import *\njoin('o', 'k'), joinn").notes
     assert "'joinn' is not defined" in note
     assert notebook.build("from not_loaded_yet import *\nanything").notes == ()
-
-
-def test_a_star_import_of_a_new_module_binds_over_the_notebooks_value_without_a_note(
-    notebook, monkeypatch
-):
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    notebook.run("rgb_to_hsv = 5")
+    notebook.run("rgb_to_hsv = 5")  # over which that of the new module is bound
     program = notebook.build("from colorsys import *\nrgb_to_hsv(0, 0, 0)")
     assert (notebook.rank(program), program.notes) == ((0, 0, 0), ())
 
@@ -89,52 +83,43 @@ def test_a_star_import_of_a_new_module_binds_over_the_notebooks_value_without_a_
         ("'low' in globals(), 'lower' in globals()", (True, False)),
         ("eval('low + 1')", 4),
         ("frame.query('a > @low').a.tolist()", [4]),
+        ("f'{low}'", "3"),
+        ("(lambda x=low: x)()", 3),
+        ("__vsc_ipynb_file__", "/home/me/a.ipynb"),  # a front end's name
+        ("max(5, 3), id, abs(-1), len([])", (2, 4, 1, 1)),  # over built-in ones
     ],
 )
-def test_names_that_code_asks_for_by_text_are_sent(notebook, asked, seen):
-    notebook.run("import pandas\nlow, frame = 3, pandas.DataFrame({'a': [2, 4]})")
+def test_names_that_code_asks_for_also_by_text_are_sent(notebook, asked, seen):
+    notebook.run(
+        """
+        import functools, pandas
+        from operator import sub as max
+        low, frame = 3, pandas.DataFrame({"a": [2, 4]})
+        id, python_s, __vsc_ipynb_file__ = 4, len, "/home/me/a.ipynb"
+        @functools.wraps(len)
+        def len(of): return python_s(of) + 1
+        """
+    )
     notebook.run(f"def used(): return {asked}")
     assert notebook.launch("def f(i): return used()") == seen
     assert notebook.rank(notebook.build(asked)) == seen
 
 
-def test_names_in_fstrings_defaults_and_annotations_are_sent(notebook):
-    notebook.run("a = 1\nb = 2\nc = int")
-    assert notebook.launch("def f(i, x: c = b): return f'{a}{x}', f.__annotations__") == (
-        "12",
-        {"x": int},
-    )
-
-
-def test_a_name_in_a_lazy_annotation_is_sent_but_may_be_missing(notebook):
-    notebook.run("class Net: pass")
+def test_names_in_annotations_are_sent_and_may_be_missing_in_lazy_ones(notebook):
+    notebook.run("class Net: pass\nb, c = 2, int")
+    got = notebook.launch("def f(i, x: c = b): return x, f.__annotations__")
+    assert got == (2, {"x": int})
     source = (
         "from __future__ import annotations\nimport typing\n"
         "def f(i: int) -> Gone: return typing.get_type_hints(g)['x'].__name__\n"
         "def g(x: Net): ..."
     )
     program = notebook.build(source, entry="f")
-    assert not program.notes
-    assert notebook.rank(program) == "Net"
+    assert (notebook.rank(program), program.notes) == ("Net", ())
     program = notebook.build(
         "from __future__ import annotations\nclass A:\n    x: Gone = 1\nA.__annotations__"
     )
-    assert not program.notes
-    assert notebook.rank(program) == {"x": "Gone"}
-
-
-def test_a_missing_name_assigned_on_ranks_is_explained(notebook):
-    notebook.cells.append(Cell("Cell In[1]", "loss = 3\nloss"))
-    (note,) = notebook.build("def f(i): return loss").notes
-    assert "Cell In[1] assigns it, but the notebook does not" in note
-
-
-def test_a_name_of_the_notebook_shadows_a_builtin(notebook):
-    notebook.run(
-        "import functools\nfrom operator import sub as max\nid, python_s = 4, len\n"
-        "@functools.wraps(len)\ndef len(of): return python_s(of) + 1"
-    )
-    assert notebook.launch("def f(i): return max(5, 3), id, abs(-1), len([])") == (2, 4, 1, 1)
+    assert (notebook.rank(program), program.notes) == ({"x": "Gone"}, ())
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -211,11 +196,17 @@ def test_imports_inside_packages_are_repeated_for_their_effect(notebook, package
 # --- names that statements bind ---------------------------------------------------------------
 
 
-def test_a_name_bound_before_use_is_not_sent(notebook):
+def test_a_name_bound_before_use_and_ipythons_own_builtins_are_not_sent(notebook):
     notebook.run("n = 5\nfile = open('/dev/null')\nk = 1")
     program = notebook.build("n = 1\nwith open('/dev/null') as file: k\nfile, n")
     notebook.values["file"].close()
     assert shipped(program) == {"k"}
+    notebook.values.update(open=_modified_open, exit=ExitAutocall())
+    program = notebook.build(
+        "def f(rank):\n    if rank: exit(1)\n    with open('/dev/null') as file: return file.read()"
+    )
+    assert shipped(program) == {"f"}
+    assert notebook.rank(program) == ""
 
 
 @pytest.mark.parametrize("cell", ["def f(i): return __file__", "print(__file__)"])
@@ -228,17 +219,3 @@ def test_a_notebook_has_no_file_of_its_own_and_may_ask_for_it(notebook, cell):
     assert notebook.launch(f"{asks}where") == "none"
     notebook.run("def g():\n" + textwrap.indent(asks, "    ") + "    return where")
     assert notebook.launch("def f(i): return g()") == "none"
-
-
-def test_a_front_ends_name_of_the_notebook_is_a_value(notebook):
-    notebook.run("__vsc_ipynb_file__ = '/home/me/a.ipynb'")
-    assert notebook.launch("def f(i): return __vsc_ipynb_file__") == "/home/me/a.ipynb"
-
-
-def test_ipythons_own_builtins_are_pythons_on_ranks(notebook):
-    notebook.values.update(open=_modified_open, exit=ExitAutocall())
-    program = notebook.build(
-        "def f(rank):\n    if rank: exit(1)\n    with open('/dev/null') as file: return file.read()"
-    )
-    assert shipped(program) == {"f"}
-    assert notebook.rank(program) == ""

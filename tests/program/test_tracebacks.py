@@ -55,7 +55,7 @@ def test_a_traceback_starts_at_the_first_cell():
     )
 
 
-def test_causes_are_told_from_the_first_cell_on_too():
+def test_causes_are_told_from_the_first_cell_on_too_and_frames_of_several_cells_are_kept():
     def above():  # JAX gives a cause the frames of the whole process
         define("def f():\n    raise ValueError('boom')")["f"]()
 
@@ -66,15 +66,11 @@ def test_causes_are_told_from_the_first_cell_on_too():
     text = tracebacks.tell(error, LABELS).text
     assert "in f\n    raise ValueError('boom')" in text
     assert "in above" not in text
-
-
-def test_frames_of_several_cells_are_kept():
     inner = define("def g():\n    return 1 / 0", OTHER)
     outer = define("def f():\n    return g()", g=inner["g"])
     got = tracebacks.tell(raised(outer["f"]), LABELS)
     assert got.place == "Cell In[5], line 2"
-    assert "return g()" in got.text
-    assert "return 1 / 0" in got.text
+    assert "return g()" in got.text and "return 1 / 0" in got.text
 
 
 def test_outside_the_notebook_only_frames_of_xla_nb_are_cut_and_there_may_be_none():
@@ -88,7 +84,7 @@ def test_outside_the_notebook_only_frames_of_xla_nb_are_cut_and_there_may_be_non
     assert (got.text, got.place) == ("ValueError: bare", "")
 
 
-def test_an_error_that_xla_nb_raises_ends_at_the_users_line():
+def test_of_an_error_that_xla_nb_raises_or_passes_on_only_the_users_lines_are_shown():
     got = failure("def f():\n    len(progress(iter([])))", progress=reporting.progress)
     lines = [line for line in got.text.splitlines() if line.strip("~^ ")]  # marks, from 3.13 on
     assert lines == [
@@ -97,19 +93,13 @@ def test_an_error_that_xla_nb_raises_ends_at_the_users_line():
         "    len(progress(iter([])))",
         "TypeError: list_iterator has no length; pass total=",
     ]
-
-
-def test_the_loop_of_progress_is_not_shown_between_what_calls_it_and_what_it_calls():
-    cell = """
-        def items():
-            raise KeyError("x")
-            yield
-        def f():
-            list(progress(items()))
-    """
+    cell = "def items():\n    raise KeyError('x')\n    yield\ndef f():\n    list(progress(items()))"
     got = failure(cell, progress=reporting.progress)
     files = [line for line in got.text.splitlines() if line.startswith("  File")]
     assert [line.split(", ")[0] for line in files] == ['  File "Cell In[3]"'] * 2
+    got = failure("def f():\n    spans(5)", spans=wording.ranks)  # a fault of xla_nb
+    assert got.text.splitlines()[-1].startswith("TypeError: 'int' object is not iterable")
+    assert wording.__file__ in got.text
 
 
 @pytest.mark.parametrize("call", ["functional.cross_entropy(x, y)", "functional.conv2d(x, x)"])
@@ -120,12 +110,6 @@ def test_an_operation_that_is_noted_fails_as_any(call):
     noting = step_changes._mode(step_changes.StepChanges(LABELS)._call)
     plain, noted = (failure(cell, mode=mode, **names) for mode in (nullcontext(), noting))
     assert noted == plain
-
-
-def test_a_fault_of_xla_nb_keeps_its_frames():
-    got = failure("def f():\n    spans(5)", spans=wording.ranks)
-    assert got.text.splitlines()[-1].startswith("TypeError: 'int' object is not iterable")
-    assert wording.__file__ in got.text
 
 
 # ---------------------------------------------------------------- what is told of an error
@@ -144,12 +128,7 @@ TOLD = {
         4,
         ["ValueError: v\nmind the gap"],
     ),
-    "a library's error by its module": (
-        "import json\ndef f():\n    json.loads('{')",
-        "json.decoder.JSONDecodeError",
-        3,
-        [],
-    ),
+    "an exit": ("import sys\ndef f():\n    sys.exit(3)", "SystemExit", 3, []),
     "the notebook's own error without one": (
         "class Odd(Exception): pass\ndef f():\n    raise Odd('x')",
         "Odd",
@@ -162,26 +141,22 @@ TOLD = {
         2,
         ['File "given.py", line 1\n    x = = 1\n        ^'],
     ),
-    "an exit": ("import sys\ndef f():\n    sys.exit(3)", "SystemExit", 3, []),
-    "the cause first": (
-        "def f():\n    try: {}['key']\n"
-        "    except KeyError as missing: raise ValueError('no key') from missing",
-        "ValueError",
-        3,
+    "a library's error by its module and its contexts first": (
+        "import json\ndef f():\n    try:\n        try: {}['key']\n        except KeyError: 1 / 0\n"
+        "    except ZeroDivisionError: json.loads('{')\n",
+        "json.decoder.JSONDecodeError",
+        6,
         [
-            '"Cell In[3]", line 2',
-            "KeyError: 'key'\n\nThe above exception was the direct cause",
-            "ValueError: no key",
+            '"Cell In[3]", line 4',
+            "KeyError: 'key'\n\nDuring handling of the above exception",
+            "ZeroDivisionError: division by zero\n\nDuring",
         ],
     ),
-    "the context first": (
-        "def f():\n    try: {}['key']\n    except KeyError: 1 / 0",
-        "ZeroDivisionError",
+    "the cause first": (
+        "def f():\n    try: {}['key']\n    except KeyError as key: raise ValueError('x') from key",
+        "ValueError",
         3,
-        [
-            "KeyError: 'key'\n\nDuring handling of the above exception",
-            "ZeroDivisionError: division by zero",
-        ],
+        ["KeyError: 'key'\n\nThe above exception was the direct cause", "ValueError: x"],
     ),
     "each error of a group with its line": (
         "def part(n):\n    raise ValueError(f'part {n}')\ndef f():\n    errors = []\n"
@@ -216,12 +191,9 @@ def test_it_is_told(source, kind, line, parts):
         at = got.text.index(part, at) + len(part)
 
 
-def test_a_suppressed_context_is_left_out():
+def test_a_suppressed_context_is_left_out_and_an_error_whose_str_raises_says_so():
     got = failure("def f():\n    try: {}['key']\n    except KeyError: raise ValueError() from None")
     assert "KeyError: 'key'" not in got.text
-
-
-def test_an_error_whose_str_raises_says_so():
     odd = "class Odd(Exception):\n    def __str__(self): 1 / 0\ndef f():\n    raise Odd()"
     assert failure(odd).message == "<its str() raised ZeroDivisionError>"
 
@@ -237,12 +209,9 @@ def test_infinite_recursion_has_a_short_traceback_that_tells_how_often_a_line_is
     got = failure("def f():\n    g()\ndef g():\n    f()")
     assert got.kind == "RecursionError"
     assert got.text.count("  File ") == tracebacks.DEPTH
-
-
-def test_a_deep_stack_keeps_its_innermost_frames():
     lines = [f"def f{n}(): f{n + 1}()" for n in range(2 * tracebacks.DEPTH)]
     got = failure("\n".join([*lines, f"def f{len(lines)}(): 1 / 0", "f = f0"]))
-    assert got.text.count("  File ") == tracebacks.DEPTH
+    assert got.text.count("  File ") == tracebacks.DEPTH  # the innermost
     assert got.place == f"Cell In[3], line {len(lines) + 1}"
 
 
@@ -283,15 +252,12 @@ def blocked():
     thread.join()
 
 
-def test_a_thread_in_the_notebook_has_its_innermost_line_and_a_stack_from_there(blocked):
+def test_a_thread_has_its_innermost_line_of_the_notebook_and_a_stack_from_there(blocked):
     place, stack = tracebacks.locate(blocked.ident, LABELS)
     assert place == tracebacks.innermost(blocked.ident, LABELS) == "Cell In[3], line 4"
     assert stack.startswith('  File "Cell In[3]", line 2, in outer\n    wait()\n')
     assert "_bootstrap" not in stack
-
-
-def test_a_thread_outside_the_notebook_has_a_stack_without_a_place(blocked):
-    place, stack = tracebacks.locate(blocked.ident, set())
+    place, stack = tracebacks.locate(blocked.ident, set())  # it is outside the notebook
     assert place == tracebacks.innermost(blocked.ident, set()) == ""
     assert "_bootstrap" in stack
 
