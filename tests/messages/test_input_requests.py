@@ -25,17 +25,13 @@ def test_an_answer_arrives_whole(text):
         sender.join()
 
 
-def test_a_refusal_says_why():
-    with Pipe() as pipe:
-        input_requests.answer(asked(pipe), refusal="nobody is there")
-        with pytest.raises(Refused, match="nobody is there"):
-            pipe.answer()
-
-
-def test_a_question_is_open_until_its_asker_has_gone_on():
+def test_a_question_is_open_until_its_asker_has_gone_on_and_a_refusal_says_why():
     with Pipe() as pipe:
         question = asked(pipe)
         assert input_requests.is_open(question)
+        input_requests.answer(question, refusal="nobody is there")
+        with pytest.raises(Refused, match="nobody is there"):
+            pipe.answer()
     assert not input_requests.is_open(question)
     input_requests.answer(question, "to nobody")
 

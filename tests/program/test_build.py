@@ -9,11 +9,6 @@ from tests.support.notebook_double import shipped
 from xla_nb.program.build import Cell, build_call
 
 
-def test_form_feeds_and_line_separators_do_not_break_lines(notebook):
-    notebook.run("def same(fn): return fn")
-    assert notebook.launch("# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n") == 1
-
-
 def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
     notebook.run("n = 2\nm = 3\ndef f(i, x): return i + x + n")
     program = build_call(notebook.values["f"], notebook.scope, args=(1,), name="c")
@@ -35,7 +30,9 @@ def test_no_cell_is_read_again_however_many_have_run(notebook, monkeypatch):
     assert len(read) <= 1, read  # the text of `f`
 
 
-def test_calling_a_modules_function_imports_it(notebook, local):
+def test_calling_a_modules_function_imports_it_and_a_scripts_sends_the_running_code(
+    notebook, local
+):
     (local / "local_d.py").write_text("def f(i): return 'd'")
     notebook.run("import local_d")
     program = build_call(notebook.values["local_d"].f, notebook.scope, args=(), name="c")
@@ -43,6 +40,11 @@ def test_calling_a_modules_function_imports_it(notebook, local):
     del sys.modules["local_d"]
     sys.path_importer_cache.clear()
     assert notebook.rank(program) == "edited"
+    path, edited = local / "script.py", "def f(i): return 'edited'"
+    exec(compile("def f(i): return 'started'", str(path), "exec"), notebook.values)
+    path.write_text(edited)
+    notebook.cells.append(Cell(str(path), edited, str(path)))
+    assert notebook.call(notebook.values["f"]) == "started"
 
 
 @pytest.mark.parametrize(
@@ -71,9 +73,7 @@ def test_other_callables_are_sent_by_value(notebook, expression):
 
 def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
     path = tmp_path / "script.py"
-    source = (
-        "import math\nN = 2\ndef f(i): return math.floor(N)\nif __name__ == '__main__':\n    1\n"
-    )
+    source = "import math\nN = 2\ndef f(i): return math.floor(N)\nif __name__ == '__main__': 1\n"
     path.write_text(source)
     notebook.run("")
     exec(compile(source, str(path), "exec"), notebook.values)
@@ -81,12 +81,3 @@ def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
     program = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
     assert (program.body, program.restored) == (None, ("N", "f", "math"))
     assert notebook.rank(program) == 2
-
-
-def test_calling_from_an_edited_script_uses_the_running_code(notebook, tmp_path):
-    path = tmp_path / "script.py"
-    exec(compile("def f(i): return 'started'", str(path), "exec"), notebook.values)
-    edited = "def f(i): return 'edited'"
-    path.write_text(edited)
-    notebook.cells.append(Cell(str(path), edited, str(path)))
-    assert notebook.call(notebook.values["f"]) == "started"

@@ -12,19 +12,22 @@ from xla_nb.errors import ProgramError
         ("steps = 3", "train", 0.1),
         ("from operator import neg", "neg", 0),
         ("if True:\n    def f(i): return i + 1", "f", 1),
+        ("def f(i):\n    def g():\n        yield 1\n    return list(g())", None, [1]),
+        ("@inject\ndef f(i, cfg): return cfg", None, "cfg"),
     ],
-    ids=["defined first", "of the notebook", "imported", "under an if"],
+    ids=["first", "of the notebook", "imported", "under an if", "with a generator", "decorated"],
 )
-def test_the_entry_is_the_function_that_is_named(notebook, cell, entry, returned):
-    notebook.run("lr = 0.1\ndef train(i): return lr")
+def test_the_entry_is_the_function_that_is_named_or_the_last(notebook, cell, entry, returned):
+    notebook.run("lr = 0.1\ndef train(i): return lr\ndef inject(f): return lambda i: f(i, 'cfg')")
     assert notebook.launch(cell, entry=entry) == returned
 
 
-def test_a_misspelled_entry_is_refused_with_suggestions(notebook):
-    with pytest.raises(
-        ProgramError, match=r"no function named trian\. Did you mean train\?.*: train, eval_\."
-    ):
-        notebook.build("def train(i): pass\ndef eval_(i): pass", entry="trian")
+def test_a_misspelled_entry_is_refused_with_suggestions_and_missing_arguments_with_a_call(notebook):
+    told = r"no function named trian\. Did you mean train\?.*: train, eval_\."
+    with pytest.raises(ProgramError, match=told):
+        notebook.build("def train(i): pass\ndef eval_(i, lr): pass", entry="trian")
+    with pytest.raises(ProgramError, match=r"args=\(lr,\)"):
+        notebook.call(notebook.values["eval_"])
 
 
 @pytest.mark.parametrize(
@@ -41,10 +44,6 @@ def test_an_entry_that_is_no_plain_function_is_refused(notebook, cell, entry, to
     notebook.run("number = 3")
     with pytest.raises(ProgramError, match=told):
         notebook.build(cell, entry=entry)
-
-
-def test_a_generator_inside_the_entry_is_allowed(notebook):
-    assert notebook.launch("def f(i):\n    def g():\n        yield 1\n    return list(g())") == [1]
 
 
 @pytest.mark.parametrize(
@@ -80,14 +79,3 @@ def test_an_unfilled_lock_parameter_receives_the_lock(notebook, signature, args,
 def test_arguments_that_do_not_match_are_refused(notebook, signature, args, message):
     with pytest.raises(ProgramError, match=message):
         notebook.build(f"def f({signature}): return 1", args=args)
-
-
-def test_arguments_of_a_decorated_entry_are_not_checked(notebook):
-    notebook.run("def inject(f): return lambda i: f(i, 'cfg')")
-    assert notebook.launch("@inject\ndef f(i, cfg): return cfg") == "cfg"
-
-
-def test_spawn_with_missing_arguments_shows_how_to_pass_them(notebook):
-    notebook.run("def f(i, lr): pass")
-    with pytest.raises(ProgramError, match=r"args=\(lr,\)"):
-        notebook.call(notebook.values["f"])

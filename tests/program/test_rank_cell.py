@@ -9,11 +9,33 @@ from xla_nb.program.cell_text import Cell
 from xla_nb.program.rank_cell import rank_cell
 
 
-def test_the_entry_is_the_last_function_of_the_cell_and_statements_may_follow_it(notebook):
-    assert notebook.launch("def a(i): return 'a'\ndef f(i): return n\nn = 7\nn + 1") == 7
+@pytest.mark.parametrize(
+    ("before", "cell", "expected"),
+    [
+        ("", "def a(i): return 'a'\ndef f(i): return n\nn = 7\nn + 1", 7),
+        ("", "x = rank + world_size\n(x, device, lock)", (4, "xla:0", "the lock")),
+        ("", "was = A.n\nclass A:\n    n = 'new'\nwas, A.n", ("old", "new")),
+        ("", "was = made()\nclass A:\n    n = 'new'\nwas, A.n", ("old", "new")),
+        ("def same(fn): return fn", "# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n", 1),
+    ],
+    ids=[
+        "the last function is the entry, and statements may follow it",
+        "names of ranks in statements",
+        "a class used before its redefinition is the old one",
+        "so it is in a function",
+        "form feeds and line separators do not break lines",
+    ],
+)
+def test_a_cell_gives_what_it_would_in_the_notebook(notebook, before, cell, expected):
+    notebook.run("class A:\n    n = 'old'\ndef made(): return A().n")
+    notebook.run(before)
+    assert notebook.launch(cell) == expected
 
 
-def test_a_syntax_error_shows_line_text_and_caret(notebook):
+def test_a_cell_with_nothing_to_run_or_a_syntax_error_is_refused_with_text_and_caret(notebook):
+    for text in ("# nothing\n", "import os\n", "class A: pass\n"):
+        with pytest.raises(ProgramError, match="nothing for ranks to run"):
+            notebook.build(text)
     with pytest.raises(ProgramError) as caught:
         notebook.build("def f(i):\n    retrun 1")
     assert "line 2" in str(caught.value)
@@ -31,10 +53,6 @@ def test_magics_of_an_earlier_function_are_checked(notebook):
         notebook.build("def f(i): return g()")
 
 
-def test_statements_can_use_rank_names_and_return_the_last_expression(notebook):
-    assert notebook.launch("x = rank + world_size\n(x, device, lock)") == (4, "xla:0", "the lock")
-
-
 def test_a_cells_future_imports_are_in_force_and_no_names_of_its(notebook):
     cell = "#\nfrom __future__ import annotations\ndef f(x: Missing): pass\nf.__annotations__"
     with pytest.raises(ProgramError, match="nothing"):
@@ -47,12 +65,6 @@ def test_a_cells_future_imports_are_in_force_and_no_names_of_its(notebook):
     assert notebook.rank(made) == 1
 
 
-def test_a_class_used_before_its_redefinition_is_the_old_one(notebook):
-    notebook.run("class A:\n    n = 'old'\ndef made(): return A().n")
-    assert notebook.launch("was = A.n\nclass A:\n    n = 'new'\nwas, A.n") == ("old", "new")
-    assert notebook.launch("was = made()\nclass A:\n    n = 'new'\nwas, A.n") == ("old", "new")
-
-
 def test_an_import_finds_what_a_statement_before_it_has_set(notebook, monkeypatch, tmp_path):
     (tmp_path / "asks_for_it.py").write_text("import os\nfound = os.environ.get('SET_BY_A_CELL')")
     monkeypatch.setenv("SET_BY_A_CELL", "before")
@@ -62,9 +74,3 @@ def test_an_import_finds_what_a_statement_before_it_has_set(notebook, monkeypatc
         f"sys.path.insert(0, {str(tmp_path)!r})\nimport asks_for_it as asked\nasked.found"
     )
     assert notebook.launch(source) == "by it"
-
-
-@pytest.mark.parametrize("text", ["# nothing\n", "import os\n", "class A: pass\n"])
-def test_a_cell_with_nothing_to_run_is_refused(notebook, text):
-    with pytest.raises(ProgramError, match="nothing for ranks to run"):
-        notebook.build(text)
