@@ -335,6 +335,39 @@ LIVE_STATE = {
         "def f(rank):\n    with opened(1) as x, wrapped(2) as y:\n"
         "        return x, y, part(3), wrapped.__name__",
     ],
+    "a function created by exec": ["exec('def g(): return 9')", "def f(rank): return g()"],
+    "an object that decorates a function": [
+        "class Counting:\n    def __init__(self, fn): self.fn, self.calls = fn, 0\n"
+        "    def __call__(self, x):\n        self.calls += 1\n        return self.fn(x)",
+        "@Counting\ndef g(x): return x\ndef f(rank): return g(1), g.calls",
+    ],
+    "a class that extends its former self": [
+        "class A:\n    def g(self): return 1",
+        "class A(A):\n    def h(self): return 2",
+        "def f(rank): return A().g(), A().h()",
+    ],
+    "a class in a class, and a local class that took the place of another": [
+        "class A:\n    n = 2\nclass O:\n    class I:\n        def g(self): return 1",
+        "def make():\n    class A:\n        n = 1\n    return A\nA = make()",
+        "def f(rank): return A.n, O.I().g()",
+    ],
+    "an exception with slots": [
+        "class S(Exception):\n    __slots__ = 'best',\n    def __init__(self, best, more):\n"
+        "        super().__init__('s'); self.best, self.more = best, more\ns = S(3, 4)",
+        "def f(rank): return s.best, s.more, s.args",
+    ],
+    **{
+        statement: [statement, f"def f(rank): return {used}"]
+        for statement, used in {
+            "import os.path": "os.path.join('a', 'b')",
+            "import xml.dom.minidom": "xml.dom.minidom.Node.ATTRIBUTE_NODE",
+            "import xml.dom.minidom as md": "md.Node.ATTRIBUTE_NODE",
+            "from xml.dom import minidom": "minidom.Node.ATTRIBUTE_NODE",
+            "from math import floor as fl": "fl(2.5)",
+            "from math import *": "floor(2.5)",
+            "from typing import Optional": "Optional[int]",
+        }.items()
+    },
 }
 
 

@@ -35,6 +35,11 @@ def test_a_message_that_is_still_to_be_filled_in_is():
     )
 
 
+IMPORTS = """
+import collections, contextlib, contextvars, csv, hashlib, itertools, logging, re, socket, sqlite3
+import multiprocessing as mp, struct, threading, torch, weakref
+from unittest.mock import MagicMock
+"""
 HOLDER = "class Holder: pass\nx, y = Holder(), Holder()\n"
 GENERATOR = " is or contains a generator. Send a list of its items"
 
@@ -47,46 +52,39 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         (HOLDER + "x.log, y.file = [y], (i for i in ())", "`x.log[0].file`" + GENERATOR),
         (HOLDER + "x._hidden = (i for i in ())", "to ranks: it" + GENERATOR),
         ("x = [[]] * 5000 + [(i for i in ())]", "to ranks: it" + GENERATOR),
-        ("import collections\nx = collections.deque([(i for i in ())])", GENERATOR),
+        ("x = collections.deque([(i for i in ())])", GENERATOR),
         ("x = []\nfor _ in range(20_000): x = [x]", "recursion"),
+        ("x = socket.socket()\nx.close()", "it is or contains an open socket. Connect inside"),
+        ("x = sqlite3.connect(':memory:')", "object. Connect inside the function."),
+        ("x = threading.Lock()\nx.acquire()", "Use the `lock` parameter"),
         (
-            "import socket\nx = socket.socket()\nx.close()",
-            "it is or contains an open socket. Connect inside",
-        ),
-        ("import sqlite3\nx = sqlite3.connect(':memory:')", "object. Connect inside the function."),
-        ("import threading\nx = threading.Lock()\nx.acquire()", "Use the `lock` parameter"),
-        (
-            "import logging\nclass Mine(logging.Handler): pass\nx = {'h': Mine()}",
+            "class Mine(logging.Handler): pass\nx = {'h': Mine()}",
             "`x['h']` is or contains a handler of logging. Make it inside the function, and",
         ),
         (
-            "import multiprocessing as mp\nx = [mp.Process(target=print)]",
+            "x = [mp.Process(target=print)]",
             "`x[0]` is or contains a process. Start it inside the function, or send what is",
         ),
+        ("x = MagicMock(name='m')", "it is or contains a mock. Make it inside the function"),
+        ("x = contextvars.ContextVar('at')", "cannot pickle '"),
+        ("x = struct.Struct('<ih')", "cannot pickle '"),
         (
-            "from unittest.mock import MagicMock\nx = MagicMock(name='m')",
-            "it is or contains a mock. Make it inside the function",
-        ),
-        ("import contextvars\nx = contextvars.ContextVar('at')", "cannot pickle '"),
-        ("import struct\nx = struct.Struct('<ih')", "cannot pickle '"),
-        (
-            "import weakref\nclass Thing:\n    def name(self): ...\n"
+            "class Thing:\n    def name(self): ...\n"
             "thing = Thing()\nx = weakref.WeakMethod(thing.name)",
             "cannot pickle '",
         ),
         (
-            "import contextlib\n@contextlib.contextmanager\ndef noted(): yield\n"
-            "x = noted()\nx.__enter__()",
+            "@contextlib.contextmanager\ndef noted(): yield\nx = noted()\nx.__enter__()",
             "a generator",
         ),
-        ("import logging\nx = logging.Logger('mine')", "logger cannot be pickled"),
+        ("x = logging.Logger('mine')", "logger cannot be pickled"),
         (
             "class Told:\n    def __init__(self): self.n = 1\n"
             "    __dict__ = property(lambda self: {})\nx = Told()",
             "a `Told`, whose class says itself what its",
         ),
         (
-            "import torch\n@torch.library.custom_op('xla_nb_tests::twice', mutates_args=())\n"
+            "@torch.library.custom_op('xla_nb_tests::twice', mutates_args=())\n"
             "def x(it: torch.Tensor) -> torch.Tensor: return 2 * it",
             "to ranks: cannot pickle 'torch._C",
         ),
@@ -96,19 +94,20 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         ),
         ("x = [{}.items()]", "`x[0]` is or contains a view of a dict. Send the dict, or a list of"),
         (
-            "import collections\nx = collections.OrderedDict(a=1).keys()",
+            "x = collections.OrderedDict(a=1).keys()",
             "it is or contains a view of a dict. Send the dict, or a list of it",
         ),
-        ("import torch\nx = [torch.ops.aten.add]", "Create it inside the function, or"),
-        ("import torch\nx = torch.ops.aten.add.Tensor", "Create it inside the function, or"),
-        ("import csv\nx = csv.DictReader(['a,b'])", "or send a list of its rows"),
-        ("import itertools\nx = itertools.pairwise([1])", "Send a list of its items, or make it"),
-        ("import re\nx = re.match('a', 'a')", "Send what it found, such as `m.group()`"),
-        ("import hashlib\nx = hashlib.sha256()", "Send its digest, or make it inside the function"),
-        ("import threading\nx = threading.local()", "Make it inside the function: what it holds"),
+        ("x = [torch.ops.aten.add]", "Create it inside the function, or"),
+        ("x = torch.ops.aten.add.Tensor", "Create it inside the function, or"),
+        ("x = csv.DictReader(['a,b'])", "or send a list of its rows"),
+        ("x = itertools.pairwise([1])", "Send a list of its items, or make it"),
+        ("x = re.match('a', 'a')", "Send what it found, such as `m.group()`"),
+        ("x = hashlib.sha256()", "Send its digest, or make it inside the function"),
+        ("x = threading.local()", "Make it inside the function: what it holds"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, told):
+    notebook.run(IMPORTS)
     notebook.run(made)
     with pytest.raises(ShippingError) as refused:
         notebook.build("def f(rank): return x")
@@ -116,22 +115,19 @@ def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, 
     assert told in str(refused.value)
 
 
-def test_a_function_that_no_name_leads_to_is_refused_by_its_own(notebook):
+def test_a_function_is_refused_by_its_own_name_or_by_that_which_leads_to_it(notebook):
     notebook.run(
         "def make(rows):\n    def load(rank): return rows\n    return load\n"
         "loads = [make(i for i in range(3))]"
     )
     with pytest.raises(ShippingError, match="`load → rows` is or contains a generator"):
         notebook.call(notebook.values["loads"][0])
-
-
-def test_a_function_that_a_decorator_has_made_is_refused_by_the_name_that_leads_to_it(notebook):
     notebook.run(
         "import threading\ndef locked(f):\n    lock = threading.Lock()\n    def inner():\n"
         "        with lock: return f()\n    return inner\n"
         "@locked\ndef load(): return 1\ndef read(): return load()"
     )
-    told = "Cannot send `load` .* defined in Cell In.1., line 7. to ranks: `load → lock`"
+    told = "Cannot send `load` .* defined in Cell In.2., line 7. to ranks: `load → lock`"
     with pytest.raises(ShippingError, match=told):
         notebook.build("def f(rank): return read()")
 
