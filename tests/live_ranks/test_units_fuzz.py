@@ -6,6 +6,7 @@ rank, and definitions stay the objects that they were there.
 
 from __future__ import annotations
 
+import functools
 import random
 import types
 from collections.abc import Iterator
@@ -21,6 +22,20 @@ notebook = pytest.fixture(opened_live)
 _CLASSES, _FUNCTIONS, _VALUES = ("A", "B"), ("f", "g", "h"), ("u", "v", "w", "x", "y", "z")
 _PLAIN = (int, float, str, bytes, bool, type(None))
 
+#: What is done to something of these kinds; of none: to an instance of the notebook's classes.
+_DONE: list[tuple[str, tuple[type, ...]]] = [
+    ("{name} = {name}.copy()", (list, dict, numpy.ndarray)),
+    ("del {name}", (object,)),
+    ("{name}.append({value})", (list,)),
+    ("{name}.pop() if {name} else None", (list,)),
+    ("{name}[{key!r}] = {value}", (dict,)),
+    ("{name}.{attribute} = {value}", ()),
+    ("{name}[{n}] += 1", (numpy.ndarray,)),
+    ("{name}.{member} = {value}", (type,)),
+    ("{name}.note = {value}", (types.FunctionType,)),
+]
+_PICKED = {"key": "abc", "attribute": "pq", "n": "01", "member": "nm"}
+
 
 class _Steps:
     """Statements at random, over names that are there."""
@@ -30,10 +45,17 @@ class _Steps:
 
     def statement(self, held: dict[str, Any]) -> str:
         made = [getattr(self, name) for name in dir(self) if name[:3] == "do_"]
+        made += [functools.partial(self._done, *each) for each in _DONE]
         while True:
             text = self.pick.choice(made)(held)
             if text:
                 return str(text)
+
+    def _done(self, text: str, kinds: tuple[type, ...], held: dict[str, Any]) -> str | None:
+        own = [held[n] for n in _CLASSES if n in held]
+        name = self._one(held, *(kinds or own))
+        picked = {kind: self.pick.choice(of) for kind, of in _PICKED.items()}
+        return name and text.format(name=name, value=self._value(held), **picked)
 
     def _one(self, held: dict[str, Any], *kinds: Any) -> str | None:
         known = (n for n in (*_VALUES, *_FUNCTIONS, *_CLASSES) if n in held)
@@ -48,35 +70,6 @@ class _Steps:
 
     def do_bind(self, held: dict[str, Any]) -> str:
         return f"{self.pick.choice(_VALUES)} = {self._value(held)}"
-
-    def do_equal(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, list, dict, numpy.ndarray)
-        return name and f"{name} = {name}.copy()"
-
-    def do_delete(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, object)
-        return name and f"del {name}"
-
-    def do_append(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, list)
-        return name and f"{name}.append({self._value(held)})"
-
-    def do_pop(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, list)
-        return name and held[name] and f"{name}.pop()"
-
-    def do_item(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, dict)
-        return name and f"{name}[{self.pick.choice('abc')!r}] = {self._value(held)}"
-
-    def do_attribute(self, held: dict[str, Any]) -> str | None:
-        kinds = tuple(held[n] for n in _CLASSES if n in held)
-        name = self._one(held, *kinds) if kinds else None
-        return name and f"{name}.{self.pick.choice('pq')} = {self._value(held)}"
-
-    def do_write(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, numpy.ndarray)
-        return name and f"{name}[{self.pick.randrange(2)}] += 1"
 
     def do_view(self, held: dict[str, Any]) -> str | None:
         name = self._one(held, numpy.ndarray)
@@ -111,18 +104,10 @@ class _Steps:
             f"    def m(self): return super().__init__(), {self.pick.choice(_VALUES)}"
         )
 
-    def do_patch(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, type)
-        return name and f"{name}.{self.pick.choice('nm')} = {self._value(held)}"
-
     def do_unpatch(self, held: dict[str, Any]) -> str | None:
         name = self._one(held, type)
         own = [n for n in "nm" if name and n in vars(held[name])]
         return f"del {name}.{self.pick.choice(own)}" if own else None
-
-    def do_annotate(self, held: dict[str, Any]) -> str | None:
-        name = self._one(held, types.FunctionType)
-        return name and f"{name}.note = {self._value(held)}"
 
     def do_defaults(self, held: dict[str, Any]) -> str | None:
         name = self._one(held, types.FunctionType)

@@ -14,22 +14,16 @@ lg = logging.getLogger("{APP}")
 
 
 @pytest.fixture(autouse=True)
-def forgotten():
-    yield
-    forget()
-
-
 def forget():
-    """Let the loggers of this process be as in one that has just begun, as a rank has."""
-    known = logging.root.manager.loggerDict
-    for name in [name for name in known if name.startswith(APP)]:
-        del known[name]
+    """Lets the loggers of this process be as in one that has just begun, as a rank has."""
 
+    def forget():
+        known = logging.root.manager.loggerDict
+        for name in [name for name in known if name.startswith(APP)]:
+            del known[name]
 
-def launched(notebook, source):
-    program = notebook.build(source)
+    yield forget
     forget()
-    return notebook.rank(program)
 
 
 #: Each is true on a rank, of what the notebook has executed.
@@ -52,22 +46,22 @@ ON_RANKS = {
 
 
 @pytest.mark.parametrize(("made", "is_so"), ON_RANKS.values(), ids=ON_RANKS)
-def test_a_rank_has_the_notebooks_logger(notebook, made, is_so):
+def test_a_rank_has_the_notebooks_logger(notebook, forget, made, is_so):
     notebook.run(MADE + made)
-    assert launched(notebook, f"def f(rank): return {is_so}")
+    program = notebook.build(f"def f(rank): return {is_so}")
+    forget()
+    assert notebook.rank(program)
 
 
-def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(notebook):
+def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(notebook, monkeypatch):
+    cell = "def f(rank): lg.info('')"
     notebook.run(MADE + "lg.propagate = False")
-    assert not notebook.build("def f(rank): lg.info('')").notes
+    assert not notebook.build(cell).notes
     notebook.run("lg.addHandler(logging.NullHandler())")
-    assert notebook.build("def f(rank): lg.info('')").notes == (
+    assert notebook.build(cell).notes == (
         f"the logger `{APP}` is without its handlers on ranks, and does not propagate: give it a "
         "handler there",
     )
-
-
-def test_a_logger_of_an_imported_package_gets_its_handlers_there(notebook, monkeypatch):
-    monkeypatch.setitem(sys.modules, APP, types.ModuleType(APP))
-    notebook.run(MADE + "lg.addHandler(logging.StreamHandler()); lg.propagate = False")
-    assert notebook.build("def f(rank): lg.info('')").notes == ()
+    notebook.run("lg.handlers[:] = [logging.StreamHandler()]")
+    monkeypatch.setitem(sys.modules, APP, types.ModuleType(APP))  # which gives it one there
+    assert notebook.build(cell).notes == ()

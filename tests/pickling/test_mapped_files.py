@@ -22,13 +22,16 @@ def mapped(tmp_path):
     return lambda: np.memmap(tmp_path / "numbers", dtype="f8", mode="w+", shape=(1000,))
 
 
-def test_what_is_written_to_a_mapped_file_is_seen_on_both_sides(mapped):
+def test_what_is_written_to_a_mapped_file_and_its_views_is_seen_on_both_sides(mapped):
     numbers = mapped()
-    got = arrived(share=True, numbers=numbers)["numbers"]
-    got[3], numbers[4] = 7, 8
-    assert (numbers[3], got[4]) == (7, 8)
-    assert type(got) is np.memmap
-    assert got.filename == numbers.filename
+    views = {"part": numbers[1:9:2], "other": np.asarray(numbers)[4:]}
+    got = arrived(share=True, numbers=numbers, **views)
+    got["numbers"][3], numbers[4] = 7, 8
+    assert (numbers[3], got["numbers"][4]) == (7, 8)
+    assert type(got["numbers"]) is np.memmap
+    assert got["numbers"].filename == numbers.filename
+    got["part"][2] = 6  # numbers[5]
+    assert numbers[5] == got["other"][1] == 6
 
 
 def test_a_file_mapped_to_be_read_is_not_copied_and_stays_read_only(mapped):
@@ -41,21 +44,24 @@ def test_a_file_mapped_to_be_read_is_not_copied_and_stays_read_only(mapped):
     os.close(fd)
     assert not part.flags.writeable
     assert part.sum() == 2 * 990
-
-
-def test_views_and_arrays_with_gaps_are_of_the_same_shared_memory(mapped):
-    numbers = mapped()
-    got = arrived(share=True, part=numbers[1:9:2], other=np.asarray(numbers)[4:])
-    got["part"][2] = 6  # numbers[5]
-    assert numbers[5] == got["other"][1] == 6
+    written = [{"numbers": numbers}, {"array": np.arange(10.0)}]  # it shares what can be written?
+    shares = [packed.shares(), *(pickler.pack(values, Live()).shares() for values in written)]
+    assert shares == [False, True, False]
 
 
 @pytest.mark.leaves("files")  # multiprocessing keeps its heap
-def test_arrays_over_a_shared_array_are_shared():
+def test_arrays_over_a_shared_array_and_tensors_over_a_part_of_shared_memory_are_shared():
     array = multiprocessing.get_context("spawn").RawArray("d", 4)
     got = arrived(share=True, array=array, view=np.frombuffer(array))
     got["view"][0], got["array"][1] = 1, 2
     assert array[:] == [1, 2, 0, 0]
+    memory = shared_memory.SharedMemory(create=True, size=80)
+    tensor = torch.from_numpy(np.ndarray((8,), buffer=memory.buf, offset=16))
+    arrived(share=True, tensor=tensor)["tensor"][2] = 5
+    assert tensor[2] == 5
+    del tensor
+    memory.close()
+    memory.unlink()
 
 
 @pytest.mark.leaves("files")  # torch and multiprocessing keep some
@@ -75,16 +81,6 @@ def test_tensors_in_shared_memory_are_shared_for_torch_too():
     process.start()
     process.join()
     assert model.weight.tolist() == [[7, 7], [0, 0]]
-
-
-def test_a_tensor_over_a_part_of_shared_memory_is_shared():
-    memory = shared_memory.SharedMemory(create=True, size=80)
-    tensor = torch.from_numpy(np.ndarray((8,), buffer=memory.buf, offset=16))
-    arrived(share=True, tensor=tensor)["tensor"][2] = 5
-    assert tensor[2] == 5
-    del tensor
-    memory.close()
-    memory.unlink()
 
 
 def test_maps_that_are_private_or_without_a_file_are_copied_and_so_is_all_without_sharing(mapped):
@@ -109,17 +105,6 @@ def test_shared_memory_that_is_gone_is_named(mapped):
         Parcel(fd)
     assert caught.value.name == SHARED_MEMORY
     os.close(fd)
-
-
-def test_a_parcel_knows_whether_it_shares_what_can_be_written(mapped):
-    numbers = mapped()
-
-    def shares(**values):
-        return pickler.pack(values, Live()).shares()
-
-    assert shares(numbers=numbers)
-    assert not shares(read=np.memmap(numbers.filename, "f8", "r"))
-    assert not shares(array=np.arange(10.0))
 
 
 def test_what_is_mapped_holds_no_descriptor_by_which_others_could_be_told_to_open_it(mapped):

@@ -97,33 +97,28 @@ def test_no_warning_says_that_a_hook_is_lost(notebook, recwarn):
     assert not recwarn.list
 
 
-def test_a_result_has_what_torch_would_lose(notebook):
+def test_a_result_has_what_torch_would_lose_also_if_it_comes_from_a_device(notebook):
     notebook.run(TAGGED)
-    sent = notebook.values["Tagged"](torch.ones(2))
+    tagged = notebook.values["Tagged"]
+    sent = tagged(torch.ones(2))
     sent.rate = 3
     again, also = returned([sent, sent], notebook.values)
-    assert type(again) is type(sent) and also is again and again.is_leaf
+    assert type(again) is tagged and also is again and again.is_leaf
     assert (again.rate, again.tolist(), again.requires_grad) == (3, [1, 1], True)
-
-
-def test_a_result_from_a_device_keeps_its_class(notebook):
-    notebook.run(TAGGED)
-    sent = notebook.values["Tagged"](torch.ones(2), requires_grad=False)
-    sent.rate = 3
 
     class Pickler(results.HomePickler):
         """Takes these for tensors on a device."""
 
         def reducer_override(self, obj):
-            if any(obj is one for one in (sent, plain)):
+            if any(obj is one for one in (there, plain)):
                 return self.reduce_xla_tensor(obj)
             return super().reducer_override(obj)
 
-    plain = torch.nn.Parameter(torch.ones(2))
+    there, plain = tagged(torch.ones(2), requires_grad=False), torch.nn.Parameter(torch.ones(2))
+    there.rate = 3
     are_sent(notebook.values)
-    packed = pickler.pickled({RESULT: [sent, plain]}, Pickler)
-    again, other = read(packed)
-    assert type(again) is type(sent) and not again.requires_grad and again.rate == 3
+    again, other = read(pickler.pickled({RESULT: [there, plain]}, Pickler))
+    assert type(again) is tagged and not again.requires_grad and again.rate == 3
     assert type(other) is torch.nn.Parameter and other.requires_grad
 
 
