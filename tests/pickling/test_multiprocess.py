@@ -98,14 +98,11 @@ def test_arrays_are_the_notebooks(context):
     assert (array[:], raw[:]) == ([1, 7], [5, 0])
 
 
-def test_the_writing_end_of_a_pipe_is_the_notebooks():
+def test_the_writing_end_of_a_pipe_is_the_notebooks_but_one_in_both_directions_is_refused():
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader, writer, arrived(writer=writer)["writer"] as got:
         got.send("hello")
         assert reader.recv() == "hello"
-
-
-def test_a_connection_in_both_directions_is_refused():
     one, other = multiprocessing.Pipe()
     with one, other, pytest.raises(Unshippable, match="an open connection"):
         pack(one)
@@ -191,33 +188,25 @@ def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(older, ki
     assert lock.acquire(block=False)
 
 
-def test_a_new_semaphore_has_the_count_and_the_bound_of_the_older_one(older):
+def test_a_new_semaphore_has_the_count_and_the_bound_and_a_lock_that_would_be_free_is_refused(
+    older,
+):
     free, bounded = older("Semaphore", 3), older("BoundedSemaphore", 2)
     got = arrived(free=free, bounded=bounded)
     assert got["free"].get_value() == 3
     with pytest.raises(ValueError, match="released too many times"):
         got["bounded"].release()
-
-
-@pytest.mark.parametrize("kind", ["Lock", "RLock"])
-def test_an_older_lock_that_is_held_and_would_arrive_free_is_refused(older, kind):
-    lock = older(kind)
-    with lock, pytest.raises(Unshippable, match="a lock that is held"):
-        pack(lock)
+    for lock in older("Lock"), older("RLock"):
+        with lock, pytest.raises(Unshippable, match="a lock that is held"):
+            pack(lock)
 
 
 @pytest.mark.leaves("files")
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
-        ("Condition", ()),
-        ("Event", ()),
-        ("Barrier", (2,)),
-        ("Queue", ()),
-        ("JoinableQueue", ()),
-        ("SimpleQueue", ()),
-        ("Value", ("i", 3)),
-        ("Array", ("c", 3)),
+        *((kind, ()) for kind in ("Condition", "Event", "Queue", "JoinableQueue", "SimpleQueue")),
+        *(("Barrier", (2,)), ("Value", ("i", 3)), ("Array", ("c", 3))),
     ],
 )
 def test_what_is_older_and_more_than_a_lock_is_refused(older, kind, arguments):
@@ -237,12 +226,15 @@ def test_what_is_older_and_more_than_a_lock_is_refused(older, kind, arguments):
 # ---------------------------------------------------------------- names
 
 
-def test_a_name_goes_with_what_has_it():
+def test_a_name_goes_with_what_has_it_and_none_is_given_once_names_are_off():
     lock = FORK.Lock()
     file = Path("/dev/shm", f"sem.{lock._semlock.name[1:]}")
     assert file.exists()
     del lock
     assert not file.exists()
+    multiprocess.named().turn_off()
+    assert FORK.Lock()._semlock.name is None
+    assert SPAWN.Lock()._semlock.name is not None
 
 
 @pytest.mark.parametrize("end", [lambda: None, sys.exit, lambda: os.kill(os.getpid(), 9)])
@@ -269,12 +261,6 @@ def test_what_a_forked_process_makes_is_unlinked_at_its_end(process):
     with reader, writer:
         process(work, end=True)
         assert not Path("/dev/shm", f"sem.{reader.recv()[1:]}").exists()
-
-
-def test_what_is_made_once_names_are_off_has_none():
-    multiprocess.named().turn_off()
-    assert FORK.Lock()._semlock.name is None
-    assert SPAWN.Lock()._semlock.name is not None
 
 
 # ---------------------------------------------------------------- the way back

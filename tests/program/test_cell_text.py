@@ -7,21 +7,24 @@ import pytest
 from xla_nb.errors import ProgramError
 from xla_nb.program.cell_text import Cell, Cells, parse, span
 
+FILE = "/tmp/ipykernel_test/live.py"
 
-def live(source: str, filename: str = "/tmp/ipykernel_test/live.py"):
+
+def live(source: str, filename: str = FILE):
     names_: dict[str, object] = {}
     exec(compile(source, filename, "exec", dont_inherit=True), names_)
     return names_["f"].__code__  # type: ignore[attr-defined]
 
 
-FILE = "/tmp/ipykernel_test/live.py"
-
-
-def test_code_is_found_in_the_newest_cell_with_its_file_name():
-    source = "def f(): return 1"
+def test_code_is_found_in_the_newest_cell_with_its_file_name_or_its_text_in_linecache(monkeypatch):
+    source = "def f(): return 1\n"
     cells = Cells([Cell("old", source, FILE), Cell("new", source, FILE), Cell("x", source, "x")])
     found = cells.holding(live(source))
     assert found is not None and found.cell.label == "new"
+    monkeypatch.setitem(linecache.cache, FILE, (len(source), None, [source], FILE))
+    found = Cells([Cell("one", source)]).holding(live(source))
+    assert found is not None and found.cell.label == "one"
+    assert Cells([]).holding(live(source)) is None
 
 
 def test_code_is_of_the_statement_that_has_its_line():
@@ -34,14 +37,6 @@ def test_code_is_of_the_statement_that_has_its_line():
         assert found is not None and span(found.node)[0] == first
     code = compile("\n" * 8 + "lambda: 0", FILE, "eval").co_consts[0]
     assert Cells([Cell("one", text, FILE)]).holding(code) is None
-
-
-def test_code_is_found_by_its_text_in_linecache(monkeypatch):
-    source = "def f(): return 1\n"
-    monkeypatch.setitem(linecache.cache, FILE, (len(source), None, [source], FILE))
-    found = Cells([Cell("one", source)]).holding(live(source))
-    assert found is not None and found.cell.label == "one"
-    assert Cells([]).holding(live(source)) is None
 
 
 def test_code_that_a_magic_executed_has_the_lines_of_its_cell():

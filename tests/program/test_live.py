@@ -8,10 +8,12 @@ from xla_nb.errors import ShippingError
 notebook = pytest.fixture(opened_live)
 
 
-def test_a_name_of_the_ranks_is_not_missing_in_a_function_of_the_notebook(notebook):
-    notebook.run("def f(): return x")
-    notebook.cell("x = 3")
-    assert notebook.cell("f()") == 3
+def test_a_name_of_the_ranks_is_not_missing_in_functions_of_the_notebook_or_is_of_both(notebook):
+    notebook.run("lr = 1\ndef step(): return lr, x\ndef train(): return step()")
+    notebook.cell("lr = x = 5")
+    assert notebook.cell("train()") == (5, 5)
+    assert set(notebook.program("train()").both) == {"lr"}
+    assert not notebook.program("1").both
 
 
 def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_and_is_told(notebook):
@@ -21,14 +23,6 @@ def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_and_is_told(not
         "line 2 of `where`: here `rank` is each rank's own" in notebook.program("where()").once[0]
     )
     assert notebook.program("1").once == ()
-
-
-def test_a_deleted_name_is_missing_although_ranks_had_it(notebook):
-    notebook.run("x = [1]")
-    notebook.cell("x")
-    notebook.run("del x")
-    with pytest.raises(NameError):
-        notebook.cell("x")
 
 
 def test_a_value_that_cannot_be_sent_any_more_refuses_only_cells_that_need_it(notebook):
@@ -65,19 +59,12 @@ def test_a_name_that_the_notebook_gets_after_a_cells_function_is_found_by_it(not
         notebook.cell("asks()")
     notebook.run("later = lambda: 2")
     assert notebook.cell("asks()") == 2
+    notebook.run("del inner")  # which ranks had
+    with pytest.raises(NameError):
+        notebook.cell("inner")
 
 
-def test_a_name_of_the_ranks_that_functions_of_the_notebook_read_is_one_of_both(notebook):
-    notebook.run("lr = 1\ndef step(): return lr\ndef train(): return step()")
-    notebook.cell("lr = 5")
-    assert set(notebook.program("train()").both) == {"lr"}
-    assert not notebook.program("1").both
-
-
-def test_future_imports_are_in_force(notebook):
+def test_future_imports_are_in_force_and_a_cell_of_comments_runs(notebook):
     notebook.run("from __future__ import annotations")
     assert notebook.cell("def f(x: Gone): ...\nf.__annotations__") == {"x": "Gone"}
-
-
-def test_a_cell_of_comments_runs(notebook):
     assert notebook.cell("# nothing") is None
