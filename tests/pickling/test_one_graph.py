@@ -10,12 +10,9 @@ import sys
 
 import pytest
 
-from tests.support.notebook_double import opened
 from xla_nb.errors import ShippingError
 from xla_nb.pickling.parcel import Unopened
 from xla_nb.pickling.rebuild import take_notices
-
-notebook = pytest.fixture(opened)
 
 
 def agree(notebook, *cells):
@@ -36,9 +33,14 @@ def agree(notebook, *cells):
 # --- one object stays one ---------------------------------------------------------------------
 
 
+IMPORTS = """
+import argparse, collections, dataclasses, datetime, enum, functools, math, multiprocessing, torch
+import multiprocessing as mp, numpy as np, types, typing, weakref
+from dataclasses import dataclass
+from typing import List, NamedTuple
+"""
 ONE_OBJECT = {
     "the attributes of a library's object, as a dict": """
-        import argparse
         args = argparse.Namespace(lr=1)
         config = vars(args)
         none = argparse.Namespace()
@@ -149,7 +151,6 @@ ONE_OBJECT = {
         def f(rank): return Base.made["a"] is A, len(Base.made)
     """,
     "what a cache holds": """
-        import functools
         class Model: pass
         @functools.cache
         def model(): return Model()
@@ -157,7 +158,6 @@ ONE_OBJECT = {
         def f(rank): return model() is held
     """,
     "a bounded cache with named arguments": """
-        import functools
         @functools.lru_cache(maxsize=2)
         def get(a, b=0): return [a, b]
         get(1); get(2, b=3)
@@ -165,14 +165,12 @@ ONE_OBJECT = {
         def f(rank): return get("x", b=4) is last, get.cache_info().maxsize
     """,
     "a weak reference": """
-        import weakref
         class A: pass
         a = A()
         ref, names = weakref.ref(a), weakref.WeakKeyDictionary({a: "a"})
         def f(rank): return ref() is a, names[a]
     """,
     "a lock in two places": """
-        import multiprocessing
         lock = multiprocessing.Lock()
         class Guard:
             def __init__(self): self.lock = lock
@@ -181,7 +179,6 @@ ONE_OBJECT = {
             with lock: return guard.lock.acquire(block=False)
     """,
     "an enum's members": """
-        import enum
         class Color(enum.Enum):
             RED = 1
             CRIMSON = 1
@@ -199,8 +196,6 @@ ONE_OBJECT = {
                     kept[Color.RED] is Size.M, Size.M + 1, Perm.W in kept["p"], len(Color))
     """,
     "a NaN that rows and tables have": """
-        import math
-        import numpy as np
         copy = float("nan")
         rows = [np.nan, {math.nan: "math"}]
         def f(rank):
@@ -208,7 +203,6 @@ ONE_OBJECT = {
             return np.nan in rows, table.get(math.nan), table.get(copy), copy != copy
     """,
     "dataclass sentinels": """
-        import dataclasses
         @dataclasses.dataclass(order=True)
         class P:
             x: int
@@ -226,7 +220,7 @@ ONE_OBJECT = {
 
 @pytest.mark.parametrize("cell", ONE_OBJECT.values(), ids=ONE_OBJECT)
 def test_one_object_stays_one(notebook, cell):
-    agree(notebook, cell)
+    agree(notebook, IMPORTS, cell)
 
 
 def test_arguments_are_one_graph_with_globals_and_with_the_object_of_a_method(notebook):
@@ -390,14 +384,9 @@ LAUNCHED = {
         (None, 20, 12, 10),
     ),
     "what the launched cell binds, for earlier functions": (
-        "lr = 1\ndef get(): return lr",
-        "lr = 5\ndef f(rank): return get()",
-        5,
-    ),
-    "what only the launched cell binds": (
-        "def g(): return w",
-        "w = 5\ndef f(rank): return g()",
-        5,
+        "lr = 1\ndef get(): return lr, w",
+        "lr = w = 5\ndef f(rank): return get()",
+        (5, 5),
     ),
     "how a class of the notebook's tells copyreg that it is pickled": (
         "import copyreg\nclass Handle:\n    def __init__(self, n): self.n = n\n"
@@ -417,6 +406,12 @@ LAUNCHED = {
         "def f(rank):\n    (a,) = Base.__subclasses__()\n"
         "    return a.__name__, a().size(), [b.__name__ for b in a.__subclasses__()]",
         ("A", 4, ["B"]),
+    ),
+    "a handler that says how it is pickled": (
+        "import logging\nclass Mine(logging.Handler):\n    def __reduce__(self): return Mine, ()\n"
+        "x = Mine()",
+        "def f(rank): return type(x).__name__",
+        "Mine",
     ),
 }
 
@@ -445,17 +440,15 @@ def test_a_function_carries_only_the_globals_that_its_code_names(notebook):
 # --- what cannot be pickled -------------------------------------------------------------------
 
 
-def test_a_definition_that_cannot_be_sent_is_refused_by_its_name(notebook):
+def test_a_definition_or_a_value_inside_that_cannot_be_sent_is_refused_by_its_own_name(notebook):
     notebook.run(
         "import threading\ndef guarded(fn):\n    lock = threading.Lock()\n"
         "    def inner(*a):\n        with lock: return fn(*a)\n    return inner"
     )
     notebook.run("k = 2\n@guarded\ndef g(x): return h(x) + k\ndef h(x): return 10 * x")
-    with pytest.raises(ShippingError, match=r"Cannot send `g` .* defined in Cell In\[2\], line 2"):
+    told = r"Cannot send `g` .* defined in Cell In\[2\], line 2\) to ranks: `g → lock`"
+    with pytest.raises(ShippingError, match=told):
         notebook.build("def f(rank): return g(1)")
-
-
-def test_a_value_inside_a_function_is_refused_by_its_own_name(notebook):
     notebook.run("rows = (n for n in ())\ndef g(): return rows\ndef h(): return g()")
     with pytest.raises(ShippingError, match=r"Cannot send `rows` \(builtins.generator, defined in"):
         notebook.build("def f(rank): return h()")
@@ -495,7 +488,6 @@ FOUND = {
             return [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
     """,
     "instances that their class holds by their hash": """
-        import dataclasses
         @dataclasses.dataclass(frozen=True)
         class Frozen:
             x: int
@@ -509,7 +501,6 @@ FOUND = {
         def f(rank): return [P.seen.get(P(i)) for i in range(3)], Frozen(1) in Frozen.known
     """,
     "what a cached method holds": """
-        import functools
         class A:
             def __init__(self, x): self.x = x
             def __hash__(self): return hash(self.x)
@@ -520,7 +511,6 @@ FOUND = {
         def f(rank): return a.go() is kept, A.go.cache_info().currsize
     """,
     "hooks of parameters and modules": """
-        import torch
         p = torch.nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
         m = torch.nn.Linear(1,1); seen = []
         m.register_forward_hook(lambda *a: seen.append(1))
@@ -529,7 +519,6 @@ FOUND = {
             seen.clear(); m(torch.ones(1,1)); p.sum().backward(); return p.grad.tolist(), seen
     """,
     "hooks and attributes of optimizers": """
-        import torch
         log = []
         m = torch.nn.Linear(1,1)
         opt = torch.optim.SGD(m.parameters(), lr=.1)
@@ -540,7 +529,6 @@ FOUND = {
             m(torch.ones(1,1)).sum().backward(); opt.step(); return log, opt.tag
     """,
     "an optimizer of the notebook": """
-        import torch, math
         class Look(torch.optim.Optimizer):
             def __init__(self, ps):
                 super().__init__(ps, {})
@@ -550,8 +538,6 @@ FOUND = {
         def f(rank): return opt.step()
     """,
     "a named tuple and a frozen instance that are their own class's attributes": """
-        from dataclasses import dataclass
-        from typing import NamedTuple
         @dataclass(frozen=True, slots=True)
         class Cfg:
             a: int = 1
@@ -573,8 +559,6 @@ FOUND = {
         def f(rank): return g(3), UserId.__name__, UserId.__supertype__ is int
     """,
     "names in bodies of classes inside functions": """
-        from dataclasses import dataclass
-        from typing import List
         SIZE = 4
         def make():
             @dataclass
@@ -586,7 +570,6 @@ FOUND = {
     """,
     "names in annotations that are text": """
         from __future__ import annotations
-        import typing
         class Inner: pass
         class A:
             x: Inner
@@ -612,8 +595,6 @@ FOUND = {
         def f(rank): return t, type(t).__name__, d.v, n.x, x.a
     """,
     "enums of dataclasses and dates": """
-        import enum, datetime
-        from dataclasses import dataclass
         @dataclass
         class Body:
             m: float
@@ -626,7 +607,6 @@ FOUND = {
         def f(rank): return Planet.EARTH.m, Planet(Planet.MARS.value) is Planet.MARS, Day.A.year
     """,
     "values and arrays of multiprocessing": """
-        import multiprocessing as mp
         v = mp.Value('i', 5); a = mp.Array('d', [1., 2.])
         def f(rank):
             with v.get_lock(): v.value += 1
@@ -657,7 +637,6 @@ FOUND = {
         def f(rank): return g(), B(1).go()
     """,
     "containers whose class takes other arguments": """
-        import collections
         class C(collections.OrderedDict):
             def __init__(self, k, **kw): super().__init__(**kw); self.k = k
         c = C(4, a=1)
@@ -667,7 +646,6 @@ FOUND = {
         def f(rank): return c.k, dict(c), dict(d), d['new']
     """,
     "containers whose class changes what is put into them": """
-        import collections
         class Vocab(dict):
             def __setitem__(self, k, v): super().__setitem__(k, v * 2)
             def update(self, *a): raise AssertionError("not again")
@@ -745,19 +723,16 @@ FOUND = {
             return d[key] is d, [k.owner is d for k in d], key in s, [k.owner is s for k in s]
     """,
     "constants that C code knows by more than their name": """
-        import torch
         layout = torch.strided
         def f(rank): return layout is torch.strided, torch.sparse_coo
     """,
     "sparse tensors": """
-        import torch
         t = torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
         m = torch.nn.Linear(1, 1)
         m.register_buffer("mask", t)
         def f(rank): return t.layout, t.to_dense().tolist(), m.mask is t, t.is_coalesced()
     """,
     "types of Python without a name": """
-        import collections, types
         def one_of_each():
             views = {}.keys(), {}.values(), {}.items(), collections.OrderedDict().keys()
             constants = None, NotImplemented, ..., types.MappingProxyType({})
@@ -857,7 +832,7 @@ MARKS = {
     "cell", [pytest.param(cell, id=name, marks=MARKS.get(name, ())) for name, cell in FOUND.items()]
 )
 def test_it_is_on_a_rank_what_it_is_in_the_notebook(notebook, cell):
-    agree(notebook, cell)
+    agree(notebook, IMPORTS, cell)
 
 
 def test_functions_that_call_each_other_in_a_long_chain_are_sent_as_they_are(notebook):
@@ -867,37 +842,26 @@ def test_functions_that_call_each_other_in_a_long_chain_are_sent_as_they_are(not
     assert (notebook.rank(program), program.notes) == ((0, 1), ())
 
 
-def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(notebook, tmp_path):
-    (tmp_path / "local_s.py").write_text(
+def test_an_object_of_a_module_that_the_notebook_has_changed_is_sent_as_it_is(notebook, local):
+    (local / "local_s.py").write_text(
         "class D(dict): pass\nclass S: __slots__ = ('a',)\nd, s = D(lr=1), S()\ns.a = 1"
     )
-    sys.path.insert(0, str(tmp_path))
-    try:
-        notebook.run("from local_s import d, s\nd['lr'], s.a = 5, 9")
-        program = notebook.build("def f(rank): return d['lr'], s.a")
-        del sys.modules["local_s"]
-        assert notebook.rank(program) == (5, 9)
-    finally:
-        sys.path.remove(str(tmp_path))
-        sys.modules.pop("local_s", None)
+    notebook.run("from local_s import d, s\nd['lr'], s.a = 5, 9")
+    program = notebook.build("def f(rank): return d['lr'], s.a")
+    del sys.modules["local_s"]
+    assert notebook.rank(program) == (5, 9)
 
 
-def test_a_librarys_key_that_leads_to_what_it_is_in_is_refused(notebook, tmp_path, monkeypatch):
-    (tmp_path / "tree_of_keys.py").write_text(
-        "import dataclasses\n"
-        "@dataclasses.dataclass(unsafe_hash=True)\n"
-        "class Node:\n"
-        "    name: str = ''\n"
+def test_a_librarys_key_that_leads_to_what_it_is_in_is_refused(notebook, local):
+    (local / "tree_of_keys.py").write_text(
+        "import dataclasses\n@dataclasses.dataclass(unsafe_hash=True)\n"
+        "class Node:\n    name: str = ''\n"
         "    near: set = dataclasses.field(default_factory=set, hash=False, compare=False)\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
     notebook.run("from tree_of_keys import Node\nroot, kid = Node('root'), Node('kid')")
     notebook.run("root.near.add(kid)\nkid.near.add(root)\nroot.near.add(root)")
-    try:
-        with pytest.raises(Unopened, match="was hashed before it had its attributes"):
-            notebook.launch("def f(rank): return root")
-    finally:
-        sys.modules.pop("tree_of_keys", None)
+    with pytest.raises(Unopened, match="was hashed before it had its attributes"):
+        notebook.launch("def f(rank): return root")
 
 
 # --- weak references ----------------------------------------------------------------------------
@@ -1038,14 +1002,11 @@ def test_a_program_describes_its_values_by_type_and_cell(notebook):
 # --- classes that nothing refers to --------------------------------------------------------------
 
 
-def test_a_subclass_that_a_cell_defines_anew_is_there_once(notebook):
+def test_a_subclass_defined_anew_is_there_once_and_one_that_cannot_be_sent_is_left_out(notebook):
     notebook.run("class Base: pass\nclass A(Base): pass")
     notebook.run("class A(Base): pass")
     assert notebook.launch("def f(rank): return len(Base.__subclasses__())") == 1
     assert notebook.launch("class A(Base): pass\ndef f(rank): return Base.__subclasses__() == [A]")
-
-
-def test_a_subclass_that_cannot_be_sent_is_left_out_with_a_note(notebook):
     notebook.run("import threading\nclass Base: pass\nclass A(Base): lock = threading.Lock()")
     program = notebook.build("def f(rank): return Base.__subclasses__()")
     assert notebook.rank(program) == []
