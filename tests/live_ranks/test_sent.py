@@ -17,9 +17,6 @@ notebook = pytest.fixture(opened_live)
 local = pytest.fixture(importable_folder)
 
 
-# --- values -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("made", "written", "seen"),
     [
@@ -82,9 +79,6 @@ def test_ranks_that_were_started_anew_get_everything(notebook):
     notebook.rank0.start_again()
     assert notebook.cell("f()[0]") == [1]
     assert notebook.sent == {"A", "f", "x"}
-
-
-# --- what values share ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -560,8 +554,6 @@ def test_what_nothing_in_the_notebook_refers_to_is_not_kept(notebook):
         sizes.append(len(notebook.rank0.table))
     assert sizes[-1] == sizes[4]
 
-
-# --- large memory -----------------------------------------------------------------------------
 
 _LARGE = 16 << 20
 

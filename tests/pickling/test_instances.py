@@ -127,8 +127,6 @@ def test_what_a_base_leaves_out_of_the_notebooks_is_refused(notebook, library, c
         notebook.build("def f(rank): return made")
 
 
-# --- classes that say themselves what their instances are -------------------------------------
-
 #: With properties `__class__` and `__name__`.
 HIDDEN = """
 import torch
@@ -173,8 +171,6 @@ def test_an_object_is_not_asked_for_its_class():
     made.held = 1
     assert untrusted.attributes(made) == {"held": 1}
 
-
-# --- what calls somebody ----------------------------------------------------------------------
 
 THINGS = """
 import weakref

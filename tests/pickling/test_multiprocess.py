@@ -86,9 +86,6 @@ def close(*queues):
             queue.close()
 
 
-# ---------------------------------------------------------------- the notebook's own
-
-
 @pytest.mark.leaves("files")  # multiprocessing keeps its heap
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
 def test_arrays_are_the_notebooks(context):
@@ -167,9 +164,6 @@ def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kin
             parcel.open()
 
 
-# ---------------------------------------------------------------- what is older
-
-
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
 def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(older, kind):
     lock = older(kind)
@@ -223,9 +217,6 @@ def test_what_is_older_and_more_than_a_lock_is_refused(older, kind, arguments):
             pack(FORK.Value("i", 3, lock=older("Lock")))
 
 
-# ---------------------------------------------------------------- names
-
-
 def test_a_name_goes_with_what_has_it_and_none_is_given_once_names_are_off():
     lock = FORK.Lock()
     file = Path("/dev/shm", f"sem.{lock._semlock.name[1:]}")
@@ -263,9 +254,6 @@ def test_what_a_forked_process_makes_is_unlinked_at_its_end(process):
         assert not Path("/dev/shm", f"sem.{reader.recv()[1:]}").exists()
 
 
-# ---------------------------------------------------------------- the way back
-
-
 @pytest.mark.leaves("files")
 @pytest.mark.parametrize(
     ("kind", "arguments"), [("Lock", ()), ("Event", ()), ("SimpleQueue", ()), ("Value", ("i", 3))]
@@ -275,9 +263,6 @@ def test_what_a_rank_returns_is_refused(kind, arguments):
     with pytest.raises(RuntimeError, match="between processes through inheritance"):
         results.pack_home(one)
     close(one)
-
-
-# ---------------------------------------------------------------- what ranks put into queues
 
 
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])

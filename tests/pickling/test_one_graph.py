@@ -30,9 +30,6 @@ def agree(notebook, *cells):
     return here
 
 
-# --- one object stays one ---------------------------------------------------------------------
-
-
 IMPORTS = """
 import argparse, collections, dataclasses, datetime, enum, functools, math, multiprocessing, torch
 import multiprocessing as mp, numpy as np, types, typing, weakref
@@ -232,9 +229,6 @@ def test_arguments_are_one_graph_with_globals_and_with_the_object_of_a_method(no
     )
     t = notebook.values["t"]
     assert notebook.call(t.go, t.part)
-
-
-# --- live state is kept -----------------------------------------------------------------------
 
 
 LIVE_STATE = {
@@ -437,9 +431,6 @@ def test_a_function_carries_only_the_globals_that_its_code_names(notebook):
     assert notebook.rank(program) == 3
 
 
-# --- what cannot be pickled -------------------------------------------------------------------
-
-
 def test_a_definition_or_a_value_inside_that_cannot_be_sent_is_refused_by_its_own_name(notebook):
     notebook.run(
         "import threading\ndef guarded(fn):\n    lock = threading.Lock()\n"
@@ -452,9 +443,6 @@ def test_a_definition_or_a_value_inside_that_cannot_be_sent_is_refused_by_its_ow
     notebook.run("rows = (n for n in ())\ndef g(): return rows\ndef h(): return g()")
     with pytest.raises(ShippingError, match=r"Cannot send `rows` \(builtins.generator, defined in"):
         notebook.build("def f(rank): return h()")
-
-
-# --- conditions -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -471,9 +459,6 @@ def test_what_may_not_be_bound_does_not_hide_the_notebooks_value(notebook, binds
     notebook.run("n = 5")
     assert notebook.launch(f"{binds}\ndef f(rank): return n") == 5
     assert notebook.launch(f"{binds}\nn") == 5
-
-
-# --- what an attack found ---------------------------------------------------------------------
 
 
 FOUND = {
@@ -864,8 +849,6 @@ def test_a_librarys_key_that_leads_to_what_it_is_in_is_refused(notebook, local):
         notebook.launch("def f(rank): return root")
 
 
-# --- weak references ----------------------------------------------------------------------------
-
 WEAK = {
     "a reference": ("weakref.ref(obj)", "made() is obj"),
     "a proxy": ("weakref.proxy(obj)", "made.itself() is obj"),
@@ -916,8 +899,6 @@ def weak_references_that_died(notebook, cell):
     main = notebook.load(notebook.build("def f(rank): return made is None"))  # held meanwhile
     return take_notices() if main else None
 
-
-# --- what was pickled and cannot be opened ------------------------------------------------------
 
 SHUT = """
     import collections
@@ -997,9 +978,6 @@ def test_a_program_describes_its_values_by_type_and_cell(notebook):
         "held": "collections.deque, defined in Cell In[1], line 3",
         "__xla_nb_args__": "builtins.list, builtins.int",
     }
-
-
-# --- classes that nothing refers to --------------------------------------------------------------
 
 
 def test_a_subclass_defined_anew_is_there_once_and_one_that_cannot_be_sent_is_left_out(notebook):

@@ -17,8 +17,6 @@ from xla_nb.pickling.functions_and_classes import Live
 WAYS = {"to ranks": lambda value: arrived(value=value)["value"], "back": returned}
 both_ways = pytest.mark.parametrize("through", WAYS.values(), ids=WAYS)
 
-# --- exceptions -------------------------------------------------------------------------------
-
 
 class Refused(ValueError):
     """It takes other arguments than its message."""
@@ -71,9 +69,6 @@ def test_an_exception_that_is_pickled_as_something_else_is_sent_as_that():
     error = Gone()
     error.__cause__ = KeyError()
     assert arrived(error=error) == {"error": "gone"}
-
-
-# --- arrays and tensors -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [slice(None), slice(5), slice(400_000, 600_000)])
@@ -201,9 +196,6 @@ def test_a_loader_is_sent_without_the_workers_that_it_keeps(kind):
             assert (got.num_workers, got.persistent_workers, got.dataset) == (1, True, [1, 2, 3])
     finally:
         loader._iterator._shutdown_workers()
-
-
-# --- the process's own ------------------------------------------------------------------------
 
 
 def test_a_standard_stream_and_its_methods_are_the_ranks(monkeypatch):

@@ -27,8 +27,6 @@ def back(monkeypatch):
     return back
 
 
-# --- torch ------------------------------------------------------------------------------------
-
 NET = """
 net = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
@@ -70,7 +68,6 @@ def test_a_hook_that_cannot_be_sent_loses_no_result():
     assert "comes without hooks" in told[0]
 
 
-# --- instances and functions ------------------------------------------------------------------
 #: A cell, what is returned, and what is True of what comes back, `got`.
 COME_BACK = {
     "a number whose class wants arguments": (

@@ -56,9 +56,6 @@ def test_so_it_is_with_a_function_that_comes_as_an_argument_or_reads_what_anothe
     assert notebook.launch("def f(i):\n    init()\n    return read()") == [1]
 
 
-# --- what is told -----------------------------------------------------------------------------
-
-
 def told(notebook, launched, place):
     """The one note of the program, which says that a name is missing there: in the second cell's
     third line, if `place` is "2:3"."""

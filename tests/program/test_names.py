@@ -16,9 +16,6 @@ def names(source: str):
     return names_in(ast.parse(textwrap.dedent(source)).body)
 
 
-# --- what is read, and when -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("source", "now", "later"),
     [
@@ -148,9 +145,6 @@ def test_names_are_found_however_deep_the_tree_is():
     read = names(f"if a: pass\n{branches}else: c\nx = {'d + ' * 600}d")
     assert read.required().keys() == {"a", "c", "d"}
     assert {"b", "x"} <= read.binds
-
-
-# --- what is bound ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

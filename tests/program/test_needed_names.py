@@ -14,8 +14,6 @@ from xla_nb.errors import ShippingError
 from xla_nb.messages.orders import ARGUMENTS
 from xla_nb.program.build import build_call
 
-# --- names ------------------------------------------------------------------------------------
-
 
 def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
     notebook,
@@ -122,9 +120,6 @@ def test_names_in_annotations_are_sent_and_may_be_missing_in_lazy_ones(notebook)
     assert (notebook.rank(program), program.notes) == ({"x": "Gone"}, ())
 
 
-# --- values -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cell", "told"),
     [
@@ -154,9 +149,6 @@ def test_an_argument_that_cannot_be_sent_is_refused_by_its_place(notebook):
         notebook.build("def f(i, a, b): return a", args=(1, (n for n in ())))
     shown = "".join(traceback.format_exception(refused.value))  # where no front end shortens it
     assert shown.count("Traceback") == 1
-
-
-# --- imports ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -191,9 +183,6 @@ def test_imports_inside_packages_are_repeated_for_their_effect(notebook, package
     (local / "pack" / "plugins.py").write_text("import sys\nsys.modules[__name__].n = 1\n")
     notebook.run("import pack.plugins\nimport pack.other as other")
     assert notebook.build("def f(i): return 1").imports == ("pack.plugins",)
-
-
-# --- names that statements bind ---------------------------------------------------------------
 
 
 def test_a_name_bound_before_use_and_ipythons_own_builtins_are_not_sent(notebook):

@@ -112,8 +112,6 @@ def test_an_operation_that_is_noted_fails_as_any(call):
     assert noted == plain
 
 
-# ---------------------------------------------------------------- what is told of an error
-
 #: What a cell does, and the kind, the place and parts of the text that are told of its error.
 TOLD = {
     "the innermost line of the notebook and what it called": (
@@ -198,9 +196,6 @@ def test_a_suppressed_context_is_left_out_and_an_error_whose_str_raises_says_so(
     assert failure(odd).message == "<its str() raised ZeroDivisionError>"
 
 
-# ---------------------------------------------------------------- depth
-
-
 def test_infinite_recursion_has_a_short_traceback_that_tells_how_often_a_line_is_repeated():
     got = failure("def f(n=0):\n    return f(n + 1) if n < 600 else 1 / 0")
     assert "[Previous line repeated 598 more times]" in got.text
@@ -215,8 +210,6 @@ def test_infinite_recursion_has_a_short_traceback_that_tells_how_often_a_line_is
     assert got.place == f"Cell In[3], line {len(lines) + 1}"
 
 
-# ---------------------------------------------------------------- the same error?
-
 TWO_PLACES = "def f():\n    if {one}: raise {error}('{word}')\n    raise {error}('{word}')"
 TWO_PATHS = "def g(): 1 / 0\ndef f():\n    if {one}: g()\n    g()"
 
@@ -230,9 +223,6 @@ def test_errors_are_the_same_by_kind_and_lines_whatever_they_say():
     assert where(one=True) != where(one=False)
     assert where(error="ValueError") != where(error="TypeError")
     assert where(TWO_PATHS, one=True) != where(TWO_PATHS, one=False)
-
-
-# ---------------------------------------------------------------- the line of a thread
 
 
 @pytest.fixture
