@@ -3,7 +3,6 @@ base pickles and whatever their class says of them, or are refused."""
 
 import pytest
 
-from xla_nb import untrusted
 from xla_nb.errors import ShippingError
 
 #: Each is true on a rank, of what the notebook has executed.
@@ -13,14 +12,12 @@ ON_RANKS = {
         "type(rows) is Rows and list(rows) == [1, 1]",
     ),
     "Python's generators": (
-        "import random\nclass R(random.Random): tag = 'class'\nr = R(1)\n"
-        "expected = random.Random(1).random()",
+        "class R(random.Random): tag = 'class'\nr = R(1)\nexpected = random.Random(1).random()",
         "type(r) is R and r.random() == expected",
     ),
     **{
         f"an __init__ for {base} of its own": (
-            "import datetime, decimal, fractions, pathlib\ncalls = []\n"
-            f"class Own({base}):\n    def __init__(self, *args): calls.append(args)\n"
+            f"calls = []\nclass Own({base}):\n    def __init__(self, *args): calls.append(args)\n"
             f"made = Own({arguments}); plain = {base}({arguments})",
             "type(made) is Own and made == plain and len(calls) == 1",
         )
@@ -34,7 +31,6 @@ ON_RANKS = {
         }.items()
     },
     "an __init__ for paths": (
-        "import pathlib, sys\n"
         "class Own(type(pathlib.Path())):\n"
         "    def __init__(self, *args):\n"
         "        if sys.version_info >= (3, 12): super().__init__(*args)\n"
@@ -46,7 +42,8 @@ ON_RANKS = {
 
 @pytest.mark.parametrize(("made", "is_so"), ON_RANKS.values(), ids=ON_RANKS)
 def test_a_rank_has_the_class(notebook, made, is_so):
-    notebook.run(f"import numpy as np\n{made}")
+    notebook.run("import datetime, decimal, fractions, pathlib, random, sys, numpy as np")
+    notebook.run(made)
     assert notebook.launch(f"def f(rank): return bool({is_so})")
 
 
@@ -67,19 +64,17 @@ def library(local):
     (local / "library.py").write_text(LIBRARY)
 
 
+TAKES = "\n    def __init__(self, value): self.value = value\nmine = Mine(3)"
+
+
 @pytest.mark.parametrize(
     ("mine", "value"),
     [
         ("class Mine(library.Base): pass\nmine = Mine()", 1),
+        ("class Mine(library.Mixin):" + TAKES, 3),
         (
-            "class Mine(library.Mixin):\n"
-            "    def __init__(self, value): self.value = value\nmine = Mine(3)",
-            3,
-        ),
-        (
-            "class Mine(library.Mixin):\n"
-            "    def __new__(cls, value): return super().__new__(cls)\n"
-            "    def __init__(self, value): self.value = value\nmine = Mine(3)",
+            "class Mine(library.Mixin):\n    def __new__(cls, value): return super().__new__(cls)"
+            + TAKES,
             3,
         ),
     ],
@@ -140,6 +135,11 @@ class Named:
     __name__ = property(lambda self: f"named {self.n}")
     def whose(self): return __class__
 class Under(Named): pass
+class Asked:
+    @property
+    def __class__(self): raise AssertionError("the user's code was run")
+asked = Asked()
+asked.held = 1
 Named.live.append(1)
 one, other, table, tensor = Proxy(1), Proxy([2]), Proxy({}), Proxy(torch.ones(1))
 named, under = Named(5), Under(6)
@@ -148,7 +148,7 @@ def f(rank):
     return (
         isinstance(one, int), isinstance(other, list), isinstance(table, dict), other.held,
         isinstance(tensor, torch.Tensor), tensor.held.item(), type(tensor) is Proxy,
-        named.n, named.me is named, named.__name__, named.whose() is Named,
+        asked.held, named.n, named.me is named, named.__name__, named.whose() is Named,
         under.n, under.__name__, Under.__name__, Named.__name__,
         keep[named] is under, Named.__mro__[1] is object, Named.__dict__["live"],
     )
@@ -159,17 +159,6 @@ def test_they_are_on_a_rank_what_they_are_in_the_notebook(notebook):
     notebook.run(HIDDEN)
     program = notebook.build("def launched(rank): return f(rank)")
     assert (notebook.rank(program), program.notes) == (notebook.values["f"](0), ())
-
-
-def test_an_object_is_not_asked_for_its_class():
-    class Asked:
-        @property
-        def __class__(self):
-            raise AssertionError("the user's code was run")
-
-    made = Asked()
-    made.held = 1
-    assert untrusted.attributes(made) == {"held": 1}
 
 
 THINGS = """

@@ -29,17 +29,12 @@ def _named():
     multiprocess.named().turn_off()
 
 
-@pytest.fixture
-def older():
-    """Makes a primitive as before `%load_ext xla_nb`."""
-
-    def older(kind, *arguments):
-        multiprocess.named().turn_off()
-        made = getattr(FORK, kind)(*arguments)
-        multiprocess.named().turn_on()
-        return made
-
-    return older
+def older(kind, *arguments):
+    """A primitive as it is made before `%load_ext xla_nb`."""
+    multiprocess.named().turn_off()
+    made = getattr(FORK, kind)(*arguments)
+    multiprocess.named().turn_on()
+    return made
 
 
 @pytest.fixture
@@ -110,9 +105,8 @@ def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
     packed = pack(queue)
     queue.close()
     others = os.pipe()  # which may have the same numbers
-    with pytest.raises(
-        Unopened, match="`one` on ranks: FileNotFoundError: the notebook has closed it"
-    ):
+    told = "`one` on ranks: FileNotFoundError: the notebook has closed it"
+    with pytest.raises(Unopened, match=told):
         opened(packed)
     for fd in others:
         os.close(fd)
@@ -165,7 +159,7 @@ def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kin
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
-def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(older, kind):
+def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(kind):
     lock = older(kind)
     live = Live()
     packed = pickler.pack({"one": lock, "same": lock}, live)
@@ -182,9 +176,7 @@ def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(older, ki
     assert lock.acquire(block=False)
 
 
-def test_a_new_semaphore_has_the_count_and_the_bound_and_a_lock_that_would_be_free_is_refused(
-    older,
-):
+def test_a_new_semaphore_has_the_count_and_the_bound_and_a_lock_that_would_be_free_is_refused():
     free, bounded = older("Semaphore", 3), older("BoundedSemaphore", 2)
     got = arrived(free=free, bounded=bounded)
     assert got["free"].get_value() == 3
@@ -203,7 +195,7 @@ def test_a_new_semaphore_has_the_count_and_the_bound_and_a_lock_that_would_be_fr
         *(("Barrier", (2,)), ("Value", ("i", 3)), ("Array", ("c", 3))),
     ],
 )
-def test_what_is_older_and_more_than_a_lock_is_refused(older, kind, arguments):
+def test_what_is_older_and_more_than_a_lock_is_refused(kind, arguments):
     one = older(kind, *arguments)
     with pytest.raises(Unshippable, match=f"a multiprocessing {kind} that only forked") as caught:
         pack(one)

@@ -152,30 +152,17 @@ KEPT = {
     "a name that a method reads": ("helper.SCALE = 10", "helper.Net().forward()", ("own", 10)),
     "a name that the module has not": ("helper.EXTRA = 'x'", "helper.EXTRA", "x"),
     "a class's attribute": ("helper.Conf.lr = 0.5", "helper.Conf.lr", 0.5),
-    "an attribute of a class that one's own extends": (
-        "class Wide(helper.Net): pass\nhelper.Net.rate = 9",
-        "Wide().rate",
-        9,
-    ),
-    "a function of a library in a class": (
-        "import math\nhelper.Net.act = math.ceil",
-        "helper.Net.act(1.5)",
-        2,
-    ),
-    "a function of a library in place of the module's": (
-        "import math\nhelper.loss = math.sqrt",
-        "helper.step(9)",
-        3.0,
-    ),
+    "that of a base": ("class Wide(helper.Net): pass\nhelper.Net.rate = 9", "Wide().rate", 9),
+    "a library's function in a class": ("helper.Net.act = math.ceil", "helper.Net.act(1.5)", 2),
+    "a library's function": ("helper.loss = math.sqrt", "helper.step(9)", 3.0),
     "a method": (
         "def forward(self): return 'mine'\nhelper.Net.forward = forward",
         "helper.Net().forward()",
         "mine",
     ),
     "a wrapper of the notebook's around its own": (
-        "import functools\ndef traced(f):\n    @functools.wraps(f)\n"
-        "    def call(x): return 'traced', f(x)\n    return call\n"
-        "helper.loss = traced(helper.loss)",
+        "def traced(f):\n    @functools.wraps(f)\n    def call(x): return 'traced', f(x)\n"
+        "    return call\nhelper.loss = traced(helper.loss)",
         "helper.step(3)",
         ("traced", 3),
     ),
@@ -191,11 +178,7 @@ KEPT = {
         "helper.Options().lr, options is helper.Options(), type(options).__name__",
         (5, True, "Options"),
     ),
-    "the only instance, that no value refers to": (
-        "helper.Options().lr = 5",
-        "helper.Options().lr",
-        5,
-    ),
+    "one that no value refers to": ("helper.Options().lr = 5", "helper.Options().lr", 5),
     "what the class of the only instance has": (
         "type(helper.Options()).count = 5",
         "helper.Options.__wrapped__.count, helper.Options().count",
@@ -320,17 +303,14 @@ def test_what_modules_have_is_as_the_notebook_has_it(notebook, local, files, cel
     assert launched(notebook, asks) == (expected, ())
 
 
-def test_what_a_test_has_set_in_a_module_is_there(notebook, helper):
+def test_what_a_test_has_set_in_a_module_is_there_until_it_ends(notebook, helper):
     notebook.run("helper.scaled(1)")
+    cell = "def f(rank): return helper.scaled(2), helper.Conf.lr"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["helper"], "SCALE", 7)
         patch.setattr("helper.Conf.lr", 0.5)
-        found = launched(notebook, "def f(rank): return helper.scaled(2), helper.Conf.lr")
-    assert found == ((14, 0.5), ())
-    assert launched(notebook, "def f(rank): return helper.scaled(2), helper.Conf.lr") == (
-        (2, 0.1),
-        (),
-    )
+        assert launched(notebook, cell) == ((14, 0.5), ())
+    assert launched(notebook, cell) == ((2, 0.1), ())
 
 
 def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook, helper):
@@ -345,6 +325,7 @@ def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook
 
 @pytest.mark.parametrize(("cell", "asked", "expected"), KEPT.values(), ids=KEPT)
 def test_what_the_notebook_has_set_is_there_on_ranks(notebook, helper, cell, asked, expected):
+    notebook.run("import functools, math")
     notebook.run(cell)
     assert launched(notebook, f"def f(rank): return {asked}") == (expected, ())
 
@@ -374,10 +355,8 @@ def test_what_pip_has_installed_is_not_ones_own(notebook, helper):
     (helper.parent / "some-1.0.dist-info").mkdir()
     module_objects._is_installed.cache_clear()
     notebook.run("helper.SCALE, helper.CFG['lr'] = 10, 2")
-    assert launched(notebook, "def f(rank): return helper.scaled(2), helper.CFG") == (
-        (2, {"lr": 1}),
-        (),
-    )
+    cell = "def f(rank): return helper.scaled(2), helper.CFG"
+    assert launched(notebook, cell) == ((2, {"lr": 1}), ())
 
 
 def test_what_cannot_be_sent_is_told(notebook, helper):
