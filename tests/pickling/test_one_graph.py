@@ -31,49 +31,33 @@ def agree(notebook, *cells):
 
 
 IMPORTS = """
-import argparse, collections, dataclasses, datetime, enum, functools, math, multiprocessing, torch
-import multiprocessing as mp, numpy as np, types, typing, weakref
+import argparse, collections, dataclasses, datetime, enum, functools, math, multiprocessing
+import multiprocessing as mp, numpy as np, torch, types, typing, weakref
 from dataclasses import dataclass
 from typing import List, NamedTuple
 """
 ONE_OBJECT = {
-    "the attributes of a library's object, as a dict": """
-        args = argparse.Namespace(lr=1)
-        config = vars(args)
-        none = argparse.Namespace()
-        empty = vars(none)
-        def f(rank):
-            args.lr, none.x = 5, 6
-            return config["lr"] == 5 and empty == {"x": 6}
-    """,
-    "the attributes of an object that leads to itself, as a dict": """
+    "attributes as a dict: a library's object's, one's that leads to itself, shared ones": """
+        args, none = argparse.Namespace(lr=1), argparse.Namespace()
+        config, empty = vars(args), vars(none)
         class Own:
             __slots__ = ("slot", "__dict__")
             def __init__(self): self.me, self.slot, self.x = self, [self], 1
         own = Own()
         held = {"vars": vars(own)}
-        def f(rank):
-            own.x = 5
-            return held["vars"]["x"] == 5 and own.slot[0] is own.me is held["vars"]["me"]
-    """,
-    "the attributes that instances share": """
         class Shared:
             state = {}
             def __init__(self): self.__dict__ = self.state
         one, other = Shared(), Shared()
-        def f(rank):
-            one.x = 5
-            return other.x == Shared.state["x"] == 5
-    """,
-    "a dictionary that has itself as attributes": """
         class Config(dict):
             def __init__(self, *args, **kwargs):
                 super().__init__(*args, **kwargs)
                 self.__dict__ = self
-        config, empty = Config(lr=1), Config()
+        itself, bare = Config(lr=1), Config()
         def f(rank):
-            config.lr, empty.x = 5, 6
-            return config["lr"] == 5 and empty["x"] == 6
+            args.lr, none.x, own.x, one.x, itself.lr, bare.x = range(6)
+            return (config["lr"], empty, held["vars"]["x"], own.slot[0] is own.me is held["vars"]["me"],
+                    other.x, Shared.state["x"], itself["lr"], bare["x"])
     """,
     "the attributes of an object whose class gives them back, as a dict": """
         class Restored:
@@ -85,14 +69,10 @@ ONE_OBJECT = {
             one.x = 5
             return held["x"] == 5
     """,
-    "a sentinel in a default and in a dict": """
-        NONE = object()
+    "a value as default argument, as global, in a dict and in a closure": """
+        NONE, box = object(), []
         table = {"x": NONE}
         def g(v=NONE): return v is table["x"]
-        def f(rank): return g()
-    """,
-    "a value as default argument, as global and in a closure": """
-        box = []
         def add(x, to=box): to.append(x)
         def make():
             mine = box
@@ -100,7 +80,7 @@ ONE_OBJECT = {
         get = make()
         def f(rank):
             add(1)
-            return box is get() and len(get()) > 0
+            return g(), box is get() and len(get()) > 0
     """,
     "a function's closure is shared by two functions": """
         def counter():
@@ -115,65 +95,51 @@ ONE_OBJECT = {
             up(); up()
             return get() - before
     """,
-    "a bound method and the object it is bound to": """
+    "what bound methods, weak references and two places have: an object, a lock": """
         class Part: pass
         class Whole:
             def __init__(self): self.part = Part()
             def has(self, part): return self.part is part
         whole = Whole()
         part, has = whole.part, whole.has
-        def f(rank): return has(part), has.__self__ is whole
+        ref, names = weakref.ref(part), weakref.WeakKeyDictionary({part: "a"})
+        lock = multiprocessing.Lock()
+        class Guard:
+            def __init__(self): self.lock = lock
+        guard = Guard()
+        def f(rank):
+            with lock: free = guard.lock.acquire(block=False)
+            return has(part), has.__self__ is whole, ref() is part, names[part], free
     """,
-    "a registry that a decorator fills": """
+    "registries that decorators, a metaclass and __init_subclass__ fill": """
         HANDLERS = {}
         def handler(fn):
             HANDLERS[fn.__name__] = fn
             return fn
         @handler
         def go(): return 5
-        def f(rank): return HANDLERS["go"] is go, len(HANDLERS)
-    """,
-    "a class that a metaclass registers": """
         class Meta(type):
             made = []
             def __init__(cls, *args): Meta.made.append(cls)
         class A(metaclass=Meta): pass
-        def f(rank): return Meta.made == [A]
-    """,
-    "a subclass that __init_subclass__ registers": """
         class Base:
             made = {}
             def __init_subclass__(cls, *, tag, **kw): Base.made[tag] = cls
-        class A(Base, tag="a"): pass
-        def f(rank): return Base.made["a"] is A, len(Base.made)
+        class B(Base, tag="b"): pass
+        def f(rank):
+            made = Base.made["b"] is B, len(Base.made), Meta.made == [A]
+            return made, HANDLERS["go"] is go, len(HANDLERS)
     """,
-    "what a cache holds": """
+    "what caches hold, also bounded ones for named arguments": """
         class Model: pass
         @functools.cache
         def model(): return Model()
         held = model()
-        def f(rank): return model() is held
-    """,
-    "a bounded cache with named arguments": """
         @functools.lru_cache(maxsize=2)
         def get(a, b=0): return [a, b]
         get(1); get(2, b=3)
         last = get("x", b=4)
-        def f(rank): return get("x", b=4) is last, get.cache_info().maxsize
-    """,
-    "a weak reference": """
-        class A: pass
-        a = A()
-        ref, names = weakref.ref(a), weakref.WeakKeyDictionary({a: "a"})
-        def f(rank): return ref() is a, names[a]
-    """,
-    "a lock in two places": """
-        lock = multiprocessing.Lock()
-        class Guard:
-            def __init__(self): self.lock = lock
-        guard = Guard()
-        def f(rank):
-            with lock: return guard.lock.acquire(block=False)
+        def f(rank): return model() is held, get("x", b=4) is last, get.cache_info().maxsize
     """,
     "an enum's members": """
         class Color(enum.Enum):
@@ -462,16 +428,6 @@ def test_what_may_not_be_bound_does_not_hide_the_notebooks_value(notebook, binds
 
 
 FOUND = {
-    "the order of a class's and a function's attributes": """
-        class C:
-            a = [1]
-            b = 2
-            c = {}
-        def g(): pass
-        g.x, g.y, g.z = [1], 2, {}
-        def f(rank):
-            return [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
-    """,
     "instances that their class holds by their hash": """
         @dataclasses.dataclass(frozen=True)
         class Frozen:
@@ -485,7 +441,7 @@ FOUND = {
         for i in range(3): P.seen[P(i)] = i
         def f(rank): return [P.seen.get(P(i)) for i in range(3)], Frozen(1) in Frozen.known
     """,
-    "what a cached method holds": """
+    "what a cached method holds, and the order of a class's and a function's attributes": """
         class A:
             def __init__(self, x): self.x = x
             def __hash__(self): return hash(self.x)
@@ -493,7 +449,15 @@ FOUND = {
             @functools.lru_cache
             def go(self): return [self.x]
         a = A(1); kept = a.go()
-        def f(rank): return a.go() is kept, A.go.cache_info().currsize
+        class C:
+            a = [1]
+            b = 2
+            c = {}
+        def g(): pass
+        g.x, g.y, g.z = [1], 2, {}
+        def f(rank):
+            held = a.go() is kept, A.go.cache_info().currsize
+            return held, [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
     """,
     "hooks of parameters and modules": """
         p = torch.nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
@@ -533,7 +497,7 @@ FOUND = {
         P.ORIGIN = P(0, 0)
         def f(rank): return P.ORIGIN, P(1, 2), Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
     """,
-    "new types and parameters of types": """
+    "new types, parameters of types, and names in bodies of classes inside functions": """
         from typing import *
         UserId = NewType('UserId', int)
         P = ParamSpec('P')
@@ -541,9 +505,6 @@ FOUND = {
         def deco(fn: Callable[P, int]): return fn
         @deco
         def g(x): return UserId(x)
-        def f(rank): return g(3), UserId.__name__, UserId.__supertype__ is int
-    """,
-    "names in bodies of classes inside functions": """
         SIZE = 4
         def make():
             @dataclass
@@ -551,7 +512,9 @@ FOUND = {
                 xs: List[int]
                 size: int = SIZE
             return A
-        def f(rank): return make()([1]).xs, make()([1]).size
+        def f(rank):
+            types = g(3), UserId.__name__, UserId.__supertype__ is int
+            return types, make()([1]).xs, make()([1]).size
     """,
     "names in annotations that are text": """
         from __future__ import annotations
@@ -599,17 +562,11 @@ FOUND = {
             v.value = 5
             return r
     """,
-    "a list of linked nodes": """
+    "linked nodes, and one instance as default, in a list and as attribute": """
         class N:
             def __init__(self, n): self.n = n
         head = None
         for _ in range(100): head = N(head)
-        def f(rank):
-            k, x = 0, head
-            while x is not None: k, x = k + 1, x.n
-            return k
-    """,
-    "one instance as default, in a list and as attribute": """
         class A:
             def __init__(self, x): self.x = x
             def __eq__(self, o): return self.x == o.x
@@ -619,16 +576,27 @@ FOUND = {
         class B(A):
             d = D
             def go(self, a=D): return self.d is a
-        def f(rank): return g(), B(1).go()
+        def f(rank):
+            k, x = 0, head
+            while x is not None: k, x = k + 1, x.n
+            return k, g(), B(1).go()
     """,
-    "containers whose class takes other arguments": """
+    "containers whose class takes other arguments or changes what is taken from them": """
         class C(collections.OrderedDict):
             def __init__(self, k, **kw): super().__init__(**kw); self.k = k
-        c = C(4, a=1)
         class DD(collections.defaultdict):
             def __init__(self): super().__init__(list)
-        d = DD(); d['x'].append(1)
-        def f(rank): return c.k, dict(c), dict(d), d['new']
+        c, d = C(4, a=1), DD()
+        d['x'].append(1)
+        class Shown(dict):
+            def items(self): return [(k, v + 1) for k, v in super().items()]
+        class Twice(list):
+            def __iter__(self): return (2 * x for x in super().__iter__())
+        class Hidden(set):
+            def __iter__(self): return iter([])
+        shown, twice, hidden = Shown(a=1), Twice([1]), Hidden([3])
+        def f(rank):
+            return c.k, dict(c), dict(d), d['new'], shown["a"], twice[0], len(hidden)
     """,
     "containers whose class changes what is put into them": """
         class Vocab(dict):
@@ -661,16 +629,6 @@ FOUND = {
         def f(rank):
             held = list(od.items()), dict(dd), dd["new"], dict(counts), list(last), last.maxlen
             return dict(voc), held, log[:5], log[5] is log, sorted(names), type(names).__name__
-    """,
-    "containers whose class changes what is taken from them": """
-        class Shown(dict):
-            def items(self): return [(k, v + 1) for k, v in super().items()]
-        class Twice(list):
-            def __iter__(self): return (2 * x for x in super().__iter__())
-        class Hidden(set):
-            def __iter__(self): return iter([])
-        shown, twice, hidden = Shown(a=1), Twice([1]), Hidden([3])
-        def f(rank): return shown["a"], twice[0], len(hidden)
     """,
     "a container whose class notes what is put into it": """
         class Table(dict):
@@ -707,15 +665,13 @@ FOUND = {
             key = Key(None, "k")
             return d[key] is d, [k.owner is d for k in d], key in s, [k.owner is s for k in s]
     """,
-    "constants that C code knows by more than their name": """
-        layout = torch.strided
-        def f(rank): return layout is torch.strided, torch.sparse_coo
-    """,
-    "sparse tensors": """
-        t = torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
+    "constants that C code knows by more than their name, and sparse tensors": """
+        layout, t = torch.strided, torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
         m = torch.nn.Linear(1, 1)
         m.register_buffer("mask", t)
-        def f(rank): return t.layout, t.to_dense().tolist(), m.mask is t, t.is_coalesced()
+        def f(rank):
+            known = layout is torch.strided, torch.sparse_coo
+            return known, t.layout, t.to_dense().tolist(), m.mask is t, t.is_coalesced()
     """,
     "types of Python without a name": """
         def one_of_each():

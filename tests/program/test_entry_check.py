@@ -31,22 +31,6 @@ def test_a_misspelled_entry_is_refused_with_suggestions_and_missing_arguments_wi
 
 
 @pytest.mark.parametrize(
-    ("cell", "entry", "told"),
-    [
-        ("class run: pass\ndef other(i): pass", "run", "Cannot launch run: "),
-        ("run = [1]\ndef other(i): pass", "run", "Cannot launch run: "),
-        ("x = 1", "number", "Cannot launch number: in the notebook it has type int"),
-        ("\nasync def f(i): pass", None, r"line 2: f is an async function.*asyncio\.run"),
-        ("def f(i):\n    if i:\n        yield 1", None, "f is a generator"),
-    ],
-)
-def test_an_entry_that_is_no_plain_function_is_refused(notebook, cell, entry, told):
-    notebook.run("number = 3")
-    with pytest.raises(ProgramError, match=told):
-        notebook.build(cell, entry=entry)
-
-
-@pytest.mark.parametrize(
     ("signature", "args", "takes_lock"),
     [
         ("i", (), False),
@@ -67,15 +51,29 @@ def test_an_unfilled_lock_parameter_receives_the_lock(notebook, signature, args,
 
 
 @pytest.mark.parametrize(
-    ("signature", "args", "message"),
+    ("cell", "entry", "args", "told"),
     [
-        ("i, lr, n", (1,), r"1: Cannot call f\(i, lr, n\) .* 1 argument: .*--args \"\(lr, n,\)\""),
-        ("i", (1, 2), "Pass no arguments"),
-        ("", (), "first parameter for the rank"),
-        ("i, *, lr", (), "'lr'"),
-        ("i, lr=None, /, *, lock", (1, 2), "too many positional"),
+        ("class run: pass\ndef other(i): pass", "run", (), "Cannot launch run: "),
+        ("run = [1]\ndef other(i): pass", "run", (), "Cannot launch run: "),
+        ("x = 1", "number", (), "Cannot launch number: in the notebook it has type int"),
+        ("\nasync def f(i): pass", None, (), r"line 2: f is an async function.*asyncio\.run"),
+        ("def f(i):\n    if i:\n        yield 1", None, (), "f is a generator"),
+        (
+            "def f(i, lr, n): 1",
+            None,
+            (1,),
+            r"1: Cannot call f\(i, lr, n\) .* --args \"\(lr, n,\)\"",
+        ),
+        ("def f(i, lr, n): 1", None, (1,), "1 argument: "),
+        ("def f(i): 1", None, (1, 2), "Pass no arguments"),
+        ("def f(): 1", None, (), "first parameter for the rank"),
+        ("def f(i, *, lr): 1", None, (), "'lr'"),
+        ("def f(i, lr=None, /, *, lock): 1", None, (1, 2), "too many positional"),
     ],
 )
-def test_arguments_that_do_not_match_are_refused(notebook, signature, args, message):
-    with pytest.raises(ProgramError, match=message):
-        notebook.build(f"def f({signature}): return 1", args=args)
+def test_an_entry_that_is_no_plain_function_or_takes_other_arguments_is_refused(
+    notebook, cell, entry, args, told
+):
+    notebook.run("number = 3")
+    with pytest.raises(ProgramError, match=told):
+        notebook.build(cell, entry=entry, args=args)

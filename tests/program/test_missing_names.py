@@ -172,9 +172,17 @@ def test_a_note_says_that_ranks_do_not_get_ipythons_history(notebook):
         "globals()['gone'] = 'ok'\ndef f(i): return gone",
         "def f(i):\n    vars().update()\n    globals().update(gone='ok')\n    return gone",
         "exec(\"gone = 'ok'\")\ndef f(i): return gone",
+        "def f(i):\n    try:\n        return gone\n    except NameError:\n        return 'ok'",
+        "def f(i):\n    return 'ok'\nclass A:\n    def g(self) -> 'Gone': ...",
+        "from os.path import *\ndef f(i): return join('o', 'k').replace('/', '')",
+        "def f(i):\n    global made\n    made = 'ok'\n    return g()\ndef g(): return made",
+        "def f(i): return [ok for ok in ['ok']][0]",
+        "def f(i):\n    if (n := 'ok'): return n",
     ],
 )
-def test_a_name_that_the_code_looks_for_or_binds_as_it_runs_is_not_told(notebook, launched):
+def test_a_name_that_the_code_looks_for_or_binds_elsewhere_or_as_it_runs_is_not_told(
+    notebook, launched
+):
     program = notebook.build(launched, entry="f")
     assert not program.notes
     assert notebook.rank(program) == "ok"

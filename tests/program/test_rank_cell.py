@@ -18,13 +18,7 @@ from xla_nb.program.rank_cell import rank_cell
         ("", "was = made()\nclass A:\n    n = 'new'\nwas, A.n", ("old", "new")),
         ("def same(fn): return fn", "# a\x0cb\u2028c\n\x0c\n@same\nclass A:\n    n = 1\nA.n", 1),
     ],
-    ids=[
-        "the last function is the entry, and statements may follow it",
-        "names of ranks in statements",
-        "a class used before its redefinition is the old one",
-        "so it is in a function",
-        "form feeds and line separators do not break lines",
-    ],
+    ids=["statements below the entry", "names of ranks", "redefined", "in a function", "feeds"],
 )
 def test_a_cell_gives_what_it_would_in_the_notebook(notebook, before, cell, expected):
     notebook.run("class A:\n    n = 'old'\ndef made(): return A().n")

@@ -44,7 +44,7 @@ def failure(source, **names):
     return tracebacks.tell(raised(loader.run_body, table, define(source, **names)), {CELL})
 
 
-def test_a_traceback_starts_at_the_first_cell():
+def test_a_traceback_starts_at_the_first_cell_and_outside_the_notebook_below_xla_nb():
     got = failure("def f():\n    raise ValueError('boom')")
     assert got.message == "boom"
     assert got.text == (
@@ -53,6 +53,13 @@ def test_a_traceback_starts_at_the_first_cell():
         "    raise ValueError('boom')\n"
         "ValueError: boom"
     )
+    table = ModuleMap({}, "elsewhere", body="wrap('a', 0)")
+    got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
+    assert "loader.py" not in got.text
+    assert 'File "elsewhere", line 1' in got.text and textwrap.__file__ in got.text
+    assert got.place == ""
+    got = tracebacks.tell(ValueError("bare"), LABELS)
+    assert (got.text, got.place) == ("ValueError: bare", "")
 
 
 def test_causes_are_told_from_the_first_cell_on_too_and_frames_of_several_cells_are_kept():
@@ -71,17 +78,6 @@ def test_causes_are_told_from_the_first_cell_on_too_and_frames_of_several_cells_
     got = tracebacks.tell(raised(outer["f"]), LABELS)
     assert got.place == "Cell In[5], line 2"
     assert "return g()" in got.text and "return 1 / 0" in got.text
-
-
-def test_outside_the_notebook_only_frames_of_xla_nb_are_cut_and_there_may_be_none():
-    table = ModuleMap({}, "elsewhere", body="wrap('a', 0)")
-    got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
-    assert "loader.py" not in got.text
-    assert 'File "elsewhere", line 1' in got.text
-    assert textwrap.__file__ in got.text
-    assert got.place == ""
-    got = tracebacks.tell(ValueError("bare"), LABELS)
-    assert (got.text, got.place) == ("ValueError: bare", "")
 
 
 def test_of_an_error_that_xla_nb_raises_or_passes_on_only_the_users_lines_are_shown():
@@ -252,20 +248,13 @@ def test_a_thread_has_its_innermost_line_of_the_notebook_and_a_stack_from_there(
     assert "_bootstrap" in stack
 
 
-def test_the_stack_of_a_thread_ends_where_it_called_xla_nb():
-    told = {}
-    names = define("def f(call):\n    call()")
-
-    def look():
-        told["stack"] = tracebacks.locate(threading.get_ident(), LABELS)
-
-    names["f"](look)
-    assert told["stack"][0] == "Cell In[3], line 2"
-    assert "tests/program/test_tracebacks.py" in told["stack"][1]
-    assert "xla_nb/program/tracebacks.py" not in told["stack"][1]
-
-
-def test_a_thread_that_has_ended_is_said_to():
+def test_the_stack_of_a_thread_ends_where_it_called_xla_nb_and_one_that_has_ended_is_said_to():
+    names, told = define("def f(call):\n    call()"), []
+    names["f"](lambda: told.extend(tracebacks.locate(threading.get_ident(), LABELS)))
+    place, stack = told
+    assert place == "Cell In[3], line 2"
+    assert "tests/program/test_tracebacks.py" in stack
+    assert "xla_nb/program/tracebacks.py" not in stack
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
