@@ -73,14 +73,6 @@ def test_a_value_that_was_made_anew_is_sent_anew_though_it_is_equal(notebook):
     assert notebook.sent == set()
 
 
-def test_ranks_that_were_started_anew_get_everything(notebook):
-    notebook.run("x = [1]\nclass A: pass\ndef f(): return x, A")
-    notebook.cell("f()")
-    notebook.rank0.start_again()
-    assert notebook.cell("f()[0]") == [1]
-    assert notebook.sent == {"A", "f", "x"}
-
-
 @pytest.mark.parametrize(
     ("made", "done", "told"),
     [
@@ -98,8 +90,9 @@ def test_a_new_value_gets_no_part_that_ranks_have_replaced_or_taken_out(notebook
     notebook.run("c = [part]")
     with pytest.raises(Unopened, match=told):
         notebook.cell("c")
-    notebook.rank0.start_again()
+    notebook.rank0.start_again()  # and get everything
     assert notebook.cell("c[0] is a['it']")
+    assert notebook.sent == {"a", "c"}
 
 
 FORMER = """
@@ -189,12 +182,6 @@ STORIES = {
         >>> frame, arrows, generator, loader
         sent:
     """,
-    "a method of a builtin shares what it is of": """
-        held = [1]; add = held.append
-        >>> add(5), held
-        held.append(0)
-        >>> (add(6), held) == (None, [1, 0, 6])
-    """,
     "a new value gets the parts that ranks have": """
         import torch
         body, head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
@@ -255,16 +242,18 @@ STORIES = {
         told: ranks have `optimizer` and `rates` as in the notebook: `optimizer` and `rates` ch…
         >>> optimizer.param_groups[0]["lr"] == 0.2
     """,
-    "what a partial or a method holds is a part of it": """
+    "what a partial or a method holds is a part of it, also of a builtin": """
         import functools
         class Counter:
             n = 0
             def add(self): self.n += 1
         def look(box): box.append(1)
-        counter, box = Counter(), []
-        add, looks = counter.add, functools.partial(look, box)
-        >>> add(); looks()
+        counter, box, row = Counter(), [], [1]
+        add, looks, put = counter.add, functools.partial(look, box), row.append
+        >>> add(); looks(); put(5)
         >>> counter.n == 1 and counter is add.__self__ and box is looks.args[0] and box == [1]
+        row.append(0)
+        >>> (put(6), row) == (None, [1, 0, 6])
         held = [looks, add]
         >>> held
         also = [looks]
@@ -400,12 +389,6 @@ STORIES = {
         forget()
         >>> "'part'" in found()
     """,
-    "subclasses go along": """
-        class A: pass
-        >>> A
-        class B(A): pass
-        >>> [each.__name__ for each in A.__subclasses__()] == ["B"]
-    """,
     "members of an enum are the ones that ranks have": """
         import enum
         class Color(enum.Enum):
@@ -441,11 +424,13 @@ STORIES = {
         >>> g(6)
         >>> f() == 6
     """,
-    "a former class that comes back is the one that ranks knew": """
+    "subclasses go along, and a former class that comes back is the one that ranks knew": """
         class A:
             def m(self): return 1
         old = [A()]
         >>> mine = A()
+        class B(A): pass
+        >>> [each.__name__ for each in A.__subclasses__()] == ["B"]
         class A:
             def m(self): return 2
         >>> A

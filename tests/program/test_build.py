@@ -1,12 +1,14 @@
-"""Programs built from cells compute on a rank what the notebook would."""
+"""Programs built from cells compute on a rank what the notebook would; their module files."""
 
 import ast
+import os
 import sys
 
 import pytest
 
 from tests.support.notebook_double import shipped
-from xla_nb.program.build import Cell, build_call
+from xla_nb.program.build import Cell, Program, build_call
+from xla_nb.program.module_file import ModuleMap, write
 
 
 def test_calling_a_notebook_function_sends_it_with_the_globals_that_it_names(notebook):
@@ -81,3 +83,16 @@ def test_calling_from_a_script_omits_its_main_block(notebook, tmp_path):
     program = build_call(notebook.values["f"], notebook.scope, args=(), name="c")
     assert (program.body, program.restored) == (None, ("N", "f", "math"))
     assert notebook.rank(program) == 2
+
+
+def test_a_map_is_written_beside_the_module_in_a_folder_that_only_the_owner_can_read(tmp_path):
+    table = ModuleMap({"c": "ü = 1"}, "c", 64, "x", {"a": "list"}, ("a.b",))
+    assert ModuleMap.parse(table.text()) == table
+    program, path = Program("m", None, "c", body="x = 1\n", restored=("a",)), tmp_path / "p/m.py"
+    before = os.umask(0)
+    try:
+        write(program, path)
+    finally:
+        os.umask(before)
+    assert ModuleMap.open(path) == ModuleMap.of(program)
+    assert path.parent.stat().st_mode & 0o777 == 0o700

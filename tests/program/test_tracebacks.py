@@ -116,19 +116,14 @@ TOLD = {
         3,
         ["    textwrap.wrap('a', 0)\n", f'  File "{textwrap.__file__}"'],
     ),
-    "notes": (
-        "def f():\n    e = ValueError('v')\n    e.add_note('mind the gap')\n    raise e",
-        "ValueError",
-        4,
-        ["ValueError: v\nmind the gap"],
+    "notes, and the notebook's own error without its module": (
+        "class Odd(Exception): pass\ndef f():\n    e = Odd('v')\n    e.add_note('mind the gap')\n"
+        "    raise e",
+        "Odd",
+        5,
+        ["\nOdd: v\nmind the gap"],
     ),
     "an exit": ("import sys\ndef f():\n    sys.exit(3)", "SystemExit", 3, []),
-    "the notebook's own error without one": (
-        "class Odd(Exception): pass\ndef f():\n    raise Odd('x')",
-        "Odd",
-        3,
-        ["\nOdd: x"],
-    ),
     "a syntax error in compiled text": (
         "def f():\n    compile('x = = 1', 'given.py', 'exec')",
         "SyntaxError",
