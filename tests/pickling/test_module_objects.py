@@ -135,6 +135,11 @@ PUT_BACK = {
         (9, True),
     ),
     "a list": ("from confmod import NAMES\nNAMES.append('b')", "NAMES", ["a", "b"]),
+    "a registry that the notebook has filled": (
+        "from confmod import MODELS, register\n@register\nclass Mine: size = 3",
+        "confmod.MODELS.build('Mine').size, confmod.MODELS is MODELS is register.__self__",
+        (3, True),
+    ),
     "a sentinel": ("from confmod import NONE, is_none", "is_none(NONE)", True),
     "what pickles itself": (
         "from confmod import number, numbers\nnext(numbers), next(numbers)",
@@ -180,18 +185,6 @@ def test_what_a_module_holds_is_its_own_with_what_the_notebook_has_put_into_it(
     assert on_a_rank(notebook, f"def f(rank): return {asked}") == expected
 
 
-def test_a_registry_has_the_notebooks_entries(notebook, confmod):
-    notebook.run(
-        "import confmod\nfrom confmod import MODELS\n@MODELS.register\nclass Mine: size = 3"
-    )
-    assert on_a_rank(
-        notebook,
-        "@MODELS.register\nclass Other: size = 4\ndef f(rank):\n"
-        "    return [confmod.MODELS.build(n).size for n in ('Mine', 'Other')],"
-        " confmod.register.__self__ is MODELS",
-    ) == ([3, 4], True)
-
-
 def test_what_cannot_be_sent_of_it_is_told_and_what_can_is_there(notebook, confmod):
     notebook.run("import confmod, threading\nfrom confmod import CFG, GUARDED, LOCK, NAMES")
     notebook.run(
@@ -216,38 +209,28 @@ def test_what_cannot_be_sent_of_it_is_told_and_what_can_is_there(notebook, confm
     assert notebook.rank(program) == (True, ["a", [1]], 1, (True, 0))
 
 
-def test_an_object_that_has_another_class_in_the_module_and_cannot_be_sent_is_refused(
-    notebook, confmod
+def test_an_object_that_ranks_have_otherwise_in_the_module_is_refused(
+    notebook, confmod, monkeypatch
 ):
-    notebook.run("import confmod, threading\ncurrent = confmod.start()")
+    notebook.run("import confmod, threading\nfrom sys import argv\ncurrent = confmod.start()")
     notebook.run("current.found['lock'] = threading.Lock()")
     program = notebook.build("def f(rank): return current.found")
     sys.modules.pop("confmod")
     with pytest.raises(Unopened, match=r"`confmod\.current` is a NoneType on ranks"):
         notebook.rank(program)
-
-
-def test_an_object_that_ranks_do_not_have_in_the_module_is_refused_there(notebook, monkeypatch):
-    notebook.run("from sys import argv")
     program = notebook.build("def f(rank): return argv")
     monkeypatch.setattr(sys, "argv", ())
     with pytest.raises(Unopened, match=r"`sys\.argv` is a tuple on ranks, and a list"):
         notebook.rank(program)
 
 
-def test_what_is_no_module_is_passed_over(notebook, monkeypatch):
+def test_a_namespace_of_exec_has_the_ranks_builtins_and_what_is_no_module_is_passed_over(
+    notebook, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "blocked", None)
-    notebook.run("a = [1]")
-    assert notebook.launch("def f(rank): return a") == [1]
-
-
-def test_a_namespace_of_exec_has_the_ranks_builtins(notebook):
     notebook.run("ns = {}\nexec('def squared(x): return abs(x) ** 2', ns)")
-    got = notebook.launch(
-        "import builtins\n"
-        "def f(rank): return ns['squared'](-3), ns['__builtins__'] is vars(builtins)"
-    )
-    assert got == (9, True)
+    cell = "def f(rank): return ns['squared'](-3), ns['__builtins__'] is vars(builtins)"
+    assert notebook.launch(f"import builtins\n{cell}") == (9, True)
 
 
 def test_what_a_module_has_got_since_is_known_at_a_look(monkeypatch):

@@ -56,8 +56,9 @@ ONE_OBJECT = {
         itself, bare = Config(lr=1), Config()
         def f(rank):
             args.lr, none.x, own.x, one.x, itself.lr, bare.x = range(6)
-            return (config["lr"], empty, held["vars"]["x"], own.slot[0] is own.me is held["vars"]["me"],
-                    other.x, Shared.state["x"], itself["lr"], bare["x"])
+            me = own.slot[0] is own.me is held["vars"]["me"]
+            shared = other.x, Shared.state["x"]
+            return config["lr"], empty, held["vars"]["x"], me, shared, itself["lr"], bare["x"]
     """,
     "the attributes of an object whose class gives them back, as a dict": """
         class Restored:
@@ -279,25 +280,19 @@ LIVE_STATE = {
         "        return x, y, part(3), wrapped.__name__",
     ],
     "a function created by exec": ["exec('def g(): return 9')", "def f(rank): return g()"],
-    "an object that decorates a function": [
+    "an object that decorates a function, and an exception with slots": [
         "class Counting:\n    def __init__(self, fn): self.fn, self.calls = fn, 0\n"
-        "    def __call__(self, x):\n        self.calls += 1\n        return self.fn(x)",
-        "@Counting\ndef g(x): return x\ndef f(rank): return g(1), g.calls",
-    ],
-    "a class that extends its former self": [
-        "class A:\n    def g(self): return 1",
-        "class A(A):\n    def h(self): return 2",
-        "def f(rank): return A().g(), A().h()",
-    ],
-    "a class in a class, and a local class that took the place of another": [
-        "class A:\n    n = 2\nclass O:\n    class I:\n        def g(self): return 1",
-        "def make():\n    class A:\n        n = 1\n    return A\nA = make()",
-        "def f(rank): return A.n, O.I().g()",
-    ],
-    "an exception with slots": [
+        "    def __call__(self, x):\n        self.calls += 1\n        return self.fn(x)\n"
         "class S(Exception):\n    __slots__ = 'best',\n    def __init__(self, best, more):\n"
         "        super().__init__('s'); self.best, self.more = best, more\ns = S(3, 4)",
-        "def f(rank): return s.best, s.more, s.args",
+        "@Counting\ndef g(x): return x\ndef f(rank): return g(1), g.calls, s.best, s.more, s.args",
+    ],
+    "classes in classes, in place of others and of what they extend": [
+        "class A:\n    n = 2\nclass O:\n    class I:\n        def g(self): return 1\n"
+        "class E:\n    def g(self): return 1",
+        "def make():\n    class A:\n        n = 1\n    return A\nA = make()\n"
+        "class E(E):\n    def h(self): return 2",
+        "def f(rank): return A.n, O.I().g(), E().g(), E().h()",
     ],
     **{
         statement: [statement, f"def f(rank): return {used}"]
@@ -417,19 +412,6 @@ def test_what_may_not_be_bound_does_not_hide_the_notebooks_value(notebook, binds
 
 
 FOUND = {
-    "instances that their class holds by their hash": """
-        @dataclasses.dataclass(frozen=True)
-        class Frozen:
-            x: int
-        Frozen.known = {Frozen(1), Frozen(2)}
-        class P:
-            seen = {}
-            def __init__(self, x): self.x = x
-            def __hash__(self): return hash(self.x)
-            def __eq__(self, o): return self.x == o.x
-        for i in range(3): P.seen[P(i)] = i
-        def f(rank): return [P.seen.get(P(i)) for i in range(3)], Frozen(1) in Frozen.known
-    """,
     "what a cached method holds, and the order of a class's and a function's attributes": """
         class A:
             def __init__(self, x): self.x = x
@@ -448,23 +430,18 @@ FOUND = {
             held = a.go() is kept, A.go.cache_info().currsize
             return held, [n for n in vars(C) if n in "abc"], list(vars(g)), C.a, g.z
     """,
-    "hooks of parameters and modules": """
+    "hooks of parameters, modules and optimizers, with attributes": """
         p = torch.nn.Parameter(torch.ones(2)); h = p.register_hook(lambda g: g * 2)
-        m = torch.nn.Linear(1,1); seen = []
+        m = torch.nn.Linear(1,1); seen, log = [], []
         m.register_forward_hook(lambda *a: seen.append(1))
-        def f(rank):
-            p.grad = None
-            seen.clear(); m(torch.ones(1,1)); p.sum().backward(); return p.grad.tolist(), seen
-    """,
-    "hooks and attributes of optimizers": """
-        log = []
-        m = torch.nn.Linear(1,1)
         opt = torch.optim.SGD(m.parameters(), lr=.1)
         opt.register_step_post_hook(lambda *a: log.append(1))
         opt.tag = 'x'
         def f(rank):
-            log.clear()
-            m(torch.ones(1,1)).sum().backward(); opt.step(); return log, opt.tag
+            log.clear(); seen.clear()
+            p.grad = None
+            m(torch.ones(1,1)).sum().backward(); p.sum().backward(); opt.step()
+            return p.grad.tolist(), seen, log, opt.tag
     """,
     "an optimizer of the notebook": """
         class Look(torch.optim.Optimizer):
@@ -475,16 +452,28 @@ FOUND = {
         opt = Look([torch.ones(1, requires_grad=True)])
         def f(rank): return opt.step()
     """,
-    "a named tuple and a frozen instance that are their own class's attributes": """
+    "instances that their class holds, as an attribute or by their hash": """
         @dataclass(frozen=True, slots=True)
         class Cfg:
             a: int = 1
         Cfg.DEFAULT = Cfg()
-        class P(NamedTuple):
+        class Pair(NamedTuple):
             x: int
             y: int
-        P.ORIGIN = P(0, 0)
-        def f(rank): return P.ORIGIN, P(1, 2), Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
+        Pair.ORIGIN = Pair(0, 0)
+        @dataclass(frozen=True)
+        class Frozen:
+            x: int
+        Frozen.known = {Frozen(1), Frozen(2)}
+        class P:
+            seen = {}
+            def __init__(self, x): self.x = x
+            def __hash__(self): return hash(self.x)
+            def __eq__(self, o): return self.x == o.x
+        for i in range(3): P.seen[P(i)] = i
+        def f(rank):
+            held = [P.seen.get(P(i)) for i in range(3)], Frozen(1) in Frozen.known
+            return held, Pair.ORIGIN, Pair(1, 2), Cfg.DEFAULT == Cfg(), repr(Cfg.DEFAULT)
     """,
     "new types, parameters of types, and names in bodies of classes inside functions": """
         from typing import *
@@ -640,7 +629,7 @@ FOUND = {
             n = restored.n[1] if isinstance(restored.n, tuple) else restored.n
             return dict(table), table.history, list(slotted), slotted.seen, n
     """,
-    "containers in cycles with what they hold": """
+    "containers in cycles with what they hold, and one that has its attributes in itself": """
         class Key:
             def __init__(self, owner, name): self.owner, self.name = owner, name
             def __hash__(self): return hash(self.name)
@@ -650,9 +639,14 @@ FOUND = {
         d, s = D(), S()
         d[Key(d, "k")] = d
         s.add(Key(s, "k"))
+        class Config(dict):
+            __getattr__ = dict.__getitem__
+            __setattr__ = dict.__setitem__
+        config = Config(lr=1, sub=Config(a=2))
         def f(rank):
-            key = Key(None, "k")
-            return d[key] is d, [k.owner is d for k in d], key in s, [k.owner is s for k in s]
+            config.lr, key = 5, Key(None, "k")
+            owners = [k.owner is d for k in d], [k.owner is s for k in s]
+            return d[key] is d, key in s, owners, config, config.sub.a
     """,
     "constants that C code knows by more than their name, and sparse tensors": """
         layout, t = torch.strided, torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
@@ -708,7 +702,7 @@ FOUND = {
             cycle = first.__cause__ is second, second.__cause__ is first
             return [links(e) for e in held], same, cycle, bad.code, own.b, gone.filename
     """,
-    "values that read lists and dicts of the notebook where they are opened": """
+    "values that read lists and dicts of the notebook or their class where they are opened": """
         TABLE, NAMES = {"a": 1}, ["b"]
         def scale(x): return x
         scale.cache = {"k": 5}
@@ -719,33 +713,19 @@ FOUND = {
             def __getstate__(self): return {"x": 1}
             def __setstate__(self, state):
                 self.all = TABLE["a"], NAMES, scale.cache["k"], see()
-        see = counter()
-        one = Read()
-        one.__setstate__({})
-        def f(rank):
-            NAMES.append(see())
-            return one.all, one.all[1] is NAMES, one.all[-1] is NAMES[-1]
-    """,
-    "values that read lists and dicts of their class where they are opened": """
         class Named:
             names, table, seen = ["a", ("b", 1)], {"a": 1}, {1, 2}
             def __getstate__(self): return {"x": 1}
             def __setstate__(self, state):
                 self.all = [*self.names, *self.table.items(), *sorted(self.seen)]
-        one = Named()
-        one.__setstate__({})
+        see = counter()
+        one, other = Read(), Named()
+        one.__setstate__({}), other.__setstate__({})
         def f(rank):
-            one.names.append(7)
-            return one.all, Named.names
-    """,
-    "a dictionary that looks all attributes up in itself": """
-        class Config(dict):
-            __getattr__ = dict.__getitem__
-            __setattr__ = dict.__setitem__
-        config = Config(lr=1, sub=Config(a=2))
-        def f(rank):
-            config.lr = 5
-            return config, config.sub.a
+            NAMES.append(see())
+            other.names.append(7)
+            same = one.all[1] is NAMES, one.all[-1] is NAMES[-1]
+            return one.all, same, other.all, Named.names
     """,
 }
 
@@ -753,7 +733,7 @@ FOUND = {
 #: The cells of which libraries keep something for as long as the process lives.
 MARKS = {
     "values and arrays of multiprocessing": pytest.mark.leaves("files"),
-    "hooks and attributes of optimizers": pytest.mark.leaves("temporary"),
+    "hooks of parameters, modules and optimizers, with attributes": pytest.mark.leaves("temporary"),
 }
 
 

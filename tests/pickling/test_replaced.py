@@ -83,24 +83,24 @@ def kept(*names):
 
 #: What the notebook does, what a rank is asked and answers, and the notes.
 REPLACED = {
-    "a function": (
-        "shapes.area = traced(shapes.area)\nmine = shapes.area",
-        "mine(3), calls, shapes.area(3)",
-        (9, ["area"], 9),
-        kept("shapes.area"),
-    ),
-    "a function with a decorator of the module's around the notebook's": (
-        "shapes.area = shapes.twice(traced(shapes.area))\nmine = shapes.area",
-        "mine(3), calls",
-        (18, ["area"]),
-        kept("shapes.area"),
-    ),
-    "a function with a cache around the notebook's": (
-        "shapes.area = functools.cache(traced(shapes.area))\nmine = shapes.area",
-        "mine(3), mine(3), calls",
-        (9, 9, ["area"]),
-        kept("shapes.area"),
-    ),
+    **{
+        name: (f"shapes.area = {wrapped}\nmine = shapes.area", asked, expected, kept("shapes.area"))
+        for name, wrapped, asked, expected in [
+            (
+                "a function",
+                "traced(shapes.area)",
+                "mine(3), shapes.area(3), calls",
+                (9, 9, ["area"]),
+            ),
+            ("decorated", "shapes.twice(traced(shapes.area))", "mine(3), calls", (18, ["area"])),
+            (
+                "cached",
+                "functools.cache(traced(shapes.area))",
+                "mine(3) + mine(3), calls",
+                (18, ["area"]),
+            ),
+        ]
+    },
     "what has another decorator of the module's": (
         "shapes.area = shapes.twice(shapes.area)\nmine = shapes.area",
         "mine(3)",

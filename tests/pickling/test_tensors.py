@@ -14,13 +14,14 @@ class Tagged(torch.nn.Parameter): pass
 
 #: Each is true on a rank, of what the notebook has executed.
 ON_RANKS = {
-    "the class of a module's parameter": (
-        "net = torch.nn.Linear(2, 2)\nnet.weight = Tagged(net.weight.data)",
-        "[n for n, p in net.named_parameters() if isinstance(p, Tagged)] == ['weight']",
-    ),
-    "requires_grad": (
-        "p, q = Tagged(torch.ones(2)), Tagged(torch.ones(2), requires_grad=False)",
-        "p.requires_grad and not q.requires_grad and p.is_leaf",
+    "requires_grad, memory shared with a tensor, and parameters that have no shape yet": (
+        "p, q = Tagged(torch.ones(2)), Tagged(torch.ones(2), requires_grad=False)\n"
+        "t = torch.zeros(3)\nr = Tagged(t[:2])\nf8 = torch.ones(2).to(torch.float8_e4m3fn)\n"
+        "f8.rate, Shapeless = 3, torch.nn.parameter.UninitializedParameter\n"
+        "no_shape = Shapeless()",
+        "p.requires_grad and not q.requires_grad and p.is_leaf"
+        " and (f8.rate, f8.tolist()) == (3, [1, 1]) and type(no_shape) is Shapeless"
+        " and (t.fill_(7), type(r) is Tagged and r.tolist() == [7, 7])[1]",
     ),
     "attributes, slots, a gradient and hooks": (
         "class Slotted(Tagged): __slots__ = ('place',)\n"
@@ -36,14 +37,11 @@ ON_RANKS = {
         "p = Told(torch.ones(2))\np.rate = 3",
         "type(p) is Told and p.rate == 4",
     ),
-    "a parameter that holds the module that has it": (
+    "the class of a module's parameter, which holds the module that has it": (
         "net = torch.nn.Linear(2, 2)\nnet.weight = Tagged(net.weight.data)\n"
         "net.weight.of, net.bias.of = [net], [net]",
-        "net.weight.of[0] is net and net.bias.of[0] is net and type(net.weight) is Tagged",
-    ),
-    "memory shared with a tensor": (
-        "t = torch.zeros(3)\np = Tagged(t[:2])",
-        "(t.fill_(7), type(p) is Tagged and p.tolist() == [7, 7])[1]",
+        "net.weight.of[0] is net and net.bias.of[0] is net and "
+        "[n for n, p in net.named_parameters() if type(p) is Tagged] == ['weight']",
     ),
     "tied weights and an optimizer": (
         "one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n"
@@ -64,10 +62,6 @@ ON_RANKS = {
         "p = Other(torch.ones(2))",
         "p == [5]",
     ),
-    "a parameter that has no shape yet": (
-        "p = torch.nn.parameter.UninitializedParameter()",
-        "type(p) is torch.nn.parameter.UninitializedParameter",
-    ),
     "inference mode, as ordinary tensors": (
         "with torch.inference_mode():\n"
         "    t = torch.ones(2)\n    p = Tagged(t)\n"
@@ -75,10 +69,6 @@ ON_RANKS = {
         "    p.rate, p.grad = 3, torch.ones(2)",
         "not any(x.is_inference() for x in (t, p, half, p.grad)) and p.requires_grad "
         "and p.rate == 3 and p.data_ptr() == t.data_ptr() and half.tolist() == [1, 1]",
-    ),
-    "attributes of float8": (
-        "t = torch.ones(2).to(torch.float8_e4m3fn)\nt.rate = 3",
-        "t.rate == 3 and t.tolist() == [1, 1]",
     ),
 }
 
