@@ -31,10 +31,8 @@ ON_RANKS = {
         }.items()
     },
     "an __init__ for paths": (
-        "class Own(type(pathlib.Path())):\n"
-        "    def __init__(self, *args):\n"
-        "        if sys.version_info >= (3, 12): super().__init__(*args)\n"
-        "made = Own('a', 'b')",
+        "class Own(type(pathlib.Path())):\n    def __init__(self, *args):\n"
+        "        if sys.version_info >= (3, 12): super().__init__(*args)\nmade = Own('a', 'b')",
         "type(made) is Own and str(made) == 'a/b'",
     ),
 }

@@ -46,8 +46,7 @@ FOUND = {
         )
     },
     "a torch module": (
-        "import torch\n"
-        "class Expert(torch.nn.Module):\n"
+        "import torch\nclass Expert(torch.nn.Module):\n"
         "    def __init__(self, n): super().__init__(); self.n, self.l = n, torch.nn.Linear(1, 1)\n"
         "    def __hash__(self): return hash(self.n)\n"
         "    def __eq__(self, o): return self.n == o.n\n"
@@ -70,16 +69,13 @@ def test_a_rank_finds_its_keys_and_the_notebook_those_of_results(notebook, made,
 REFUSED = {
     "an object in its own set": "a.f.add(a)\nbox = a",
     "slots": (
-        "class S:\n"
-        "    __slots__ = 'n', 'f'\n"
-        "    def __hash__(self): return hash(self.n)\n"
+        "class S:\n    __slots__ = 'n', 'f'\n    def __hash__(self): return hash(self.n)\n"
         "    def __eq__(self, o): return self.n == o.n\n"
         "s = S(); s.n, s.f = 1, {}\ns.f[s] = 5\nbox = s"
     ),
     "tuples of objects": "a.f = {(a, (b, 1)): 5}\nb.f = {(b, a)}\nbox = a",
     "frozen dataclasses": (
-        "@dataclasses.dataclass(frozen=True)\n"
-        "class Edge:\n    one: N\n    other: N\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Edge:\n    one: N\n    other: N\n"
         "a.f.add(Edge(a, b)); b.f.add(Edge(a, b))\nbox = [a, b]"
     ),
     "default dicts": "a.f = collections.defaultdict(list)\na.f[a].append(b)\nbox = a",
@@ -100,9 +96,7 @@ REFUSED = {
     ),
     "an object's own state": "d = dict.__new__(dict); d[a] = vars(a); a.f = d; box = a",
     "an instance whose class has a hash before it is opened": (
-        "class C:\n"
-        "    n = 0\n"
-        "    def __hash__(self): return hash(self.n)\n"
+        "class C:\n    n = 0\n    def __hash__(self): return hash(self.n)\n"
         "    def __eq__(self, o): return self.n == o.n\n"
         "box = C(); box.n = 5; box.f = frozenset([box])"
     ),

@@ -267,8 +267,7 @@ LIVE_STATE = {
     "recursive functions and methods that call super": [
         "def outer():\n    def rec(n): return 1 if n < 2 else n * rec(n - 1)\n    return rec\n"
         "rec = outer()\ndef even(n): return n == 0 or odd(n - 1)\n"
-        "def odd(n): return n != 0 and even(n - 1)\n"
-        "class A:\n    def go(self): return 'A'\n"
+        "def odd(n): return n != 0 and even(n - 1)\nclass A:\n    def go(self): return 'A'\n"
         "class B(A):\n    def go(self): return super().go() + 'B'",
         "def f(rank): return rec(5), even(10), B().go()",
     ],

@@ -80,8 +80,7 @@ COME_BACK = {
         "class C:\n    def __init__(self): object.__setattr__(self, '_d', {})\n"
         "    def __setattr__(self, n, v): self._d[n] = v\n"
         "    def __getattr__(self, n): return self._d[n]\nc = C()\nc.x = 1\n"
-        "class D(dict):\n    def __setitem__(self, *_): raise TypeError('ro')\n"
-        "class A(dict):\n"
+        "class D(dict):\n    def __setitem__(self, *_): raise TypeError('ro')\nclass A(dict):\n"
         "    def __init__(self, **kw): super().__init__(**kw); self.__dict__ = self",
         "[c, D(a=1), A(x=1)]",
         "(got[0].x, got[1], type(got[1]), got[2].x, got[2].__dict__ is got[2]) "
@@ -112,11 +111,9 @@ COME_BACK = {
         "got() == [1, 2] and rate == [1]",
     ),
     "a class made in a function, under its name": (
-        "def make():\n"
-        "    class Base:\n        def name(self): return 'base'\n"
+        "def make():\n    class Base:\n        def name(self): return 'base'\n"
         "    class Inner(Base):\n        items = [Base()]\n"
-        "        def name(self): return 'inner ' + super().name()\n"
-        "    return Inner()",
+        "        def name(self): return 'inner ' + super().name()\n    return Inner()",
         "make()",
         "type(got).__qualname__ == 'make.<locals>.Inner' and "
         "(got.name(), got.items[0].name()) == ('inner base', 'base')",

@@ -17,8 +17,7 @@ ON_RANKS = {
     "requires_grad, memory shared with a tensor, and parameters that have no shape yet": (
         "p, q = Tagged(torch.ones(2)), Tagged(torch.ones(2), requires_grad=False)\n"
         "t = torch.zeros(3)\nr = Tagged(t[:2])\nf8 = torch.ones(2).to(torch.float8_e4m3fn)\n"
-        "f8.rate, Shapeless = 3, torch.nn.parameter.UninitializedParameter\n"
-        "no_shape = Shapeless()",
+        "f8.rate, Shapeless = 3, torch.nn.parameter.UninitializedParameter\nno_shape = Shapeless()",
         "p.requires_grad and not q.requires_grad and p.is_leaf"
         " and (f8.rate, f8.tolist()) == (3, [1, 1]) and type(no_shape) is Shapeless"
         " and (t.fill_(7), type(r) is Tagged and r.tolist() == [7, 7])[1]",
@@ -31,8 +30,7 @@ ON_RANKS = {
         "and (p.sum().backward(), p.grad.tolist())[1] == [6, 6]",
     ),
     "a way of its own to give and take its attributes": (
-        "class Told(Tagged):\n"
-        "    def __getstate__(self): return [self.rate]\n"
+        "class Told(Tagged):\n    def __getstate__(self): return [self.rate]\n"
         "    def __setstate__(self, state): self.rate = state[0] + 1\n"
         "p = Told(torch.ones(2))\np.rate = 3",
         "type(p) is Told and p.rate == 4",
@@ -57,16 +55,13 @@ ON_RANKS = {
         "type(p) is Seen",
     ),
     "a class that says itself how it is pickled": (
-        "class Other(Tagged):\n"
-        "    def __reduce_ex__(self, protocol): return list, ((5,),)\n"
+        "class Other(Tagged):\n    def __reduce_ex__(self, protocol): return list, ((5,),)\n"
         "p = Other(torch.ones(2))",
         "p == [5]",
     ),
     "inference mode, as ordinary tensors": (
-        "with torch.inference_mode():\n"
-        "    t = torch.ones(2)\n    p = Tagged(t)\n"
-        "    half = torch.ones(2).to(torch.float8_e4m3fn)\n"
-        "    p.rate, p.grad = 3, torch.ones(2)",
+        "with torch.inference_mode():\n    t = torch.ones(2)\n    p = Tagged(t)\n"
+        "    half = torch.ones(2).to(torch.float8_e4m3fn)\n    p.rate, p.grad = 3, torch.ones(2)",
         "not any(x.is_inference() for x in (t, p, half, p.grad)) and p.requires_grad "
         "and p.rate == 3 and p.data_ptr() == t.data_ptr() and half.tolist() == [1, 1]",
     ),

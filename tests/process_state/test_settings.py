@@ -76,10 +76,8 @@ def test_handlers_to_files_and_streams_are_as_in_the_notebook_but_for_those_of_m
 
 def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_import_them():
     assert printed(
-        "import sys, types, warnings\n"
-        "class Theirs(Warning): pass\n"
-        "Theirs.__module__ = 'not_here_at_all'\n"
-        "warnings.simplefilter('error', Theirs)\n"
+        "import sys, types, warnings\nclass Theirs(Warning): pass\n"
+        "Theirs.__module__ = 'not_here_at_all'\nwarnings.simplefilter('error', Theirs)\n"
         "from xla_nb.process_state.settings import ProcessState\n"
         "print({one[2].__module__ for one in ProcessState().filters})"
     ) == ["{'builtins'}"]

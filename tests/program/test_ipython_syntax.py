@@ -16,8 +16,7 @@ def line_magic(name: str, line: str = "") -> str:
 def test_escapes_have_their_line_and_name():
     manager = pytest.importorskip("IPython.core.inputtransformer2").TransformerManager()
     source = manager.transform_cell(
-        "!ls\ndef f():\n    %env A=1\n    x = !ls\n"
-        "get_ipython().run_cell_magic('bash', '', 'ls')\n"
+        "!ls\ndef f():\n    %env A=1\n    x = !ls\nget_ipython().run_cell_magic('bash', '', 'ls')\n"
         "other().system('ls')\nget_ipython().kernel\n"
     )
     escapes = [(line, sign + name) for line, sign, name in find(ast.parse(source))]

@@ -92,8 +92,7 @@ def test_names_in_annotations_are_sent_and_may_be_missing_in_lazy_ones(notebook)
     assert got == (2, {"x": int})
     source = (
         "from __future__ import annotations\nimport typing\n"
-        "def f(i: int) -> Gone: return typing.get_type_hints(g)['x'].__name__\n"
-        "def g(x: Net): ..."
+        "def f(i: int) -> Gone: return typing.get_type_hints(g)['x'].__name__\ndef g(x: Net): ..."
     )
     program = notebook.build(source, entry="f")
     assert (notebook.rank(program), program.notes) == ("Net", ())

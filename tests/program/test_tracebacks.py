@@ -50,8 +50,7 @@ def test_a_traceback_starts_at_the_first_cell_and_outside_the_notebook_below_xla
     assert got.text == (
         "Traceback (most recent call last):\n"
         '  File "Cell In[3]", line 2, in f\n'
-        "    raise ValueError('boom')\n"
-        "ValueError: boom"
+        "    raise ValueError('boom')\nValueError: boom"
     )
     table = ModuleMap({}, "elsewhere", body="wrap('a', 0)")
     got = tracebacks.tell(raised(loader.run_body, table, {"wrap": textwrap.wrap}), set())
