@@ -486,12 +486,10 @@ STORIES = {
                 self.optimizers = [each(self.model.parameters()) for each in optimizers]
                 rates = torch.optim.lr_scheduler.ExponentialLR
                 self.rates = [rates(each, 0.9) for each in self.optimizers]
-                self.loader = torch.utils.data.DataLoader(
-                    [1], num_workers=1, multiprocessing_context="fork"
-                )
-                self.mean = swa_utils.AveragedModel(
-                    self.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9)
-                )
+                many = {"num_workers": 1, "multiprocessing_context": "fork"}
+                self.loader = torch.utils.data.DataLoader([1], **many)
+                averaged = swa_utils.get_ema_multi_avg_fn(0.9)
+                self.mean = swa_utils.AveragedModel(self.model, multi_avg_fn=averaged)
                 self.stream, self.calls = sys.stdout, [numpy.random.rand, made()]
                 self.held, self.n = [*shared, torch.float32, torch.device("cpu")], 0
         one, two = Trainer(), Trainer()

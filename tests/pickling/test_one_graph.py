@@ -20,12 +20,8 @@ def agree(notebook, *cells):
     for cell in cells:
         notebook.run(cell)
     launched = notebook.launch("def launched(rank): return f(rank)")
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = notebook.main
-    try:
-        here = notebook.values["f"](0)
-    finally:
-        sys.modules["__main__"] = main
+    notebook._patch.setitem(sys.modules, "__main__", notebook.main)
+    here = notebook.values["f"](0)
     assert launched == here, (launched, here)
     return here
 

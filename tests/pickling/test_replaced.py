@@ -2,7 +2,6 @@
 
 import keyword
 import sys
-import textwrap
 import types
 
 import pytest
@@ -43,33 +42,32 @@ def test_what_torchs_own_code_calls_is_told_though_the_program_does_not_name_it(
     assert list(launched(notebook, f"def f(rank): return {asked}")[1]) == kept(name)
 
 
+SHAPES = """
+import dataclasses, functools
+def twice(f):
+    @functools.wraps(f)
+    def doubled(*args): return 2 * f(*args)
+    return doubled
+def area(side): return side * side
+@twice
+def around(side): return 2 * side
+class Box:
+    def __init__(self, side=1): self.side = side
+    def area(self): return area(self.side)
+class Small(Box): pass
+@dataclasses.dataclass
+class Plain: side: int = 1
+def is_box(value): return isinstance(value, Box)
+"""
+
+
 @pytest.fixture
 def modules(local, monkeypatch):
     """Installed modules whose attributes are bound anew, also by the launches of another test."""
     installed = local / "site-packages"
     installed.mkdir()
     monkeypatch.syspath_prepend(installed)
-    (installed / "shapes.py").write_text(
-        textwrap.dedent(
-            """
-            import dataclasses, functools
-            def twice(f):
-                @functools.wraps(f)
-                def doubled(*args): return 2 * f(*args)
-                return doubled
-            def area(side): return side * side
-            @twice
-            def around(side): return 2 * side
-            class Box:
-                def __init__(self, side=1): self.side = side
-                def area(self): return area(self.side)
-            class Small(Box): pass
-            @dataclasses.dataclass
-            class Plain: side: int = 1
-            def is_box(value): return isinstance(value, Box)
-            """
-        )
-    )
+    (installed / "shapes.py").write_text(SHAPES)
     (installed / "shop.py").write_text("from shapes import area, Box\n")
 
 

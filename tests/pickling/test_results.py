@@ -70,11 +70,12 @@ def test_a_hook_that_cannot_be_sent_loses_no_result():
 
 #: A cell, what is returned, and what is True of what comes back, `got`.
 COME_BACK = {
-    "a number whose class wants arguments": (
+    "a number whose class wants arguments, and an object's attributes and weak reference": (
         "class C(int):\n    def __new__(cls, n, unit):\n        made = super().__new__(cls, n)\n"
-        "        made.unit = unit\n        return made",
-        "C(2, 'm')",
-        "(got, got.unit, type(got)) == (2, 'm', C)",
+        "        made.unit = unit\n        return made\nclass P: pass\np = P(); p.x = 1",
+        "[C(2, 'm'), p, vars(p), weakref.ref(p)]",
+        "(got[0], got[0].unit, type(got[0]), got[2] is vars(got[1]), got[3]() is got[1]) "
+        "== (2, 'm', C, True, True)",
     ),
     "instances that keep attributes in a dict of theirs, or refuse to be changed": (
         "class C:\n    def __init__(self): object.__setattr__(self, '_d', {})\n"
@@ -86,11 +87,6 @@ COME_BACK = {
         "(got[0].x, got[1], type(got[1]), got[2].x, got[2].__dict__ is got[2]) "
         "== (1, {'a': 1}, D, 1, True)",
     ),
-    "an object with its attributes apart and a weak reference to it": (
-        "class P: pass\np = P(); p.x = 1",
-        "[p, vars(p), weakref.ref(p)]",
-        "got[1] is vars(got[0]) and got[2]() is got[0]",
-    ),
     "an optimizer of the notebook's": (
         "class Opt(torch.optim.Optimizer):\n"
         "    def __init__(self, ps): super().__init__(ps, {'lr': 1.0}); self.n = 0\n"
@@ -99,16 +95,12 @@ COME_BACK = {
         "o",
         "(got.step(), got.n)[1] == 2",
     ),
-    "functions that share globals and the variables of a closure": (
-        "rate = 0\ndef make():\n    n = 0\n    def put(m):\n        global rate\n"
-        "        nonlocal n\n        rate, n = m, n + 1\n    return put, lambda: (rate, n)",
+    "functions that share globals, not the notebook's, and the variables of a closure": (
+        "rate, seen = 0, [1]\ndef make():\n    n = 0\n    def put(m):\n        global rate\n"
+        "        nonlocal n\n        rate, n = m, n + 1\n        seen.append(m)\n"
+        "    return put, lambda: (rate, n, seen)",
         "make()",
-        "(got[0](5), got[0](5), got[1]())[2] == (5, 2)",
-    ),
-    "a function that leaves the names of the notebook alone": (
-        "rate = [1]\ndef make():\n    def inner(): rate.append(2); return rate\n    return inner",
-        "make()",
-        "got() == [1, 2] and rate == [1]",
+        "((got[0](5), got[0](6), got[1]())[2], rate, seen) == ((6, 2, [1, 5, 6]), 0, [1])",
     ),
     "a class made in a function, under its name": (
         "def make():\n    class Base:\n        def name(self): return 'base'\n"
@@ -125,16 +117,12 @@ COME_BACK = {
         "Dev.get(7)",
         "got is POOL[7]",
     ),
-    "a cached function of the notebook, as the notebook's": (
-        "import functools\n@functools.cache\ndef square(x): return x * x",
-        "square",
-        "got is square",
-    ),
-    "a cached function made in a function, with what it holds": (
-        "import functools\ndef make():\n    @functools.cache\n    def square(x): return [x * x]\n"
+    "a cached function of the notebook, as its own, and one of a function with what it holds": (
+        "import functools\n@functools.cache\ndef square(x): return x * x\n"
+        "def make():\n    @functools.cache\n    def square(x): return [x * x]\n"
         "    square(3)\n    return square",
-        "make()",
-        "got(3) == [9] and got.cache_info().currsize == 1",
+        "[square, make()]",
+        "got[0] is square and got[1](3) == [9] and got[1].cache_info().currsize == 1",
     ),
 }
 
