@@ -112,22 +112,20 @@ def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
         os.close(fd)
 
 
-@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
-def test_a_queue_that_nobody_uses_yet_is_the_notebooks(kind):
-    queue = getattr(FORK, kind)()
-    got = arrived(queue=queue)["queue"]
-    if kind == "SimpleQueue":
-        queue.put("from the notebook")
-        assert got.get() == "from the notebook"
-    else:
+def test_a_queue_that_nobody_uses_yet_is_the_notebooks():
+    for kind in "Queue", "JoinableQueue":
+        queue = getattr(FORK, kind)()
+        got = arrived(queue=queue)["queue"]
         got.put("from a rank")
         assert queue.get(timeout=PATIENCE) == "from a rank"
-        got.close()
+        close(queue, got)
         got.join_thread()
-    if kind == "JoinableQueue":
-        queue.task_done()
-        assert got._unfinished_tasks._semlock._is_zero()
-    close(queue)
+    queue.task_done()
+    assert got._unfinished_tasks._semlock._is_zero()
+    simple = FORK.SimpleQueue()
+    simple.put("from the notebook")
+    assert arrived(queue=simple)["queue"].get() == "from the notebook"
+    close(simple)
 
 
 @pytest.mark.leaves("files")
@@ -143,19 +141,15 @@ def test_a_value_and_the_lock_it_was_made_with_stay_one(order):
         assert not value.acquire(block=False)
 
 
-@pytest.mark.parametrize("kind", ["Lock", "Event"])
-def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused(kind):
-    one = getattr(FORK, kind)()
-    fd = pack(one).to_memfd()
-    del one
-    gc.collect()  # and its name with it
-    parcel = Parcel(fd)
-    os.close(fd)
-    if kind == "Lock":
-        assert parcel.open()["one"].acquire(block=False)
-    else:
-        with pytest.raises(Unopened, match=r"`one`.*runs on another machine"):
-            parcel.open()
+def test_on_a_machine_without_it_a_lock_is_a_new_one_and_an_event_is_refused():
+    fds = [pack(one).to_memfd() for one in (FORK.Lock(), FORK.Event())]
+    gc.collect()  # their names too
+    lock, event = map(Parcel, fds)
+    for fd in fds:
+        os.close(fd)
+    assert lock.open()["one"].acquire(block=False)
+    with pytest.raises(Unopened, match=r"`one`.*runs on another machine"):
+        event.open()
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])

@@ -75,12 +75,13 @@ def test_handlers_to_files_and_streams_are_as_in_the_notebook_but_for_those_of_m
 
 
 def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_import_them():
-    assert printed(
+    makes = (
         "import sys, types, warnings\nclass Theirs(Warning): pass\n"
         "Theirs.__module__ = 'not_here_at_all'\nwarnings.simplefilter('error', Theirs)\n"
         "from xla_nb.process_state.settings import ProcessState\n"
-        "print({one[2].__module__ for one in ProcessState().filters})"
-    ) == ["{'builtins'}"]
+    )
+    told = printed(makes + "print({one[2].__module__ for one in ProcessState().filters})")
+    assert told == ["{'builtins'}"]
 
 
 def test_what_numpy_does_about_errors_is_as_in_the_notebook():
@@ -134,10 +135,7 @@ print("another launch differs:", first[1] != anew[1] and first[2] != anew[2])
 """
 
 
-def test_ranks_continue_the_notebooks_generators_and_each_launch_differs():
+def test_generators_go_on_from_the_notebooks_or_are_seeded_per_launch_if_it_has_none():
     assert printed(TORCH) == ["same as in the notebook: True", "numbers drawn twice: 0"]
-
-
-def test_generators_not_imported_in_the_notebook_are_seeded_per_launch():
     asked = "imports nothing", "same in every rank", "another launch differs"
     assert printed(BARE) == [f"{each}: True" for each in asked]
