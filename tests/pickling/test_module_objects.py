@@ -178,9 +178,7 @@ PUT_BACK = {
 
 
 @pytest.mark.parametrize(("cell", "asked", "expected"), PUT_BACK.values(), ids=PUT_BACK)
-def test_what_a_module_holds_is_its_own_with_what_the_notebook_has_put_into_it(
-    notebook, confmod, cell, asked, expected
-):
+def test_a_modules_own_has_what_the_notebook_put_in(notebook, confmod, cell, asked, expected):
     notebook.run(f"import confmod\n{cell}")
     assert on_a_rank(notebook, f"def f(rank): return {asked}") == expected
 
@@ -209,9 +207,7 @@ def test_what_cannot_be_sent_of_it_is_told_and_what_can_is_there(notebook, confm
     assert notebook.rank(program) == (True, ["a", [1]], 1, (True, 0))
 
 
-def test_an_object_that_ranks_have_otherwise_in_the_module_is_refused(
-    notebook, confmod, monkeypatch
-):
+def test_an_object_that_ranks_have_otherwise_there_is_refused(notebook, confmod, monkeypatch):
     notebook.run("import confmod, threading\nfrom sys import argv\ncurrent = confmod.start()")
     notebook.run("current.found['lock'] = threading.Lock()")
     program = notebook.build("def f(rank): return current.found")
@@ -224,9 +220,7 @@ def test_an_object_that_ranks_have_otherwise_in_the_module_is_refused(
         notebook.rank(program)
 
 
-def test_a_namespace_of_exec_has_the_ranks_builtins_and_what_is_no_module_is_passed_over(
-    notebook, monkeypatch
-):
+def test_builtins_of_exec_are_the_ranks_and_what_is_no_module_is_passed_over(notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "blocked", None)
     notebook.run("ns = {}\nexec('def squared(x): return abs(x) ** 2', ns)")
     cell = "def f(rank): return ns['squared'](-3), ns['__builtins__'] is vars(builtins)"

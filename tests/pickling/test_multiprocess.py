@@ -324,9 +324,7 @@ def test_a_slow_reader_and_a_large_item_that_is_read_slowly_are_waited_for(proce
 
 
 @pytest.mark.parametrize("way", ["close", "cancel_join_thread"])
-def test_a_queue_that_is_closed_is_waited_for_as_well_but_not_one_that_need_not_be_read(
-    process, shared, way
-):
+def test_a_closed_queue_is_waited_for_too_but_not_one_that_need_not_be_read(process, shared, way):
     queue, theirs = shared()
 
     def work():

@@ -361,9 +361,7 @@ def test_a_launched_cell_finds_what_the_notebook_has(notebook, cell, launched, e
     assert notebook.launch(launched) == expected
 
 
-def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_former_one(
-    notebook,
-):
+def test_a_value_made_before_the_launched_cell_defines_its_class_anew_is_of_the_former(notebook):
     notebook.run("class A:\n    n = 1\na = A()")
     program = notebook.build("class A:\n    n = 2\na.n, A.n, isinstance(a, A)")
     assert (notebook.rank(program), program.notes) == ((1, 2, False), ())
@@ -851,9 +849,7 @@ def test_what_cannot_be_opened_is_known_by_the_name_of_what_holds_it(notebook, c
 
 @pytest.mark.parametrize("read", ["self.names or 'default'", "getattr(self, 'names', 'default')"])
 @pytest.mark.parametrize("names", ["[['a']]", "{'a': []}"])
-def test_a_value_that_reads_what_its_class_does_not_have_yet_is_not_opened_otherwise(
-    notebook, names, read
-):
+def test_a_value_that_reads_what_its_class_lacks_is_not_opened_otherwise(notebook, names, read):
     notebook.run(f"""
         class Named:
             names = {names}
@@ -869,9 +865,7 @@ def test_a_value_that_reads_what_its_class_does_not_have_yet_is_not_opened_other
 @pytest.mark.parametrize(
     "read", ["len(size.table or [])", "size.table is None or size.table[0]", "self.cached(1) or 0"]
 )
-def test_a_value_that_reads_what_a_function_does_not_have_yet_is_not_opened_otherwise(
-    notebook, read
-):
+def test_a_value_that_reads_what_a_function_lacks_is_not_opened_otherwise(notebook, read):
     notebook.run(f"""
         import functools
         def size(): pass

@@ -32,9 +32,7 @@ def traced(f):
         ("torch.nn.init.kaiming_uniform_", "type(made(1, 1)).__name__"),
     ],
 )
-def test_what_torchs_own_code_calls_is_told_though_the_program_does_not_name_it(
-    notebook, monkeypatch, name, asked
-):
+def test_what_torchs_own_code_calls_is_told_all_the_same(notebook, monkeypatch, name, asked):
     notebook.run("import torch\nx, act, made = torch.ones(1), torch.nn.ReLU(), torch.nn.Linear")
     holder, last = name.rpartition(".")[::2]
     monkeypatch.setattr(eval(holder), last, eval(name))  # to be put back
@@ -227,9 +225,7 @@ def test_what_libraries_have_under_other_names_or_replace_themselves_is_not_told
     assert launched(notebook, cell) == (None, ())
 
 
-def test_nothing_is_told_of_what_a_library_that_ranks_alone_import_puts_there(
-    notebook, modules, monkeypatch
-):
+def test_what_a_library_of_ranks_alone_puts_there_is_not_told(notebook, modules, monkeypatch):
     notebook.run("import shapes")
     program = notebook.build("def f(rank): return shapes.around(1)")
     its = types.FunctionType((lambda side: 5).__code__, {"__name__": "patches"}, "around")

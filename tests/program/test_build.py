@@ -32,9 +32,7 @@ def test_no_cell_is_read_again_however_many_have_run(notebook, monkeypatch):
     assert len(read) <= 1, read  # the text of `f`
 
 
-def test_calling_a_modules_function_imports_it_and_a_scripts_sends_the_running_code(
-    notebook, local
-):
+def test_a_modules_function_is_imported_and_a_scripts_is_the_running_code(notebook, local):
     (local / "local_d.py").write_text("def f(i): return 'd'")
     notebook.run("import local_d")
     program = build_call(notebook.values["local_d"].f, notebook.scope, args=(), name="c")

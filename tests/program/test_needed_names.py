@@ -19,9 +19,7 @@ from xla_nb.program.build import build, build_call
 from xla_nb.program.cell_text import Cell
 
 
-def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
-    notebook,
-):
+def test_who_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(notebook):
     (note,) = notebook.build("def f(i): return rank").notes
     assert re.search(r"'rank' is not defined.*Make it a parameter", note)
     notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
@@ -42,16 +40,12 @@ def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_
         ("rank = 7\ndef where(): return rank", "def f(i): return where()"),
     ],
 )
-def test_nothing_is_told_of_rank_where_nobody_reads_the_notebooks_or_who_does_gets_it(
-    notebook, before, cell
-):
+def test_nothing_is_told_of_rank_where_nobody_lacks_the_notebooks(notebook, before, cell):
     notebook.run(before)
     assert notebook.build(cell).once == ()
 
 
-def test_a_star_import_hides_missing_names_only_where_nobody_knows_what_it_binds(
-    notebook, monkeypatch
-):
+def test_a_star_import_hides_names_only_where_nobody_knows_what_it_binds(notebook, monkeypatch):
     (note,) = notebook.build("from os.path import *\njoin('o', 'k'), joinn").notes
     assert "'joinn' is not defined" in note
     assert notebook.build("from not_loaded_yet import *\nanything").notes == ()
@@ -227,9 +221,7 @@ run = made()
         ("def init():\n    class A:\n        global model\n        model = [1]", "init()"),
     ],
 )
-def test_a_name_that_a_function_of_the_notebook_binds_need_not_be_there(
-    notebook, cell, call, reader
-):
+def test_a_name_that_the_notebooks_function_binds_need_not_be_there(notebook, cell, call, reader):
     notebook.run(cell)
     assert notebook.launch(reader.format(call), entry="f") == [1]
 
@@ -282,11 +274,7 @@ CALLS = "def g(i):\n    return gone\ndef h(): return g(1)"
 #: What they do get to.
 READ = {
     "the launched function": ("", "def f(i): return gone", "2:1"),
-    "a function inside": (
-        "",
-        "def f(i):\n    def inner(): return gone\n    return inner()",
-        "2:2",
-    ),
+    "a function inside": ("", "def f(i):\n    def inner(): return gone\n    return inner()", "2:2"),
     "an object": ("", "class A:\n    def __init__(self): gone\ndef f(i): A()", "2:2"),
     "a wrapped function": (
         "import functools\ndef deco(f):\n    @functools.wraps(f)\n"
@@ -360,9 +348,7 @@ def test_a_note_says_that_ranks_do_not_get_ipythons_history(notebook):
         "def f(i):\n    if (n := 'ok'): return n",
     ],
 )
-def test_a_name_that_the_code_looks_for_or_binds_elsewhere_or_as_it_runs_is_not_told(
-    notebook, launched
-):
+def test_a_name_that_is_looked_for_or_bound_elsewhere_or_late_is_not_told(notebook, launched):
     program = notebook.build(launched, entry="f")
     assert not program.notes
     assert notebook.rank(program) == "ok"

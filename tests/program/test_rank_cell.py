@@ -136,9 +136,7 @@ def test_an_unfilled_lock_parameter_receives_the_lock(notebook, signature, args,
         ("def f(i, lr=None, /, *, lock): 1", None, (1, 2), "too many positional"),
     ],
 )
-def test_an_entry_that_is_no_plain_function_or_takes_other_arguments_is_refused(
-    notebook, cell, entry, args, told
-):
+def test_an_entry_that_cannot_be_called_so_is_refused(notebook, cell, entry, args, told):
     notebook.run("number = 3")
     with pytest.raises(ProgramError, match=told):
         notebook.build(cell, entry=entry, args=args)
