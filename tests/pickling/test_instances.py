@@ -157,36 +157,3 @@ def test_they_are_on_a_rank_what_they_are_in_the_notebook(notebook):
     notebook.run(HIDDEN)
     program = notebook.build("def launched(rank): return f(rank)")
     assert (notebook.rank(program), program.notes) == (notebook.values["f"](0), ())
-
-
-THINGS = """
-import weakref
-class Thing: ...
-class Owner:
-    def __init__(self): self.ref = weakref.ref(box[0], self.gone)
-    def gone(self, ref): log.append(ref is self.ref)
-box, log, other = [Thing()], [], []
-ref, owner = weakref.ref(box[0], lambda one: other.append(one is ref)), Owner()
-dead = [weakref.ref(Thing(), log.append)]
-log.clear()
-def f(rank):
-    lives = ref() is owner.ref() is box[0]
-    box.clear()
-    return lives, ref(), owner.ref(), log, other, [ref() for ref in dead]
-"""
-
-
-def test_a_weak_reference_calls_what_it_is_to_call_on_ranks_but_not_if_it_is_dead(notebook):
-    notebook.run(THINGS)
-    found = notebook.launch("def launched(rank): return f(rank)")
-    assert found == (True, None, None, [True], [True], [None])
-
-
-def test_a_function_decorated_with_a_context_manager_is_sent_with_it(notebook):
-    notebook.run(
-        "import contextlib\nseen = []\n@contextlib.contextmanager\ndef noted(what):\n"
-        "    seen.append(what)\n    yield\n    seen.append('end')\n"
-        "@noted('begin')\ndef g(x): return x + 1\ng.tag = seen\nentered = noted(1)"
-    )
-    cell = "def f(rank): return g(1), g(2), g.tag is seen, seen"
-    assert notebook.launch(cell) == (2, 3, True, ["begin", "end"] * 2)

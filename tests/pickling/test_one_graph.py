@@ -267,12 +267,16 @@ LIVE_STATE = {
         "class B(A):\n    def go(self): return super().go() + 'B'",
         "def f(rank): return rec(5), even(10), B().go()",
     ],
-    "a library's decorator": [
+    "a library's decorators": [
         "import contextlib, functools\n@contextlib.contextmanager\ndef opened(x):\n"
-        "    yield x + n\nn = 4\npart = functools.partial(pow, 2)\n"
-        "@functools.wraps(opened)\ndef wrapped(*a): return opened(*a)",
+        "    yield x + n\nn, seen = 4, []\npart = functools.partial(pow, 2)\n"
+        "@functools.wraps(opened)\ndef wrapped(*a): return opened(*a)\n"
+        "@contextlib.contextmanager\ndef noted(what):\n    seen.append(what)\n    yield\n"
+        "    seen.append('end')\n"
+        "@noted('begin')\ndef g(x): return x + 1\ng.tag = seen\nentered = noted(1)",
         "def f(rank):\n    with opened(1) as x, wrapped(2) as y:\n"
-        "        return x, y, part(3), wrapped.__name__",
+        "        told = x, y, part(3), wrapped.__name__\n"
+        "    return told, g(1), g(2), g.tag is seen, seen",
     ],
     "a function created by exec": ["exec('def g(): return 9')", "def f(rank): return g()"],
     "an object that decorates a function, and an exception with slots": [
@@ -648,6 +652,20 @@ FOUND = {
         def f(rank):
             known = layout is torch.strided, torch.sparse_coo
             return known, t.layout, t.to_dense().tolist(), m.mask is t, t.is_coalesced()
+    """,
+    "weak references that call somebody, and one that is dead": """
+        class Thing: ...
+        class Owner:
+            def __init__(self): self.ref = weakref.ref(box[0], self.gone)
+            def gone(self, ref): log.append(ref is self.ref)
+        box, log, other = [Thing()], [], []
+        ref, owner = weakref.ref(box[0], lambda one: other.append(one is ref)), Owner()
+        dead = [weakref.ref(Thing(), log.append)]
+        log.clear()
+        def f(rank):
+            lives = ref() is owner.ref() is box[0]
+            box.clear()
+            return lives, ref(), owner.ref(), log, other, [ref() for ref in dead]
     """,
     "types of Python without a name": """
         def one_of_each():

@@ -19,9 +19,8 @@ def test_a_name_of_the_ranks_is_not_missing_in_functions_of_the_notebook_or_is_o
 def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_and_is_told(notebook):
     notebook.run("rank = 7\ndef where(): return rank")
     assert notebook.cell("where()") == 0
-    assert (
-        "line 2 of `where`: here `rank` is each rank's own" in notebook.program("where()").once[0]
-    )
+    (told,) = notebook.program("where()").once
+    assert "line 2 of `where`: here `rank` is each rank's own" in told
     assert notebook.program("1").once == ()
 
 
