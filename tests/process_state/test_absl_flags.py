@@ -33,14 +33,11 @@ FLAGS.rate = 0.25
 """
 
 
-def test_flags_are_those_that_absl_has_with_the_values_that_they_have_in_the_notebook(notebook):
+def test_flags_are_those_that_absl_has_with_the_notebooks_values_and_ones_own_are_sent(notebook):
     notebook.run(DEFINED)
     used = "FLAGS.rate, FLAGS.mode, FLAGS['mode'].present, FLAGS.is_parsed(), RATE.value"
     code = f"import absl.flags\ndef f(i): return FLAGS is absl.flags.FLAGS, {used}"
     assert notebook.launch(code) == (True, 0.25, "test", 1, True, 0.25)
-
-
-def test_flags_of_ones_own_are_sent(notebook):
     notebook.run("from absl import flags\nmine = flags.FlagValues()")
     notebook.run("flags.DEFINE_string('name', 'a', '', flag_values=mine); mine(['p', '--name=b'])")
     assert notebook.launch("def f(i): return mine.name") == "b"
