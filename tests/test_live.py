@@ -1314,6 +1314,13 @@ def test_what_ranks_in_code_cannot_do_is_refused(live, code, why):
     assert why in live.run(f"xla_nb.ranks().{code}").error
 
 
+def test_a_name_of_what_is_otherwise_on_ranks_may_be_bound_anew(live):
+    live.ok("import sys\nspeak = sys.stdout.write")
+    assert results(live, "speak('x\\n')") == "{0: 2, 1: 2}"
+    live.ok("spoken, speak = speak, [1, 2, 3]")
+    assert results(live, "len(speak)") == "{0: 3, 1: 3}"
+
+
 def test_a_cell_for_a_group_that_is_not_there_starts_none(live):
     assert (
         "There are no live ranks named 'typo', but `ranks`."

@@ -508,6 +508,17 @@ STORIES = {
         >>> (nested, inner) == ({"a": [1, 2], "c": 5}, [1, 2])
         told: ranks have `nested` as in the notebook, but for `inner`: `nested` changed there
     """,
+    "of what was bound anew no name of ours is told": """
+        import torch
+        w = torch.zeros(3)
+        d = {"w": w}; li = [w, d]
+        >>> (len(w), len(d), len(li)) == (3, 1, 2)
+        w = torch.ones(3)
+        >>> (len(w), len(d), len(li)) == (3, 1, 2)
+        d["w"] = w
+        >>> (len(w), len(d), len(li)) == (3, 1, 2)
+        told: ranks have `d` and `li` as in the notebook, but for `w`: `d` and `li` changed there
+    """,
     "a definition that shares something is told by its one name": """
         import functools, numpy
         box = numpy.zeros(2)

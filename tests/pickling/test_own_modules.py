@@ -199,6 +199,27 @@ KEPT = {
     "an attribute of a function": ("helper.plain.asked = 5", "helper.plain()", 5),
     "what is beside a lock": ("helper.guarded(5)", "helper.guarded(6)", [5, 6]),
     "names with underscores": ("helper.put('a')", "helper.told()", ({"a": 1}, 1)),
+    "a class whose name has something else by now": (
+        "Conf, helper.Conf = helper.Conf, None",
+        "Conf.lr, helper.Conf",
+        (0.1, None),
+    ),
+    "a function that was set aside for another": (
+        "helper._loss = helper.loss\nhelper.loss = lambda x: 2 * helper._loss(x)",
+        "helper.step(3)",
+        6,
+    ),
+    "a method that was set aside for another": (
+        "helper.Net.plain = helper.Net.forward\n"
+        "helper.Net.forward = lambda self: ('mine', *self.plain())",
+        "helper.Net().forward()",
+        ("mine", "own", 1),
+    ),
+    "functions that have each other's names": (
+        "helper.loss, helper.hidden = helper.hidden, helper.loss",
+        "helper.hidden(3), helper.loss()",
+        (3, {}),
+    ),
     "a function that the module has made": ("helper.loss = helper.times(5)", "helper.step(2)", 10),
     "attributes of classes whose metaclass sees nothing": (
         "helper.Square.k, helper.Named.label = 3.0, 'mine'",
@@ -206,6 +227,11 @@ KEPT = {
         (3.0, "mine"),
     ),
 }
+
+
+def test_a_function_that_autoreload_has_compiled_alone_is_no_other(notebook, helper):
+    notebook.run("helper.step.__code__ = helper.step.__code__.replace(co_firstlineno=1)")
+    assert launched(notebook, "def f(rank): return helper.step(3)") == (3, ())
 
 
 #: How code of the notebook gets at a module, and what a cell does first.
@@ -273,6 +299,16 @@ OTHERS = {
         "import conf, override\nconf.LR = 9\nconf.NAMES.append('mine')",
         "def f(rank): return conf.LR, conf.PLUG['f'](), conf.NAMES",
         (9, 9, ["f", "mine"]),
+    ),
+    "what functions and objects read that a module had before it was imported again": (
+        {
+            "conf": "LR, SEEN = 0.1, []\ndef told(): return SEEN\n"
+            "class Net:\n    def lr(self): return LR\n",
+        },
+        "import conf, importlib\nfrom conf import told\nnet = conf.Net()\n"
+        "importlib.reload(conf)\nconf.LR = 5\nconf.SEEN.append(7)",
+        "def f(rank): return net.lr(), told()",
+        (5, [7]),
     ),
     "a module that ranks cannot import": (
         {"elsewhere/conf": "lr = 0.1\n"},

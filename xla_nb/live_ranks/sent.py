@@ -309,7 +309,8 @@ class Sent:
         todo = {key for key in sent if self._is_back(key, units[key])}
         definitions = {key: look.objects[key] for key in changed if isinstance(key, int)}
         todo |= {key for key, one in definitions.items() if self._is_filled_anew(key, one)}
-        named = {key for key in units.keys() - sent if isinstance(key, str)}
+        rest = units.keys() - sent
+        named = {key for key in rest if isinstance(key, str) and not key.startswith(OURS)}
         while todo:
             group = sharing.together({min(todo, key=repr)}, shared)
             again, causes, todo = group & todo, group & changed, todo - group
@@ -364,7 +365,7 @@ def _places(there: Set[Key], objects: Mapping[Key, Any], parts: Set[int]) -> dic
 def _found(key: str | own_modules.Key, value: object) -> Call:
     """How ranks find what a name, or a module, has for them."""
     if isinstance(key, tuple):
-        return Call(rebuild.held_by_module, (*key, type(value).__name__))
+        return Call(rebuild.held_by_module, (*key, _kind(value)))
     return _at(value, (key, ()))
 
 
@@ -388,7 +389,12 @@ def _is_optimizer(value: object) -> bool:
 
 
 def _at(value: object, *places: rebuild.Place) -> Call:
-    return Call(rebuild.part_held, (Call(rebuild.before, ()), places, type(value).__name__))
+    return Call(rebuild.part_held, (Call(rebuild.before, ()), places, _kind(value)))
+
+
+def _kind(value: object) -> str:
+    """Its class, if ranks must have one of the same: what does as a function may be of another."""
+    return "" if hasattr(type(value), "__get__") else type(value).__name__
 
 
 def _objects(units: Iterable[Unit]) -> set[int]:

@@ -368,7 +368,7 @@ def place_of(definition: Any) -> tuple[str, str]:
     found = value_of(module, path)
     if found is EMPTY or is_the_notebooks(definition):
         return "", ""
-    if found is not definition and unwrapped(found)[-1] is definition:
+    if found is not definition and any(one is definition for one in unwrapped(found)[-1:]):
         return module, f"{path}.__wrapped__"
     is_pythons = isinstance(definition, type | types.BuiltinFunctionType)
     is_there = found is definition or (is_pythons and is_the_notebooks(found))

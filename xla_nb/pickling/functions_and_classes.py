@@ -26,6 +26,7 @@ from xla_nb.pickling import (
     by_reference,
     code_facts,
     instances,
+    module_objects,
     own_modules,
     rebuild,
     refusals,
@@ -320,6 +321,8 @@ class Live:
             return self._own
         name = globals_.get("__name__")
         if isinstance(name, str) and code_facts.is_modules(globals_, name):
+            if module_objects.is_own(sys.modules[name]):  # it has this function no more, say
+                self.met.uses.add(sys.modules[name])
             its = Call(rebuild.held_by_module, (name, "__dict__", "dict"))
             return self._modules.setdefault(name, its)
         place = {name: globals_[name] for name in _PLACE if name in globals_}

@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
     called: str
     wrapped: int
-    defined: tuple[str, str] = "", ""
+    defined: tuple[str, str, int] = "", "", 0
 
 
 class Found(NamedTuple):
@@ -233,11 +233,14 @@ def _set_in(
 
 
 def _is_elsewhere(definition: Any) -> bool:
-    """Whether it is another's, a function has made it, or another module before that was imported
-    again; ranks' module makes its own others."""
+    """Whether it is another's, a function has made it, or something else has its own name, as after
+    the module was imported again or where it was set aside for that (`mod._fit = mod.fit`); ranks'
+    module makes its own others."""
     if not isinstance(definition, type | types.FunctionType):
         return True
     if code_facts.is_found_by_name(definition) or "<locals>" in definition.__qualname__:
+        return True
+    if code_facts.value_of(definition.__module__, definition.__qualname__) is not rebuild.EMPTY:
         return True
     return module_objects.of_this_process().was_replaced(definition)
 

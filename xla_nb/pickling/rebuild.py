@@ -18,6 +18,7 @@ import logging
 import sys
 import types
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeAlias
@@ -322,11 +323,11 @@ def part(holder: Any, name: str) -> Any:
 
 
 def held_by_module(module: str, name: str, kind: str) -> object:
-    """What a module holds as importing it makes it."""
+    """What a module holds as importing it makes it, of a class of that name if there is one."""
     found = functools.reduce(part, name.split("."), importlib.import_module(module))
     if isinstance(found, type):
         found = own(module, name)
-    if type(found).__name__ != kind:
+    if kind and type(found).__name__ != kind:
         here = type(found).__name__
         raise TypeError(f"`{module}.{name}` is a {here} on ranks, and a {kind} in the notebook")
     return found
@@ -352,7 +353,7 @@ def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> ob
     for other, its in others:
         if its is not part:
             raise Parted(f"`{path}` and `{other}` are no longer one on ranks")
-    if type(part).__name__ != kind:
+    if kind and type(part).__name__ != kind:
         here = type(part).__name__
         raise Parted(f"`{path}` is a {here} on ranks, and a {kind} in the notebook")
     return part
@@ -425,15 +426,24 @@ def called(value: Any) -> tuple[str, int]:
     return str(getattr(value, "__name__", type(value).__name__)), len(unwrapped(value)) - 1
 
 
-def defined(function: Any) -> tuple[str, str]:
-    """Where the code of a function begins, and its defaults that are numbers or text."""
+def defined(function: Any) -> tuple[str, str, int]:
+    """Where the code of a function begins, its defaults that are numbers or text, and a number of
+    the code: %autoreload compiles a function alone, as if it began in another line."""
     one = unwrapped(function)[-1]
     one = getattr(one, "__func__", one)  # of a method of a class
     if type(one) is not types.FunctionType:
-        return "", ""
+        return "", "", 0
     given = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
     shown = [repr(each)[:_SHOWN] if type(each) in _CONSTANTS else "…" for each in given]
-    return f"of line {one.__code__.co_firstlineno}", f"with the defaults ({', '.join(shown)})"
+    line, defaults = one.__code__.co_firstlineno, ", ".join(shown)
+    return f"of line {line}", f"with the defaults ({defaults})", _number_of(one.__code__)
+
+
+def _number_of(code: types.CodeType) -> int:
+    """Of what the code does."""
+    inner = [_number_of(one) if type(one) is types.CodeType else one for one in code.co_consts]
+    shown = [repr(one) for one in inner if type(one) is not frozenset]  # which is in no order
+    return zlib.crc32(repr((code.co_code, code.co_names, shown)).encode())
 
 
 def new_module(name: str, content: Mapping[str, Any]) -> types.ModuleType:
@@ -459,14 +469,14 @@ def take_notices() -> list[str]:
 
 
 def compare(
-    module: str, name: str, kind: str, wrapped: int, made: tuple[str, str] = ("", "")
+    module: str, name: str, kind: str, wrapped: int, made: tuple[str, str, int] = ("", "", 0)
 ) -> None:
     """Note if a module has something else under a name than in the notebook, once all is opened:
     that may import it, and torch wraps an optimizer's `step` then."""
     notices.append(lambda: _difference(module, name, kind, wrapped, made))
 
 
-def _difference(module: str, name: str, kind: str, wrapped: int, made: tuple[str, str]) -> str:
+def _difference(module: str, name: str, kind: str, wrapped: int, made: tuple[str, str, int]) -> str:
     try:
         found = function_in(functools.reduce(part, name.split("."), sys.modules[module]))
         here, times = called(found)
@@ -478,8 +488,9 @@ def _difference(module: str, name: str, kind: str, wrapped: int, made: tuple[str
         return ""
     if here != kind:
         return _OTHER.format(f"{module}.{name}", kind, here)
-    for its, ours in zip(made, defined(found), strict=True) if any(made) else ():
-        if its != ours:
+    (line, defaults, code), own = made, defined(found)
+    for its, ours in ((line, own[0]) if code != own[2] else ("", ""), (defaults, own[1])):
+        if its != ours and any(made):
             return _OTHERWISE.format(f"{module}.{name}", module, its, ours)
     return _WRAPPED.format(f"{module}.{name}") if times < wrapped else ""
 
