@@ -199,7 +199,7 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
     listed = notebook.ok("%xla_runs").text
     name = notebook.value("live_cell.name").strip("'")
     (line,) = (line for line in listed.splitlines() if line.startswith(group))
-    assert re.search(r"running  +\d.* s  +live ranks `listed`  +1 live rank, idle$", line)
+    assert re.search(r"idle  +\d.* s  +live ranks `listed`  +1 live rank, idle$", line)
     cell = "%%xla_spawn -n 1 --bg --view none -o goes_on\nimport time\ntime.sleep(99)"
     number = notebook.ok(cell).number
     listed = notebook.ok(
@@ -208,6 +208,8 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
         " and time.monotonic() < until: time.sleep(0.1)\n%xla_runs 1"
     ).text
     assert re.search(rf"running  +\d.* s  +Cell In\[{number}\]  +1 rank waiting$", listed)
+    # As in another notebook, which has not launched it.
+    assert notebook.value("xla_nb.open_run(goes_on.name).label") == f"'Cell In[{number}]'"
     notebook.ok("goes_on.stop(); goes_on.join_end(); del goes_on")
     assert name not in listed
     assert notebook.value(f"xla_nb.open_run({name!r}).results") == "{0: 7}"

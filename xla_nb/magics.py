@@ -151,6 +151,24 @@ def _parsers() -> dict[str, Parser]:
     return {prog: _parser(prog) for prog in _LINES}
 
 
+def _as_of_now(entry: recorded.Entry) -> recorded.Entry:
+    """A run in progress as its own picture has it."""
+    living = {run.name: run for run in api.living()}
+    try:
+        run = living.get(entry.name) or recorded.RecordedRun.open(entry.name)
+    except UsageError:  # it has begun only now
+        return entry
+    shown = observe(run)
+    rests = shown.live is not None and shown.live.is_idle
+    return replace(
+        entry,
+        cell=run.label,
+        arguments=run.arguments,
+        headline=shown.headline,
+        outcome="idle" if rests else entry.outcome,
+    )
+
+
 def _parsed(prog: str, line: str) -> dict[str, Any]:
     parser = _parsers()[prog]
     try:
@@ -468,14 +486,9 @@ class XlaMagics(Magics):
         entries = recorded.entries()
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
-        living = {run.name: run for run in api.living()}
-        entries = [
-            replace(one, cell=run.label, arguments=run.arguments, headline=observe(run).headline)
-            if (run := living.get(one.name))
-            else one
-            for one in entries
-        ]
-        shown = picture.runs(entries)
+        shown = picture.runs(
+            [_as_of_now(one) if one.outcome == "running" else one for one in entries]
+        )
         picture.show(shown) if picture.kernel() else print(shown["text/plain"])
 
     def _named_runs(self, line: str) -> list[Run]:

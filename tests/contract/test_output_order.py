@@ -111,7 +111,7 @@ def test_of_a_flood_the_ends_stay_with_what_came_between_and_how_much_is_left_ou
     for shown in ("flooded", "xla_nb.open_run(flooded.name)"):
         lines = output(notebook.ok(shown).data["text/plain"])
         assert lines[:25] == [f"[0] before {n}" for n in range(25)]
-        assert lines[25:27] == ["[1] between", "[0] … 5,950 lines left out, in rank-0.out"]
+        assert lines[25:27] == ["[0] … 5,950 lines left out, in rank-0.out", "[1] between"]
         assert lines[27:] == [f"[0] after {n}" for n in range(2975, 3000)]
 
 
@@ -185,6 +185,15 @@ def epochs(rank):
     print("warned", file=sys.stderr)
     print("end")
 """
+
+
+def test_text_has_the_lines_of_a_rank_as_it_wrote_them(notebook):
+    body = "def f(rank):\n    for n in range(5):\n        print('step', n)\n"
+    body += "        print('warned', n, file=sys.stderr)"
+    shown = notebook.ok(f"%%xla_spawn -n 2 --view text\nimport sys\n{body}")
+    written = [m["content"]["text"] for m in shown.messages if m["msg_type"] == "stream"]
+    lines = [line for line in "".join(written).splitlines() if line.startswith("[0, 1]")]
+    assert lines == [f"[0, 1] {what} {n}" for n in range(5) for what in ("step", "warned")]
 
 
 @pytest.mark.parametrize("options", ["--view text", "--view panel", "--view none"])

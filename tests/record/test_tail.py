@@ -161,14 +161,14 @@ def test_moving_up_past_the_first_line_is_harmless(tail):
 
 def test_a_look_returns_the_last_lines_and_counts_the_others(tail):
     tail.add(b"zero\none\ntwo\nth")
-    assert tail.look(2) == LineBlock(start=5, skipped=1, lines=["one", "two"])
+    assert tail.look(2) == LineBlock(5, 1, ["one", "two"], [9, 13])
     assert tail.look(2) is None
     assert tail.count == 3
 
 
 def test_a_look_with_limit_zero_counts_lines(tail):
     tail.add(b"zero\none\n")
-    assert tail.look(0) == LineBlock(start=9, skipped=2, lines=[])
+    assert tail.look(0) == LineBlock(9, 2, [], [])
 
 
 # ---------------------------------------------------------------- the ends of a file
@@ -273,10 +273,10 @@ def test_aligned_tails_are_read_to_one_moment(tmp_path):
     write("before\n")
     out.align(err)
     write("after\n")
-    assert out.look(9) == err.look(9) == LineBlock(0, 0, ["before"])
+    assert out.look(9) == err.look(9) == LineBlock(0, 0, ["before"], [7])
     assert out.look(9) is None
     out.align(err)
-    assert out.look(9) == err.look(9) == LineBlock(7, 0, ["after"])
+    assert out.look(9) == err.look(9) == LineBlock(7, 0, ["after"], [13])
 
 
 def test_tails_of_ranks_that_never_stop_are_aligned_all_the_same(tmp_path, monkeypatch):

@@ -215,7 +215,9 @@ def test_what_the_environment_has_to_say_is_told_once_and_what_is_new_in_it(laun
 
 def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
     run = launch(cell())
-    assert run.state == RunState(started=run.state.started)
+    launched = run.state.launched
+    assert run.state == RunState(started=run.state.started, launched=launched)
+    assert (launched.label, launched.arguments) == ("Cell In[3]", "")
     channel.Sender(engine.job).send(events.JobEnded(status=1))
     assert run._ended.wait(PATIENCE)
     assert run.label == "Cell In[3]"

@@ -5,8 +5,25 @@ from dataclasses import replace
 import pytest
 
 from xla_nb.record.sample import Loop
-from xla_nb.views.observer import bar, together, tqdm
+from xla_nb.views import observer
+from xla_nb.views.observer import bar, tqdm
 from xla_nb.views.snapshot import Bar
+
+LABELS = [
+    "",
+    "x",
+    "a",
+    "train",
+    "epoch 1",
+    "eval",
+    "epoch 2",
+    "b",
+]  # in the order of their beginnings
+
+
+def together(bars):
+    return observer.together(bars, LABELS)
+
 
 TQDM = [
     (" 45%|████▌     | 45/100 [00:01<00:01, 40.5it/s]", Bar("", 45, 100, 40.5, 1)),
@@ -80,10 +97,11 @@ def test_a_rank_in_an_earlier_loop_of_the_same_label_is_behind_one_in_a_later():
     assert together([through, through]) == through
 
 
-def test_loops_with_other_labels_are_not_mixed():
+def test_of_loops_with_other_labels_the_one_that_was_begun_first_is_behind():
     bars = [Bar("eval", 1, 8), Bar("train", 30, 60), Bar("train", 20, 60)]
     assert together(bars) == bars[2]
-    assert together(bars[:2]) == bars[0]
+    ahead = Bar("epoch 2", 21, 30)
+    assert together([ahead, ahead, Bar("epoch 1", 8, 30)]).label == "epoch 1"
 
 
 def test_no_time_to_go_is_told_of_a_rank_that_is_done_where_that_of_others_is_not_known():

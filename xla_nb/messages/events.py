@@ -27,7 +27,10 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched(Event):
-    """The notebook has ordered the run's jobs."""
+    """The notebook has ordered the run's jobs, of a cell or a function (`label`) with arguments."""
+
+    label: str = ""
+    arguments: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

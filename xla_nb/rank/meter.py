@@ -86,6 +86,7 @@ class Rates:
         self._marks: dict[Progress[Any], tuple[_Mark, _Mark, _Mark]] = {}
         self._known: dict[tuple[str, int | None], float] = {}  # by label and total,
         self._short: dict[tuple[str, int | None], tuple[int, float]] = {}  # items and seconds
+        self._compiled = 0.0  # until the last look
 
     def look(
         self, loops: list[Progress[Any]], compiled: float = 0.0, now: float = 0.0
@@ -96,12 +97,15 @@ class Rates:
             (begun, at, _), _, (done, then, _) = before[loop]
             items, seconds = self._short.get((loop.label, loop.total), (0, 0.0))
             self._short[loop.label, loop.total] = items + done - begun, seconds + then - at
+        # Of what was compiled since the last look nobody knows whether it was before an item was
+        # done or after that: it counts for both.
+        before_look, self._compiled = min(compiled, self._compiled), compiled
         return tuple(
             Loop(
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=self._rate(loop, before.get(loop), compiled, now),
+                rate=self._rate(loop, before.get(loop), (before_look, compiled), now),
                 since=max(0.0, now - loop.at),
                 finished=loop.finished,
                 number=loop.number,
@@ -113,15 +117,15 @@ class Rates:
         self,
         loop: Progress[Any],
         marks: tuple[_Mark, _Mark, _Mark] | None,
-        compiled: float,
+        compiled: tuple[float, float],
         now: float,
     ) -> float | None:
         """None also where its next item takes so much longer than others that nobody knows when it
         goes on."""
-        mark = loop.done, loop.at, compiled
+        mark = loop.done, loop.at, compiled[0]
         first, middle, last = marks or (mark, mark, mark)
         if mark[0] != last[0]:
-            compiles = mark[2] - last[2] > _COMPILING * (mark[1] - last[1])
+            compiles = compiled[1] - last[2] > _COMPILING * (mark[1] - last[1])
             if compiles or mark[0] < last[0] or not first[0]:
                 first = middle = mark
             elif mark[1] - middle[1] > _HALF:

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +80,12 @@ class Arrivals:
 @dataclass(frozen=True)
 class LineBlock:
     """Consecutive lines, after `skipped` others that are left out; `start` is the byte offset of
-    the first line in the file."""
+    the first line in the file, and `ends` those at which they end."""
 
     start: int
     skipped: int
     lines: list[str]
+    ends: Sequence[int] = ()
 
 
 class Tail:
@@ -116,7 +117,8 @@ class Tail:
             return None
         skipped, lines = block
         start = self.end - sum(len(line) + 1 for line in lines)
-        return LineBlock(max(0, start), skipped, [shown(line) for line in lines])
+        ends = [*_ends_from(start, lines)]
+        return LineBlock(max(0, start), skipped, [shown(line) for line in lines], ends)
 
     @property
     def size(self) -> int:
@@ -285,14 +287,26 @@ def _line_ends(data: bytes) -> list[int]:
     return found
 
 
-def switches(path: str, stream: int, offsets: Iterable[int]) -> list[int]:
-    """After which of the switches in a file (`output.Switches`) lines of a stream (0: stdout, 1:
-    stderr) were written that end at these offsets; 0: before all of them."""
-    data = private.part(path, 0, _CHUNK * SWITCH.size)
-    each = SWITCH.iter_unpack(data[: len(data) // SWITCH.size * SWITCH.size])
-    noted = [(one >> 1, n) for n, (one,) in enumerate(each, 1) if one & 1 == stream]
-    places = (bisect.bisect_left(noted, (offset,)) for offset in offsets)
-    return [noted[place - 1][1] if place else 0 for place in places]
+class SwitchLog:
+    """Where a process has gone on with the other of its streams (`output.Switches`)."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._count = 0
+        self._noted: tuple[list[tuple[int, int]], ...] = [], []
+
+    def before(self, stream: int, offsets: Sequence[int]) -> list[int]:
+        """After which of the switches lines of a stream (0: stdout, 1: stderr) were written that
+        end at these offsets; 0: before all of them. Offsets of later calls are not smaller."""
+        data = private.part(self._path, self._count * SWITCH.size, _CHUNK * SWITCH.size)
+        for (one,) in SWITCH.iter_unpack(data[: len(data) // SWITCH.size * SWITCH.size]):
+            self._count += 1
+            self._noted[one & 1].append((one >> 1, self._count))
+        noted = self._noted[stream]
+        places = [bisect.bisect_left(noted, (offset,)) for offset in offsets]
+        found = [noted[place - 1][1] if place else 0 for place in places]
+        del noted[: max(0, min(places, default=0) - 1)]
+        return found
 
 
 def before(path: Path, end: int, count: int) -> LineBlock:

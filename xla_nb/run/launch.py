@@ -116,7 +116,7 @@ def launch(
     run.arguments = program.arguments
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:
-        run.take(events.Launched())
+        run.take(events.Launched(label=run.label, arguments=run.arguments))
     left_out = torch_settings.left_out()
     for text in program.notes:
         run.take(events.Notice(text=text))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, SupportsIndex
+from typing import Any, Literal, Self, SupportsIndex
 
 from xla_nb import untrusted
 from xla_nb.errors import UsageError, XlaNbError
@@ -91,11 +91,12 @@ class RecordedRun(Mapping[int, Any]):
         files = Record(_folder(path).resolve())
         _refuse_strange(files.path, trust)
         summary = _summary(files)
-        run = cls(files.path.name, summary.cell if summary else "", files)
+        run = cls(files.path.name, "", files)
         run.arrivals = Arrivals.read(files)
         run._elapsed = summary.elapsed if summary else None
-        run.arguments = summary.arguments if summary else ""
         run._fold()
+        run.label = summary.cell if summary else run.state.launched.label
+        run.arguments = run.state.launched.arguments
         return run
 
     def _fold(self) -> None:
@@ -433,7 +434,7 @@ class Entry:
 
     name: str
     cell: str
-    outcome: Outcome
+    outcome: Outcome | Literal["idle"]
     headline: str
     elapsed: float | None
     found: str = ""
@@ -469,7 +470,8 @@ def _entry(record: Record) -> Entry:
             return starts if record.is_owned else refusal
         if run.state.ranks:
             headline = sentences.headline(run.state)
-            return Entry(name, "", run.state.outcome, headline, run.elapsed)
+            outcome, given = run.state.outcome, run.arguments
+            return Entry(name, run.label, outcome, headline, run.elapsed, arguments=given)
         full = Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
         return starts if record.is_owned else full
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)

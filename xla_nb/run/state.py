@@ -157,6 +157,7 @@ class RunState:
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
     simulated: bool = False
+    launched: events.Launched = field(default_factory=events.Launched)
     started: float | None = None
     ended: float | None = None
     refused: events.JobFailed | None = None
@@ -220,6 +221,7 @@ class RunState:
                 self.unopened.add(event.rank)
             case events.Launched():
                 self.started = event.at
+                self.launched = event
             case events.JobStarted():
                 self._open(event)
             case events.JobEnded():

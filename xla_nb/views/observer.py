@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +17,7 @@ from xla_nb.messages import events
 from xla_nb.record.figures import Row, Rows
 from xla_nb.record.files import Record
 from xla_nb.record.sample import Loop, Sample
-from xla_nb.record.tail import MOST, LineBlock, Tail, before, ends, switches
+from xla_nb.record.tail import MOST, LineBlock, SwitchLog, Tail, before, ends
 from xla_nb.run import sentences, waits
 from xla_nb.run.activity import LANE, missing
 from xla_nb.run.recorded import RecordedRun
@@ -111,6 +110,7 @@ class Observer:
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._last: dict[int, str] = {}
         self._bars: dict[tuple[int, str], Bar] = {}  # those of tqdm, by rank and label
+        self._labels: dict[str, None] = {}  # of bars, in the order in which they were begun
         self._rows: dict[int, Rows] = {}
         self._over_cells = RowsOverCells(run.state, run.record)
         self._damage: dict[int, str] = {}  # of what a rank reported
@@ -218,7 +218,8 @@ class Observer:
             own = [self.card(rank) for rank in ranks]
             paces = {rank: track.pace for rank, track in tracks.items()}
             free = self._free()
-        whole = _of_run(own)
+        self._labels |= dict.fromkeys(one.bars[0].label for one in own if one.bars)
+        whole = _of_run(own, [*self._labels])
         shared = any(rank.devices for rank in ranks)
         gone = self._over_cells.gone
         lacks = (_GONE.format(wording.several(gone, "earlier cell")),) if gone else ()
@@ -261,7 +262,7 @@ class Observer:
         return replace(self.snapshot(), excerpts=printed)
 
     def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
-        path = self.run.record.log(rank, stream)
+        path, log = self.run.record.log(rank, stream), SwitchLog(self.run.record.switches(rank))
         tail = self._tails.get((rank, stream))
         lines = ends(path, each, each, tail.count if tail and tail.count else None)
         return Excerpt(
@@ -272,7 +273,7 @@ class Observer:
             tuple(map(ansi.clean, lines.tail)),
             str(path),
             self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
-            tuple(switches(self.run.record.switches(rank), STREAMS.index(stream), lines.offsets)),
+            tuple(log.before(STREAMS.index(stream), lines.offsets)),
         )
 
     def card(self, rank: RankState) -> Card:
@@ -580,7 +581,7 @@ def bar(loop: Loop) -> Bar:
     return Bar(loop.label, loop.done, loop.total, loop.rate, eta, number=loop.number)
 
 
-def _of_run(cards: Sequence[Card]) -> Bar | None:
+def _of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     """The bar of those that are under way, or were when the run was stopped, or when they failed;
     named, if it is not that of all."""
     by_state = (
@@ -590,27 +591,26 @@ def _of_run(cards: Sequence[Card]) -> Bar | None:
     )
     late = next(filter(None, by_state), list(cards))
     begun = {one.rank: one.bars[0] for one in late if one.bars}
-    whole = together(begun.values())
+    whole = together(begun.values(), labels)
     own = [rank for rank, one in begun.items() if whole and one.label == whole.label]
     if whole is None or len(own) == len(cards):
         return whole
     return replace(whole, on=wording.ranks(own))
 
 
-def together(bars: Iterable[Bar]) -> Bar | None:
+def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:
     """One bar for the bars of all ranks: that of the rank that is furthest behind, in the first of
-    the loops with one label that ranks are in (each epoch's, say), of loops with other labels among
-    those of the most ranks that are not through. It is done when the last of them is; when that is
-    is known where it is known of all that are in it.
+    the loops that ranks are in and not through: of one label (each epoch's, say) by their numbers,
+    of several by which of these `labels` came first. It is done when the last of them is; when that
+    is is known where it is known of all that are in it.
 
     Its words do not tell how far ranks are apart, which changes at every moment."""
     every = list(bars)
     if not every:
         return None
-    label = Counter(one.label for one in _not_through(every)).most_common(1)[0][0]
-    each = _not_through([one for one in every if one.label == label])
-    first = min(one.number for one in each)
-    each = [one for one in each if one.number == first]
+    first = min(_not_through(every), key=lambda one: (one.number, labels.index(one.label)))
+    each = [one for one in every if (one.label, one.number) == (first.label, first.number)]
+    each = _not_through(each)
     total = all(one.total for one in each)
     last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
     left = [one.eta for one in each if one.eta is not None]

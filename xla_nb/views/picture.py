@@ -131,7 +131,13 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
     text = "\n".join(aligned(lines)) if rows else "No recorded runs."
     titles = [tags.faint(title) for title in lines[0]]
     short = "text-align:left;white-space:nowrap"
-    drawn = tags.table(titles, rows, [f"{short};{style.MONO}", *[short] * 4, "text-align:left"])
+    styles = [
+        f"{short};{style.MONO}",
+        *[short] * 3,
+        "text-align:left",
+        f"text-align:left{tags.at_least(30)}",
+    ]
+    drawn = tags.table(titles, rows, styles)
     return {
         "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn if rows else text),
         "text/plain": text,

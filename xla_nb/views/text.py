@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TextIO
 
 from xla_nb.ansi import clean
 from xla_nb.record.files import is_of_disk
-from xla_nb.record.tail import Tail
+from xla_nb.record.tail import SwitchLog, Tail
 from xla_nb.run import sentences, stacks
 from xla_nb.run.figures import FIGURES
 from xla_nb.run.recorded import RecordedRun
@@ -26,7 +26,7 @@ from xla_nb.views import diagnosis, facts, folding, observer, picture
 from xla_nb.views.folding import Folded, Folder
 from xla_nb.views.loop import slot
 from xla_nb.views.rendering import returned
-from xla_nb.views.snapshot import STREAMS
+from xla_nb.views.snapshot import STREAMS, Stream
 from xla_nb.wording import several, shortened
 
 #: Lines of each stream shown as they come, and last lines shown at the end.
@@ -37,6 +37,7 @@ _FIRST = 1 << 16  # bytes read at once while all lines are shown
 _REDRAW = 0.5  # seconds between two updates of the changing line
 _OFTEN, _SELDOM = 0.004, 0.05  # seconds between two looks, while there is news and where not
 _HOLDING = 0.02  # seconds between two looks meanwhile
+_END = sys.maxsize  # where a line ends that nobody has ended
 _LASTING = 0.3  # seconds for which a figure is NaN before that is shown: other ranks follow
 
 
@@ -48,39 +49,43 @@ class _Stream:
         self.tail = tail
         self._count = 0
         self._accounted = 0  # lines that were shown, or counted as left out
-        self._last: list[str] = []
+        self._last: list[tuple[int, str]] = []
 
-    def show(self) -> Iterator[str]:
-        """New lines, up to HEAD. Reads a bounded part: a rank may write faster than this reads, and
-        nobody would come to look whether the run is to be stopped."""
+    def show(self) -> Iterator[tuple[int, str]]:
+        """New lines, up to HEAD, each with the offset at which it ends. Reads a bounded part: a
+        rank may write faster than this reads, and nobody would come to look whether the run is to
+        be stopped."""
         yield from self._next() or ()
 
-    def settle(self, final: bool) -> Iterator[str]:
+    def settle(self, final: bool) -> Iterator[tuple[int, str]]:
         """All new lines, and the last ones if there are too many; `final`: no more will come."""
         while (lines := self._next()) is not None:
             yield from lines
         if final:
-            yield from self._bounded(0, self.tail.finish())
+            yield from self._bounded(0, ((_END, line) for line in self.tail.finish()))
         left_out = self._count - self._accounted - len(self._last)
         if left_out > 0:
-            yield f"… {left_out:,} more lines in {facts.short_path(str(self.tail.path))}"
+            more = f"… {left_out:,} more lines in {facts.short_path(str(self.tail.path))}"
+            yield self._last[0][0] if self._last else _END, more
         yield from self._last
         self._accounted, self._last = self._count, []
 
-    def _next(self) -> Iterator[str] | None:
+    def _next(self) -> Iterator[tuple[int, str]] | None:
         # Of the first lines all are shown: not more at once than are read in a moment.
         block = self.tail.look(None, _FIRST) if self._count < HEAD else self.tail.look(TAIL)
-        return None if block is None else self._bounded(block.skipped, block.lines)
+        if block is None:
+            return None
+        return self._bounded(block.skipped, zip(block.ends, block.lines, strict=True))
 
-    def _bounded(self, skipped: int, lines: Iterable[str]) -> Iterator[str]:
+    def _bounded(self, skipped: int, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         self._count += skipped
-        for line in map(clean, lines):
+        for end, line in lines:
             self._count += 1
             if self._count <= HEAD:
                 self._accounted = self._count
-                yield line
+                yield end, clean(line)
             else:
-                self._last = [*self._last[-(TAIL - 1) :], line]
+                self._last = [*self._last[-(TAIL - 1) :], (end, clean(line))]
 
 
 class TextView:
@@ -94,6 +99,7 @@ class TextView:
         self._is_live = _is_live(self._out)
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
+        self._switches: dict[int | None, SwitchLog] = {}
         self._lines = Folder()
         self._notices = 0
         self._errors: dict[int, str] = {}
@@ -141,14 +147,26 @@ class TextView:
             told += f" · {facts.took(run.elapsed)}"
         return f"{told} · files in {path}"
 
-    def _read(self, look: Callable[[_Stream], Iterator[str]]) -> None:
-        """Take in what is new of each stream."""
+    def _read(self, look: Callable[[_Stream], Iterator[tuple[int, str]]]) -> None:
+        """Take in what is new of each stream, of each rank in the order in which it was written."""
         self._run.arrivals.now = now = time.monotonic()
         for rank in [None, *sorted(self._run.state.ranks)]:
             streams = {kind: self._stream(rank, kind) for kind in STREAMS}
             streams["out"].tail.align(streams["err"].tail)
-            lines = ((kind, line) for kind in STREAMS for line in look(streams[kind]))
-            self._lines.add(rank, list(lines), now)
+            new = {kind: [*look(streams[kind])] for kind in STREAMS}
+            self._lines.add(rank, self._in_order(rank, new), now)
+
+    def _in_order(
+        self, rank: int | None, new: Mapping[Stream, list[tuple[int, str]]]
+    ) -> list[tuple[str, str]]:
+        """Lines of both streams as they were written."""
+        log = self._switches.setdefault(rank, SwitchLog(self._run.record.switches(rank)))
+        each: list[tuple[int, tuple[str, str]]] = []
+        for number, kind in enumerate(STREAMS):
+            ends = [end for end, _ in new[kind]]
+            before = log.before(number, ends) if all(new.values()) else [0] * len(ends)
+            each += zip(before, ((kind, line) for _, line in new[kind]), strict=True)
+        return [line for _, line in sorted(each, key=itemgetter(0))]
 
     def _stream(self, rank: int | None, kind: str) -> _Stream:
         key = rank, kind
@@ -212,6 +230,7 @@ class TextView:
         """Take the changing line away."""
         if self._bar:
             self._out.write("\r" + " " * len(self._bar) + "\r")
+            self._out.flush()  # before stderr begins another output, in which nothing would go
             self._bar = ""
 
     def _show_open_lines(self) -> None:

@@ -48,10 +48,10 @@ def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterato
 
 
 def _of_shown(each: Sequence[float], excerpt: Excerpt, lines: bounds.Shown) -> Sequence[float]:
-    """What is known of each line, of those that are shown; the gap goes with the lines after it."""
+    """What is known of each line, of those that are shown; the gap goes with the line before it."""
     known = each or (0,) * (len(excerpt.head) + len(excerpt.tail))
     first, last = known[: len(lines.head)], known[len(known) - len(lines.tail) :]
-    return (*first, *(last or known)[: bool(lines.left_out)], *last)
+    return (*first, *(first[-1:] or last or known)[: bool(lines.left_out)], *last)
 
 
 def as_html(snapshot: Snapshot, room: int) -> str:
