@@ -41,10 +41,10 @@ class Arrivals:
         self.now = 0.0
         self._marks: dict[str, list[tuple[float, int]]] = {}
 
-    def note(self, name: str, count: int, at: float | None = None) -> None:
-        """A stream has so many lines now, or had `at` that time."""
+    def note(self, name: str, count: int) -> None:
+        """A stream has so many lines now."""
         marks = self._marks.setdefault(name, [])
-        marks.append((self.now if at is None else at, count))
+        marks.append((self.now, count))
         if len(marks) > 2 * MOST + 1:
             del marks[MOST]
 
@@ -158,7 +158,7 @@ class Tail:
             lines += block[1]
         if self._rest:
             rest = self._rest.removesuffix(b"\n").split(b"\n")
-            self._add(len(rest), self._held)
+            self._add(len(rest))
             lines += rest
             self._rest = self._below = b""
         return lines
@@ -184,18 +184,14 @@ class Tail:
             self._held = now if ends or first is None else first
         # An endless line is a progress bar or noise, so only its end matters.
         self._rest = self._rest[-4 * LONGEST :]
-        self._add(ends, first)
+        self._add(ends)
         lines = whole if limit is None else whole[max(0, len(whole) - limit) :]
         return ends - len(lines), lines
 
-    def _add(self, lines: int, first: float | None = None) -> None:
-        """Count them; the first one was seen at that time, if it is not one of this look."""
-        if lines and self._arrivals is not None:
-            if first is not None:
-                self._arrivals.note(self.path.name, self.count + 1, first)
-            if lines > 1 or first is None:
-                self._arrivals.note(self.path.name, self.count + lines)
+    def _add(self, lines: int) -> None:
         self.count += lines
+        if lines and self._arrivals is not None:
+            self._arrivals.note(self.path.name, self.count)
 
     def _read(self, most: int) -> bytes:
         size = self.size if self._size is None else self._size
