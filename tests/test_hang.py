@@ -132,6 +132,7 @@ def test_with_hang_stop_the_run_is_stopped_and_the_verdict_is_its_headline(noteb
     assert notebook.value("deadlock.state.outcome") == "'stopped'"
     told = "f'Stopped at a hang: {deadlock.state.hang.report.verdict}'"
     assert notebook.value(f"deadlock.state.stopping == {told}") == "True"
+    assert notebook.value("list(deadlock.state.conclusions)") == "[]"  # which say it once more
 
 
 def test_both_settings_are_among_those_of_the_notebook(notebook):

@@ -163,7 +163,8 @@ def lately(label: str, windows: Windows, everybody: int, total: int) -> Conclude
 
 
 def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
-    """All that is to be said of the whole run; who waited for whom, `at_stop` has known better."""
+    """All that is to be said of the whole run; who waited for whom, `at_stop` has known better, and
+    the report of a hang that is not over has told."""
     windows = {
         rank: Window.between(Sample(at=started, since=started), sample)
         for rank, sample in samples.items()
@@ -171,7 +172,8 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
     }
     whole = _Time(label, windows, len(windows), len(windows), "it")
     found = [*whole.found(), *whole.mostly_compiled()]
-    return [one for one in found if one.kind != WAITED or WAITED not in state.conclusions]
+    is_told = WAITED in state.conclusions or (state.hang is not None and not state.hang.over)
+    return [one for one in found if one.kind != WAITED or not is_told]
 
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
