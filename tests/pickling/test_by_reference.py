@@ -11,24 +11,18 @@ import pytest
 from tests.support.returned import returned
 from xla_nb.errors import ShippingError
 
-#: What each is, in the notebook and on a rank.
 OF_TORCH = [
-    "torch.backends.cudnn",
-    "torch.backends",
-    "torch.utils.deterministic",
-    "torch.fx.experimental._config",
-    "torch.ops",
-    "torch.ops.aten",
-    "torch.channels_last",
+    *("torch.backends.cudnn", "torch.backends", "torch.utils.deterministic", "torch.ops"),
+    *("torch.fx.experimental._config", "torch.ops.aten", "torch.channels_last"),
 ]
 
 
-@pytest.mark.parametrize("name", OF_TORCH)
-def test_a_value_that_torch_has_under_a_name_is_that(notebook, name):
-    notebook.run(f"import torch.fx.experimental._config\nheld = [{name}]")
-    assert notebook.launch(f"import torch\ndef f(rank): return held[0] is {name}") is True
+def test_a_value_that_torch_has_under_a_name_is_that_in_the_notebook_and_on_a_rank(notebook):
+    notebook.run(f"import torch.fx.experimental._config\nheld = [{', '.join(OF_TORCH)}]")
+    same = ", ".join(f"held[{n}] is {name}" for n, name in enumerate(OF_TORCH))
+    assert notebook.launch(f"import torch\ndef f(rank): return {same}") == (True,) * len(OF_TORCH)
     held = notebook.values["held"]
-    assert returned(held, notebook.values)[0] is held[0]
+    assert [*map(id, returned(held, notebook.values))] == [*map(id, held)]
 
 
 def test_limits_of_a_type_are_made_of_the_type(notebook):
@@ -130,31 +124,25 @@ def forget():
     forget()
 
 
-#: Each is true on a rank, of what the notebook has executed.
-ON_RANKS = {
-    "its level": (
-        "lg.isEnabledFor(15); lg.setLevel(15)",
-        "(lg.level, lg.isEnabledFor(14), lg.isEnabledFor(15)) == (15, False, True)",
-    ),
-    "whether it propagates and is disabled": (
-        "lg.propagate, lg.disabled = False, True",
-        "(lg.propagate, lg.disabled) == (False, True)",
-    ),
-    "its name and its place": (
-        f"child = logging.getLogger('{APP}.child')",
-        "lg is logging.getLogger(lg.name) and child.parent is lg and lg.parent is logging.root",
-    ),
-    "the root": ("lg = logging.getLogger()", "lg is logging.root"),
-    "no handlers": ("lg.addHandler(logging.NullHandler())", "lg.handlers == []"),
-}
+LOGGERS = f"""{MADE}
+lg.addHandler(logging.NullHandler())
+lg.isEnabledFor(15); lg.setLevel(15)
+root, child, quiet = map(logging.getLogger, (None, "{APP}.child", "{APP}.quiet"))
+quiet.propagate, quiet.disabled = False, True
+"""
+ON_RANKS = """
+def f(rank):
+    level = lg.level, lg.isEnabledFor(14), lg.isEnabledFor(15), lg.handlers
+    place = lg is logging.getLogger(lg.name) and child.parent is lg and lg.parent is logging.root
+    return level, place, root is logging.root, quiet.propagate, quiet.disabled
+"""
 
 
-@pytest.mark.parametrize(("made", "is_so"), ON_RANKS.values(), ids=ON_RANKS)
-def test_a_rank_has_the_notebooks_logger(notebook, forget, made, is_so):
-    notebook.run(MADE + made)
-    program = notebook.build(f"def f(rank): return {is_so}")
+def test_a_rank_has_the_notebooks_loggers_in_their_places_without_handlers(notebook, forget):
+    notebook.run(LOGGERS)
+    program = notebook.build(ON_RANKS)
     forget()
-    assert notebook.rank(program)
+    assert notebook.rank(program) == ((15, False, True, []), True, True, False, True)
 
 
 def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(notebook, monkeypatch):

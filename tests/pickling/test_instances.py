@@ -24,10 +24,7 @@ ON_RANKS = {
         for base, arguments in {
             "frozenset": "(1, 2)",
             "fractions.Fraction": "1, 3",
-            "decimal.Decimal": "'1.5'",
             "datetime.date": "2020, 1, 2",
-            "datetime.datetime": "2020, 1, 2",
-            "datetime.timedelta": "3",
         }.items()
     },
     "an __init__ for paths": (
@@ -40,7 +37,7 @@ ON_RANKS = {
 
 @pytest.mark.parametrize(("made", "is_so"), ON_RANKS.values(), ids=ON_RANKS)
 def test_a_rank_has_the_class(notebook, made, is_so):
-    notebook.run("import datetime, decimal, fractions, pathlib, random, sys, numpy as np")
+    notebook.run("import datetime, fractions, pathlib, random, sys, numpy as np")
     notebook.run(made)
     assert notebook.launch(f"def f(rank): return bool({is_so})")
 
@@ -86,19 +83,11 @@ def test_a_base_in_a_library_says_how_its_subclasses_are_made(notebook, library,
 #: What their bases' pickles lack.
 LOST = {
     "NumPy's scalars": ("class M(np.float64): pass\nmade = M(2.5)", "class `M`"),
-    "NumPy's generators": (
-        "class M(np.random.Generator): pass\nmade = M(np.random.PCG64(1))",
-        "class `M`",
-    ),
     "an array's attribute": (
         "class M(np.ndarray): pass\nmade = np.ones(2).view(M)\nmade.unit = 'm'",
         "attribute `unit`",
     ),
-    "that of a date": (
-        "class M(datetime.date): pass\nmade = M(2020, 1, 2)\nmade.tag = 'x'",
-        "attribute `tag`",
-    ),
-    "a slot": (
+    "a date's slot": (
         "class M(datetime.date): __slots__ = ('name',)\nmade = M(2020, 1, 2)\nmade.name = 'x'",
         "attribute `name`",
     ),
@@ -115,7 +104,7 @@ LOST = {
 
 @pytest.mark.parametrize(("cell", "lost"), LOST.values(), ids=LOST)
 def test_what_a_base_leaves_out_of_the_notebooks_is_refused(notebook, library, cell, lost):
-    notebook.run("import datetime, decimal, random, library\nimport numpy as np\n" + cell)
+    notebook.run("import datetime, library\nimport numpy as np\n" + cell)
     with pytest.raises(ShippingError, match=f"`made` .* pickles without its {lost}. Give `M` a"):
         notebook.build("def f(rank): return made")
 
@@ -132,23 +121,21 @@ class Named:
     def __init__(self, n): self.n, self.me = n, self
     __name__ = property(lambda self: f"named {self.n}")
     def whose(self): return __class__
-class Under(Named): pass
 class Asked:
     @property
     def __class__(self): raise AssertionError("the user's code was run")
 asked = Asked()
 asked.held = 1
 Named.live.append(1)
-one, other, table, tensor = Proxy(1), Proxy([2]), Proxy({}), Proxy(torch.ones(1))
-named, under = Named(5), Under(6)
-keep = {named: under}
+one, other, tensor = Proxy(1), Proxy([2]), Proxy(torch.ones(1))
+named = Named(5)
+keep = {named: [named]}
 def f(rank):
     return (
-        isinstance(one, int), isinstance(other, list), isinstance(table, dict), other.held,
+        isinstance(one, int), isinstance(other, list), other.held, asked.held,
         isinstance(tensor, torch.Tensor), tensor.held.item(), type(tensor) is Proxy,
-        asked.held, named.n, named.me is named, named.__name__, named.whose() is Named,
-        under.n, under.__name__, Under.__name__, Named.__name__,
-        keep[named] is under, Named.__mro__[1] is object, Named.__dict__["live"],
+        named.n, named.me is named, named.__name__, named.whose() is Named, Named.__name__,
+        keep[named] == [named], Named.__mro__[1] is object, Named.__dict__["live"],
     )
 """
 

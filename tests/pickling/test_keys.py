@@ -1,7 +1,5 @@
 """Keys that say themselves how they are hashed: found where they are opened, or refused."""
 
-import contextlib
-
 import pytest
 
 from tests.support.returned import returned
@@ -38,12 +36,7 @@ FOUND = {
             f"box = [E(1, {kind}), 0]\nbox[1] = {{box[0]: 5}}",
             f"box[1][box[0]] == 5 and box[0].f == {kind}",
         )
-        for kind in (
-            "collections.OrderedDict()",
-            "collections.defaultdict(list)",
-            "collections.deque()",
-            "collections.Counter()",
-        )
+        for kind in ("collections.defaultdict(list)", "collections.deque()")
     },
     "a torch module": (
         "import torch\nclass Expert(torch.nn.Module):\n"
@@ -113,17 +106,3 @@ def test_a_key_that_leads_back_to_its_container_is_refused(notebook, made):
         notebook.launch("def f(rank): return box")
     with pytest.raises(Unopened):
         returned(notebook.values["box"])
-
-
-def test_a_class_that_its_metaclass_hashes_by_an_attribute_is_found_or_refused(notebook):
-    notebook.run(
-        """
-        class Meta(type):
-            all = {}
-            def __init__(cls, *a): super().__init__(*a); cls.uid = a[0]; Meta.all[cls] = 1
-            def __hash__(cls): return hash(cls.uid)
-        class A(metaclass=Meta): pass
-        """
-    )
-    with contextlib.suppress(Unopened):  # by the order that hashes of text give
-        assert notebook.launch("def f(rank): return Meta.all[A] == 1")

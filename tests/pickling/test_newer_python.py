@@ -7,28 +7,36 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
 
 SYNTAX = {
-    "bound and constraints": """
+    "bound, constraints and closures": """
     class A: pass
     def first[T: A, S: (int, str), *Ts, **P](x: T): return x
+    def outer[T](x: T):
+        def inner(y: T) -> T: return y
+        return inner
+    g = outer(3)
     def f(rank):
         t, s, ts, p = first.__type_params__
         kinds = type(ts).__name__, type(p).__name__
-        return t.__bound__.__name__, s.__constraints__, kinds, first.__annotations__["x"] is t
+        inner = g(4), g.__annotations__["y"].__name__
+        known = t.__bound__.__name__, s.__constraints__, kinds
+        return known, first.__annotations__["x"] is t, inner
 """,
     "generic class": """
-    class Box[T]:
+    class A:
+        def get(self): return 1
+    class Box[T](A):
         def __init__(self, x: T): self.x = x
-        def get(self) -> T: return self.x
+        def get(self) -> T: return self.x + super().get()
         def other[S](self, s: S) -> tuple[T, S]: return self.x, s
     b = Box[int](3)
     def f(rank):
         (t,) = Box.__type_params__
-        same = Box.get.__annotations__["return"] is t, Box.__orig_bases__[0].__args__[0] is t
+        same = Box.get.__annotations__["return"] is t, Box.__orig_bases__[-1].__args__[0] is t
         return b.get(), same, str(Box[int]), type(b) is Box, b.other(2)
 """,
-    "generic dataclass, named tuple and typed dict": """
+    "generic dataclass, named tuple, typed dict and protocol": """
     import dataclasses
-    from typing import NamedTuple, TypedDict
+    from typing import NamedTuple, Protocol, TypedDict, override
     @dataclasses.dataclass
     class Pt[T]:
         x: T
@@ -37,11 +45,16 @@ SYNTAX = {
         x: T
     class TD[T](TypedDict):
         x: T
+    class P[T](Protocol):
+        def m(self) -> T: ...
+    class Q(P[int]):
+        @override
+        def m(self): return 1
     p, q = Pt(1), Pair(3)
     def f(rank):
         names = [cls.__type_params__[0].__name__ for cls in (Pt, Pair, TD)]
-        keys = sorted(TD.__required_keys__)
-        return p == Pt(1), p.__repr__(), q.x, type(q) is Pair, TD(x=1), keys, names
+        keys, its = sorted(TD.__required_keys__), (Q().m(), Q.m.__override__, Q.__mro__[1] is P)
+        return p == Pt(1), p.__repr__(), q.x, type(q) is Pair, TD(x=1), keys, names, its
 """,
     "comprehensions": """
     n = 3
@@ -52,43 +65,15 @@ SYNTAX = {
             v = [i for i in range(n)]
         return g(), K.v, [lambda: x for x in range(2)][0]()
 """,
-    "static attributes": """
+    "static attributes and a buffer": """
     class K:
         def __init__(self): self.a = self.b = 1
         def m(self): return __class__
+        def __buffer__(self, flags): return memoryview(b"abc")
+    k = K()
     def f(rank):
         static = sorted(getattr(K, "__static_attributes__", ()))
-        return static, K().m() is K, getattr(K, "__firstlineno__", None)
-""",
-    "override, generic protocol": """
-    from typing import Protocol, override
-    class P[T](Protocol):
-        def m(self) -> T: ...
-    class Q(P[int]):
-        @override
-        def m(self): return 1
-    def f(rank): return Q().m(), Q.m.__override__, Q.__mro__[1] is P
-""",
-    "a buffer of Python code": """
-    class Buf:
-        def __buffer__(self, flags): return memoryview(b"abc")
-    b = Buf()
-    def f(rank): return bytes(memoryview(b))
-""",
-    "super in generic": """
-    class A:
-        def m(self): return 1
-    class B[T](A):
-        def m(self): return super().m() + 1
-    b = B()
-    def f(rank): return b.m()
-""",
-    "type params in closure": """
-    def outer[T](x: T):
-        def inner(y: T) -> T: return y
-        return inner
-    g = outer(3)
-    def f(rank): return g(4), g.__annotations__["y"].__name__
+        return static, K().m() is K, getattr(K, "__firstlineno__", None), bytes(memoryview(k))
 """,
 }
 
@@ -101,7 +86,7 @@ def test_what_a_cell_defines_is_the_same_on_ranks(notebook, cell):
     assert repr(notebook.rank(program)) == repr(notebook.values["f"](0))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 13), reason="defaults came with Python 3.13")
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="syntax of Python 3.13")
 def test_a_type_variable_keeps_its_default(notebook):
     notebook.run("def g[T = int](x: T): return x")
     assert notebook.launch("def f(rank): return g.__type_params__[0].__default__") is int
