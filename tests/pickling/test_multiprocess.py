@@ -82,9 +82,8 @@ def close(*queues):
 
 
 @pytest.mark.leaves("files")  # multiprocessing keeps its heap
-@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
-def test_arrays_are_the_notebooks(context):
-    array, raw = context.Array("d", [1, 2]), context.RawArray("i", 2)
+def test_arrays_are_the_notebooks():
+    array, raw = FORK.Array("d", [1, 2]), SPAWN.RawArray("i", 2)
     got = arrived(array=array, raw=raw)
     got["array"][1], got["raw"][0] = 7, 5
     assert (array[:], raw[:]) == ([1, 7], [5, 0])
@@ -203,12 +202,25 @@ def test_what_is_older_and_more_than_a_lock_is_refused(kind, arguments):
             pack(FORK.Value("i", 3, lock=older("Lock")))
 
 
-def test_a_name_goes_with_what_has_it_and_none_is_given_once_names_are_off():
+def file_of(name):
+    return Path("/dev/shm", f"sem.{name[1:]}")
+
+
+def test_a_name_goes_with_what_has_it_or_its_process_and_none_is_given_once_names_are_off(process):
     lock = FORK.Lock()
-    file = Path("/dev/shm", f"sem.{lock._semlock.name[1:]}")
+    file = file_of(lock._semlock.name)
     assert file.exists()
     del lock
     assert not file.exists()
+    reader, writer = FORK.Pipe(duplex=False)
+
+    def work():
+        lock = FORK.Lock()
+        writer.send(lock._semlock.name)
+
+    with reader, writer:
+        process(work, end=True)
+        assert not file_of(reader.recv()).exists()
     multiprocess.named().turn_off()
     assert FORK.Lock()._semlock.name is None
     assert SPAWN.Lock()._semlock.name is not None
@@ -228,18 +240,6 @@ def test_a_forked_process_has_its_parents_semaphores_and_leaves_their_names(proc
     assert arrived(lock=lock)["lock"].acquire(block=False)
 
 
-def test_what_a_forked_process_makes_is_unlinked_at_its_end(process):
-    reader, writer = FORK.Pipe(duplex=False)
-
-    def work():
-        lock = FORK.Lock()
-        writer.send(lock._semlock.name)
-
-    with reader, writer:
-        process(work, end=True)
-        assert not Path("/dev/shm", f"sem.{reader.recv()[1:]}").exists()
-
-
 @pytest.mark.leaves("files")
 @pytest.mark.parametrize(
     ("kind", "arguments"), [("Lock", ()), ("Event", ()), ("SimpleQueue", ()), ("Value", ("i", 3))]
@@ -251,9 +251,8 @@ def test_what_a_rank_returns_is_refused(kind, arguments):
     close(one)
 
 
-@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
-def test_a_process_ends_though_nobody_has_read_what_it_put(process, shared, kind):
-    queue, theirs = shared(kind)
+def test_a_process_ends_though_nobody_has_read_what_it_put(process, shared):
+    queue, theirs = shared("JoinableQueue")
 
     def work(number):
         theirs.put(bytes([number]) * 400_000)  # more than a pipe holds as it is made
@@ -328,12 +327,8 @@ def test_a_closed_queue_is_waited_for_too_but_not_one_that_need_not_be_read(proc
     queue, theirs = shared()
 
     def work():
-        if way == "close":
-            theirs.put(bytes(3_000_000))
-            theirs.close()
-        else:
-            theirs.cancel_join_thread()
-            theirs.put(bytes(3_000_000))
+        theirs.put(bytes(3_000_000))
+        getattr(theirs, way)()
         multiprocess.wait_for_readers()
 
     writer = process(work)

@@ -7,32 +7,29 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
 
 SYNTAX = {
-    "bound, constraints and closures": """
+    "bound and constraints": """
     class A: pass
     def first[T: A, S: (int, str), *Ts, **P](x: T): return x
-    def outer[T](x: T):
-        def inner(y: T) -> T: return y
-        return inner
-    g = outer(3)
     def f(rank):
         t, s, ts, p = first.__type_params__
         kinds = type(ts).__name__, type(p).__name__
-        inner = g(4), g.__annotations__["y"].__name__
-        known = t.__bound__.__name__, s.__constraints__, kinds
-        return known, first.__annotations__["x"] is t, inner
+        return t.__bound__.__name__, s.__constraints__, kinds, first.__annotations__["x"] is t
 """,
-    "generic class": """
+    "generic class and a closure": """
     class A:
         def get(self): return 1
     class Box[T](A):
         def __init__(self, x: T): self.x = x
         def get(self) -> T: return self.x + super().get()
         def other[S](self, s: S) -> tuple[T, S]: return self.x, s
-    b = Box[int](3)
+    def outer[T](x: T):
+        def inner(y: T) -> T: return y
+        return inner
+    b, g = Box[int](3), outer(3)
     def f(rank):
-        (t,) = Box.__type_params__
+        (t,), inner = Box.__type_params__, (g(4), g.__annotations__["y"].__name__)
         same = Box.get.__annotations__["return"] is t, Box.__orig_bases__[-1].__args__[0] is t
-        return b.get(), same, str(Box[int]), type(b) is Box, b.other(2)
+        return b.get(), same, str(Box[int]), type(b) is Box, b.other(2), inner
 """,
     "generic dataclass, named tuple, typed dict and protocol": """
     import dataclasses

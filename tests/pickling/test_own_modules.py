@@ -21,7 +21,7 @@ local = pytest.fixture(importable_folder)
 HELPER = """
     import abc, functools, logging, math, threading, torch, typing
     import settings
-    REGISTRY, USED, BIG = {}, [], {}
+    REGISTRY, BIG = {}, {}
     CFG = {"lr": 1}
     SCALE, DEBUG = 1, False
     MODEL = None
@@ -41,8 +41,6 @@ HELPER = """
         def forward(self): return "own", SCALE
         @property
         def depth(self): return CFG["depth"]
-        @staticmethod
-        def seen(): return list(USED)
     def register(name):
         def put(made):
             REGISTRY[name] = made
@@ -145,7 +143,6 @@ KEPT = {
         (7, 7),
     ),
     "a dict": ("helper.CFG['lr'] = 5", "helper.CFG", {"lr": 5}),
-    "a list that a static method reads": ("helper.USED.append(1)", "helper.Net.seen()", [1]),
     "a dict that a property reads": ("helper.CFG['depth'] = 4", "helper.Net().depth", 4),
     "a name": ("helper.SCALE = 10", "helper.SCALE, helper.scaled(2)", (10, 20)),
     "a name that a cached function reads": ("helper.SCALE = 10", "helper.cached(2)", 12),
@@ -194,7 +191,6 @@ KEPT = {
         "helper.Table().lr, table is helper.Table(), helper.Table.rate, table.size",
         (5, True, 5, 2),
     ),
-    "that which no value refers to": ("helper.Table().lr = 5", "helper.Table().lr", 5),
     "what a decorator of a method counts": ("helper.Step().go()", "helper.Step().go()", (1, 2)),
     "an attribute of a function": ("helper.plain.asked = 5", "helper.plain()", 5),
     "what is beside a lock": ("helper.guarded(5)", "helper.guarded(6)", [5, 6]),
@@ -237,9 +233,7 @@ def test_a_function_that_autoreload_has_compiled_alone_is_no_other(notebook, hel
 #: How code of the notebook gets at a module, and what a cell does first.
 WAYS = {
     "holder.config": "holder = types.SimpleNamespace(config=settings)",
-    "trainer.config": "class Trainer: pass\ntrainer = Trainer()\ntrainer.config = settings",
     "held['cfg']": "held = {'cfg': settings}",
-    "held[0]": "held = [settings]",
     "cfg": "cfg = settings",
     "inner()": "def made(cfg): return lambda: cfg\ninner = made(settings)",
     "default()": "def default(cfg=settings): return cfg",

@@ -16,14 +16,6 @@ def test_a_name_of_the_ranks_is_not_missing_in_functions_of_the_notebook_or_is_o
     assert not notebook.program("1").both
 
 
-def test_a_function_that_reads_the_notebooks_rank_gets_the_ranks_and_is_told(notebook):
-    notebook.run("rank = 7\ndef where(): return rank")
-    assert notebook.cell("where()") == 0
-    (told,) = notebook.program("where()").once
-    assert "line 2 of `where`: here `rank` is each rank's own" in told
-    assert notebook.program("1").once == ()
-
-
 def test_a_value_that_cannot_be_sent_any_more_refuses_only_cells_that_need_it(notebook):
     notebook.run("held = [1]\ndef reads(): return held")
     notebook.cell("reads()")

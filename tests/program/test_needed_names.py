@@ -196,15 +196,6 @@ class Setup:
         global model
         model = [1]
 """
-IN_A_CLOSURE = """
-def made():
-    value = [1]
-    def inner():
-        global model
-        model = value
-    return inner
-run = made()
-"""
 
 
 @pytest.mark.parametrize("reader", [READS, BY_ANOTHER])
@@ -213,10 +204,7 @@ run = made()
     [
         (INIT, "init()"),
         (IN_A_METHOD, "Setup().run()"),
-        (IN_A_METHOD + "it = Setup()", "it.run()"),
-        (IN_A_CLOSURE, "run()"),
         ("import functools\n@functools.cache\n" + INIT, "init()"),
-        (INIT + "def outer(): init()", "outer()"),
         (INIT + "table = {'init': init}", "table['init']()"),
         ("def init():\n    class A:\n        global model\n        model = [1]", "init()"),
     ],
@@ -283,7 +271,6 @@ READ = {
         "2:2",
     ),
     "a function of the notebook": (CALLS, "def f(i): return h()", "1:2"),
-    "a function of the notebook, in a cell of statements": (CALLS, "h()", "1:2"),
     "what a function binds that is not sent": (INIT, "def f(i): return model", "2:1"),
     "what a function has for itself": (
         "def g():\n    model = 1\n    return model",

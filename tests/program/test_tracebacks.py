@@ -123,12 +123,6 @@ TOLD = {
         ["\nOdd: v\nmind the gap"],
     ),
     "an exit": ("import sys\ndef f():\n    sys.exit(3)", "SystemExit", 3, []),
-    "a syntax error in compiled text": (
-        "def f():\n    compile('x = = 1', 'given.py', 'exec')",
-        "SyntaxError",
-        2,
-        ['File "given.py", line 1\n    x = = 1\n        ^'],
-    ),
     "a library's error by its module and its contexts first": (
         "import json\ndef f():\n    try:\n        try: {}['key']\n        except KeyError: 1 / 0\n"
         "    except ZeroDivisionError: json.loads('{')\n",
@@ -139,12 +133,6 @@ TOLD = {
             "KeyError: 'key'\n\nDuring handling of the above exception",
             "ZeroDivisionError: division by zero\n\nDuring",
         ],
-    ),
-    "the cause first": (
-        "def f():\n    try: {}['key']\n    except KeyError as key: raise ValueError('x') from key",
-        "ValueError",
-        3,
-        ["KeyError: 'key'\n\nThe above exception was the direct cause", "ValueError: x"],
     ),
     "each error of a group with its line": (
         "def part(n):\n    raise ValueError(f'part {n}')\ndef f():\n    errors = []\n"

@@ -24,7 +24,6 @@ from xla_nb.pickling.pickler import packed
 
 #: Tests whose values differ on purpose, by a part of their names, and why.
 ON_PURPOSE = {
-    "[the path]": "what is set in `sys` stays the process's own",
     "what_is_not_sent_is_told_as_dead": "a weak reference is dead",
     "others_on_a_rank": "pandas' counts are not pickled a second time",
     "[values and arrays of multiprocessing]": "descriptors of files have other numbers",
