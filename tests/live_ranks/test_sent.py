@@ -20,9 +20,7 @@ local = pytest.fixture(importable_folder)
 @pytest.mark.parametrize(
     ("made", "written", "seen"),
     [
-        ("x = [1]", "x.append(2)", "x == [1, 2]"),
         ("x = {'a': {1}}", "x['a'].add(2)", "x == {'a': {1, 2}}"),
-        ("x = numpy.zeros(4)", "x[2] = 5", "x.tolist() == [0, 0, 5, 0]"),
         ("x = numpy.zeros(4)", "x[1:3][1] = 5", "x.tolist() == [0, 0, 5, 0]"),
         ("x = [numpy.zeros(8)[::2]]", "x[0][1] = 5", "x[0].tolist() == [0, 5, 0, 0]"),
         ("x = numpy.array([[1], 'a'], object)", "x[0].append(2)", "x[0] == [1, 2]"),
@@ -30,12 +28,10 @@ local = pytest.fixture(importable_folder)
         ("x = {'w': torch.zeros(3)}", "x['w'].add_(2)", "x['w'].tolist() == [2, 2, 2]"),
         ("x = torch.nn.Linear(2, 2)", "x.bias.data.fill_(3)", "x.bias.tolist() == [3, 3]"),
         ("x = bytearray(b'ab')", "x[0] = 99", "x == b'cb'"),
-        ("x = 1.5", "x = 2.5", "x == 2.5"),
-        ("x = A()", "x.a = 2", "x.a == 2"),
     ],
 )
 def test_what_is_written_in_place_is_sent(notebook, made, written, seen):
-    notebook.run(f"import numpy, torch\nclass A: pass\n{made}")
+    notebook.run(f"import numpy, torch\n{made}")
     notebook.cell("x, numpy, torch")
     notebook.run(written)
     assert notebook.cell(f"bool({seen})")

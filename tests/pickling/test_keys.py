@@ -71,7 +71,6 @@ REFUSED = {
         "@dataclasses.dataclass(frozen=True)\nclass Edge:\n    one: N\n    other: N\n"
         "a.f.add(Edge(a, b)); b.f.add(Edge(a, b))\nbox = [a, b]"
     ),
-    "default dicts": "a.f = collections.defaultdict(list)\na.f[a].append(b)\nbox = a",
     "subclasses with methods of their own": (
         "class D(dict):\n    def keys(self): raise ValueError\n"
         "class T(set):\n    def add(self, *_): raise ValueError\n"

@@ -66,31 +66,22 @@ ONE_OBJECT = {
             one.x = 5
             return held["x"] == 5
     """,
-    "a value as default argument, as global, in a dict and in a closure": """
+    "a value as default argument, as global, in a dict and in a closure that two share": """
         NONE, box = object(), []
         table = {"x": NONE}
         def g(v=NONE): return v is table["x"]
         def add(x, to=box): to.append(x)
         def make():
-            mine = box
-            return lambda: mine
-        get = make()
-        def f(rank):
-            add(1)
-            return g(), box is get() and len(get()) > 0
-    """,
-    "a function's closure is shared by two functions": """
-        def counter():
-            n = 0
+            mine, n = box, 0
             def up():
                 nonlocal n
                 n += 1
-            return up, lambda: n
-        up, get = counter()
+            return up, lambda: n, lambda: mine
+        up, count, get = make()
         def f(rank):
-            before = get()
-            up(); up()
-            return get() - before
+            before = count()
+            add(1); up(); up()
+            return g(), box is get() and len(get()) > 0, count() - before
     """,
     "what bound methods, weak references and two places have: an object, a lock": """
         class Part: pass
@@ -138,7 +129,7 @@ ONE_OBJECT = {
         last = get("x", b=4)
         def f(rank): return model() is held, get("x", b=4) is last, get.cache_info().maxsize
     """,
-    "an enum's members": """
+    "members of enums, also of dataclasses and dates": """
         class Color(enum.Enum):
             RED = 1
             CRIMSON = 1
@@ -151,9 +142,20 @@ ONE_OBJECT = {
             R = enum.auto()
             W = enum.auto()
         kept = {Color.RED: Size.M, "p": Perm.R | Perm.W}
+        @dataclass
+        class Body:
+            m: float
+            r: float
+        class Planet(Body, enum.Enum):
+            EARTH = 1.0, 2.0
+            MARS = 3.0, 4.0
+        class Day(datetime.date, enum.Enum):
+            A = 2020, 1, 2
         def f(rank):
+            of_others = Planet.EARTH.m, Planet(Planet.MARS.value) is Planet.MARS, Day.A.year
             return (Color.CRIMSON is Color.RED, Color(1) is Color.RED, Color["BLUE"].low(),
-                    kept[Color.RED] is Size.M, Size.M + 1, Perm.W in kept["p"], len(Color))
+                    kept[Color.RED] is Size.M, Size.M + 1, Perm.W in kept["p"], len(Color),
+                    of_others)
     """,
     "a NaN that rows and tables have": """
         copy = float("nan")
@@ -260,9 +262,9 @@ LIVE_STATE = {
         "def f(rank): return (Box[int](3).x, Box.__parameters__ == (T,), P(1), P(1)._asdict(),"
         " TD(x=1), isinstance(G(), Go), isinstance(3, Go), Q(1, 2)._replace(x=5))",
     ],
-    "recursive functions and methods that call super": [
+    "recursive functions, one created by exec, and methods that call super": [
         "def outer():\n    def rec(n): return 1 if n < 2 else n * rec(n - 1)\n    return rec\n"
-        "rec = outer()\ndef even(n): return n == 0 or odd(n - 1)\n"
+        "rec = outer()\nexec('def even(n): return n == 0 or odd(n - 1)')\n"
         "def odd(n): return n != 0 and even(n - 1)\nclass A:\n    def go(self): return 'A'\n"
         "class B(A):\n    def go(self): return super().go() + 'B'",
         "def f(rank): return rec(5), even(10), B().go()",
@@ -278,7 +280,6 @@ LIVE_STATE = {
         "        told = x, y, part(3), wrapped.__name__\n"
         "    return told, g(1), g(2), g.tag is seen, seen",
     ],
-    "a function created by exec": ["exec('def g(): return 9')", "def f(rank): return g()"],
     "an object that decorates a function, and an exception with slots": [
         "class Counting:\n    def __init__(self, fn): self.fn, self.calls = fn, 0\n"
         "    def __call__(self, x):\n        self.calls += 1\n        return self.fn(x)\n"
@@ -514,20 +515,15 @@ FOUND = {
             __slots__ = ('a',)
             def __init__(self): object.__setattr__(self, 'a', 3)
             def __setattr__(self, *a): raise AttributeError('frozen')
-        t, d, n, x = T(1, 2), D(), Nw(3), F()
-        def f(rank): return t, type(t).__name__, d.v, n.x, x.a
-    """,
-    "enums of dataclasses and dates": """
-        @dataclass
-        class Body:
-            m: float
-            r: float
-        class Planet(Body, enum.Enum):
-            EARTH = 1.0, 2.0
-            MARS = 3.0, 4.0
-        class Day(datetime.date, enum.Enum):
-            A = 2020, 1, 2
-        def f(rank): return Planet.EARTH.m, Planet(Planet.MARS.value) is Planet.MARS, Day.A.year
+        class C(collections.OrderedDict):
+            def __init__(self, k, **kw): super().__init__(**kw); self.k = k
+        class DD(collections.defaultdict):
+            def __init__(self): super().__init__(list)
+        t, d, n, x, c, dd = T(1, 2), D(), Nw(3), F(), C(4, a=1), DD()
+        dd['x'].append(1)
+        def f(rank):
+            held = c.k, dict(c), dict(dd), dd['new']
+            return t, type(t).__name__, d.v, n.x, x.a, held
     """,
     "values and arrays of multiprocessing": """
         v = mp.Value('i', 5); a = mp.Array('d', [1., 2.])
@@ -556,13 +552,7 @@ FOUND = {
             while x is not None: k, x = k + 1, x.n
             return k, g(), B(1).go()
     """,
-    "containers whose class takes other arguments or changes what is taken from them": """
-        class C(collections.OrderedDict):
-            def __init__(self, k, **kw): super().__init__(**kw); self.k = k
-        class DD(collections.defaultdict):
-            def __init__(self): super().__init__(list)
-        c, d = C(4, a=1), DD()
-        d['x'].append(1)
+    "containers whose class changes what is put into them or taken from them": """
         class Shown(dict):
             def items(self): return [(k, v + 1) for k, v in super().items()]
         class Twice(list):
@@ -570,10 +560,6 @@ FOUND = {
         class Hidden(set):
             def __iter__(self): return iter([])
         shown, twice, hidden = Shown(a=1), Twice([1]), Hidden([3])
-        def f(rank):
-            return c.k, dict(c), dict(d), d['new'], shown["a"], twice[0], len(hidden)
-    """,
-    "containers whose class changes what is put into them": """
         class Vocab(dict):
             def __setitem__(self, k, v): super().__setitem__(k, v * 2)
             def update(self, *a): raise AssertionError("not again")
@@ -603,7 +589,8 @@ FOUND = {
         list.append(log, log)
         def f(rank):
             held = list(od.items()), dict(dd), dd["new"], dict(counts), list(last), last.maxlen
-            return dict(voc), held, log[:5], log[5] is log, sorted(names), type(names).__name__
+            taken = shown["a"], twice[0], len(hidden), log[:5], log[5] is log
+            return dict(voc), held, taken, sorted(names), type(names).__name__
     """,
     "a container whose class notes what is put into it": """
         class Table(dict):
@@ -645,14 +632,6 @@ FOUND = {
             owners = [k.owner is d for k in d], [k.owner is s for k in s]
             return d[key] is d, key in s, owners, config, config.sub.a
     """,
-    "constants that C code knows by more than their name, and sparse tensors": """
-        layout, t = torch.strided, torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
-        m = torch.nn.Linear(1, 1)
-        m.register_buffer("mask", t)
-        def f(rank):
-            known = layout is torch.strided, torch.sparse_coo
-            return known, t.layout, t.to_dense().tolist(), m.mask is t, t.is_coalesced()
-    """,
     "weak references that call somebody, and one that is dead": """
         class Thing: ...
         class Owner:
@@ -667,7 +646,7 @@ FOUND = {
             box.clear()
             return lives, ref(), owner.ref(), log, other, [ref() for ref in dead]
     """,
-    "types of Python without a name": """
+    "types of Python without a name, constants that C code knows, and sparse tensors": """
         def one_of_each():
             views = {}.keys(), {}.values(), {}.items(), collections.OrderedDict().keys()
             constants = None, NotImplemented, ..., types.MappingProxyType({})
@@ -675,7 +654,13 @@ FOUND = {
             iterators = map(iter, ([], {}, "", set(), range(3), b"", (), {}.items()))
             return *views, *constants, *methods, *iterators, (x for x in ()), iter(list, 1)
         kinds = [type(x) for x in one_of_each()]
-        def f(rank): return [type(x) is kind for x, kind in zip(one_of_each(), kinds)]
+        layout, t = torch.strided, torch.sparse_coo_tensor([[0, 1]], [1., 2.], (3,)).coalesce()
+        m = torch.nn.Linear(1, 1)
+        m.register_buffer("mask", t)
+        def f(rank):
+            known = layout is torch.strided, torch.sparse_coo, t.layout, t.is_coalesced()
+            same = [type(x) is kind for x, kind in zip(one_of_each(), kinds)]
+            return same, known, t.to_dense().tolist(), m.mask is t
     """,
     "what exceptions were raised from": """
         class Bad(ValueError):
@@ -802,8 +787,7 @@ NODE = """
 
 @pytest.mark.parametrize(("made", "same"), WEAK.values(), ids=WEAK.keys())
 def test_a_weak_reference_is_to_the_same_object_where_that_is_sent(notebook, made, same):
-    notebook.run(NODE)
-    notebook.run(f"made = {made}")
+    notebook.run(f"{NODE}\n    made = {made}")
     program = notebook.build(f"def f(rank): return {same}")
     assert (notebook.rank(program), program.notes) == (True, ())
 

@@ -3,7 +3,7 @@
 from tests.support.python import printed
 
 TAKES_ON = r"""
-import logging, pickle, sys, warnings
+import logging, numpy, pickle, sys, warnings
 state = pickle.loads(bytes.fromhex(sys.argv[1]))
 state.take_on()
 print(sys.argv)
@@ -13,11 +13,11 @@ logging.getLogger("other").debug("not heard")
 logging.getLogger("mine.apart").addHandler(logging.NullHandler())
 logging.getLogger("mine.apart").error("not heard")
 logging.getLogger("mine.off").error("not heard")
-print(logging.root.manager.disable)
+print(logging.root.manager.disable, numpy.geterr()["over"])
 warnings.warn("as an error", ImportWarning)
 """
 MAKES = r"""
-import logging, sys, warnings
+import logging, numpy, sys, warnings
 sys.argv[:] = ["train.py", "--lr", "3"]
 sys.setrecursionlimit(4321)
 sys.set_int_max_str_digits(9999)
@@ -28,6 +28,7 @@ logging.getLogger("mine").setLevel("DEBUG")
 logging.getLogger("mine.apart").propagate = False
 logging.getLogger("mine.off").disabled = True
 logging.disable(7)
+numpy.seterr(over="raise")
 """
 PICKLED = """
 import pickle
@@ -37,14 +38,14 @@ print(pickle.dumps(ProcessState()).hex())
 TAKEN = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1])).take_on()\n"
 
 
-def test_arguments_limits_filters_and_logging_are_the_notebooks():
+def test_arguments_limits_filters_logging_and_numpys_errors_are_the_notebooks():
     (state,) = printed(MAKES + PICKLED)
     *taken, error = printed(TAKES_ON, state, fails=True)
     assert taken[:4] == [
         "['train.py', '--lr', '3']",
         "4321 9999 ['error::ImportWarning']",
         "<mine heard>",
-        "7",
+        "7 raise",
     ]
     assert error == "ImportWarning: as an error"
 
@@ -82,11 +83,6 @@ def test_filters_of_other_packages_warnings_are_left_out_so_that_a_job_does_not_
     )
     told = printed(makes + "print({one[2].__module__ for one in ProcessState().filters})")
     assert told == ["{'builtins'}"]
-
-
-def test_what_numpy_does_about_errors_is_as_in_the_notebook():
-    (state,) = printed("import numpy\nnumpy.seterr(over='raise')\n" + PICKLED)
-    assert printed(f"import numpy\n{TAKEN}print(numpy.geterr()['over'])", state) == ["raise"]
 
 
 TORCH = """
