@@ -104,19 +104,14 @@ SAME = {
 }
 
 
-def test_objects_of_modules_are_the_modules_on_ranks(notebook, monkeypatch):
+def test_objects_of_modules_are_the_modules_on_ranks_also_one_made_anew(notebook, monkeypatch):
     need("matplotlib")
+    notebook.launch("def f(rank): return rank")  # which looks through modules
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(warnings, "filters", _warnings.filters)  # of which pytest has a copy
     notebook.run(TAKEN)
     asked = ", ".join(f"{taken!r}: {taken} is {its}" for taken, its in SAME.items())
     assert notebook.launch(f"def f(rank): return {{{asked}}}") == dict.fromkeys(SAME, True)
-
-
-def test_the_path_that_the_notebook_has_made_anew_is_the_ranks(notebook, monkeypatch):
-    notebook.launch("def f(rank): return rank")  # which looks through modules
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    notebook.run("import sys\nfrom sys import path")
-    assert notebook.launch("def f(rank): return path is sys.path") is True
 
 
 #: What the notebook does, and what a rank returns where `confmod` is imported anew.

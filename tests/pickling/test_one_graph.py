@@ -316,16 +316,12 @@ def test_live_state_is_kept(notebook, cells):
 
 #: What the notebook executes, a cell that is launched, and what `f` returns.
 LAUNCHED = {
-    "a list read where the cell stands and in a closure": (
-        "log = []\ndef make():\n    def add(x): log.append(x)\n    return add\nadd = make()",
-        "mine = log\ndef f(rank): return add(1), mine is log, mine",
-        (None, True, [1]),
-    ),
-    "globals that lambdas and closures share": (
-        "scale = 1\nmul = lambda x: x * scale\ndef make():\n    return lambda x: x + scale\n"
-        "add = make()\ndef grow():\n    global scale\n    scale = 10",
-        "def f(rank): return grow(), mul(2), add(2), scale",
-        (None, 20, 12, 10),
+    "globals that lambdas and closures share, and a list read where the cell stands": (
+        "log, scale = [], 1\nmul = lambda x: x * scale\ndef make():\n"
+        "    def put(x): log.append(x)\n    return put, lambda x: x + scale\n"
+        "put, add = make()\ndef grow():\n    global scale\n    scale = 10",
+        "mine = log\ndef f(rank): return put(1), mine is log, mine, grow(), mul(2), add(2), scale",
+        (None, True, [1], None, 20, 12, 10),
     ),
     "what the launched cell binds, for earlier functions": (
         "lr = 1\ndef get(): return lr, w",

@@ -53,7 +53,6 @@ def test_unsupported_magics_are_refused_by_name(source, message):
 @pytest.mark.parametrize(
     ("call", "names"),
     [
-        ("system('cp {source} $target')", ["source", "target"]),
         ("system('echo {first + second.part} {size:>8}')", ["first", "second", "part", "size"]),
         ("system('echo $$ $1 costs')", []),
         ("system('awk \\'{print $1}\\' $file')", ["print", "file"]),

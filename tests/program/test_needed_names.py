@@ -214,11 +214,10 @@ def test_a_name_that_the_notebooks_function_binds_need_not_be_there(notebook, ce
     assert notebook.launch(reader.format(call), entry="f") == [1]
 
 
-def test_so_it_is_with_a_function_that_comes_as_an_argument_or_reads_what_another_binds(notebook):
-    notebook.run("def read(): return model\n" + INIT)
+def test_so_it_is_with_a_function_that_comes_as_an_argument(notebook):
+    notebook.run(INIT)
     launched = "def f(i, go):\n    go()\n    return model"
     assert notebook.launch(launched, notebook.values["init"]) == [1]
-    assert notebook.launch("def f(i):\n    init()\n    return read()") == [1]
 
 
 def told(notebook, launched, place):
