@@ -211,7 +211,8 @@ class Setup:
 )
 def test_a_name_that_the_notebooks_function_binds_need_not_be_there(notebook, cell, call, reader):
     notebook.run(cell)
-    assert notebook.launch(reader.format(call), entry="f") == [1]
+    program = notebook.build(reader.format(call), entry="f")
+    assert (notebook.rank(program), program.notes) == ([1], ())
 
 
 def test_so_it_is_with_a_function_that_comes_as_an_argument(notebook):
