@@ -145,14 +145,14 @@ class Programs:
 
 @dataclass
 class RunState:
-    """A whole run. `first_trouble` is the rank that failed or died first, if any; `sent`: the
-    signals that the ranks have got since `stopping`, but for SIGINT, `lost_group`: live ranks
-    that are lost with that, all of them by SIGKILL; `asked`: what ranks asked and have got no
-    answer to; `bound`: what a program of live ranks has bound there, `unopened`: the ranks that
-    could not open what it brought; `group`: these are live ranks, `programs`: what they have been
-    given, `ending`: why they end, once they are to, `cut`: what they ran then; `conclusions`: what
-    it suffers from, by kind; `changed`: what of the notebook's a rank has changed and does not
-    return."""
+    """A whole run. `launched` is what it is of, once that was ordered; `first_trouble` is the rank
+    that failed or died first, if any; `sent`: the signals that the ranks have got since `stopping`,
+    but for SIGINT, `lost_group`: live ranks that are lost with that, all of them by SIGKILL;
+    `asked`: what ranks asked and have got no answer to; `bound`: what a program of live ranks has
+    bound there, `unopened`: the ranks that could not open what it brought; `group`: these are live
+    ranks, `programs`: what they have been given, `ending`: why they end, once they are to, `cut`:
+    what they ran then; `conclusions`: what it suffers from, by kind; `changed`: what of the
+    notebook's a rank has changed and does not return."""
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
