@@ -172,7 +172,7 @@ def test_a_loop_has_the_rate_of_the_one_before_it_that_is_alike(rate, label, tot
 def test_loops_of_less_than_a_second_have_a_rate_together():
     rates, found = Rates(), []
     for number in range(3):
-        loop = progress(range(15), label="batches")
+        loop = progress(range(15), label=f"train {number}")
         for item in range(1, 16):
             loop.done, loop.at = item, number + 0.05 * item
             found.append(rates.look([loop])[0].rate)

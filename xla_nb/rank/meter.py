@@ -11,6 +11,7 @@ import operator
 import os
 import queue
 import random
+import re
 import sys
 import threading
 import time
@@ -78,7 +79,8 @@ class Compiling:
 class Rates:
     """Items per second of each loop: of its last half to whole minute, but for the first item and
     for what lies before one that compiled. Until a loop's is known, that of those before it with
-    its label and as many items is; short ones are taken together."""
+    its label and as many items is (a label may have a number: `epoch 3`); short ones are taken
+    together."""
 
     def __init__(self) -> None:
         #: By loop: where the minute begins and the next one will, and the last item. Each is a
@@ -95,8 +97,8 @@ class Rates:
         before, self._marks = self._marks, {}
         for loop in before.keys() - set(loops):
             (begun, at, _), _, (done, then, _) = before[loop]
-            items, seconds = self._short.get((loop.label, loop.total), (0, 0.0))
-            self._short[loop.label, loop.total] = items + done - begun, seconds + then - at
+            items, seconds = self._short.get(_kind(loop), (0, 0.0))
+            self._short[_kind(loop)] = items + done - begun, seconds + then - at
         # Of what was compiled since the last look nobody knows whether it was before an item was
         # done or after that: it counts for both.
         before_look, self._compiled = min(compiled, self._compiled), compiled
@@ -132,7 +134,7 @@ class Rates:
                 first, middle = middle, mark
             last = mark
         self._marks[loop] = first, middle, last
-        kind = loop.label, loop.total
+        kind = _kind(loop)
         items, seconds = self._short.get(kind, (0, 0.0))
         if last[1] - first[1] >= _KNOWN:
             items, seconds = last[0] - first[0], last[1] - first[1]
@@ -142,6 +144,11 @@ class Rates:
         rate = self._known.get(kind)
         stands = rate and not loop.finished and now - loop.at > max(_STANDS, _LATE / rate)
         return None if stands else rate
+
+
+def _kind(loop: Progress[Any]) -> tuple[str, int | None]:
+    """What loops that are alike have in common."""
+    return re.sub(r"\d+", "0", loop.label), loop.total
 
 
 class Meter:

@@ -113,7 +113,7 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
 def cells(live: Live) -> str:
     """`12 cells, 2 failed or stopped`, after the group's name where it is not the usual one."""
     told = f"group {live.name}, " if live.name != DEFAULT else ""
-    told += several(live.count, "cell") if live.count else "no cells yet"
+    told += several(live.count, "cell") if live.count else "no cells"
     told += f", {live.running:,} running" if live.running else ""
     return f"{told}, {live.lost:,} failed or stopped" if live.lost else told
 

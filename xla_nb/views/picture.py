@@ -130,13 +130,9 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
         rows.append((name, state, time, cell, tags.escaped(figures), result))
     text = "\n".join(aligned(lines)) if rows else "No recorded runs."
     titles = [tags.faint(title) for title in lines[0]]
-    short = "text-align:left;white-space:nowrap"
-    styles = [
-        f"{short};{style.MONO}",
-        *[short] * 3,
-        "text-align:left",
-        f"text-align:left{tags.at_least(30)}",
-    ]
+    left = "text-align:left"
+    short, told = f"{left};white-space:nowrap", f"{left}{tags.at_least(30)}"
+    styles = [f"{short};{style.MONO}", short, short, left, left, told]
     drawn = tags.table(titles, rows, styles)
     return {
         "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn if rows else text),

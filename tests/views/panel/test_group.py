@@ -109,7 +109,7 @@ def test_live_ranks_are_idle_and_have_run_no_cell(panel):
     assert whole["ranks"] == [0, 1]
     about = whole["about"]
     assert (about["title"], about["live"]) == ("2 live ranks, idle", True)
-    assert "no cells yet" in whole["parts"]["about"]
+    assert "no cells" in whole["parts"]["about"]
     assert whole["parts"]["cells"] == ""
 
 
