@@ -202,7 +202,7 @@ def test_a_reopened_run_shows_them(notebook):
     notebook.ok("%%xla_spawn -n 2 -o to_reopen\ndef f(rank): display(f'kept {rank}')")
     shown = notebook.ok("xla_nb.open_run(to_reopen.name)")
     assert "2 ranks finished" in shown.page
-    assert shown.text.endswith("[0]\n'kept 0'\n[1]\n'kept 1'")
+    assert "[0]\n'kept 0'\n[1]\n'kept 1'" in shown.text  # others may end in the background
 
 
 # ---------------------------------------------------------------- elsewhere
