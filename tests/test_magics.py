@@ -812,7 +812,8 @@ def test_a_rank_that_somebody_else_interrupts_is_the_cause_of_the_failure(notebo
     notebook.ok(
         spawn(
             "import time\nimport torch_xla.core.xla_model as xm\ndef f(rank):\n"
-            "    if rank: xm.rendezvous('never')\n    print('up', flush=True); time.sleep(600)",
+            "    if rank: xm.rendezvous('never')\n    print('up', flush=True)\n"
+            "    while True: time.sleep(0.05)  # a long one might begin just as the signal comes",
             "--bg -o struck",
         )
     )
