@@ -196,6 +196,15 @@ def test_text_has_the_lines_of_a_rank_as_it_wrote_them(notebook):
     assert lines == [f"[0, 1] {what} {n}" for n in range(5) for what in ("step", "warned")]
 
 
+def test_a_flood_of_both_streams_in_turn_is_no_flood_of_messages(notebook):
+    body = "def f(rank):\n    for n in range(900):\n        print('step', n)\n"
+    body += "        print('warned', n, file=sys.stderr)"
+    shown = notebook.ok(f"%%xla_spawn -n 1 --view text\nimport sys\n{body}")
+    written = [m["content"]["text"] for m in shown.messages if m["msg_type"] == "stream"]
+    assert "".join(written).count("[0] ") >= 1800
+    assert len(written) < 600  # a front end drops what it cannot take
+
+
 @pytest.mark.parametrize("options", ["--view text", "--view panel", "--view none"])
 def test_what_is_printed_beside_a_bar_and_warnings_is_where_it_was_written(notebook, options):
     notebook.ok(BESIDE.format(options=options))

@@ -37,6 +37,7 @@ _FIRST = 1 << 16  # bytes read at once while all lines are shown
 _REDRAW = 0.5  # seconds between two updates of the changing line
 _OFTEN, _SELDOM = 0.004, 0.05  # seconds between two looks, while there is news and where not
 _HOLDING = 0.02  # seconds between two looks meanwhile
+_MOST = 10  # pieces of stdout and stderr of a rank in turn, at one look
 _END = sys.maxsize  # where a line ends that nobody has ended
 _LASTING = 0.3  # seconds for which a figure is NaN before that is shown: other ranks follow
 
@@ -159,14 +160,17 @@ class TextView:
     def _in_order(
         self, rank: int | None, new: Mapping[Stream, list[tuple[int, str]]]
     ) -> list[tuple[str, str]]:
-        """Lines of both streams as they were written."""
+        """Lines of both streams as they were written, unless that would be very many messages to a
+        front end: then those of stdout first."""
         log = self._switches.setdefault(rank, SwitchLog(self._run.record.switches(rank)))
         each: list[tuple[int, tuple[str, str]]] = []
         for number, kind in enumerate(STREAMS):
             ends = [end for end, _ in new[kind]]
             before = log.before(number, ends) if all(new.values()) else [0] * len(ends)
             each += zip(before, ((kind, line) for _, line in new[kind]), strict=True)
-        return [line for _, line in sorted(each, key=itemgetter(0))]
+        if len({before for before, _ in each}) <= _MOST:
+            each.sort(key=itemgetter(0))
+        return [line for _, line in each]
 
     def _stream(self, rank: int | None, kind: str) -> _Stream:
         key = rank, kind
