@@ -66,8 +66,15 @@ def region(panel: Panel, name: str) -> Any:
     return panel.page.get_by_role("region", name=name, exact=True)
 
 
+#: As a person does, once the page has heard of its own scrolling to the end, a frame later.
+SCROLL = """(log, to) => new Promise((done) => {
+    const next = (then) => requestAnimationFrame(then);
+    next(() => next(() => { log.scrollTop = to; done(); }));
+})"""
+
+
 def scroll(panel: Panel, to: int) -> None:
-    panel.page.locator(".xn-log").evaluate("(log, to) => (log.scrollTop = to)", to)
+    panel.page.locator(".xn-log").evaluate(SCROLL, to)
 
 
 def warned(sentence: str, *ranks: int, level: Any = "warning") -> Diagnosis:
