@@ -40,7 +40,7 @@ from xla_nb.run.run import Run
 from xla_nb.runtimes import xla
 from xla_nb.topology import diagram
 from xla_nb.views import picture
-from xla_nb.views.observer import observe
+from xla_nb.views.observer import Observer
 from xla_nb.views.variables import Variables
 from xla_nb.wording import listed, meant, ranks, several, shortened
 
@@ -158,7 +158,9 @@ def _as_of_now(entry: recorded.Entry) -> recorded.Entry:
         run = living.get(entry.name) or recorded.RecordedRun.open(entry.name)
     except UsageError:  # it has begun only now
         return entry
-    shown = observe(run)
+    observer = Observer(run)
+    observer.sample()
+    shown = observer.snapshot()  # without output, which nobody is to see
     rests = shown.live is not None and shown.live.is_idle
     return replace(
         entry,

@@ -7,6 +7,7 @@ at each look, so that a saved log can have them in order.
 
 from __future__ import annotations
 
+import array
 import bisect
 import contextlib
 import itertools
@@ -288,21 +289,27 @@ class SwitchLog:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._count = 0
-        self._noted: tuple[list[tuple[int, int]], ...] = [], []
+        self._noted = array.array("q")
 
-    def before(self, stream: int, offsets: Sequence[int]) -> list[int]:
+    def before(self, stream: int, offsets: Iterable[int]) -> list[int]:
         """After which of the switches lines of a stream (0: stdout, 1: stderr) were written that
-        end at these offsets; 0: before all of them. Offsets of later calls are not smaller."""
-        data = private.part(self._path, self._count * SWITCH.size, _CHUNK * SWITCH.size)
-        for (one,) in SWITCH.iter_unpack(data[: len(data) // SWITCH.size * SWITCH.size]):
-            self._count += 1
-            self._noted[one & 1].append((one >> 1, self._count))
-        noted = self._noted[stream]
-        places = [bisect.bisect_left(noted, (offset,)) for offset in offsets]
-        found = [noted[place - 1][1] if place else 0 for place in places]
-        del noted[: max(0, min(places, default=0) - 1)]
-        return found
+        end at these offsets; 0: before all of them."""
+        noted = self._noted
+        data = private.part(self._path, len(noted) * SWITCH.size, _CHUNK * SWITCH.size)
+        noted.extend(one for (one,) in SWITCH.iter_unpack(data[: len(data) & -SWITCH.size]))
+
+        def newest(number: int) -> int:
+            """Of the first ones the last to this stream."""
+            while number and noted[number - 1] & 1 != stream:
+                number -= 1
+            return number
+
+        def start(number: int) -> int:
+            own = newest(number)
+            return noted[own - 1] >> 1 if own else -1
+
+        numbers = range(len(noted) + 1)
+        return [newest(bisect.bisect_left(numbers, at, key=start) - 1) for at in offsets]
 
 
 def before(path: Path, end: int, count: int) -> LineBlock:

@@ -113,10 +113,9 @@ def launch(
     group = turn.group if turn else ""
     its = program.definitions
     run = kind(name, program.label, record, engine, feed, options, its, group)
-    run.arguments = program.arguments
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:
-        run.take(events.Launched(label=run.label, arguments=run.arguments))
+        run.take(events.Launched(label=run.label, arguments=program.arguments))
     left_out = torch_settings.left_out()
     for text in program.notes:
         run.take(events.Notice(text=text))

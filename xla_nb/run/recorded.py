@@ -69,7 +69,6 @@ class RecordedRun(Mapping[int, Any]):
         """definitions: what the launch has sent, by the numbers that results have"""
         self.name = name
         self.label = label
-        self.arguments = ""
         self.record = files
         self.state = RunState()
         self._definitions = definitions
@@ -96,8 +95,11 @@ class RecordedRun(Mapping[int, Any]):
         run._elapsed = summary.elapsed if summary else None
         run._fold()
         run.label = summary.cell if summary else run.state.launched.label
-        run.arguments = run.state.launched.arguments
         return run
+
+    @property
+    def arguments(self) -> str:
+        return self.state.launched.arguments
 
     def _fold(self) -> None:
         """Fold what was recorded into the state. Raises UsageError."""

@@ -108,6 +108,7 @@ class Observer:
         self._arrivals = run.arrivals if notes else None
         self.figures: dict[str, dict[int, Line]] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
+        self._switches: dict[int | None, SwitchLog] = {}
         self._last: dict[int, str] = {}
         self._bars: dict[tuple[int, str], Bar] = {}  # those of tqdm, by rank and label
         self._labels: dict[str, None] = {}  # of bars, in the order in which they were begun
@@ -262,7 +263,9 @@ class Observer:
         return replace(self.snapshot(), excerpts=printed)
 
     def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
-        path, log = self.run.record.log(rank, stream), SwitchLog(self.run.record.switches(rank))
+        path = self.run.record.log(rank, stream)
+        if rank not in self._switches:
+            self._switches[rank] = SwitchLog(self.run.record.switches(rank))
         tail = self._tails.get((rank, stream))
         lines = ends(path, each, each, tail.count if tail and tail.count else None)
         return Excerpt(
@@ -273,7 +276,7 @@ class Observer:
             tuple(map(ansi.clean, lines.tail)),
             str(path),
             self.run.arrivals.times(path.name, len(lines.head), lines.left_out, len(lines.tail)),
-            tuple(log.before(STREAMS.index(stream), lines.offsets)),
+            tuple(self._switches[rank].before(STREAMS.index(stream), lines.offsets)),
         )
 
     def card(self, rank: RankState) -> Card:

@@ -73,9 +73,11 @@ class OpenedRun(RecordedRun):
         told = self.shown_in is not None and self.shown_in == cell()
         if kernel() is None:
             print(f"<Run {self.name}>" if told else repr(self))
-        elif not told and not self.state.ranks:
+        elif told:
+            return
+        elif not self.state.ranks:
             print(repr(self))
-        elif not told:
+        else:
             show(self._repr_mimebundle_())
             rank_outputs.show(self)
 

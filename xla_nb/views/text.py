@@ -159,17 +159,20 @@ class TextView:
 
     def _in_order(
         self, rank: int | None, new: Mapping[Stream, list[tuple[int, str]]]
-    ) -> list[tuple[str, str]]:
+    ) -> Sequence[tuple[str, str]]:
         """Lines of both streams as they were written, unless that would be very many messages to a
         front end: then those of stdout first."""
-        log = self._switches.setdefault(rank, SwitchLog(self._run.record.switches(rank)))
-        each: list[tuple[int, tuple[str, str]]] = []
+        lines = [(kind, line) for kind in STREAMS for _, line in new[kind]]
+        if not all(new.values()):
+            return lines
+        if rank not in self._switches:
+            self._switches[rank] = SwitchLog(self._run.record.switches(rank))
+        before: list[int] = []
         for number, kind in enumerate(STREAMS):
-            ends = [end for end, _ in new[kind]]
-            before = log.before(number, ends) if all(new.values()) else [0] * len(ends)
-            each += zip(before, ((kind, line) for _, line in new[kind]), strict=True)
-        if len({before for before, _ in each}) <= _MOST:
-            each.sort(key=itemgetter(0))
+            before += self._switches[rank].before(number, (end for end, _ in new[kind]))
+        if len(set(before)) > _MOST:
+            return lines
+        each = sorted(zip(before, lines, strict=True), key=itemgetter(0))
         return [line for _, line in each]
 
     def _stream(self, rank: int | None, kind: str) -> _Stream:
