@@ -219,9 +219,20 @@ def test_live_ranks_are_one_run_in_the_list_and_their_cells_are_opened_by_name(n
 def test_a_run_is_listed_with_the_arguments_of_its_function(notebook, own_home):
     line = "%%xla_spawn -n 1 --view none -o given --args \"(3, 'sgd')\""
     number = notebook.ok(f"{line}\ndef f(rank, lr, how): return lr").number
-    assert f"Cell In[{number}] (3, 'sgd')" in notebook.ok("%xla_runs 1").text
-    assert notebook.value("xla_nb.open_run(given.name).arguments") == "\"3, 'sgd'\""
+    assert f"Cell In[{number}] f(3, 'sgd')" in notebook.ok("%xla_runs 1").text
     notebook.ok("del given")
+
+
+def test_the_list_tells_which_notebook_launched_a_run(notebook, own_home):
+    launched = "%%xla_spawn -n 1 --view none -o {}\nrank"
+    notebook.ok(launched.format("nameless"))
+    assert "notebook" not in notebook.ok("%xla_runs").text
+    # As Jupyter's server has it in the environment of a notebook's kernel.
+    notebook.ok("import os\nos.environ['JPY_SESSION_NAME'] = 'models/fit resnet.ipynb'")
+    notebook.ok(launched.format("named"))
+    name = notebook.value("named.name").strip("'")
+    listed = notebook.ok("del nameless, named, os.environ['JPY_SESSION_NAME']\n%xla_runs").text
+    assert re.search(rf"^{name}  +fit resnet.ipynb  +finished ", listed, re.MULTILINE)
 
 
 def test_the_list_has_the_figures_of_all_cells_of_live_ranks(notebook, own_home):

@@ -162,13 +162,7 @@ def _as_of_now(entry: recorded.Entry) -> recorded.Entry:
     observer.sample()
     shown = observer.snapshot()  # without output, which nobody is to see
     rests = shown.live is not None and shown.live.is_idle
-    return replace(
-        entry,
-        cell=run.label,
-        arguments=run.arguments,
-        headline=shown.headline,
-        outcome="idle" if rests else entry.outcome,
-    )
+    return replace(entry, headline=shown.headline, outcome="idle" if rests else entry.outcome)
 
 
 def _parsed(prog: str, line: str) -> dict[str, Any]:

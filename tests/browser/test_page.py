@@ -246,9 +246,9 @@ def test_the_runs_bar_shows_counts_rate_and_time_to_go(panel: Panel) -> None:
 def test_a_restarted_kernel_leaves_no_time_to_go(panel: Panel) -> None:
     panel.tell(bar=Bar("", 1, 4, 2, 2))
     expect(panel.page.locator(".xn-runbar")).to_contain_text("2 s to go")
-    clock = panel.page.locator(".xn-sub").inner_text()
     panel.page.evaluate("document.querySelector('.xn-panel').xnView.store.freeze()")
     expect(panel.page.locator(".xn-head")).to_contain_text("Kernel restarted")
+    clock = panel.page.locator(".xn-sub").inner_text()
     expect(panel.page.locator(".xn-runbar")).to_be_empty()
     expect(panel.page.locator(".xn-counts")).to_be_empty()
     expect(button(panel, "Stacks")).to_be_disabled()

@@ -27,10 +27,12 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched(Event):
-    """The notebook has ordered the run's jobs, of a cell or a function (`label`) with arguments."""
+    """A notebook, by its name if that is known, has ordered the run's jobs, of a cell or a
+    function: `label`, and `called` with its arguments."""
 
     label: str = ""
-    arguments: str = ""
+    called: str = ""
+    notebook: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

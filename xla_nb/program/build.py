@@ -81,7 +81,7 @@ class Program:
     user, `once` those to be told once in a session. `drops`: None takes the place of a result that
     cannot be sent. `remote` are the names that are the ranks' own, `both` those of them that a live
     cell reads and that the notebook has too. `magic` is the one that launches the cell, "" for a
-    function. `arguments` are the entry's in a list of runs.
+    function. `called` is how it was, in a list of runs.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Program:
     both: Sequence[str] = ()
     remote: Set[str] = frozenset()
     magic: str = ""
-    arguments: str = ""
+    called: str = ""
 
 
 def build(cell: Cell, scope: Scope, *, name: str) -> Program:
@@ -127,7 +127,9 @@ def build_entry(
     of `entry`, else of the last one defined at the cell's top level. Raises as `build` does."""
     entry = unicodedata.normalize("NFKC", entry) if entry else functions(parsed(cell))[-1].name
     fn = check_entry(entry, args, cell, scope.values)
-    return replace(build_call(fn, scope, args=args, name=name), label=cell.label, magic=cell.magic)
+    made = build_call(fn, scope, args=args, name=name)
+    called = f"{entry}{made.called or '()'}"  # as the cell's label does not name it
+    return replace(made, label=cell.label, magic=cell.magic, called=called)
 
 
 def build_question(
@@ -155,8 +157,8 @@ def build_call(
     named = [own] if scope.values.get(own) is fn else origins.names_of(fn, scope.values)
     entry = named[0] if named else ENTRY
     made = _Needs(scope, None, {entry: fn}, args).program(name, label)
-    told = ", ".join(map(_argument, args))
-    return replace(made, entry=entry, takes_lock=takes_lock, drops=drops, arguments=told)
+    told = f"({', '.join(map(_argument, args))})" if args else ""
+    return replace(made, entry=entry, takes_lock=takes_lock, drops=drops, called=told)
 
 
 def _argument(value: object) -> str:

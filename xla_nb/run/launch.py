@@ -115,7 +115,8 @@ def launch(
     run = kind(name, program.label, record, engine, feed, options, its, group)
     shared = (_SHARED if engine.here else _COPIED,) if program.parcel.shares() else ()
     if turn is None:
-        run.take(events.Launched(label=run.label, arguments=program.arguments))
+        front = Path(os.environ.get("JPY_SESSION_NAME", "")).name  # set by Jupyter's server
+        run.take(events.Launched(label=run.label, called=program.called, notebook=front))
     left_out = torch_settings.left_out()
     for text in program.notes:
         run.take(events.Notice(text=text))

@@ -46,7 +46,6 @@ class RecordedRun(Mapping[int, Any]):
     output(rank) what a rank printed; of live ranks, in all their cells
     history      what ranks reported with xla_nb.report, the same
     displays     {rank: list} of what ranks displayed, the newest of each, the same
-    arguments    of the function that was called, in short
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
     arrivals     when its output was seen
@@ -96,10 +95,6 @@ class RecordedRun(Mapping[int, Any]):
         run._fold()
         run.label = summary.cell if summary else run.state.launched.label
         return run
-
-    @property
-    def arguments(self) -> str:
-        return self.state.launched.arguments
 
     def _fold(self) -> None:
         """Fold what was recorded into the state. Raises UsageError."""
@@ -337,7 +332,8 @@ class RecordedRun(Mapping[int, Any]):
         return {
             "run": self.name,
             "cell": self.label,
-            "arguments": self.arguments,
+            "called": self.state.launched.called,
+            "notebook": self.state.launched.notebook,
             "ok": self.ok,
             "outcome": self.state.outcome,
             "headline": sentences.headline(self.state),
@@ -432,7 +428,8 @@ def own_folder(path: Path) -> None:
 @dataclass(frozen=True)
 class Entry:
     """One recorded run in a list: `headline` says how it went, `found` what it suffered from,
-    `calm` what else is of note, `elapsed` is in seconds, `figures` are rank 0's last values."""
+    `calm` what else is of note, `elapsed` is in seconds, `figures` are rank 0's last values. It was
+    launched by `notebook`, if that is known, and `called` has a function with its arguments."""
 
     name: str
     cell: str
@@ -442,7 +439,8 @@ class Entry:
     found: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     calm: str = ""
-    arguments: str = ""
+    called: str = ""
+    notebook: str = ""
 
 
 def entries() -> list[Entry]:
@@ -464,25 +462,25 @@ def _entry(record: Record) -> Entry:
     if summary is not None:
         return summary
     if record.summary.exists() or record.is_owned:  # the disk was full, or it goes on
-        starts = Entry(name, "", "running", "", None)
+        goes_on = record.is_owned
         try:
             run = RecordedRun.open(record)
         except UsageError as refused:
             refusal = Entry(name, "", "failed", str(refused), None)
-            return starts if record.is_owned else refusal
-        if run.state.ranks:
+            return Entry(name, "", "running", "", None) if goes_on else refusal
+        if run.state.ranks or goes_on:
             headline = sentences.headline(run.state)
-            outcome, given = run.state.outcome, run.arguments
-            return Entry(name, run.label, outcome, headline, run.elapsed, arguments=given)
-        full = Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
-        return starts if record.is_owned else full
+            begun = run.state.launched
+            found = Entry(name, run.label, run.state.outcome, headline, run.elapsed)
+            return replace(found, called=begun.called, notebook=begun.notebook)
+        return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
 
 
 # ---------------------------------------------------------------- a record's files
 
 
-_SUMMED = ("cell", "arguments", "outcome", "headline", "elapsed", "found", "calm")
+_SUMMED = ("cell", "called", "notebook", "outcome", "headline", "elapsed", "found", "calm")
 
 
 def _summary(record: Record) -> Entry | None:

@@ -7,6 +7,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 from xla_nb.messages.events import Concluded
@@ -114,29 +115,46 @@ def _title(entry: Entry) -> str:
     return diagnosis.ended(entry.headline, found, ok=ok, elapsed=entry.elapsed or 0.0)
 
 
+_LEFT = "text-align:left"
+_SHORT, _LONG = f"{_LEFT};white-space:nowrap", f"{_LEFT}{tags.at_least(30)}"
+#: Of a list of runs the columns, each with its style.
+_COLUMNS = (
+    *(("run", f"{_SHORT};{style.MONO}"), ("notebook", _LEFT), ("outcome", _SHORT)),
+    *(("time", _SHORT), ("cell", _LEFT), ("figures of rank 0", _LEFT), ("result", _LONG)),
+)
+
+
 def runs(entries: Sequence[Entry]) -> dict[str, str]:
-    """Recorded runs, a row each: as a table, and as lines of text."""
-    lines, rows = [("run", "outcome", "time", "cell", "figures of rank 0", "result")], []
-    for entry in entries:
-        time = "" if entry.elapsed is None else facts.took(entry.elapsed)
-        ended = _title(entry)
-        told = in_one_line(ended, 80)
-        last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
-        figures = in_one_line(" · ".join(last), 40)
-        given = f" ({in_one_line(entry.arguments, 60)})" if entry.arguments else ""
-        lines.append((entry.name, entry.outcome, time, f"{entry.cell}{given}", figures, told))
-        sign = style.FOUND if entry.found else style.PHASES[entry.outcome]
-        state = tags.mark(sign.glyph, entry.outcome, sign.colour)
-        result = tags.sentence(ended, 300)
-        cell, name = tags.place(entry.cell) + tags.escaped(given), tags.escaped(entry.name)
-        rows.append((name, state, time, cell, tags.escaped(figures), result))
-    text = "\n".join(aligned(lines)) if rows else "No recorded runs."
-    titles = [tags.faint(title) for title in lines[0]]
-    left = "text-align:left"
-    short, told = f"{left};white-space:nowrap", f"{left}{tags.at_least(30)}"
-    styles = [f"{short};{style.MONO}", short, short, left, left, told]
-    drawn = tags.table(titles, rows, styles)
+    """Recorded runs, a row each: as a table, and as lines of text. A column in which no run has
+    anything is left out, such as the notebook's outside of Jupyter."""
+    if not entries:
+        text = drawn = "No recorded runs."
+    else:
+        lines, rows = zip(*map(_row, entries), strict=True)
+        filled = [any(column) for column in zip(*lines, strict=True)]
+        titles, styles = zip(*compress(_COLUMNS, filled), strict=True)
+        text = "\n".join(aligned([titles, *([*compress(line, filled)] for line in lines)]))
+        shown = [[*compress(row, filled)] for row in rows]
+        drawn = tags.table([*map(tags.faint, titles)], shown, styles)
     return {
-        "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn if rows else text),
+        "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn),
         "text/plain": text,
     }
+
+
+def _row(entry: Entry) -> tuple[Sequence[str], Sequence[str]]:
+    """A run's columns, as text and as HTML."""
+    time = "" if entry.elapsed is None else facts.took(entry.elapsed)
+    ended = _title(entry)
+    last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
+    figures = in_one_line(" · ".join(last), 40)
+    called, by = f" {in_one_line(entry.called, 60)}".rstrip(), in_one_line(entry.notebook, 40)
+    cell, told = f"{entry.cell}{called}", in_one_line(ended, 80)
+    sign = style.FOUND if entry.found else style.PHASES[entry.outcome]
+    drawn = (
+        *(tags.escaped(entry.name), tags.escaped(by)),
+        *(tags.mark(sign.glyph, entry.outcome, sign.colour), time),
+        tags.place(entry.cell) + tags.escaped(called),
+        *(tags.escaped(figures), tags.sentence(ended, 300)),
+    )
+    return (entry.name, by, entry.outcome, time, cell, figures, told), drawn
