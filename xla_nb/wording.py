@@ -34,7 +34,9 @@ def size(nbytes: float) -> str:
 
 def meant(word: str, known: Iterable[str]) -> str:
     """A question whether one of these words is meant, with a space before it; empty if none is."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    known, letters = list(known), word.lstrip("-")
+    close = [one for one in known if letters and one.lstrip("-") == letters]  # `--n` for `-n`
+    close = close or difflib.get_close_matches(word, known, n=1, cutoff=0.7)
     return f" Did you mean {close[0]}?" if close else ""
 
 

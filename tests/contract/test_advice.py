@@ -185,6 +185,7 @@ def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name(
             "%%xla_spawn: Unknown option --timout. Did you mean --timeout?",
         ),
         ("%%xla --timout 5\n1", "%%xla: Unknown option --timout. Did you mean --timeout?"),
+        ("%%xla_spawn --n 4\n1", "%%xla_spawn: Unknown option --n. Did you mean -n?"),
         ("%xla_start --nme big", "%xla_start: Unknown option --nme. Did you mean --name?"),
         ("%xla_restart --relpay", "%xla_restart: Unknown option --relpay. Did you mean --replay?"),
         ("%xla_vars --compte", "%xla_vars: Unknown option --compte. Did you mean --compute?"),

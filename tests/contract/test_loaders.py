@@ -38,9 +38,9 @@ def test_a_key_that_a_loaders_worker_does_not_find_is_named_with_the_workers_tra
         "    for x in DataLoader(Rows(), 2, num_workers=1): pass\n"
         "xmp.spawn(train, nprocs=2)"
     )
-    assert "line 2: KeyError: Caught KeyError in DataLoader worker process 0." in shown.error
+    told = "line 2: KeyError: 'label' (Caught KeyError in DataLoader worker process 0)"
+    assert told in shown.error
     assert "{'image': i}['label']" in shown.text + shown.error
-    assert "KeyError: 'label'" in shown.text + shown.error
 
 
 def test_a_rank_whose_data_ended_in_an_error_is_the_one_that_failed(notebook: Notebook) -> None:

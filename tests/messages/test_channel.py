@@ -28,7 +28,7 @@ def test_events_arrive_in_order_before_the_end_and_reading_does_not_block(ends):
 
 def test_the_largest_event_arrives_whole_and_events_without_a_reader_are_dropped(ends):
     ours, theirs = ends
-    text = "\U0001f600" * events.TEXT_LIMIT
+    text = ("\U0001f600" * 999 + "\n") * (events.TEXT_LIMIT // 1000)
     failure = events.RankFailed(rank=0, kind="E", message=text, text=text, place="p", where="w")
     channel.Sender(theirs).send(failure)
     assert next(channel.receive(ours)).text == text

@@ -35,12 +35,23 @@ def test_an_event_round_trips(kind):
 
 
 def test_a_long_text_keeps_its_head_and_its_tail():
-    text = "a" * 50_000 + "the end"
+    text = "a\n" * 25_000 + "the end"
     notice = events.decode(events.encode(events.Notice(text=text)))
     assert len(notice.text) < events.TEXT_LIMIT + 100
-    assert notice.text.startswith("aaa")
+    assert notice.text.startswith("a\na\n")
     assert notice.text.endswith("the end")
-    assert "42,007 characters left out" in notice.text
+    assert "\n… 42,007 characters left out …\n" in notice.text
+
+
+def test_so_does_a_long_line_which_stays_one():
+    text = f"before\n{'a' * 50_000}the end\nafter"
+    notice = events.decode(events.encode(events.Notice(text=text)))
+    first, line, last = notice.text.split("\n")
+    assert (first, last) == ("before", "after")
+    assert line.startswith("aaa")
+    assert line.endswith("the end")
+    assert len(line) < events.LINE_LIMIT + 100
+    assert "a … 48,007 characters left out … a" in line
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from pluggy import PluginManager
 from torch import nn
 
 from tests.support.fork_job import environment
@@ -242,6 +243,15 @@ def test_what_keeps_something_elsewhere_is_not_compared():
     for value in (*values, torch.Generator()):
         (leaf,) = one(value).leaves
         assert (leaf.state, "cannot be compared" in leaf.why) == ("opaque", True)
+
+
+def test_an_object_of_an_installed_package_is_not_compared_but_of_ones_own_subclass_is():
+    class Own(PluginManager):
+        pass
+
+    (leaf,) = one(PluginManager("it")).leaves
+    assert leaf.why == "values of type PluginManager cannot be compared"
+    assert len(one(Own("it")).leaves) > 1
 
 
 def test_only_classes_in_python_have_nothing_but_attributes():

@@ -14,8 +14,8 @@ from typing import Literal
 from xla_nb.messages import checked_json
 from xla_nb.wording import ending
 
-#: The most characters of one text in an event; the run's files hold the whole.
-TEXT_LIMIT = 8_000
+#: The most characters of one text in an event, and of a line in it.
+TEXT_LIMIT, LINE_LIMIT = 8_000, 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,8 +412,15 @@ def decode(data: bytes) -> Event:
 def _shorten(value: object) -> object:
     if not isinstance(value, str):
         return value
-    if len(value) > TEXT_LIMIT:
-        half = TEXT_LIMIT // 2
-        left_out = f"\n… {len(value) - 2 * half:,} characters left out …\n"
-        value = f"{value[:half]}{left_out}{value[-half:]}"
+    if len(value) > LINE_LIMIT:
+        value = "\n".join(_without_middle(line, LINE_LIMIT, " ") for line in value.split("\n"))
+    value = _without_middle(value, TEXT_LIMIT, "\n")
     return value.encode(errors="backslashreplace").decode()
+
+
+def _without_middle(text: str, longest: int, between: str) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    left_out = f"… {len(text) - 2 * half:,} characters left out …"
+    return between.join([text[:half], left_out, text[-half:]])

@@ -340,7 +340,15 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
 def _has_attributes_only(kind: type) -> bool:
     """Whether no class in C among its bases, as large as one in Python may be, holds anything."""
     written = all(base.__flags__ & code_facts.HEAP_TYPE for base in kind.__mro__[:-1])
-    return written and kind.__basicsize__ == _Plain.__basicsize__
+    return written and kind.__basicsize__ == _Plain.__basicsize__ and not _is_installed(kind)
+
+
+def _is_installed(kind: type) -> bool:
+    """Whether it is a class of an installed package other than torch: a figure of matplotlib has
+    a thousand parts, many by their addresses."""
+    module = untrusted.module_of(kind)
+    file = str(getattr(sys.modules.get(module), "__file__", ""))
+    return "-packages/" in file and module.partition(".")[0] != "torch"
 
 
 class _Plain:

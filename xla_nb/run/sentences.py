@@ -5,6 +5,7 @@ Pure functions, so that a notebook, a terminal and a saved run say the same.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ class RankError:
     def first_line(self) -> str:
         """Kind and message, `ValueError: boom`; of a message of many lines the first one."""
         first, *more = str(self).splitlines() or [self.kind]
+        # A process that the rank started raised it: its traceback ends with the error itself.
+        if any(line.endswith(_TRACEBACK) for line in more) and _ERROR.match(more[-1]):
+            return f"{more[-1]} ({self.message.splitlines()[0].rstrip('.')})"
         return f"{first} …" if more else first
 
     @property
@@ -61,6 +65,7 @@ class RankError:
         return f"failed at {self.place}: {line}" if self.place else f"failed: {line}"
 
 
+_TRACEBACK, _ERROR = "Traceback (most recent call last):", re.compile(r"[\w.]+: ")
 #: The kind of error of a rank whose process died.
 DIED = "Died"
 #: That of ranks that called different collectives; its first line says which did what.

@@ -128,7 +128,7 @@ def test_each_run_is_a_line_in_aligned_columns():
     rows = [
         Entry("r3", "Cell In[3]", "running", "", None),
         Entry("r20", "Cell In[12]", "finished", "4 ranks finished", 12.34, "", {"loss": 0.1234567}),
-        Entry("r2", "train", "failed", "boom", 0.25, arguments="0.1, 'adam', Net"),
+        Entry("r2", "train", "failed", "boom", 0.25, called="(0.1, 'adam', Net)"),
         Entry("r1", "", "failed", "rank 2 failed: boom", 0.5),
     ]
     assert listed(rows).splitlines() == [
