@@ -65,11 +65,11 @@ def test_a_picture_follows_the_cells_of_ranks_that_were_started(kernel, shown, s
 
 def test_ranks_that_are_shown_again_are_followed_there(kernel, shown, started):
     again = shown.take(kernel.ok("%xla_ranks still"))
-    assert shown[0] == f"These live ranks are shown in Cell In[{again.number}]."
+    assert shown[0] == f"Moved to Cell In[{again.number}]."
     assert shown[1].startswith("○ 2 live ranks, idle for ")
     shown.take(kernel.ok("%%xla --group still --view none\n1"))
     assert "1 cell" in shown[1]
-    assert shown[0].startswith("These live ranks")
+    assert shown[0].startswith("Moved to ")
 
 
 def test_restarted_ranks_have_a_picture_of_their_own(kernel, shown, started):

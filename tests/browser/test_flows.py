@@ -336,7 +336,7 @@ def test_a_reload_shows_the_saved_snapshot_which_names_the_call_that_shows_the_r
     notebook.reload()
     expect(snapshot.get_by_text("2 ranks waiting").first).to_be_visible()
     asked = r'import xla_nb; xla_nb\.open_run\("\S+"\)'
-    told = re.compile(f"Saved while it went on: {asked} shows what came of")
+    told = re.compile(rf"Snapshot of a run in progress\. See {asked} for the result")
     expect(snapshot).to_contain_text(told)
     expect(run.output.get_by_text(re.compile("widget", re.IGNORECASE))).to_be_hidden()
     call = re.search(asked, snapshot.text_content() or "")

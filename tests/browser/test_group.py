@@ -138,7 +138,7 @@ def test_a_cell_in_which_something_was_amiss_is_marked_with_its_sentence(panel: 
 def test_shutdown_is_asked_for_at_a_second_click(panel: Panel) -> None:
     panel.page.evaluate("void (answer = ({request}) => give({type: 'ack', request}))")
     button(panel, "Shut down").click()
-    expect(panel.page.locator(".xn-say")).to_contain_text("What the ranks hold will be lost.")
+    expect(panel.page.locator(".xn-say")).to_contain_text("The ranks' variables will be lost.")
     assert panel.sent("shutdown") == []
     button(panel, "Shut down").click()
     panel.wait_sent("shutdown")
@@ -204,7 +204,7 @@ def test_after_a_reload_the_panel_goes_on_until_the_ranks_end(restarted: LabNote
     restarted.reload()
     expect(headline).to_have_text("1 live rank, idle")
     again = restarted.output(restarted.execute("%xla_ranks"))
-    expect(output).to_contain_text(re.compile(r"These live ranks are shown in Cell In\[\d+\]\."))
+    expect(output).to_contain_text(re.compile(r"Moved to Cell In\[\d+\]\."))
     output, headline = again, again.locator(".xn-headline")
     restarted.save()
     restarted.reload()

@@ -403,7 +403,7 @@ def test_stacks_without_an_answer_refer_to_the_rows(panel: Panel) -> None:
     button(panel, "Stacks").click()
     shown = region(panel, "Stacks")
     expect(shown).to_have_attribute("data-state", "silent")
-    expect(shown).to_contain_text("No answer yet. Each row tells where its rank was last seen.")
+    expect(shown).to_contain_text("No answer yet. Each row shows where its rank was last seen.")
 
 
 def test_a_hang_has_its_stacks_folded_until_it_is_over(panel: Panel) -> None:
@@ -686,7 +686,7 @@ def test_a_search_that_finds_no_rank_says_so(opened: Opener) -> None:
     panel.begin(*map(card, range(64)))
     finder = panel.page.get_by_label("Find ranks")
     for words, told in (
-        ("99", "There is no rank 99; there are ranks 0–63."),
+        ("99", "No rank 99; the ranks are 0–63."),
         ("asleep", "No rank matches “asleep”."),
     ):
         finder.fill(words)
@@ -1589,7 +1589,7 @@ def test_earlier_lines_in_the_page_are_bounded(panel: Panel) -> None:
         panel.page.get_by_text("Earlier output", exact=True).dispatch_event("click")
         panel.settle()
     expect(button(panel, "Earlier output")).to_be_hidden()
-    expect(panel.page.locator(".xn-top")).to_contain_text("The file has all.")
+    expect(panel.page.locator(".xn-top")).to_contain_text("See the log file for all.")
     assert len(panel.rows()) < 13_000
 
 

@@ -226,6 +226,6 @@ def test_where_nobody_followed_a_run_that_is_said(notebook):
     cell = "%%xla_spawn -n 2 --view none -o unseen\nimport sys\ndef f(rank):\n"
     notebook.ok(f"{cell}    print('a', rank)\n    print('b', file=sys.stderr)")
     data = notebook.ok("xla_nb.open_run(unseen.name)").data
-    said = "The order of lines of different ranks was not recorded."
+    said = "The order of lines from different ranks was not recorded."
     assert output(data["text/plain"]) == ["[0] a 0", "[1] a 1", "[0, 1] (stderr) b", said]
     assert said in words(data["text/html"])

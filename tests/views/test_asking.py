@@ -231,8 +231,8 @@ def test_a_front_end_without_input_gives_an_end_of_file_that_says_what_to_do(not
         shown = notebook.run("%%xla_spawn -n 1\ndef f(rank): return input('name? ')")
     finally:
         notebook.client.allow_stdin = True
-    assert "EOFError: Nobody can be asked here: this front end takes no input." in shown.error
-    assert "give the answer as an argument" in shown.error
+    assert "EOFError: This front end does not support input()." in shown.error
+    assert "pass the answer as an argument" in shown.error
 
 
 def test_a_run_in_the_background_cannot_ask(notebook):

@@ -213,7 +213,7 @@ ENDINGS = {
         LEFT,
         [
             *["✗ failed, Cell In[3], line 7"] * 2,
-            "⚑ early, returned without the collective that others called",
+            "⚑ early, returned before a collective that other ranks called",
         ],
     ),
     "different collectives": Ending(

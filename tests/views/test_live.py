@@ -271,4 +271,4 @@ def test_charts_say_that_they_lack_what_cells_reported_whose_files_are_gone(grou
     (series,) = late.look().series
     assert [value for _, value in series.lines[0]] == [2.0, 2.0]
     (told,) = late.look().notices
-    assert told.startswith("Charts lack what 1 earlier cell reported")
+    assert told.startswith("Charts omit the figures of 1 earlier cell,")

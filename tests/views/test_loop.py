@@ -42,8 +42,9 @@ def test_a_view_that_fails_says_so_once_and_ends_no_run(tmp_path, caplog, monkey
     assert run.stopped == []
     assert ends == [True]
     failed, unshown = (record.getMessage() for record in caplog.records)
-    assert "is tried again; the run goes on (OSError: [Errno 28] No space left" in failed
-    assert "could not be shown (ValueError: no picture); `xla_nb.open_run('" in unshown
+    assert "will be retried (OSError: [Errno 28] No space left" in failed
+    assert "Could not show the result of run " in unshown
+    assert "(ValueError: no picture). `xla_nb.open_run('" in unshown
 
 
 def test_urgent_news_is_drawn_at_once_however_long_a_view_would_rest(tmp_path):
@@ -83,7 +84,7 @@ def test_an_interrupt_that_comes_when_the_ranks_have_returned_is_raised(tmp_path
     def finish():
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=f"All ranks have returned; .*{run.name}"):
+    with pytest.raises(Interrupted, match=f"All ranks had returned; .*{run.name}"):
         follow(run, drawing(lambda: 0.0, finish))
 
 

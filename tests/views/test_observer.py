@@ -178,7 +178,7 @@ def test_a_rank_that_the_others_missed_in_a_collective_is_marked(run, observer):
     run.state.apply(events.RankFinished(rank=2, preview="7", nbytes=1))
     run.state.apply(replace(failure(1, "gone"), early=(0,)))
     assert [card(observer, rank).phase for rank in (0, 1, 2)] == ["early", "failed", "finished"]
-    assert card(observer, 0).detail == "returned without the collective that others called"
+    assert card(observer, 0).detail == "returned before a collective that other ranks called"
 
 
 def test_an_error_without_a_message_is_shown_by_its_name_alone(run, observer):
@@ -572,7 +572,7 @@ def test_a_hang_that_is_over_is_a_note_with_what_it_was(run, observer):
     snapshot = observer.snapshot()
     assert snapshot.hang is None
     (note,) = snapshot.notices
-    assert "is over (Rank 1 made progress). It was: Rank 1 hangs" in note
+    assert "is over (Rank 1 made progress). The report: Rank 1 hangs" in note
 
 
 def test_the_note_of_a_hang_of_many_ranks_is_a_line_or_two(run, observer):
@@ -580,7 +580,7 @@ def test_the_note_of_a_hang_of_many_ranks_is_a_line_or_two(run, observer):
     run.state.apply(events.HangOver(why="Ranks 0, 2, 4, 6, and 28 more made progress"))
     (note,) = observer.snapshot().notices
     assert len(note) == 200
-    assert "It was: ranks 0, 2 are" in note
+    assert "The report: ranks 0, 2 are" in note
 
 
 def test_the_next_report_takes_the_place_of_the_former(run, observer):

@@ -112,4 +112,4 @@ def test_alone_they_are_bounded(monkeypatch):
     drawn, _ = alone(r0=[figure("A" * 3000)], r1=[figure("B" * 3000)])
     assert "AAA" in drawn
     assert "BBB" not in drawn
-    assert "too large to be shown here" in drawn
+    assert "too large to show here" in drawn

@@ -238,7 +238,7 @@ def of_card(card: Card) -> list[Fact]:
 
 def free(snapshot: Snapshot) -> list[Fact]:
     """The host's free memory, where it is known; of several hosts the least."""
-    whose = "least free memory of a host" if len(snapshot.hosts) > 1 else "host's free memory"
+    whose = "least free memory on a host" if len(snapshot.hosts) > 1 else "host's free memory"
     return [Fact("free", whose, size(snapshot.free))] if snapshot.free is not None else []
 
 

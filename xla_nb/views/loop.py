@@ -33,9 +33,9 @@ KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 _REST = 0.02
 #: Seconds until a drawing that failed is tried again.
 _RETRY = 2.0
-_FAILED = "The view of run {} failed and is tried again; the run goes on ({})."
-_UNSHOWN = "The end of run {0} could not be shown ({1}); `xla_nb.open_run({0!r})` shows it."
-_TOO_LATE = "All ranks have returned; `import xla_nb; xla_nb.open_run({!r})` has their results."
+_FAILED = "The view of run {} failed and will be retried ({}). The run continues."
+_UNSHOWN = "Could not show the result of run {0} ({1}). `xla_nb.open_run({0!r})` shows it."
+_TOO_LATE = "All ranks had returned; `import xla_nb; xla_nb.open_run({!r})` has their results."
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def follow(run: Run, view: View) -> None:
                 run.drawn.set()
                 asking.serve(answered)
         except BaseException:
-            run.stop("Stopped because nobody follows it any more")
+            run.stop("Stopped because it is no longer followed")
             raise
         finally:
             view.finish()
@@ -227,9 +227,9 @@ def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
 _FIRST = 0.2
 _TICK = 0.1  # seconds between two looks whether the rank still waits
 _AGAIN = 1.0  # seconds until the wait for an answer is interrupted again: it may have missed that
-_FIX = "Ask before the launch, and give the answer as an argument."
-_NOWHERE = f"Nobody can be asked here: this front end takes no input. {_FIX}"
-_IN_A_THREAD = f"Nobody can be asked: the run was launched in a thread, not by the cell. {_FIX}"
+_FIX = "Call input() before launching and pass the answer as an argument."
+_NOWHERE = f"This front end does not support input(). {_FIX}"
+_IN_A_THREAD = f"input() is not available: the run was launched in a thread, not by the cell. {_FIX}"
 
 
 class _Asking:

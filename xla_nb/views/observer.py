@@ -44,7 +44,7 @@ _POINTS, _FEWEST, _MOST = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the least for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
 _LAST_LINE = 200  # characters of a card's last line
-_GONE = "Charts lack what {} reported, of which no files are kept."
+_GONE = "Charts omit the figures of {}, whose files no longer exist."
 _NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
 
 
@@ -300,7 +300,7 @@ class Observer:
             place, detail = sample.place, f"{detail}, last seen there"
         first = self.run.state.first_failure
         if phase == "finished" and first is not None and rank.rank in first.early:
-            phase, detail = "early", "returned without the collective that others called"
+            phase, detail = "early", "returned before a collective that other ranks called"
         return Card(
             rank=rank.rank,
             phase=phase,
@@ -434,10 +434,10 @@ def _notices(run: RecordedRun) -> Iterator[str]:
     hang = run.state.hang
     if hang is not None and hang.over:
         at = facts.time_of_day(hang.report.at)
-        told = f"The hang reported at {at} is over ({hang.over}). It was: "
+        told = f"The hang reported at {at} is over ({hang.over}). The report: "
         yield wording.shortened(ansi.plain(told + hang.report.verdict), _NOTE)
     if over and not run.record.path.exists():
-        yield "The files of this run were removed, and its output and what it reported with them."
+        yield "The files of this run were removed, with its output and figures."
 
 
 # ---------------------------------------------------------------- live ranks

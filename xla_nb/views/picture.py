@@ -102,7 +102,7 @@ class StillGroup:
 
     def move(self, where: str) -> None:
         """Show nothing more here: the ranks are shown in another cell."""
-        self._slot.update({"text/plain": f"These live ranks are shown in {where}."}, raw=True)
+        self._slot.update({"text/plain": f"Moved to {where}."}, raw=True)
 
     def _bundle(self) -> dict[str, Any]:
         return bundle(self._observer.look()) | self._run.as_data()

@@ -82,7 +82,7 @@ def alone(shown: Mapping[int, Shown]) -> list[Output]:
         for display in group.shown.displays:
             piece = _image(display) or pre([escape(ansi.plain(display.text)[:_TEXT])])
             room -= len(piece)
-            html += piece if room >= 0 else div(FAINT, "too large to be shown here")
+            html += piece if room >= 0 else div(FAINT, "too large to show here")
     text = "\n".join(line for group in groups for line in _lines(group))
     return [Output({"text/html": html, "text/plain": text}, {})] if groups else []
 

@@ -165,7 +165,7 @@ def test_the_saved_snapshot_says_how_to_see_more(panel, kernel):
     quiet(kernel, "x = 1")
     kernel.ok("while panel._saved_of != panel._mark():\n    time.sleep(0.01)")
     text = kernel.value("panel._saved_snapshot()['text/plain']")
-    assert "Saved while it went on: `import xla_nb; xla_nb.open_run(" in text
+    assert "Snapshot of a run in progress. See `import xla_nb; xla_nb.open_run(" in text
     assert "1 cell" in text
 
 

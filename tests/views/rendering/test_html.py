@@ -316,7 +316,7 @@ def hanging(groups: int = 1, lines: int = 1) -> HangReported:
 def test_a_hang_is_shown_with_its_time_and_its_stacks_folded() -> None:
     whole = snapshot(hang=hanging())
     html, text = both(whole)
-    for part in ("hang", "Rank 1 hangs", "report of "):
+    for part in ("hang", "Rank 1 hangs", "reported at "):
         assert part in html
         assert part in text
     for part in ("rank 0", "place 0", "line 0 of it"):
@@ -519,7 +519,7 @@ def test_a_lane_says_no_more_seconds_than_the_rank_lived_and_names_what_is_to_be
 
 def test_the_lane_of_idle_ranks_is_of_the_time_until_they_were() -> None:
     lane = (Slot(100, running=1.0), Slot(101, running=1.0))
-    for running, told in ((0, "last 2 s until idle"), (1, "last 2 s")):
+    for running, told in ((0, "last 2 s before idle"), (1, "last 2 s")):
         live = Live(name="default", since=NOW - 30, running=running)
         shown = ranks.as_news(snapshot(ok=None, live=live, cards=(Card(0, "idle", lane=lane),)))
         assert rows(shown)[0][3] == told

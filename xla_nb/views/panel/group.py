@@ -50,7 +50,7 @@ class GroupPanel(PanelView):
 
     def move(self, where: str) -> None:
         """Show nothing more here: the ranks are shown in another cell."""
-        self._moved = f"These live ranks are shown in {where}."
+        self._moved = f"Moved to {where}."
         with self.run.changed:
             self.run.changed.notify_all()
 

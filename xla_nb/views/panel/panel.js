@@ -297,7 +297,7 @@ class Store {
 		this.frozen = this.now;
 		this.farewell = `${what}; last update ${timeOfDay(this.updated)}`;
 		this.changed("ranks");
-		this.speak(`Its ranks end with it. import xla_nb; xla_nb.open_run("${this.run}") shows what they had done.`);
+		this.speak(`Its ranks were stopped. import xla_nb; xla_nb.open_run("${this.run}") shows their output.`);
 	}
 
 	// messages from the kernel
@@ -439,7 +439,7 @@ class Store {
 		if (live && this.stop === "no") {
 			setTimeout(() => this.stop === "armed" && this.disarm(""), ARMED);
 			this.stop = "armed";
-			return this.speak("What the ranks hold will be lost. Click again to end them.");
+			return this.speak("The ranks' variables will be lost. Click again to end them.");
 		}
 		if (this.stop === "asked" || this.stop === "interrupted") return this.interrupt();
 		const again = live || this.stop === "acknowledged";
@@ -448,7 +448,7 @@ class Store {
 			this.stop = "acknowledged";
 			this.speak(again ? "Ending the ranks…" : "Stopping the ranks. Click again to end them now.");
 		};
-		const silent = () => (live ? this.disarm("The kernel does not answer. %xla_shutdown ends the ranks.") : this.interrupt());
+		const silent = () => (live ? this.disarm("The kernel is not responding. Run %xla_shutdown to end the ranks.") : this.interrupt());
 		this.stop = "asked";
 		this.speak(live ? "Ending the ranks…" : "Stopping the ranks…");
 		this.ask({ type: live ? "shutdown" : "stop" }, { received, silent });
@@ -658,7 +658,7 @@ class Head {
 		mark(this.stacks, "aria-expanded", stacks.state !== "closed");
 		place(this.about, parts.about, view);
 		place(this.bar, frozen === null ? parts.bar : "", view);
-		const late = behind > LATE && frozen === null && `This page is ${duration(behind)} behind: it is slow, or its connection.`;
+		const late = behind > LATE && frozen === null && `This page is ${duration(behind)} behind: it or its connection is slow.`;
 		put(this.say, joined(late, say || (title.includes(about.stopping) ? "" : about.stopping)));
 		this.speak(now, title);
 	}
@@ -715,7 +715,7 @@ class Stacks {
 		const { state, html, at } = this.view.store.stacks;
 		const words = {
 			asking: "Asking the ranks…",
-			silent: "No answer yet. Each row tells where its rank was last seen.",
+			silent: "No answer yet. Each row shows where its rank was last seen.",
 			answered: html ? `As of ${at}.` : "No rank answered.",
 		};
 		show(this.node, state !== "closed");
@@ -750,7 +750,7 @@ class Ranks {
 		this.none = div("quiet"); // that no rank is found
 		this.facts = div("facts");
 		const close = link("Close", () => view.focus(undefined));
-		this.detail = h("div.detail", { role: "group", label: "The chosen rank" }, this.facts, close);
+		this.detail = h("div.detail", { role: "group", label: "Selected rank" }, this.facts, close);
 		const head = div("bar-head", this.counts, this.finder);
 		const node = section("ranks", "All ranks", head, this.grid, this.none, this.detail);
 		this.node = folding(node, "ranks", this.title, head);
@@ -792,7 +792,7 @@ class Ranks {
 		}
 		const none = needle && this.nodes.every(({ hidden }) => hidden);
 		show(this.none, none);
-		put(this.none, number ? `There is no ${unit} ${number}; there are ${unit}s ${spans(ranks)}.` : `No ${unit} matches “${needle}”.`);
+		put(this.none, number ? `No ${unit} ${number}; the ${unit}s are ${spans(ranks)}.` : `No ${unit} matches “${needle}”.`);
 	}
 
 	/** Moves the one tab stop of the ranks. */
@@ -1232,7 +1232,7 @@ class Output {
 		const from = this.needle ? all.filter(({ stream }) => this.chosen.includes(stream)) : this.rows;
 		const here = from.filter(({ gap }) => !gap).length;
 		if (here >= total) return this.needle || this.rank === undefined ? "" : "This is the start of the output.";
-		const rest = all.length >= BACK ? " The file has all." : "";
+		const rest = all.length >= BACK ? " See the log file for all." : "";
 		return `${count(here)} of ${plural(total, "line")}${this.needle ? " searched" : ""}.${rest}`;
 	}
 
@@ -1302,7 +1302,7 @@ class Output {
 			this.view.changed("output");
 			return true;
 		};
-		const silent = () => settled("No answer yet. The file has all output.");
+		const silent = () => settled("No answer yet. The log file has all output.");
 		const answered = (lines, start, first) => {
 			if (!settled("")) return;
 			this.fetched = true;
@@ -1429,7 +1429,7 @@ class View {
 
 	/** Lets nobody answer what is asked beside the panel. */
 	mute() {
-		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => Object.assign(box, { disabled: true, placeholder: "over" }));
+		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => Object.assign(box, { disabled: true, placeholder: "no longer needed" }));
 	}
 
 	/** Sees whether the background is dark, and other colours: front ends mark themes in many ways. */

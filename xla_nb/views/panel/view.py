@@ -151,7 +151,7 @@ class PanelView:
     def _saved_snapshot(self) -> dict[str, str]:
         """The display below the widget, which hides it (panel.js) wherever it is alive."""
         bundle = picture.bundle(self._observer.snapshot_with_output())
-        told = "Saved while it went on: %s shows what came of it."
+        told = "Snapshot of a run in progress. See %s for the result."
         shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
         # Above it JupyterLab says that it has no widget, where it has none.
@@ -222,7 +222,7 @@ class PanelView:
     def _on_earlier(self, message: dict[str, Any]) -> None:
         rank, stream = message["rank"], message["stream"]
         if not isinstance(rank, int) or stream not in STREAMS:  # it would be the path of any file
-            log.warning("Ignored a request of the page for %r of rank %r", stream, rank)
+            log.warning("Ignored the page's request for %r of rank %r", stream, rank)
             return
         block = tail.before(
             self.run.record.log(rank, stream), message["before"], min(_MOST, message["count"])

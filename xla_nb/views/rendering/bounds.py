@@ -22,7 +22,7 @@ LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25
 #: errors, figures, streams, hosts.
 CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 32, 8, 1024, 24, 8, 12, 512, 24
 _OTHERS = 10  # differing messages shown of one group of errors
-_UNORDERED = "The order of lines of different ranks was not recorded."
+_UNORDERED = "The order of lines from different ranks was not recorded."
 _LONGEST = 2000  # characters shown of one line
 #: Draws a line, with at most so many of its characters.
 Draw = Callable[[str, int], str]

@@ -27,8 +27,8 @@ from xla_nb.views.snapshot import Live
 from xla_nb.wording import several
 
 _NEWEST = 6  # rows that are to be seen at once
-_TOLD = "how it went"
-_TITLES = ("", "cell", "ranks", _TOLD, "took", "began")
+_TOLD = "outcome"
+_TITLES = ("", "cell", "ranks", _TOLD, "took", "started")
 _LONGEST = 300  # characters of how one ended
 _DRAWN = 256  # cells that are not drawn again each time that another has ended
 

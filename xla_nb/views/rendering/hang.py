@@ -19,7 +19,7 @@ def as_html(snapshot: Snapshot) -> str:
     if hang is None:
         return ""
     style = f"margin:4px 0;padding:2px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
-    when = faint(f"(report of {facts.clock(hang.at)})")
+    when = faint(f"(reported at {facts.clock(hang.at)})")
     room = _ROOM // max(1, sum(bool(one.stack) for one in hang.groups))
     drawn = [group(one, room) for one in hang.groups]
     stacks = details("Where each rank was", "".join(drawn), False) if drawn else ""
@@ -44,4 +44,4 @@ def as_text(snapshot: Snapshot) -> list[str]:
         return []
     verdict = "" if hang.verdict in facts.title(snapshot) else facts.cut(hang.verdict, _LONGEST)
     heading = f"hang: {verdict}" if verdict else "hang"
-    return ["", f"{heading} (report of {facts.clock(hang.at)})"]
+    return ["", f"{heading} (reported at {facts.clock(hang.at)})"]

@@ -140,7 +140,7 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     lasted = newest - min(starts) + wide if is_over or live else snapshot.elapsed
     lasted = lasted if is_over else min(LANE, lasted)
     rests = live is not None and (live.is_idle or snapshot.ok is not None)
-    last = f"last {round(lasted) or 1} s{' until idle' if rests else ''}"
+    last = f"last {round(lasted) or 1} s{' before idle' if rests else ''}"
 
     def strip(card: Card) -> str:
         return _strip(lanes[card.rank], newest, max(10, math.ceil(lasted / wide)))
