@@ -1,6 +1,6 @@
-"""A run in words, for the panel, saved HTML and saved text: numbers, times, the facts of a rank.
+"""Numbers, times and facts about ranks in words, for the panel, saved HTML and saved text.
 
-A new figure on the cards is one field of record/sample.py and one line of `_FACTS` here.
+A new figure on the cards takes one field in record/sample.py and one line in `_FACTS`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from xla_nb.views.snapshot import (
 )
 from xla_nb.wording import exactly, several, size
 
-_WHY = 120  # characters of why a run was stopped
+_WHY = 120  # characters of the reason for a stop
 _T = TypeVar("_T", float, str)
 
 
 def state(snapshot: Snapshot) -> style.Look:
-    """What the run is doing, as a sign."""
+    """The sign for the state of the run."""
     if snapshot.ok is None:
         if snapshot.is_calm and snapshot.live is not None and snapshot.live.is_idle:
             return style.PHASES["idle"]
@@ -54,13 +54,13 @@ def state(snapshot: Snapshot) -> style.Look:
 
 
 def title(snapshot: Snapshot) -> str:
-    """The most important thing: the diagnosis."""
+    """The title of the run: the diagnosis if there is one, else the headline."""
     return snapshot.diagnosis.sentence if snapshot.diagnosis else snapshot.headline
 
 
 def gap(snapshot: Snapshot) -> str:
-    """What stands between the title and the small print: the time belongs to `4 ranks finished`,
-    not to whatever an error says last, nor to what some ranks do by now."""
+    """The separator between the title and the small print. It is a space where the time belongs to
+    the title (`4 ranks finished in 1.9 s`), and a dot after an error or a diagnosis."""
     live = snapshot.live
     runs = snapshot.ok is None and snapshot.is_calm and live is not None and live.since is not None
     plain = snapshot.ok and live is None and snapshot.conclusion is None
@@ -68,11 +68,11 @@ def gap(snapshot: Snapshot) -> str:
 
 
 def about(snapshot: Snapshot) -> list[str]:
-    """The small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
+    """Parts of the small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
     how = {True: "in {}", False: "ended after {}", None: "{} so far"}[snapshot.ok]
     told, why = tells_time(snapshot.conclusion, snapshot.ok), snapshot.stopping
     parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
-    if why and snapshot.troubles and snapshot.ok is False:  # of which the title tells
+    if why and snapshot.troubles and snapshot.ok is False:  # which are in the title
         parts.insert(1, cut(f"{why[0].lower()}{why[1:]}", _WHY))
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
@@ -88,17 +88,17 @@ def about(snapshot: Snapshot) -> list[str]:
 
 
 def tells_time(found: Concluded | None, ok: bool | None) -> bool:
-    """Whether the title has how long a run took, with what it suffered from."""
+    """Whether the title includes how long the run took, because it includes a conclusion."""
     return found is not None and (bool(ok) or (ok is False and found.calm))
 
 
 def took(seconds: float) -> str:
-    """How long a run took, or has so far."""
+    """How long a run took, or has taken so far."""
     return f"{seconds:.1f} s" if 0.95 <= seconds < 59.95 else span(seconds)
 
 
 def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
-    """`for 12 s`, of what the title says; which ranks, and how many cells they have run."""
+    """The small print of live ranks: `for 12 s`, which continues the title; group and cells."""
     parts = []
     if snapshot.ok is not None:
         parts.append(f"alive for {took(snapshot.elapsed)}")
@@ -111,7 +111,7 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
 
 
 def cells(live: Live) -> str:
-    """`12 cells, 2 failed or stopped`, after the group's name where it is not the usual one."""
+    """`12 cells, 2 failed or stopped`, after the group's name if that is not the default."""
     told = f"group {live.name}, " if live.name != DEFAULT else ""
     told += several(live.count, "cell") if live.count else "no cells"
     told += f", {live.running:,} running" if live.running else ""
@@ -124,12 +124,12 @@ def minute(epoch: float) -> str:
 
 
 def time_of_day(epoch: float) -> str:
-    """Local time to the second, `22:39:30`: of a run whose date is told."""
+    """Local time to the second, `22:39:30`, where the date of the run is shown too."""
     return _local(epoch, "%H:%M:%S")
 
 
 def clock(epoch: float) -> str:
-    """Local time to the second, with the date: it may be read much later."""
+    """Local time to the second, with the date, because it may be read much later."""
     return _local(epoch, "%H:%M:%S on %Y-%m-%d")
 
 
@@ -158,8 +158,8 @@ def span(seconds: float) -> str:
 
 
 def figure(number: float, digits: int = 4) -> str:
-    """A number, as panel.js has it: whole ones and thousands with commas, others with so many
-    digits; what has too many zeros as `1.2e-5`."""
+    """Format a number like `figure` in panel.js: whole numbers and thousands with commas, others
+    with `digits` significant digits, very large and very small ones as `1.2e-5`."""
     if not math.isfinite(number):
         return wording.odd(number)
     size = abs(number)
@@ -174,18 +174,18 @@ def figure(number: float, digits: int = 4) -> str:
 
 
 def _power(number: float) -> int:
-    """Of ten, with which it is written."""
+    """The power of ten of a number in scientific notation."""
     return math.floor(math.log10(abs(number)) + 1e-9)
 
 
 def labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks of an axis, each with as many digits as tell it from the next."""
+    """Format the ticks of an axis, with enough digits to distinguish neighbours."""
     step = _power(ticks[1] - ticks[0])
     return [figure(tick, max(4, 1 + _power(tick or 1.0) - step)) for tick in ticks]
 
 
 def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: int) -> list[str]:
-    """Numbers in words with so many digits, or as many as it takes to tell them apart."""
+    """Format numbers with `digits` digits, or as many more as it takes to distinguish them."""
     words = [word(number, digits) for number in numbers]
     is_enough = digits == 17 or len(set(words)) == len(set(numbers))
     return words if is_enough else told_apart(numbers, word, digits + 1)
@@ -206,12 +206,12 @@ def when(card: Card, snapshot: Snapshot) -> str:
 
 
 def going(seconds: float) -> str:
-    """How long something has gone on, as panel.js has it: in whole seconds."""
+    """How long something has lasted, in whole seconds, like `duration` in panel.js."""
     return f"{int(seconds)} s" if 0 <= seconds < 60 else span(seconds // 1)
 
 
 class Fact(NamedTuple):
-    """Something known about a rank. Pages and tests go by `id`; people read `label` and `value`."""
+    """A fact about a rank. Pages and tests use `id`; people read `label` and `value`."""
 
     id: str
     label: str
@@ -219,7 +219,7 @@ class Fact(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """How a fact is put, of one rank or of many; "" where there is nothing to show."""
+    """A kind of fact. `of` formats it for one rank or several; "" if there is nothing to show."""
 
     id: str
     label: str
@@ -227,23 +227,23 @@ class _Kind(NamedTuple):
 
 
 def of_cards(cards: Sequence[Card]) -> list[Fact]:
-    """What is known about ranks: the least and the most of any, or the sums of counts."""
+    """Facts about several ranks: the minimum and maximum of each, or sums of counts."""
     return [Fact(kind.id, kind.label, value) for kind in _FACTS if (value := kind.of(cards))]
 
 
 def of_card(card: Card) -> list[Fact]:
-    """What is known about one rank."""
+    """Facts about one rank."""
     return of_cards([card])
 
 
 def free(snapshot: Snapshot) -> list[Fact]:
-    """The host's free memory, where it is known; of several hosts the least."""
+    """The host's free memory, if known; with several hosts, the lowest."""
     whose = "least free memory on a host" if len(snapshot.hosts) > 1 else "host's free memory"
     return [Fact("free", whose, size(snapshot.free))] if snapshot.free is not None else []
 
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
-    """What the table of ranks tells of a rank beside its state: the most telling first."""
+    """Facts shown in the table of ranks besides the state, the most important first."""
     own = [*of_steps(card), *sorted(of_card(card), key=lambda fact: fact.id == "pid")]
     own += [Fact("xla", "device", card.device)]
     own += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
@@ -251,8 +251,8 @@ def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
 
 
 def of_steps(card: Card) -> list[Fact]:
-    """How long a step takes, and how much of its time the rank waits, as far as known. Of step
-    markers samples tell how many there were, not when: to about a tenth."""
+    """How long a step takes and what share of its time the rank waits, where known. Samples count
+    step markers but do not time them, so the time per marker is accurate to about 10 %."""
     step = []
     if card.step is not None and card.sample.loops_step:
         step = [Fact("step", "step", in_short(card.step))]
@@ -263,25 +263,25 @@ def of_steps(card: Card) -> list[Fact]:
 
 
 def in_short(seconds: float, digits: int = 3) -> str:
-    """The duration of a step, as far as it is known: `83 ms`, `1.20 s`."""
+    """The duration of a step with `digits` digits: `83 ms`, `1.20 s`."""
     if not 0 <= seconds < 0.9995:
         return span(seconds) if digits > 2 or seconds >= 10 else f"{seconds:.1f} s"
     return f"{float(f'{1000 * seconds:.{digits}g}'):g} ms"
 
 
 def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
-    """What a rank's last seconds went into, in words, and the seconds of each."""
+    """How a rank spent its last seconds: pairs of activity and seconds."""
     each = map(math.fsum, zip(*(slot.parts for slot in slots), strict=True))
     return [one for one in zip(KINDS, each, strict=False) if one[1] >= 0.005]
 
 
 def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Of a run that goes on, or did not finish: what each rank does, or did, that no error tells
-    of. Equal ones once."""
+    """What each rank does, or last did, if no error reports it: pairs of ranks and text, with equal
+    texts merged. Empty for a run that finished."""
     told = {rank for trouble in snapshot.troubles for rank in trouble.ranks}
     doing: dict[int, str] = {}
     for card in () if snapshot.ok else snapshot.cards:
-        if card.rank not in told and card.phase != "early":  # which the title has told
+        if card.rank not in told and card.phase != "early":  # the title covers these
             at = f" at {card.place}" if card.place and card.phase != "finished" else ""
             doing[card.rank] = f"{card.phase}{at}{f': {card.detail}' if card.detail else ''}"
     return [(wording.ranks(ranks), what) for what, ranks in alike(doing).items()]
@@ -292,8 +292,8 @@ def _number(
     show: Callable[[float], str],
     alone: Callable[[Card], str] | None = None,
 ) -> Callable[[Sequence[Card]], str]:
-    """A number that each rank may have; of many ranks the least and the most. `alone`: what is
-    shown of a single one."""
+    """Format a number of each rank; for several ranks, the minimum and maximum. `alone` formats it
+    for a single rank."""
 
     def of(cards: Sequence[Card]) -> str:
         if alone is not None and len(cards) == 1:
@@ -320,8 +320,8 @@ def _compiles(card: Card) -> str:
 
 
 def _done(*, of_loops: bool) -> Callable[[Sequence[Card]], str]:
-    """Items of loops, or step markers. What a rank did after its last sample it can tell only if it
-    lives on: one that died counts for itself alone."""
+    """Count of loop items, or of step markers. A rank that died cannot report what it did after
+    its last sample, so its count is shown as a lower bound, and only on its own."""
 
     def number(card: Card) -> int | None:
         return card.sample.done or None if card.sample.loops_step is of_loops else None
@@ -344,7 +344,7 @@ _FACTS = (
         "compiles",
         _number(lambda card: card.sample.compiles or None, figure, _compiles),
     ),
-    # One rank has it beside its compiles.
+    # For one rank, this is part of its compiles.
     _Kind(
         "compile-time",
         "compile time",
@@ -357,7 +357,7 @@ _FACTS = (
 
 
 def _most(each: Iterable[dict[str, int]], most: int = 4) -> str:
-    """The most frequent names with their sums: `aten::nonzero 12, aten::unique 3`."""
+    """The most frequent names with their totals: `aten::nonzero 12, aten::unique 3`."""
     totals: Counter[str] = Counter()
     for counts in each:
         totals.update(counts)
@@ -390,7 +390,7 @@ def bar_in_short(bar: Bar) -> str:
 
 
 def portion(bar: Bar) -> float:
-    """How much of the loop is done, from 0 to 1; 0 if unknown."""
+    """The completed share of the loop, from 0 to 1; 0 if unknown."""
     share = bar.done / bar.total if bar.total else 0.0
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
 
@@ -404,28 +404,28 @@ def by_phase(cards: Iterable[Card]) -> dict[Phase, list[Card]]:
 
 
 def activity(card: Card) -> list[str]:
-    """Where the rank is, and what it is doing there."""
+    """The rank's place in the notebook and what it is doing there."""
     return [text for text in (card.place, card.detail) if text]
 
 
-#: Of ranks whose errors only followed another rank's.
+#: Describes ranks whose errors only followed another rank's.
 BECAUSE = "because of it"
 
 
 def first_to_fail(trouble: Trouble) -> str:
-    """Which rank failed first, if it is among these; ranks that diverged did so together."""
+    """Which rank failed first, if it is in this group; empty for ranks that diverged together."""
     if not trouble.first or trouble.kind == MISMATCH:
         return ""
     return "the first to fail" if len(trouble.ranks) == 1 else f"rank {trouble.ranks[0]} first"
 
 
 def last_values(series: Series) -> dict[int, float]:
-    """The last value of each rank that has one."""
+    """The last value of each rank that reported one."""
     return {rank: points[-1][1] for rank, points in sorted(series.lines.items()) if points}
 
 
 def over_ranks(lasts: dict[int, float]) -> str:
-    """Least, most and median of the last values."""
+    """Minimum, maximum and median of the last values."""
     finite = [value for value in lasts.values() if math.isfinite(value)]
     if not finite:
         kinds = dict.fromkeys(map(wording.odd, lasts.values()))
@@ -443,8 +443,8 @@ def cut(text: str, longest: int) -> str:
 
 
 def short_path(path: str) -> str:
-    """A path as short as a shell takes it: relative to the notebook's folder, or with `~`. A very
-    long one is cut in its middle: its end is what differs from others."""
+    """Shorten a path, still valid in a shell: relative to the notebook's folder, or with `~`. A
+    very long path loses its middle, because its end is what sets it apart."""
     for folder, short in ((_folder(), "."), (str(Path.home()), "~")):
         if len(folder) > 1 and path.startswith(f"{folder}/"):
             path = f"{short}{path[len(folder) :]}"

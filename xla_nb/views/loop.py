@@ -229,7 +229,7 @@ _TICK = 0.1  # seconds between two looks whether the rank still waits
 _AGAIN = 1.0  # seconds until the wait for an answer is interrupted again: it may have missed that
 _FIX = "Call input() before launching and pass the answer as an argument."
 _NOWHERE = f"This front end does not support input(). {_FIX}"
-_IN_A_THREAD = f"input() is not available: the run was launched in a thread, not by the cell. {_FIX}"
+_IN_A_THREAD = f"input() is unavailable: the run was launched in a thread, not by the cell. {_FIX}"
 
 
 class _Asking:

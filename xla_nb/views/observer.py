@@ -1,6 +1,6 @@
-"""Keeps up with a run for a view: reads what is new in its record, and makes Snapshots of it.
+"""Follow a run for a view: read new parts of its record and make Snapshots.
 
-Each read is bounded, whatever the ranks print or report.
+Each read is bounded, no matter how much the ranks print or report.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from xla_nb.views.snapshot import (
     Stream,
 )
 
-#: Points kept of one figure: over all ranks, and the least and the most for one rank.
+#: Points kept per figure: over all ranks, and the minimum and maximum for one rank.
 _POINTS, _FEWEST, _MOST = 8000, 32, 400
-#: Lines of output in a snapshot: over all ranks, and the least for one stream.
+#: Lines of output in a snapshot: over all ranks, and the minimum for one stream.
 _EXCERPTS, _SHORTEST = 1200, 3
 _LAST_LINE = 200  # characters of a card's last line
 _GONE = "Charts omit the figures of {}, whose files no longer exist."
-_NOTE = 200  # characters of the note of a hang that is over, a line or two: the record has the rest
+_NOTE = 200  # characters of the note about a past hang, a line or two: the record has the rest
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Lines:
 
 @dataclass
 class Line:
-    """One rank's points of one figure, x and y. Over `limit` every other point is dropped. `odd`:
-    all values that are no finite numbers; those since it became so last apart."""
+    """One rank's points (x, y) of one figure. Above `limit` points, every other one is dropped.
+    `odd`: all non-finite values; the current or latest streak of them is a separate item."""
 
     limit: int
     points: list[tuple[float, float]] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Line:
         return self._stride > 1
 
     def whole(self) -> list[tuple[float, float]]:
-        """The points, always with the newest."""
+        """The points, always including the newest."""
         last = [] if self.last is None or self.points[-1:] == [self.last] else [self.last]
         return [*self.points, *last]
 
@@ -101,7 +101,7 @@ class Line:
 
 
 class Observer:
-    """Follows one run for one view; `notes` when it sees each line."""
+    """Follows one run for one view. With `notes`, records when it sees each line."""
 
     def __init__(self, run: RecordedRun, *, notes: bool = False) -> None:
         self.run = run
@@ -110,16 +110,16 @@ class Observer:
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._switches: dict[int | None, SwitchLog] = {}
         self._last: dict[int, str] = {}
-        self._bars: dict[tuple[int, str], Bar] = {}  # those of tqdm, by rank and label
-        self._labels: dict[str, None] = {}  # of bars, in the order in which they were begun
+        self._bars: dict[tuple[int, str], Bar] = {}  # drawn by tqdm, by rank and label
+        self._labels: dict[str, None] = {}  # of bars, in the order in which they started
         self._rows: dict[int, Rows] = {}
         self._over_cells = RowsOverCells(run.state, run.record)
-        self._damage: dict[int, str] = {}  # of what a rank reported
-        self._since = 0  # the first second that lanes show
+        self._damage: dict[int, str] = {}  # unreadable figures, by rank
+        self._since = 0  # first second shown in lanes
         self._diagnoser = Diagnoser()
 
     def look(self) -> Snapshot:
-        """The run as it is now, with its output, from what was read before and what is new."""
+        """Read what is new. Returns the run as it is now, with its output."""
         self.read(budget=2 * max(1, len(self.run.state.ranks)))
         self.sample()
         return self.snapshot_with_output()
@@ -127,8 +127,8 @@ class Observer:
     # ---------------------------------------------------------- reading
 
     def read(self, budget: int, focus: int | None = None) -> list[Lines]:
-        """New output: the newest lines of each stream, about `budget` lines in all. Half of them
-        are reserved for the rank in `focus`."""
+        """Return new output: the newest lines of each stream, about `budget` lines in total. Half
+        of the budget is reserved for the rank `focus`."""
         if self._arrivals is not None:
             self._arrivals.now = time.monotonic()
         ranks = self.run.state.ranks
@@ -144,13 +144,13 @@ class Observer:
         return output
 
     def finish(self) -> None:
-        """Read the rest, of a run that has ended: also lines that are held back are noted."""
+        """Read the rest of a run that has ended, and note lines that were held back."""
         for tail in self._tails.values():
             tail.finish_raw()
 
     def read_before(self, budget: int) -> list[Lines]:
-        """The newest lines that `read` has given, about `budget` in all, for a page that has not
-        seen them."""
+        """Return the newest lines that `read` has returned, about `budget` in total, for a page
+        that has not seen them."""
         each = max(1, budget // max(1, len(self._tails)))
         output = []
         for (rank, stream), tail in self._tails.items():
@@ -190,7 +190,7 @@ class Observer:
                 rows = self._rows.setdefault(rank, Rows(self.run.record.history(rank)))
                 for row in () if self.run.state.group else rows.new():
                     self._take_row(rank, row)
-            except XlaNbError as damage:  # what could be read is shown
+            except XlaNbError as damage:  # show the part that could be read
                 self._damage[rank] = str(damage)
         for rank, row in self._over_cells.new():
             self._take_row(rank, row)
@@ -296,7 +296,7 @@ class Observer:
         if steady and sample and steady.operation:
             sample = replace(sample, operation=steady.operation)
         place = rank.place if ended or steady is None else steady.place
-        if phase == "died" and not place and sample and sample.place:  # it could not say where
+        if phase == "died" and not place and sample and sample.place:  # it did not report it
             place, detail = sample.place, f"{detail}, last seen there"
         first = self.run.state.first_failure
         if phase == "finished" and first is not None and rank.rank in first.early:
@@ -319,7 +319,7 @@ class Observer:
                 replace(
                     one,
                     eta=None,
-                    # It was held up, say, or is dead.
+                    # The rate is misleading after a delay or a death.
                     rate=None if self.run.state.stopping or rank.phase == "died" else one.rate,
                     least=rank.phase == "died",
                 )
@@ -338,7 +338,7 @@ class Observer:
         )
 
     def _numbered(self, rank: int, bar: Bar) -> Bar:
-        """A bar of tqdm's that goes back is the next one of its label."""
+        """Number a tqdm bar: when its count goes back, it is the next bar with this label."""
         last = self._bars.get((rank, bar.label), bar)
         bar = replace(bar, number=last.number + (bar.done < last.done))
         self._bars[rank, bar.label] = bar
@@ -352,7 +352,7 @@ class Observer:
         return Series(name, points, odd, thinned)
 
     def _free(self) -> int | None:
-        """The memory that can still be taken on the host with the least, by its newest sample."""
+        """Free memory in bytes on the host that has the least, from each host's newest sample."""
         samples = [
             (track.sample, self.run.state.ranks[rank].host)
             for rank, track in self.run.tracks.items()
@@ -371,15 +371,15 @@ class Observer:
 
 
 def observe(run: RecordedRun) -> Snapshot:
-    """A recorded run as it is now, with its output."""
+    """Take a Snapshot of a recorded run as it is now, with its output."""
     return Observer(run).look()
 
 
 def _per_device(rank: RankState, card: Card) -> list[Card]:
-    """A rank's card, or one for each device that the rank drives."""
+    """Return a rank's card, or one card per device that the rank drives."""
     if not rank.devices:
         return [card]
-    # Output and progress belong to the process: repeated on each card they would mislead.
+    # Output and progress belong to the process: repeating them on each card would mislead.
     own = replace(card, line="", bars=())
     return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
@@ -387,8 +387,8 @@ def _per_device(rank: RankState, card: Card) -> list[Card]:
 def _phase(
     state: RunState, rank: RankState, sample: Sample | None, steady: Sample | None
 ) -> tuple[Phase, float | None]:
-    """What a rank does, and since when. The sample of a live one may be older than its cell, and
-    one of an idle rank newer than the end of its part."""
+    """The phase of a rank, and its start. A live rank's sample may be older than its cell, and an
+    idle rank's sample may be newer than the end of its part of the cell."""
     if rank.phase == "starting":
         return "starting", state.started
     if rank.phase in ENDED:
@@ -420,7 +420,7 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
 
 
 def _hang(state: RunState) -> events.HangReported | None:
-    """The report of a hang that is not over."""
+    """The report of a hang that is still in progress."""
     return None if state.hang is None or state.hang.over else state.hang.report
 
 
@@ -443,12 +443,12 @@ def _notices(run: RecordedRun) -> Iterator[str]:
 # ---------------------------------------------------------------- live ranks
 
 
-#: Cells in a picture.
+#: Cells listed in a snapshot.
 CELLS = 50
 
 
 def _live(state: RunState) -> Live | None:
-    """None for any other run."""
+    """Facts about live ranks; None for any other run."""
     if state.group is None:
         return None
     programs, running = state.programs, state.programs.running
@@ -467,25 +467,25 @@ def _live(state: RunState) -> Live | None:
 
 
 class RowsOverCells:
-    """What live ranks have reported in one cell after another; where a cell counts a figure's steps
-    anew, they go on, for all its ranks, from the figure's last of any rank before.
+    """Figures that live ranks reported, over successive cells. If a cell restarts the steps of a
+    figure, its ranks' steps are shifted to continue after the last earlier step of any rank.
 
-    damage  what cannot be read, by rank
-    gone    how many cells had no files any more when they were looked for
+    damage  error messages for unreadable rows, by rank
+    gone    number of cells whose files no longer existed when they were opened
     """
 
     def __init__(self, state: RunState, record: Record) -> None:
         self.damage: dict[int, str] = {}
         self.gone = 0
         self._programs, self._record = state.programs, record
-        self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; none of those that are read
-        self._shift: dict[tuple[int, str], float] = {}  # of a cell's steps, by figure
-        self._last: dict[str, float] = {}  # step so far, by figure
+        self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; {} once read
+        self._shift: dict[tuple[int, str], float] = {}  # of steps, by cell and figure
+        self._last: dict[str, float] = {}  # highest step so far, by figure
 
     def new(self) -> Iterator[tuple[int, Row]]:
-        """The rows written since the last call, each with its rank."""
+        """Yield the rows written since the last call, each with its rank."""
         programs = self._programs.newest
-        for program in reversed(programs):  # what another host had to tell may come after the end
+        for program in reversed(programs):  # rows from another host may arrive after the end
             began, is_over = program.began, program.ended is not None and program is not programs[0]
             if began.number not in self._rows:
                 record = self._record.cell(began.run)
@@ -502,7 +502,7 @@ class RowsOverCells:
                 self._rows[began.number] = {}
 
     def _placed(self, row: Row, number: int) -> Iterator[Row]:
-        """The row of a cell, or several, where its figures go on from different steps."""
+        """Shift the steps of a row. Yields several rows if its figures have different shifts."""
         placed: dict[float, dict[str, float]] = {}
         for name, value in row.figures.items():
             last = self._last.get(name, -math.inf)
@@ -518,7 +518,7 @@ class RowsOverCells:
 # ---------------------------------------------------------------- progress bars
 
 
-_KNOWN = 20  # items, from which on tqdm's rate is told
+_KNOWN = 20  # items after which tqdm's rate is shown
 _NUMBER = r"([\d.]+)([kMGTP]?)"
 _TQDM = re.compile(
     rf"^(?:(?P<label>.*?): )? *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})"
@@ -532,10 +532,11 @@ _ENDLESS = re.compile(
 
 
 def tqdm(line: str) -> Bar | None:
-    """The bar that a line in tqdm's default format (tqdm 4) draws; None for other lines. One of
-    unknown length has no total.
+    """Parse a line in tqdm's default format (tqdm 4); None for other lines. A bar of unknown length
+    has no total.
 
-    tqdm's rate is a moving average, in which a first item that compiles counts for long."""
+    tqdm's rate is a moving average, which a slow first item (one that compiles) distorts for
+    long, so the rate of the first items is omitted."""
     if (endless := _ENDLESS.match(line)) is not None:
         return Bar(endless["label"] or "", int(_si(endless["done"])), None, None)
     match = _TQDM.match(line)
@@ -552,7 +553,7 @@ def tqdm(line: str) -> Bar | None:
 
 
 def _si(text: str) -> float:
-    """`1.5k` as 1500; 0 if it is not a number."""
+    """Parse `1.5k` as 1500; 0 if it is not a number."""
     scale = 1000.0 ** (" kMGTP".index(text[-1]) if text[-1:] in "kMGTP" and text else 0)
     try:
         return float(text.rstrip("kMGTP")) * scale
@@ -561,7 +562,7 @@ def _si(text: str) -> float:
 
 
 def _seconds(clock: str) -> float:
-    """`1:02:03` in seconds."""
+    """Parse `1:02:03` into seconds."""
     seconds = 0
     for part in clock.split(":"):
         seconds = seconds * 60 + int(part or 0)
@@ -569,14 +570,14 @@ def _seconds(clock: str) -> float:
 
 
 def _bars(loops: Sequence[Loop], drawn: Sequence[Bar]) -> list[Bar]:
-    """Those of a rank's loops, and those that tqdm has drawn: finished loops are shown until the
-    next bar begins."""
+    """The bars of a rank's loops and the bars drawn by tqdm. A finished loop is shown until the
+    next bar starts."""
     shown = [loop for loop in loops if not (drawn and loop.finished)]
     return [*map(bar, shown), *drawn]
 
 
 def bar(loop: Loop) -> Bar:
-    """The bar of a loop under `xla_nb.progress`; one that was left has no time to go."""
+    """The bar of an `xla_nb.progress` loop; after an early exit from the loop it has no `eta`."""
     left = None if loop.total is None else max(0, loop.total - loop.done)
     eta = 0.0 if left == 0 else None
     if left and loop.rate and not loop.finished:
@@ -585,8 +586,8 @@ def bar(loop: Loop) -> Bar:
 
 
 def _of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
-    """The bar of those that are under way, or were when the run was stopped, or when they failed;
-    named, if it is not that of all."""
+    """One bar for the ranks in progress, else for those that were when the run stopped or failed.
+    `on` names its ranks unless it covers all."""
     by_state = (
         [one for one in cards if one.phase in UNDER_WAY],
         [one for one in cards if one.phase == "stopped"],
@@ -602,12 +603,12 @@ def _of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
 
 
 def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:
-    """One bar for the bars of all ranks: that of the rank that is furthest behind, in the first of
-    the loops that ranks are in and not through: of one label (each epoch's, say) by their numbers,
-    of several by which of these `labels` came first. It is done when the last of them is; when that
-    is is known where it is known of all that are in it.
+    """One bar for the bars of all ranks: that of the rank furthest behind in the earliest
+    unfinished loop. Loops with one label (one per epoch, say) are ordered by number, loops with
+    different labels by the order of `labels`. The bar is done when its last rank is, so it has an
+    `eta` only if each rank in that loop has one.
 
-    Its words do not tell how far ranks are apart, which changes at every moment."""
+    It does not show how far apart the ranks are, because that changes all the time."""
     every = list(bars)
     if not every:
         return None
@@ -621,5 +622,5 @@ def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:
 
 
 def _not_through(bars: list[Bar]) -> list[Bar]:
-    """Those that go on; all, if none does."""
+    """The unfinished bars; all bars if none is unfinished."""
     return [one for one in bars if one.done < (one.total or math.inf)] or bars
