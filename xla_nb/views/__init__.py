@@ -1,1 +1,1 @@
-"""What people see of a run: a live panel, plain text, and what a saved notebook keeps."""
+"""Views of a run: a live panel, plain text, and the snapshot kept in a saved notebook."""

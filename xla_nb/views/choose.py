@@ -1,7 +1,7 @@
-"""Which view a run gets, and how each view is made.
+"""Choose and create the view of a run.
 
-The panel needs a page that can show it. Where that is not certain a run is shown as text, which
-works everywhere.
+The panel needs a page that can show it. If that is not certain, a run is shown as text, which works
+everywhere.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from xla_nb.views.text import CellTextView, TextView
 def default(
     parent: Mapping[str, Any], names: Container[str], modules: Container[str] = sys.modules
 ) -> ViewName:
-    """The view that the front end can show.
+    """Return the best view that the front end can show.
 
-    parent   the kernel's message that runs the cell, {} outside a kernel
+    parent   the kernel's message that started the cell, {} outside a kernel
     names    names in the notebook's namespace
     modules  names of imported modules
     """
@@ -37,16 +37,16 @@ def default(
 def _has_page(
     parent: Mapping[str, Any], names: Container[str], modules: Container[str] = sys.modules
 ) -> bool:
-    """Whether a page shows the cell while it runs. JupyterLab, Notebook 7 and VS Code send the
-    cell's id; nbclient, papermill and consoles do not."""
+    """Return whether a page shows the cell while it runs. JupyterLab, Notebook 7 and VS Code send
+    the cell's id; nbclient, papermill and consoles do not."""
     if "cellId" in parent.get("metadata", {}):
         return True
     return "google.colab" in modules or "__vsc_ipynb_file__" in names
 
 
 def make(name: ViewName, run: Run, *, behind: bool = False) -> View:
-    """The view, showing `run`, to be followed in a thread (`behind`) or here. If it cannot be made
-    the run is stopped, or nobody would notice it.
+    """Create the view `name` of `run`, to be followed in a thread (`behind`) or here. If that
+    fails, the run is stopped, because nobody would notice it.
 
     Raises UsageError if the panel's library is missing.
     """

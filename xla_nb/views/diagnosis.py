@@ -1,8 +1,8 @@
-"""The most important thing about a run, in one sentence: what ended it, else what holds it up, else
-how many ranks run.
+"""Diagnose a run in one sentence: the cause of its end, else the current delay, else the number of
+running ranks.
 
-Nothing is said that samples do not show: who waits, for whom and how long is counted in the ranks,
-and what is true of steps is so of all of the last twenty seconds or so.
+A diagnosis states only what samples show: the ranks themselves count who waits, for whom and how
+long, and a statement about steps holds for all steps of about the last twenty seconds.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from xla_nb.wording import ranks, several
 
 Paces = Mapping[int, Window | None]
 
-_LONG = 1.0  # seconds since the report of a hang, from which they are told
+_LONG = 1.0  # age of a hang report in seconds from which the age is shown
 _OVER = ("early", *state.ENDED)
-_KEPT = 3.0  # seconds for which a sentence about steps stays when it is no longer true: no flicker
-_STEADY = 2.0  # seconds for which its numbers stay
+_KEPT = 3.0  # seconds for which a sentence about steps outlasts its truth, against flicker
+_STEADY = 2.0  # seconds for which its numbers stay unchanged
 
 
 class Diagnoser:
-    """Diagnoses one run again and again, without flicker."""
+    """Diagnoses one run repeatedly, without flicker."""
 
     def __init__(self) -> None:
         self._lately: Diagnosis | None = None
-        self._running: list[int] = []  # the ranks of which that is said
-        self._found = self._worded = float("-inf")  # when: seen the last time, put into words
+        self._running: list[int] = []  # ranks that were running at the last look
+        self._found = self._worded = float("-inf")  # times: last seen, last worded
 
     def look(self, snapshot: Snapshot, paces: Paces) -> Diagnosis:
-        """The diagnosis of a newer moment."""
+        """Diagnose a newer snapshot."""
         lately = None if snapshot.ok is not None else _lately(snapshot, paces)
         running = [card.rank for card in _running(snapshot)]
-        if running != self._running:  # what is no longer true will not come back
+        if running != self._running:  # an outdated sentence will not become true again
             self._lately, self._running = None, running
         self._keep(lately, snapshot.now)
         calm = Diagnosis(snapshot.headline)
@@ -59,15 +59,15 @@ class Diagnoser:
 
 
 def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
-    """What it says, but for the numbers."""
+    """A diagnosis without its numbers, for comparison."""
     return re.sub(r"[\d.,]+", "#", diagnosis.sentence), diagnosis.level, diagnosis.ranks
 
 
 def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: float) -> str:
-    """How a run ended, with what it suffered from:
-    `4 ranks finished in 27.9 s; line 9 compiled in every step, 26 s of it`."""
+    """Describe how a run ended, including its conclusion: `4 ranks finished in 27.9 s; line 9
+    compiled in every step, 26 s of it`."""
     if conclusion is None or (not ok and conclusion.wrong):
-        return headline  # which has what is wrong
+        return headline  # which includes the conclusion
     told = f"{',' if conclusion.calm else ';'} {ansi.plain(conclusion.sentence)}"
     if ok:
         return f"{headline} in {facts.took(elapsed)}{told}"
@@ -88,13 +88,13 @@ def _ended(snapshot: Snapshot) -> Diagnosis | None:
 
 
 def _now(snapshot: Snapshot) -> Diagnosis | None:
-    """What is wrong at this moment, of a run in progress."""
+    """The current problem of a run in progress."""
     looks = (_hang, _ending, _wrong, _asking, _waited_for)
     return next((found for look in looks if (found := look(snapshot)) is not None), None)
 
 
 def _lately(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
-    """What was wrong in its last steps."""
+    """The problem in the last steps of a run."""
     running = {card.rank for card in _running(snapshot)}
     own = {rank: pace for rank, pace in paces.items() if pace and rank in running}
     everybody, total = len(_there(snapshot)), len(snapshot.cards)
@@ -117,13 +117,13 @@ def _hang(snapshot: Snapshot) -> Diagnosis | None:
         for group in snapshot.hang.groups
         if re.search(rf"\b{ranks(group.ranks)}\b", told, re.IGNORECASE)
     )
-    since = snapshot.now - snapshot.hang.at  # its own times are those of the report
+    since = snapshot.now - snapshot.hang.at  # times in the verdict are as of the report
     when = f" (reported {lasting(since)} ago)" if since >= _LONG else ""
     return Diagnosis(f"{told}{when}", "bad", tuple(next(own, snapshot.hang.ranks)))
 
 
 def _ending(snapshot: Snapshot) -> Diagnosis | None:
-    """What stops it, or has ended some of its ranks, and who is left."""
+    """Why the run is stopping or lost ranks, and which ranks are left."""
     broken = _broken(snapshot)
     if not (snapshot.stopping or broken or snapshot.lost):
         return None
@@ -133,7 +133,7 @@ def _ending(snapshot: Snapshot) -> Diagnosis | None:
 
 def _and_who_runs(snapshot: Snapshot) -> str:
     left = _there(snapshot)
-    headline = snapshot.headline.removesuffix(".")  # of an error's message
+    headline = snapshot.headline.removesuffix(".")  # from an error message
     if not left:
         return snapshot.headline
     if snapshot.live is not None:
@@ -144,12 +144,12 @@ def _and_who_runs(snapshot: Snapshot) -> str:
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:
-    """Who failed first, and with the same error."""
+    """The ranks that failed first, with the same error."""
     return next((trouble.ranks for trouble in snapshot.troubles if trouble.first), ())
 
 
 def _asking(snapshot: Snapshot) -> Diagnosis | None:
-    """Nothing goes on before the person at the notebook answers."""
+    """Ranks wait for an answer from the person at the notebook."""
     asks = [card for card in snapshot.cards if card.sample.operation == INPUT]
     if not asks or any(card.phase != "waiting" for card in asks):
         return None
@@ -161,7 +161,7 @@ def _asking(snapshot: Snapshot) -> Diagnosis | None:
 
 
 def _wrong(snapshot: Snapshot) -> Diagnosis | None:
-    """What is computed is wrong."""
+    """The results are wrong, such as figures that are NaN."""
     found = snapshot.conclusion
     if found is None or not found.wrong:
         return None
@@ -169,7 +169,7 @@ def _wrong(snapshot: Snapshot) -> Diagnosis | None:
 
 
 def _waited_for(snapshot: Snapshot) -> Diagnosis | None:
-    """Who has waited longest, for whom, and where that one is."""
+    """Which ranks have waited longest, for which rank, and where that rank is."""
     ended = {card.rank: card.since for card in snapshot.cards if card.phase in _OVER and card.since}
     statuses = [_status(card, snapshot, ended) for card in snapshot.cards]
     found = waits.longest(statuses, snapshot.cell)
@@ -179,12 +179,12 @@ def _waited_for(snapshot: Snapshot) -> Diagnosis | None:
 
 
 def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankStatus:
-    """What its row says, which lasts longer than its newest sample."""
+    """The status in the rank's row; its duration extends beyond the newest sample."""
     if card.phase in _OVER or card.phase == "starting":
         phase = "finished" if card.phase == "early" else card.phase
         return RankStatus(card.rank, cast(state.Phase, phase), place=card.place)
     own = card.sample
-    # As its row counts it; but the clocks of several hosts may differ.
+    # As counted in its row, unless the clocks of several hosts may differ.
     now = own.at if card.since is None or len(snapshot.hosts) > 1 else snapshot.now
     return RankStatus(
         card.rank,
@@ -198,7 +198,7 @@ def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankS
 
 
 def _there(snapshot: Snapshot) -> list[Card]:
-    """The ranks that have not ended; of live ones not all run."""
+    """The ranks that have not ended; live ranks among them may be idle."""
     return [card for card in snapshot.cards if card.phase == "idle"] + _running(snapshot)
 
 

@@ -1,6 +1,7 @@
-"""Equal lines of several ranks as one, with no rank's own lines out of order.
+"""Fold equal lines of several ranks into one, keeping each rank's lines in order.
 
-Pure: the text view folds what comes together, saved HTML and text fold what a record holds.
+No I/O: the text view folds lines that arrive together; saved HTML and text fold the lines of a
+record.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from operator import attrgetter, itemgetter
 from xla_nb import wording
 from xla_nb.views.snapshot import Stream
 
-#: Seconds within which ranks write a line for it to be one, and that it is held for that.
+#: Equal lines written within this many seconds are folded; lines are held back for as long.
 HOLD = 0.25
-#: A finished bar of tqdm: what all ranks' bars have in common is before their times and rates, and
-#: what the program has put behind these.
+#: A finished tqdm bar. Ranks share the part before the times and rates, and the postfix that the
+#: program sets after these.
 _BAR = re.compile(
     r"(.*100%\|[^|]*\| *[^\s/]+/[^\s/]+) \[[^\],]*(?:, *[^\],]*)?(?:, ([^\]]*))?\]\s*"
 )
@@ -29,8 +30,8 @@ _BAR = re.compile(
 
 @dataclass
 class Folded:
-    """A line of a stream, of finished bars what they share; the ranks that wrote it (None is the
-    job that runs the cell), when the first did, and its place among all lines."""
+    """A line of a stream (for finished bars, the shared part), the ranks that wrote it (None is the
+    job that runs the cell), when the first of them did, and its place among all lines."""
 
     stream: str
     line: str
@@ -48,8 +49,8 @@ class Folded:
 def folded(
     written: Mapping[tuple[int | None, Stream], Iterable[tuple[float, float, str]]],
 ) -> list[Folded]:
-    """Lines by rank and stream, with the times at which they were seen and after how many switches
-    from one stream to the other, in order of time; those of one rank in order of switches."""
+    """Fold lines, given by rank and stream as (time seen, switches before it from one stream to the
+    other, text). Sorted by time; the lines of one rank are in order of switches."""
     own: dict[int | None, list[tuple[float, float, tuple[str, str]]]] = defaultdict(list)
     for (rank, of), each in written.items():
         own[rank] += ((switch, at, (of, text)) for at, switch, text in each)
@@ -70,7 +71,7 @@ def _look(seen: tuple[float, int | None, object]) -> tuple[float, int]:
 
 
 def who(ranks: Sequence[int | None]) -> str:
-    """`0–3`, or `cell` for the job that runs the cell (None)."""
+    """Format ranks as `0–3`, or `cell` for the job that runs the cell (None)."""
     numbers = [rank for rank in ranks if rank is not None]
     names = ["cell"] if None in ranks else []
     return ", ".join([*names, *([wording.spans(numbers)] if numbers else [])])
@@ -83,26 +84,26 @@ def _compared(line: str) -> str:
     return f"{bar[1]} [{bar[2]}]" if bar[2] else bar[1]
 
 
-_GAP = 1 << 256  # between the places of lines: others may stand between them
+_GAP = 1 << 256  # distance between the places of lines, so others fit between them
 
 
 class Folder:
-    """Lines that come; one joins the first equal one that it may join: of the last HOLD seconds,
-    and behind what its rank wrote before it. What the rank wrote in between stands right before
-    that."""
+    """Folds lines as they arrive. A line joins the first equal line of the last HOLD seconds that
+    follows the previous line of its rank. Lines that the rank wrote in between are placed right
+    before the joined line."""
 
     def __init__(self) -> None:
         self._held: list[Folded] = []  # in the order of their places
-        self._equal: dict[tuple[str, str], list[Folded]] = {}  # those that may be joined, in order
+        self._equal: dict[tuple[str, str], list[Folded]] = {}  # lines to join, in order of places
         self._last: dict[int | None, int] = {}  # the place of a rank's last line
-        self._shown = self._top = 0  # the last place of those that are shown, and of all
+        self._shown = self._top = 0  # the last place shown, and of all lines
 
     @property
     def is_empty(self) -> bool:
         return not self._held
 
     def add(self, rank: int | None, lines: Iterable[tuple[str, str]], now: float) -> None:
-        """What a rank has written since the last call: streams and lines."""
+        """Add (stream, line) pairs that a rank has written since the last call."""
         last = self._last.get(rank, 0)
         own: list[Folded] = []
         for stream, line in lines:
@@ -124,7 +125,7 @@ class Folder:
         self._last[rank] = own[-1].place if own else last
 
     def _put(self, lines: Sequence[Folded], first: int, end: int) -> bool:
-        """Place lines behind the first place and right before the other; False if there is no
+        """Place lines after the place `first` and right before `end`. Returns False if there is no
         room."""
         at = bisect_left(self._held, end, key=_PLACE)
         first = max(first, self._held[at - 1].place if at else self._shown)
@@ -136,11 +137,11 @@ class Folder:
         return step > 0
 
     def all(self) -> list[Folded]:
-        """Everything that is held: nothing more will come."""
+        """Return all held lines, because no more will arrive."""
         return self.due((), math.inf)
 
     def due(self, others: Collection[int], now: float) -> list[Folded]:
-        """The lines that nobody may join any more. `others`: the ranks that may still write."""
+        """Return the lines that no rank can join any more. `others`: ranks that may still write."""
         passed = min((self._last.get(rank, 0) for rank in others), default=math.inf)
         found = [*takewhile(lambda one: one.place <= passed or now - one.at >= HOLD, self._held)]
         del self._held[: len(found)]

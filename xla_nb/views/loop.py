@@ -1,7 +1,7 @@
 """The loop in which the notebook's main thread waits for a run and draws its view.
 
-An interrupt stops the run and loses no output. While the answer to a question is waited for, the
-view is drawn by another thread; not in Colab, whose kernel delivers nothing from there.
+An interrupt stops the run without losing output. While a question waits for its answer, another
+thread draws the view, except in Colab, whose kernel delivers nothing from other threads.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from xla_nb.messages import input_requests
 from xla_nb.messages.events import Asked
 from xla_nb.run.run import Run
 
-#: Why a run has stopped that the user interrupted.
+#: Reason for a stop: the user interrupted the run.
 INTERRUPTED = "Stopped by an interrupt"
-#: The same where the panel's Stop has; its page interrupts a kernel that is slow to hear of it.
+#: Reason for a stop by the panel's Stop; the page interrupts the kernel if it is slow to react.
 STOP_BUTTON = "Stopped by the Stop button"
-#: The same where the kernel was interrupted since it is to end, which is known a moment later.
+#: Reason if the interrupt came from a shutdown of the kernel, which is known a moment later.
 KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
-#: Seconds at most in which only what is urgent is drawn: drawing takes time that ranks lack.
+#: Maximum seconds in which only urgent news is drawn: drawing takes CPU time from the ranks.
 _REST = 0.02
-#: Seconds until a drawing that failed is tried again.
+#: Seconds until a failed drawing is retried.
 _RETRY = 2.0
 _FAILED = "The view of run {} failed and will be retried ({}). The run continues."
 _UNSHOWN = "Could not show the result of run {0} ({1}). `xla_nb.open_run({0!r})` shows it."
@@ -47,10 +47,10 @@ class View(Protocol):
         """Show what is new. Returns the seconds until the next call."""
 
     def finish(self) -> None:
-        """Show how the run ended, and leave what the notebook keeps of it."""
+        """Show how the run ended, and leave the output that the notebook keeps."""
 
     def withdraw(self) -> None:
-        """Have the front end wait no longer for the answer to a question."""
+        """Make the front end stop waiting for the answer to a question."""
 
 
 class NoView:
@@ -67,7 +67,7 @@ class NoView:
 
 
 class Guarded:
-    """A view that fails says so once and is tried again: no page is a reason to end a run."""
+    """Logs the first failure of a view and retries it: a failed view is no reason to end a run."""
 
     def __init__(self, run: Run, view: View) -> None:
         self._run, self._view = run, view
@@ -95,8 +95,8 @@ class Guarded:
 def follow(run: Run, view: View) -> None:
     """Show a run until it ends; an interrupt stops it.
 
-    One that came when the ranks had returned raises Interrupted: it is for the program that has
-    launched, which else goes on with its next launch.
+    Raises Interrupted if an interrupt arrived after the ranks had returned: it is meant for the
+    program that launched them, which would otherwise continue with its next launch.
     """
     view = Guarded(run, view)
     with _interrupts() as interrupts:
@@ -109,7 +109,7 @@ def follow(run: Run, view: View) -> None:
                 _wait(run, pause)
                 if len(interrupts) > answered:
                     answered += 1
-                    run.stop(INTERRUPTED, same=STOP_BUTTON)  # a second time: less time to stop
+                    run.stop(INTERRUPTED, same=STOP_BUTTON)  # a repeat leaves less time to stop
                 if run.state.stopping == INTERRUPTED and _ends_here():
                     run.stops_because(KERNEL_ENDED)
                 run.urgent.clear()
@@ -128,7 +128,7 @@ def follow(run: Run, view: View) -> None:
 
 
 def _wait(run: Run, pause: float) -> None:
-    """Wait for news, or so long."""
+    """Wait for news, at most `pause` seconds."""
     rest = min(pause, _REST)
     if run.urgent.wait(rest):
         return
@@ -138,7 +138,7 @@ def _wait(run: Run, pause: float) -> None:
 
 
 def follow_behind(run: Run, view: View) -> None:
-    """Follow a run in the background, in a thread."""
+    """Follow a run in a background thread."""
 
     def shown() -> None:
         try:
@@ -151,29 +151,30 @@ def follow_behind(run: Run, view: View) -> None:
 
 
 def shell() -> Any:
-    """The IPython that this process runs in; None outside one."""
+    """The IPython shell of this process; None if there is none."""
     ipython: Any = sys.modules.get("IPython")
     return ipython and ipython.get_ipython()
 
 
 def slot() -> Any:
-    """A place for something that changes, in the cell that is being executed."""
+    """Return a display handle for updatable output in the cell being executed."""
     from IPython.display import DisplayHandle
 
     return DisplayHandle()  # type: ignore[no-untyped-call]
 
 
 def _ends_here() -> bool:
-    """Whether the kernel has been told to end; the request is handled in another thread."""
+    """Return whether the kernel was asked to shut down; another thread handles that request."""
     return bool(getattr(shell(), "exit_now", False))
 
 
 @contextlib.contextmanager
 def launching() -> Iterator[Callable[[], None]]:
-    """An interrupt stops the run that is launched and followed here, however early it comes: no
-    run is left without anybody who follows it. A second one before that is a KeyboardInterrupt, as
-    is one of which no run that is followed has heard. A launch that waits, and has started nothing,
-    calls what this gives: that raises KeyboardInterrupt if there was an interrupt."""
+    """Make an interrupt stop the run that is launched and followed in this context, no matter how
+    early it arrives, so no run is left without a follower. A second interrupt before the run is
+    followed raises KeyboardInterrupt, and so does the exit if no followed run received the
+    interrupt. Yields a function that raises KeyboardInterrupt after an interrupt, for a launch that
+    is still waiting and has started nothing."""
     with _interrupts(most=1) as interrupts:
         yield interrupts.end_a_wait
     if interrupts and not interrupts.heard:
@@ -181,7 +182,7 @@ def launching() -> Iterator[Callable[[], None]]:
 
 
 class _Interrupts(list[int]):
-    """The SIGINTs so far, of which at most so many are collected until a run is followed."""
+    """The SIGINTs so far; until a run is followed, at most `most` are collected."""
 
     def __init__(self, most: int | None) -> None:
         super().__init__()
@@ -200,9 +201,9 @@ class _Interrupts(list[int]):
 
 @contextlib.contextmanager
 def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
-    """Collects SIGINTs. A KeyboardInterrupt could be raised between reading a line and writing it.
+    """Collect SIGINTs, because a KeyboardInterrupt could hit between reading a line and writing it.
 
-    Only the main thread is ever interrupted. Within `launching`, those that came since it began.
+    Only the main thread is ever interrupted. Within `launching`, yields the SIGINTs since it began.
     """
     interrupts = _Interrupts(most)
     if threading.current_thread() is not threading.main_thread():
@@ -220,28 +221,28 @@ def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
         signal.signal(signal.SIGINT, before)
 
 
-# ---------------------------------------------------------------- what ranks ask
+# ---------------------------------------------------------------- questions of ranks
 
 
-#: Seconds that a view has to show what was printed before a question.
+#: Seconds for the view to show output that was printed before a question.
 _FIRST = 0.2
-_TICK = 0.1  # seconds between two looks whether the rank still waits
-_AGAIN = 1.0  # seconds until the wait for an answer is interrupted again: it may have missed that
+_TICK = 0.1  # seconds between checks that the rank still waits
+_AGAIN = 1.0  # seconds until the wait for an answer is interrupted again, if that was missed
 _FIX = "Call input() before launching and pass the answer as an argument."
 _NOWHERE = f"This front end does not support input(). {_FIX}"
 _IN_A_THREAD = f"input() is unavailable: the run was launched in a thread, not by the cell. {_FIX}"
 
 
 class _Asking:
-    """The questions of one run. An interrupt of one is added to `interrupts`."""
+    """Asks the questions of one run. An interrupt of a question is added to `interrupts`."""
 
     def __init__(self, run: Run, view: View, interrupts: list[int]) -> None:
         self._run, self._view, self._interrupts = run, view, interrupts
         self._put: list[Asked] = []
 
     def serve(self, heeded: int) -> None:
-        """Ask what a rank has asked, if any has, and send it the answer. heeded: how many of the
-        interrupts something was done about."""
+        """Ask the next open question of a rank, if any, and send the answer. heeded: number of
+        interrupts already handled."""
         asking = self._run.state.questions
         self._put = [asked for asked in self._put if asked in asking]
         new = (asked for asked in asking if asked not in self._put)
@@ -271,8 +272,8 @@ def _ask(asked: Asked) -> str:
 
 
 class _Question:
-    """One that is put. An interrupt breaks it off, and so does the end of whoever has asked. In a
-    notebook the view goes on meanwhile."""
+    """A question being asked. An interrupt cancels it, and so does the end of the rank that asked.
+    In a notebook, the view is drawn in the meantime."""
 
     def __init__(self, run: Run, asked: Asked, view: View) -> None:
         self._run, self._asked = run, asked
@@ -280,18 +281,18 @@ class _Question:
         self._view = view if goes_on else NoView()
         self._over = threading.Event()
         self._is_waiting = False
-        self._broken = float("-inf")  # when it was broken off last
-        self._strikes = self._own = 0  # interrupts, and those of them that are not the user's
+        self._broken = float("-inf")  # time of the last cancellation
+        self._strikes = self._own = 0  # all interrupts, and those sent by this class
         self.was_broken_off = False
 
     @property
     def is_interrupted(self) -> bool:
-        """By the user."""
+        """Whether the user interrupted the question."""
         return self._strikes > self._own
 
     def strike(self, _number: int, _frame: object) -> None:
-        """An interrupt, in the main thread: raises KeyboardInterrupt where an answer is waited for,
-        and nowhere else; again after a while, as Python may have dropped the first."""
+        """Handle SIGINT in the main thread: raise KeyboardInterrupt only while waiting for an
+        answer, and again after a while, because Python may have dropped the first."""
         self._strikes += 1
         now = time.monotonic()
         if self._is_waiting and now - self._broken >= _AGAIN / 2:
@@ -299,7 +300,7 @@ class _Question:
             raise KeyboardInterrupt
 
     def put(self) -> None:
-        """Wait for the answer, and send it."""
+        """Wait for the answer and send it."""
         watch = threading.Thread(target=self._look, name=f"{self._run.name}-asks", daemon=True)
         watch.start()
         try:
@@ -311,7 +312,7 @@ class _Question:
             input_requests.answer(self._asked, answer, refusal=refusal)
 
     def _answer(self) -> tuple[str | None, str]:
-        """The answer, None where nobody is to get one, and why there is an empty one."""
+        """Return the answer, None if none should be sent, and the reason if it is empty."""
         try:
             try:
                 self._is_waiting = True
@@ -325,7 +326,7 @@ class _Question:
         return None, ""
 
     def _look(self) -> None:
-        """Draw the view, and break the question off when it is over."""
+        """Draw the view, and cancel the question when its rank or the run no longer waits."""
         struck, drawn, pause = float("-inf"), time.monotonic(), _TICK
         while not self._over.wait(_TICK):
             if time.monotonic() - drawn >= pause:
@@ -335,5 +336,5 @@ class _Question:
             if is_over and time.monotonic() - struck >= _AGAIN:
                 struck = time.monotonic()
                 self._own += 1
-                # Not interrupt_main: that would not end a read of a terminal.
+                # Not interrupt_main, which would not end a read from a terminal.
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -1,6 +1,6 @@
-"""The still picture of a run: what its cell keeps, and how a notebook shows a Run.
+"""The still picture of a run, which its cell keeps and which a notebook displays for a Run.
 
-It is shown once in a cell: where a view has just left it, the Run that the cell gives is not shown
+A cell shows it once: if a view has just left it there, a Run that the cell returns is not shown
 again.
 """
 
@@ -19,8 +19,8 @@ from xla_nb.views.rendering import style, tags
 from xla_nb.views.snapshot import Snapshot
 from xla_nb.wording import aligned, in_one_line
 
-#: JupyterLab and nbconvert keep an output on one page of paper, and leave the rest of the page
-#: before it empty. What must not be parted says so itself. Untrusted notebooks lose the style.
+#: JupyterLab and nbconvert print an output on one page and leave the rest of the previous page
+#: empty. Parts that must not be split have their own style. Untrusted notebooks lose this style.
 _ON_PAPER = (
     '<div class="xn-paper">%s</div><style>@media print {'
     " .jp-OutputArea-child:has(.xn-paper) { break-inside: auto }"
@@ -29,21 +29,22 @@ _ON_PAPER = (
 
 
 def bundle(snapshot: Snapshot, *, told: bool = False) -> dict[str, str]:
-    """The picture as HTML and as text, both complete; `told`: the cell has the output already, so
-    that it is folded in the HTML."""
+    """Render the picture as HTML and as text, both complete. `told`: the cell already shows the
+    output, so the HTML folds it."""
     html = rendering.render_html(snapshot, folds_output=told)
     return {"text/html": _ON_PAPER % html, "text/plain": rendering.render_text(snapshot)}
 
 
 def show(forms: dict[str, Any]) -> None:
-    """Display it in the cell that is being executed."""
+    """Display the picture in the cell being executed."""
     from IPython.display import publish_display_data
 
     publish_display_data(forms)  # type: ignore[no-untyped-call]
 
 
 def kernel() -> Any:
-    """The same where its cell shows what is displayed: in a notebook, but not below %%capture."""
+    """Return the shell if its cell shows displayed output: in a notebook, but not under
+    %%capture."""
     here = shell()
     if getattr(here, "kernel", None) is None:
         return None
@@ -53,13 +54,13 @@ def kernel() -> Any:
 
 
 def cell() -> int | None:
-    """The number of the cell that IPython executes; None outside one."""
+    """Return the number of the cell that IPython is executing; None outside IPython."""
     here = shell()
     return None if here is None else int(here.execution_count)
 
 
 class OpenedRun(RecordedRun):
-    """A run that a notebook displays as its cell's last state, with what its ranks displayed."""
+    """A run that a notebook displays as its final picture, with its ranks' displays."""
 
     shown_in: int | None = None
 
@@ -70,7 +71,8 @@ class OpenedRun(RecordedRun):
         return bundle(observer.observe(self))["text/html"]
 
     def _ipython_display_(self) -> None:
-        """A terminal has no room for a picture, and there is none of a run that only starts."""
+        """Show the picture, except in a terminal, which has no room, and for a run that is
+        starting."""
         told = self.shown_in is not None and self.shown_in == cell()
         if kernel() is None:
             print(f"<Run {self.name}>" if told else repr(self))
@@ -84,11 +86,11 @@ class OpenedRun(RecordedRun):
 
 
 class ShownRun(OpenedRun, Run):
-    """The same of a launch of this notebook."""
+    """An OpenedRun for a launch of this notebook."""
 
 
 class StillGroup:
-    """Shows them in the cell that is being executed."""
+    """Shows live ranks in the cell being executed, where no panel is available."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
@@ -97,11 +99,11 @@ class StillGroup:
         self._slot.display(self._bundle(), raw=True)
 
     def draw(self) -> None:
-        """Show how they are now."""
+        """Show the current state."""
         self._slot.update(self._bundle(), raw=True)
 
     def move(self, where: str) -> None:
-        """Show nothing more here: the ranks are shown in another cell."""
+        """Stop showing the ranks here, because another cell shows them."""
         self._slot.update({"text/plain": f"Moved to {where}."}, raw=True)
 
     def _bundle(self) -> dict[str, Any]:
@@ -109,7 +111,7 @@ class StillGroup:
 
 
 def _title(entry: Entry) -> str:
-    """What its own picture has as its title."""
+    """The title that the run's own picture has."""
     told, ok = entry.found or entry.calm, entry.outcome == "finished"
     found = Concluded(kind="", sentence=told, calm=not entry.found) if told else None
     return diagnosis.ended(entry.headline, found, ok=ok, elapsed=entry.elapsed or 0.0)
@@ -117,7 +119,7 @@ def _title(entry: Entry) -> str:
 
 _LEFT = "text-align:left"
 _SHORT, _LONG = f"{_LEFT};white-space:nowrap", f"{_LEFT}{tags.at_least(30)}"
-#: Of a list of runs the columns, each with its style.
+#: Columns of a list of runs, each with its style.
 _COLUMNS = (
     *(("run", f"{_SHORT};{style.MONO}"), ("notebook", _LEFT), ("outcome", _SHORT)),
     *(("time", _SHORT), ("cell", _LEFT), ("figures of rank 0", _LEFT), ("result", _LONG)),
@@ -125,8 +127,8 @@ _COLUMNS = (
 
 
 def runs(entries: Sequence[Entry]) -> dict[str, str]:
-    """Recorded runs, a row each: as a table, and as lines of text. A column in which no run has
-    anything is left out, such as the notebook's outside of Jupyter."""
+    """Render recorded runs, one per row, as an HTML table and as lines of text. Empty columns are
+    omitted, such as the notebook outside Jupyter."""
     if not entries:
         text = drawn = "No recorded runs."
     else:
@@ -143,7 +145,7 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def _row(entry: Entry) -> tuple[Sequence[str], Sequence[str]]:
-    """A run's columns, as text and as HTML."""
+    """The columns of a run, as text and as HTML."""
     time = "" if entry.elapsed is None else facts.took(entry.elapsed)
     ended = _title(entry)
     last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]

@@ -1,5 +1,5 @@
-"""What ranks display, as outputs of a notebook's cell: each as its front end draws it, below a line
-with the ranks that display the same."""
+"""Show displays of ranks as outputs of a notebook cell: the front end draws each, below a line
+naming the ranks that display the same."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from xla_nb.views.rendering.style import FAINT, SANS
 from xla_nb.views.rendering.tags import div, faint, pre
 from xla_nb.wording import listed, ranks, several
 
-#: Displays of one run, and bytes of these; characters of one text in a background run's output.
+#: Displays shown of one run, and their bytes; characters of one text in a background run's output.
 _MOST, LARGEST, _TEXT = 100, 16_000_000, 20_000
-_RETURNED = ("returned",)  # what follows is no display, but the result
+_RETURNED = ("returned",)  # what follows is the result, not a display
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the cell: forms by MIME type, and what is to be known of them."""
+    """An output of the cell: data by MIME type, and metadata."""
 
     data: Mapping[str, Any]
     metadata: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Output:
 
 @dataclass(frozen=True)
 class _Group:
-    """Ranks that display the same."""
+    """Ranks with equal displays."""
 
     ranks: list[int]
     shown: Shown
@@ -51,7 +51,7 @@ class _Group:
 
 
 def outputs(shown: Mapping[int, Shown]) -> list[Output]:
-    """The outputs of a cell; none while nothing is displayed."""
+    """Build the outputs of a cell; none while nothing is displayed."""
     found: list[Output] = []
     left: list[str] = []
     count = size = 0
@@ -74,7 +74,7 @@ def outputs(shown: Mapping[int, Shown]) -> list[Output]:
 
 
 def alone(shown: Mapping[int, Shown]) -> list[Output]:
-    """All of it in one output, in which what is no image is text."""
+    """Build a single output with all displays; those that are not images are shown as text."""
     groups = _groups(shown)
     html, room = "", LARGEST
     for group in groups:
@@ -88,12 +88,12 @@ def alone(shown: Mapping[int, Shown]) -> list[Output]:
 
 
 def lines(name: str, display: Display) -> list[str]:
-    """One display as lines of text."""
+    """Format one display as lines of text."""
     return [f"[{name}] {ansi.plain(line)}" for line in display.text.splitlines() or [""]]
 
 
 def _groups(shown: Mapping[int, Shown]) -> list[_Group]:
-    """Ranks with the same displays, in order; those without any are left out."""
+    """Group ranks with the same displays, in order; ranks without displays are omitted."""
     found: list[_Group] = []
     for rank in sorted(shown):
         one = shown[rank]
@@ -108,7 +108,7 @@ def _groups(shown: Mapping[int, Shown]) -> list[_Group]:
 
 
 def _are_equal(one: Shown, other: Shown) -> bool:
-    """But for their ids, which are made up."""
+    """Compare displays except for their ids, which are generated."""
     return (one.dropped, one.unreadable) == (other.dropped, other.unreadable) and [
         (display.data, display.metadata, display.result) for display in one.displays
     ] == [(display.data, display.metadata, display.result) for display in other.displays]
@@ -123,7 +123,7 @@ def _gaps(shown: Shown) -> Iterator[str]:
 
 
 def _head(group: _Group, told: Sequence[str]) -> Output:
-    """Whose displays follow."""
+    """Build a line that names the ranks whose displays follow."""
     more = "".join(f" · {escape(one)}" for one in told)
     return _note(f"<b>{group.name}</b>{faint(more)}", " ".join([f"[{group.short}]", *told]))
 
@@ -149,17 +149,17 @@ def _lines(group: _Group) -> Iterator[str]:
         yield from lines(group.short, display)
 
 
-_BEAT = 0.1  # seconds between two looks, and the least between two updates
-_MANY = 64  # ranks; of more, looks are rarer
-_FLOW = 8e6  # bytes a second that a page gets of one run
-_LINES = 60  # of one display, where its text is printed
+_BEAT = 0.1  # seconds between reads, and the minimum between updates
+_MANY = 64  # ranks; with more, reads are less frequent
+_FLOW = 8e6  # bytes per second sent to a page for one run
+_LINES = 60  # lines of one display printed as text
 _NOTHING = Output({"text/html": "", "text/plain": ""}, {})
 
 
 class Beside:
-    """A view with what the ranks display. `behind`: it is drawn in a thread, and only what is made
-    now belongs to the cell that is being executed. Else only what the main thread displays does: it
-    displays nothing while it waits for an answer."""
+    """A view together with the ranks' displays. `behind`: the view is drawn in a thread, so only an
+    output created now belongs to the cell being executed. Otherwise, only outputs from the main
+    thread do, so displays are not updated while it waits for an answer."""
 
     def __init__(self, view: View, run: RecordedRun, *, behind: bool = False) -> None:
         self._view = view
@@ -180,14 +180,14 @@ class Beside:
         return max(0.0, min(pause, self._due - time.monotonic()))
 
     def finish(self) -> None:
-        """Show how the run ended, and what the notebook keeps of its displays."""
+        """Show how the run ended, and the displays that the notebook keeps."""
         try:
             self._show()
         finally:
             self._view.finish()
 
     def withdraw(self) -> None:
-        """Have the front end wait no longer for the answer to a question."""
+        """Make the front end stop waiting for the answer to a question."""
         self._view.withdraw()
 
     def _show(self) -> None:
@@ -196,7 +196,7 @@ class Beside:
 
 
 class Displays:
-    """What the ranks of a run show, read as it grows."""
+    """Displays of a run's ranks, read as they arrive."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
@@ -204,7 +204,7 @@ class Displays:
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between reads."""
         return _BEAT * max(1.0, len(self._readers) / _MANY)
 
     @property
@@ -212,7 +212,7 @@ class Displays:
         return {rank: reader.shown for rank, reader in self._readers.items()}
 
     def look(self) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read new displays. Returns whether there were any."""
         for rank in list(self._run.state.ranks):
             if rank not in self._readers:
                 self._readers[rank] = Reader(self._run.record.displays(rank))
@@ -221,17 +221,17 @@ class Displays:
 
 
 def show(run: RecordedRun) -> None:
-    """Show in the cell that is being executed what the ranks of a run have displayed."""
+    """Show the displays of a run's ranks in the cell being executed."""
     displays = Displays(run)
     if displays.look():
         Outputs().show(displays.shown)
 
 
-# ---------------------------------------------------------------- where it is shown
+# ---------------------------------------------------------------- destinations
 
 
 class Outputs:
-    """Outputs of a notebook's cell. `behind`: the first one is made now, and there is no other."""
+    """Outputs of a notebook cell. `behind`: a single output, created immediately."""
 
     def __init__(self, *, behind: bool = False) -> None:
         self._behind = behind
@@ -240,13 +240,13 @@ class Outputs:
             self._put(0, _NOTHING)
 
     def show(self, shown: Mapping[int, Shown]) -> int:
-        """Show what ranks show now; gives how many bytes that took."""
+        """Show the current displays. Returns the number of bytes sent."""
         wanted = alone(shown) if self._behind else outputs(shown)
         missing = len(self._made) - len(wanted)
         return sum(self._put(*each) for each in enumerate([*wanted, *[_NOTHING] * missing]))
 
     def _put(self, number: int, output: Output) -> int:
-        """Make it the output of this number; gives how many bytes are sent."""
+        """Set output `number`. Returns the number of bytes sent."""
         if number == len(self._made):
             handle = slot()
             self._made.append((handle, output))
@@ -262,7 +262,7 @@ class Outputs:
 
 
 class Lines:
-    """Lines of text, as `[0] <Figure …>`; an update is a line of its own."""
+    """Lines of text, such as `[0] <Figure …>`; an update is printed as another line."""
 
     def __init__(self) -> None:
         self._printed: dict[int, list[Display]] = {}

@@ -1,4 +1,4 @@
-"""What there is to see of a run at one moment.
+"""The visible state of a run at one moment.
 
 The live panel, saved HTML and saved text all render a Snapshot, so they cannot disagree; only the
 observer reads files and events.
@@ -26,9 +26,9 @@ UNDER_WAY: frozenset[Phase] = frozenset({"starting", "running", "compiling", "wa
 @dataclass(frozen=True)
 class Bar:
     """Progress of a loop: `done` of `total` items, `rate` in items per second, `eta` in seconds.
-    All but `done` are None when unknown. `on`: of which ranks, where others have yet to begin.
-    least: its rank died, and may have done more than it could tell. number: of those with its
-    label in its rank."""
+    All except `done` are None when unknown. `on`: the ranks in the loop, if others are not in it.
+    `least`: the rank died and may have done more than it reported. `number`: index, from 1, among
+    the rank's bars with this label."""
 
     label: str
     done: float
@@ -40,17 +40,17 @@ class Bar:
     number: int = 1
 
 
-#: Stands for the sample of a rank that has written none yet.
+#: Placeholder for the sample of a rank that has not written one yet.
 NO_SAMPLE = Sample(at=0.0, since=0.0)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The most important thing about a run, in one sentence: what ended it, else what holds it up,
-    else how many ranks run.
+    """The most important fact about a run, in one sentence: the cause of its end, else the current
+    delay, else the number of running ranks.
 
     level     "bad": it failed or hangs; "warning": it is slower than it could be; else "calm"
-    ranks     whom it is about, to be marked: the slow one, the one that others wait for
+    ranks     ranks to mark: the slow rank, or the rank that others wait for
     """
 
     sentence: str
@@ -62,19 +62,19 @@ class Diagnosis:
 class Card:
     """One rank, or one device of a process that drives several.
 
-    phase     "early": it has returned, and others failed as they missed it in a collective
+    phase     "early": it returned, and others failed because it was missing in a collective
     since     when the phase began, in seconds since the epoch
     place     its innermost line in the notebook, `Cell In[3], line 7`
-    detail    the collective it waits in and for whom, the call it is blocked in, or its host's
-              loss, in short
+    detail    in short: the collective it waits in and for which ranks, the call it is blocked
+              in, or the loss of its host
     line      the last line it printed, plain text of at most 200 characters
     cpu       processor time per second in its last seconds; 1.0 is one core
-    step      seconds from one of its last steps to the next; None until some were seen
-    waits     share of its lane, from 0 to 1, in which it waited for others; None where that cannot
-              be seen
-    lane      its last 60 s, of a run that is over all its time, oldest first; a gap is time of
-              which nothing is known
-    sample    its newest figures; views/facts.py says which are shown
+    step      seconds between its last steps; None until some were seen
+    waits     share of its lane, from 0 to 1, in which it waited for others; None if that is not
+              visible
+    lane      its last 60 s, or its whole time if the run is over, oldest first; a gap means that
+              nothing is known about that time
+    sample    its newest sample; views/facts.py defines which values are shown
     """
 
     rank: int
@@ -96,15 +96,15 @@ class Card:
 
 @dataclass(frozen=True)
 class Live:
-    """What live ranks have beside what any run has.
+    """Facts that only live ranks have.
 
-    name    of the group
-    idle    seconds without a cell after which they end; None: never
-    since   when they became idle, or what runs now began
-    count   how many cells they have been given; of those, `running` run now, and `lost` have ended
+    name    name of the group
+    idle    seconds without a cell after which the ranks end; None: never
+    since   when they became idle, or when the current cell started
+    count   number of cells they have received, of which `running` are running now and `lost` ended
             without finishing
-    cut     they were ended while a cell ran
-    cells   the newest ones, newest first
+    cut     whether they were ended while a cell ran
+    cells   the newest cells, newest first
     """
 
     name: str
@@ -118,7 +118,7 @@ class Live:
 
     @property
     def is_idle(self) -> bool:
-        """They are there, and no cell runs on any of them."""
+        """Whether the ranks exist and no cell is running on any of them."""
         return self.since is not None and not self.running
 
 
@@ -126,9 +126,9 @@ class Live:
 class Excerpt:
     """The first and last lines of one stream (`ansi.clean`); rank None is the job.
 
-    The `left_out` lines between them are only in the file at `path`. `times`: when each of the
-    others was seen, where that is known; `switches`: after how many switches of its rank from one
-    stream to the other.
+    The `left_out` lines between them are only in the file at `path`. `times`: when each shown line
+    was seen, if known. `switches`: how many switches of its rank from one stream to the other
+    precede each shown line.
     """
 
     rank: int | None
@@ -143,8 +143,8 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Odd:
-    """Values of a figure that are no finite numbers: how many, of which kinds, the step of the one
-    that came first, the least and the greatest of all."""
+    """Non-finite values of a figure: their count, their kinds, the step of the first to arrive
+    (`since`), and the lowest and highest step."""
 
     since: float
     least: float
@@ -154,7 +154,7 @@ class Odd:
 
     @classmethod
     def of(cls, some: Sequence[Odd]) -> Odd:
-        """All of these, in the order in which they came."""
+        """Merge items, given in order of arrival."""
         return cls(
             since=some[0].since,
             least=min(one.least for one in some),
@@ -166,10 +166,10 @@ class Odd:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure that ranks reported: points (step, value) by rank, of the ranks `thinned` not all of
-    them.
+    """A figure that ranks reported: points (step, value) by rank; ranks in `thinned` have only
+    some.
 
-    odd: by rank, all its values that are no finite numbers; those since it became so last apart
+    odd: all non-finite values by rank; the latest streak is a separate item
     """
 
     name: str
@@ -182,15 +182,15 @@ class Series:
 class Snapshot:
     """The whole run. Times are in seconds since the epoch, `elapsed` in seconds.
 
-    headline  how the run went, or goes; the diagnosis, where there is one, is more telling
+    headline  the outcome or state of the run; the diagnosis, if there is one, says more
     ok        None while the run is in progress
-    conclusion  what it suffers from, of which the strongest
-    unit      what a card stands for: a rank, or a device if one process drives several
+    conclusion  the most important problem found in the run
+    unit      what a card represents: a rank, or a device if one process drives several
     hosts     names of the machines, in order
-    lost      reasons by name, for hosts that were lost
-    hang      the report of one that is not over, as plain text
-    free      bytes of memory that can still be taken, on the host with the least
-    live      these are live ranks, which a cell has only at times
+    lost      reasons for lost hosts, by host name
+    hang      the report of a hang still in progress, as plain text
+    free      bytes of free memory on the host that has the least
+    live      facts about live ranks, which run a cell only at times; None for other runs
     """
 
     run: str
@@ -222,11 +222,11 @@ class Snapshot:
 
     @property
     def is_calm(self) -> bool:
-        """Nothing is amiss, as far as is known."""
+        """Whether no problem is known."""
         return self.diagnosis is None or self.diagnosis.level == "calm"
 
 
 def hosts_in_short(snapshot: Snapshot) -> str:
-    """The host's name, or `4 hosts, 1 lost`."""
+    """Return the host's name, or `4 hosts, 1 lost`."""
     names = f"{len(snapshot.hosts)} hosts" if len(snapshot.hosts) > 1 else "".join(snapshot.hosts)
     return f"{names}, {len(snapshot.lost)} lost" if snapshot.lost else names

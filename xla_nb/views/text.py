@@ -1,8 +1,8 @@
-"""A run as lines of text: output and errors as they happen.
+"""Show a run as lines of text: output and errors as they happen.
 
-It reads the record's log files, so it never keeps a rank waiting. Each line is shown whole, after
-its rank, or after all ranks that write it at about the same time; lines left out are counted, and
-are in the files.
+The view reads the record's log files, so it never keeps a rank waiting. Each line is shown whole,
+prefixed with its rank, or with all ranks that write it at about the same time. Omitted lines are
+counted, and are in the files.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from xla_nb.views.rendering import returned
 from xla_nb.views.snapshot import STREAMS, Stream
 from xla_nb.wording import several, shortened
 
-#: Lines of each stream shown as they come, and last lines shown at the end.
+#: Lines of each stream shown as they arrive, and last lines shown at the end.
 HEAD, TAIL = 1000, 20
-#: Groups of ranks shown of the report of a hang, and lines of each one's stack.
+#: Groups of ranks shown of a hang report, and lines of each group's stack.
 GROUPS, FRAMES = 4, 8
-_FIRST = 1 << 16  # bytes read at once while all lines are shown
-_REDRAW = 0.5  # seconds between two updates of the changing line
-_OFTEN, _SELDOM = 0.004, 0.05  # seconds between two looks, while there is news and where not
-_HOLDING = 0.02  # seconds between two looks meanwhile
-_MOST = 10  # pieces of stdout and stderr of a rank in turn, at one look
-_END = sys.maxsize  # where a line ends that nobody has ended
-_LASTING = 0.3  # seconds for which a figure is NaN before that is shown: other ranks follow
+_FIRST = 1 << 16  # bytes per read while all lines are shown
+_REDRAW = 0.5  # seconds between updates of the changing line
+_OFTEN, _SELDOM = 0.004, 0.05  # seconds between reads, with and without news
+_HOLDING = 0.02  # seconds between reads while lines are held back
+_MOST = 10  # alternating pieces of a rank's stdout and stderr in one read
+_END = sys.maxsize  # the end offset of an unfinished line
+_LASTING = 0.3  # seconds that a figure is NaN before that is shown: other ranks may follow
 
 
 class _Stream:
-    """One stream of one rank, and how much of it has been shown."""
+    """One stream of one rank, and the amount already shown."""
 
     def __init__(self, rank: int | None, tail: Tail) -> None:
         self.rank = rank
         self.tail = tail
         self._count = 0
-        self._accounted = 0  # lines that were shown, or counted as left out
+        self._accounted = 0  # lines shown or counted as omitted
         self._last: list[tuple[int, str]] = []
 
     def show(self) -> Iterator[tuple[int, str]]:
-        """New lines, up to HEAD, each with the offset at which it ends. Reads a bounded part: a
-        rank may write faster than this reads, and nobody would come to look whether the run is to
-        be stopped."""
+        """Yield new lines, up to HEAD, each with the offset of its end. Reads a bounded part,
+        because a rank may write faster than this reads, and then nothing would check for a stop."""
         yield from self._next() or ()
 
     def settle(self, final: bool) -> Iterator[tuple[int, str]]:
-        """All new lines, and the last ones if there are too many; `final`: no more will come."""
+        """Yield all new lines, or the last ones if there are too many. `final`: no more will
+        follow."""
         while (lines := self._next()) is not None:
             yield from lines
         if final:
@@ -72,7 +72,7 @@ class _Stream:
         self._accounted, self._last = self._count, []
 
     def _next(self) -> Iterator[tuple[int, str]] | None:
-        # Of the first lines all are shown: not more at once than are read in a moment.
+        # The first lines are all shown, so read only as much at once as takes a moment.
         block = self.tail.look(None, _FIRST) if self._count < HEAD else self.tail.look(TAIL)
         if block is None:
             return None
@@ -90,7 +90,7 @@ class _Stream:
 
 
 class TextView:
-    """Writes a run to `out` and `err` (by default the notebook's own streams)."""
+    """Writes a run to `out` and `err` (by default the notebook's streams)."""
 
     def __init__(
         self, run: RecordedRun, out: TextIO | None = None, err: TextIO | None = None
@@ -114,7 +114,7 @@ class TextView:
 
     def draw(self) -> float:
         """Show what is new. Returns the seconds until the next call."""
-        # The last lines do not wait for the processes to end.
+        # Show the last lines without waiting for the processes to end.
         settled = self._run.state.settled and not self._settled
         self._settled = self._settled or settled
         self._read(lambda stream: stream.settle(False) if settled else stream.show())
@@ -133,7 +133,7 @@ class TextView:
         self._write([("out", line) for line in (*results, self._summary())])
 
     def withdraw(self) -> None:
-        """Nothing: text cannot tell a page."""
+        """Do nothing: text cannot reach the page."""
 
     def _show_rest(self) -> None:
         self._read(lambda stream: stream.settle(True))
@@ -149,7 +149,7 @@ class TextView:
         return f"{told} · files in {path}"
 
     def _read(self, look: Callable[[_Stream], Iterator[tuple[int, str]]]) -> None:
-        """Take in what is new of each stream, of each rank in the order in which it was written."""
+        """Read new lines of each stream, for each rank in the order in which they were written."""
         self._run.arrivals.now = now = time.monotonic()
         for rank in [None, *sorted(self._run.state.ranks)]:
             streams = {kind: self._stream(rank, kind) for kind in STREAMS}
@@ -160,8 +160,8 @@ class TextView:
     def _in_order(
         self, rank: int | None, new: Mapping[Stream, list[tuple[int, str]]]
     ) -> Sequence[tuple[str, str]]:
-        """Lines of both streams as they were written, unless that would be very many messages to a
-        front end: then those of stdout first."""
+        """Merge the lines of both streams in the order of writing. If that would take very many
+        messages to the front end, stdout comes first."""
         lines = [(kind, line) for kind in STREAMS for _, line in new[kind]]
         if not all(new.values()):
             return lines
@@ -221,7 +221,7 @@ class TextView:
             yield f"The hang is over: {clean(hang.over)}"
 
     def _show_lines(self, lines: Iterable[Folded]) -> None:
-        """Write them, and what there is to say of the run."""
+        """Write lines, then news about the run."""
         news = (("err", line) for line in self._news(self._run.state))
         self._write([*((one.stream, f"[{one.who}] {one.line}") for one in lines), *news])
 
@@ -234,14 +234,14 @@ class TextView:
             _put(self._out if kind == "out" else self._err, text)
 
     def _erase(self) -> None:
-        """Take the changing line away."""
+        """Erase the changing line."""
         if self._bar:
             self._out.write("\r" + " " * len(self._bar) + "\r")
-            self._out.flush()  # before stderr begins another output, in which nothing would go
+            self._out.flush()  # before stderr starts another output, where this could not erase
             self._bar = ""
 
     def _show_open_lines(self) -> None:
-        """The unfinished lines of all ranks as one changing line, if a person can see it."""
+        """Show the unfinished lines of all ranks as one changing line, if a person can see it."""
         now = time.monotonic()
         if now - self._drawn < _REDRAW or not self._is_live:
             return
@@ -259,7 +259,7 @@ class TextView:
 
 
 def _put(stream: TextIO, text: str) -> None:
-    """A script's output may be a file on a full disk, which is no reason to end its runs."""
+    """Write text. A script's output may be a file on a full disk, which must not end its runs."""
     try:
         stream.write(text)
         stream.flush()
@@ -269,7 +269,7 @@ def _put(stream: TextIO, text: str) -> None:
 
 
 def _places(hang: Hang) -> Iterator[str]:
-    """Where the ranks are, with the innermost lines of their stacks."""
+    """Yield the places of ranks, with the innermost lines of their stacks."""
     groups = hang.report.groups
     for group in groups[:GROUPS]:
         short = stacks.short(group, FRAMES)
@@ -279,17 +279,18 @@ def _places(hang: Hang) -> Iterator[str]:
 
 
 def _is_live(stream: TextIO) -> bool:
-    """Whether it is a terminal or a notebook's stream, where `\\r` rewrites the line."""
+    """Whether `stream` belongs to a terminal or a notebook, where `\\r` rewrites the line."""
     return stream.isatty() or hasattr(stream, "pub_thread")
 
 
-#: Seconds that a run has to end after an error, before that is told in a line, until the picture
-#: tells it with its traceback.
+#: Seconds after an error before it is printed as a line. If the run ends earlier, the picture shows
+#: the error with its traceback instead.
 _PATIENCE = 1.0
 
 
 class CellTextView(TextView):
-    """`watched`: somebody may see the cell while it runs, not only the file it is saved in."""
+    """Shows a run in a notebook cell. `watched`: a person may see the cell while it runs, not only
+    in its saved file."""
 
     def __init__(self, run: Run, *, watched: bool) -> None:
         super().__init__(run)

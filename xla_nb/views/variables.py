@@ -1,4 +1,4 @@
-"""The ranks' variables as a notebook shows them: a table as HTML, and the same as text."""
+"""Show variables of the ranks in a notebook, as an HTML table and as text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from xla_nb.views.rendering.style import AMBER, EDGE, GREEN, GREY, MONO, RED, SA
 from xla_nb.views.rendering.tags import at_least, bit, chip, div, escaped, faint, frame, table
 from xla_nb.wording import aligned, several, shortened, size, spans
 
-#: Names that are shown, lines below one and below all; names that differ come first.
+#: Maximum names, lines below one name, and lines in total; names that differ come first.
 ROWS, LINES, ALL_LINES = 100, 12, 200
 TITLES = ("Name", "Type", "Value", "Device", "Size", "Ranks", "Across ranks")
-_WIDEST = 24  # characters of a column of text, but for the last
+_WIDEST = 24  # characters of a column of text, except the last
 _LONGEST = 80  # characters of a cell
 _SIGNS: dict[Verdict, tuple[str, str]] = {
     "different": ("≠", RED),
@@ -28,16 +28,16 @@ _SIGNS: dict[Verdict, tuple[str, str]] = {
     "equal": ("=", GREEN),
 }
 _VALUE = TITLES.index("Value")
-_SHORT = 20  # characters of a cell that a narrow page does not break, unless it is a value
+_SHORT = 20  # characters of a cell that is kept on one line, unless it is a value
 
 
 class Variables(dict[str, Compared]):
-    """The variables of live ranks, by name, and whether the ranks agree on them.
+    """Variables of live ranks by name, and whether the ranks agree on them.
 
-    who: those that were asked, in words: `4 ranks`, `3 of 4 ranks`."""
+    who: the ranks asked, in words: `4 ranks`, `3 of 4 ranks`."""
 
     def __init__(self, compared: Sequence[Compared], ranks: int, world: int | None = None) -> None:
-        """Of so many ranks that were asked; `world` is of how many, by default the same."""
+        """`ranks`: number of ranks asked; `world`: number of all ranks, `ranks` by default."""
         super().__init__({one.name: one for one in compared})
         some = "" if world in (None, ranks) else f"{ranks} of "
         self.who = some + several(world or ranks, "rank")
@@ -72,7 +72,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _lines(row: Row, shown: Sequence[int]) -> Iterator[Sequence[str]]:
     sign = f"{chip(*_SIGNS[row.verdict])} " if row.verdict in _SIGNS else ""
-    # On a narrow page the last column is out of sight.
+    # The sign is in the first column, because a narrow page cuts off the last one.
     each = [
         _cell(row.cells[n], whole=n != _VALUE, before=sign if n == shown[0] else "") for n in shown
     ]
@@ -90,7 +90,7 @@ def _cell(text: str, *, whole: bool, before: str = "") -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A variable: its cells in the order of TITLES, and in `lines` where ranks do not agree."""
+    """A variable: its cells in the order of TITLES, and `lines` that show where ranks disagree."""
 
     verdict: Verdict
     cells: tuple[str, ...]
@@ -128,7 +128,7 @@ def _row(one: Compared, most: int) -> Row:
 
 
 def summary(compared: Sequence[Compared], who: str) -> str:
-    """`12 names on 4 ranks: 2 differ, 1 pending`."""
+    """Summarize variables: `12 names on 4 ranks: 2 differ, 1 pending`."""
     counts = Counter(one.verdict for one in compared)
     words: dict[Verdict, str] = {
         "different": "differ" if counts["different"] > 1 else "differs",
@@ -143,7 +143,7 @@ def summary(compared: Sequence[Compared], who: str) -> str:
 
 
 def notes(compared: Sequence[Compared]) -> list[str]:
-    """What is to be known about the table as a whole."""
+    """Notes about the table as a whole."""
     told = []
     if len(compared) > ROWS:
         told.append(f"… and {several(len(compared) - ROWS, 'more name')}")
@@ -153,7 +153,7 @@ def notes(compared: Sequence[Compared]) -> list[str]:
 
 
 def as_text(compared: Sequence[Compared], who: str) -> str:
-    """The table in lines."""
+    """Format the table as text."""
     drawn = rows(compared)
     if not drawn:
         return summary(compared, who)

@@ -1,1 +1,1 @@
-"""The live panel: the kernel's side, and the page's script and style."""
+"""The live panel: the kernel side, and the page's script and style sheet."""

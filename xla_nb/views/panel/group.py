@@ -1,7 +1,7 @@
-"""The panel of live ranks: it goes on beside the cells, in a thread, until they end.
+"""The panel of live ranks: a thread draws it alongside the cells until the ranks end.
 
-While nothing runs it sends nothing. It gives way to cells: what they do is told twice a second, and
-not before they have had a moment to themselves.
+While nothing runs, it sends nothing. It yields to cells: it reports on them only twice a second,
+and not in their first moment.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from xla_nb.run.run import Run
 from xla_nb.views.loop import Guarded
 from xla_nb.views.panel.view import NOTHING, PanelView
 
-_SOON = 0.3  # seconds from an event to the message about it: a short cell is told in one
-_BEAT = 0.5  # seconds between two looks while a cell runs,
-_SETTLING = 1.5  # for so long after something has happened,
-_REST = 60.0  # and later
-_SAVE = 10.0  # seconds between two saved snapshots, at least
+_SOON = 0.3  # seconds from an event to its message, so that a short cell takes only one
+_BEAT = 0.5  # seconds between messages while a cell runs,
+_SETTLING = 1.5  # and for this long after an event,
+_REST = 60.0  # and after that
+_SAVE = 10.0  # minimum seconds between saved snapshots
 
 
 class GroupPanel(PanelView):
     """Shows live ranks on the page.
 
-    shut_down  ends them
+    shut_down  ends the ranks
     """
 
     def __init__(self, run: Run, shut_down: Callable[[], None]) -> None:
@@ -33,23 +33,23 @@ class GroupPanel(PanelView):
         self._seen: object = None
         self._saved_of: object = None
         self._next = self._settled = self._next_save = 0.0
-        self._moved = ""  # where to, in a sentence
+        self._moved = ""  # a sentence naming the cell that shows the ranks now
         super().__init__(run)
 
     def follow(self) -> None:
-        """Draw it in a thread of its own, until the ranks have ended or are shown elsewhere."""
+        """Draw in a separate thread, until the ranks have ended or are shown elsewhere."""
         self._thread = threading.Thread(
             target=self._follow, name=f"{self.run.name}-panel", daemon=True
         )
         self._thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Wait until it shows the end. Returns whether it does."""
+        """Wait until the panel shows the end. Returns whether it does."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def move(self, where: str) -> None:
-        """Show nothing more here: the ranks are shown in another cell."""
+        """Stop showing the ranks here, because another cell shows them."""
         self._moved = f"Moved to {where}."
         with self.run.changed:
             self.run.changed.notify_all()
@@ -66,12 +66,12 @@ class GroupPanel(PanelView):
         self._leave_note() if self._moved else super().finish()
 
     def _is_needed(self) -> bool:
-        """Whether something has come that `draw` has not seen."""
+        """Return whether there is something that `draw` has not seen."""
         asked = not self._inbox.empty()
         return self.run.done or bool(self._moved) or asked or self._mark() != self._seen
 
     def _mark(self) -> object:
-        """What is different once something is to be told."""
+        """A value that changes whenever there is news."""
         state = self.run.state
         programs = state.programs
         phases = tuple(rank.phase for rank in state.ranks.values())
@@ -79,7 +79,7 @@ class GroupPanel(PanelView):
         return phases, programs.count, running, len(state.notices), state.ending, state.stopping
 
     def draw(self) -> float:
-        """Send the page what is new. Returns the seconds until the next call."""
+        """Send news to the page. Returns the seconds until the next call."""
         self._handle_requests()
         self._answer_stacks()
         now, mark = time.monotonic(), self._mark()

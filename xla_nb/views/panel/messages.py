@@ -1,8 +1,7 @@
-"""What the panel's page and the kernel say to each other.
+"""Messages between the panel's page and the kernel.
 
-The page asks; the kernel sends news of what changed, drawn as HTML, and
-answers. The page goes by ids and attributes, never by words that are meant for people.
-docs/how-it-works.md has the protocol.
+The page sends requests; the kernel sends answers, and news of changes, rendered as HTML. The page
+uses ids and attributes, never texts for people. docs/how-it-works.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from xla_nb.views.snapshot import Snapshot
 
 
 class PanelNews:
-    """What the page has been told of a run, and so what is news to it."""
+    """Tracks what was sent to the page, to send only changes."""
 
     def __init__(self) -> None:
         self._sent: dict[str, Any] = {}
 
     def forget(self) -> None:
-        """Tell everything again: a page lacks some of it."""
+        """Send everything again, because a page lacks some of it."""
         self._sent = {}
 
     def of(
         self, snapshot: Snapshot, focus: int | None = None, *, charts: bool = True
     ) -> dict[str, Any]:
-        """What has changed since the last call, of the `charts` only if asked. `focus` is the rank
-        that the page has chosen."""
+        """Return the changes since the last call, with `charts` only if requested. `focus` is the
+        rank selected on the page."""
         parts = {
             "about": _about(snapshot) | {"focus": focus},
             "ranks": [card.rank for card in snapshot.cards],
@@ -58,7 +57,7 @@ class PanelNews:
 
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
-    """What the page goes by. `marked`: the ranks that the title is about."""
+    """Data that the page depends on. `marked`: the ranks that the title is about."""
     live, found = snapshot.live, snapshot.diagnosis
     failed = snapshot.ok is False
     return {
@@ -79,25 +78,25 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def lines(new: Lines) -> dict[str, Any]:
-    """New output of one stream."""
+    """Message with new output of one stream."""
     block = new.block
     of = {"rank": new.rank, "stream": new.stream, "start": block.start, "skipped": block.skipped}
     return of | _coloured(block.lines)
 
 
 def earlier(request: dict[str, Any], block: LineBlock) -> dict[str, Any]:
-    """The answer to a request for earlier lines; `first`: there are none before these."""
+    """Answer to a request for earlier lines. `first`: whether these are the first lines."""
     of = {name: request[name] for name in ("request", "rank", "stream")}
     clean = [ansi.clean(line) for line in block.lines]
     return {**of, "start": block.start, "first": block.start == 0, **_coloured(clean)}
 
 
 def _coloured(clean: Sequence[str]) -> dict[str, Any]:
-    """Lines as HTML, and how many bytes of the file each is."""
+    """Lines as HTML, and the size of each in the file, in bytes."""
     return {
         "lines": [colours.coloured(line, _LONGEST, colours.themed) for line in clean],
         "sizes": [len(line.encode()) + 1 for line in clean],
     }
 
 
-_LONGEST = 4000  # characters of a line in the page
+_LONGEST = 4000  # characters of a line on the page

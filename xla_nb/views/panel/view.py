@@ -1,8 +1,8 @@
 """The live panel: a run as an anywidget on the page, with a saved snapshot in the notebook file.
 
-Messages go out at most every 50 ms, all from the thread that calls `draw`: a page that gets one
-per line falls behind. Requests of the page are only queued when they arrive, and handled in
-`draw` too; but Stop stops at once: what draws may be waiting for an answer.
+The thread that calls `draw` sends all messages, at most one every 50 ms, because a page that
+receives one per line falls behind. Requests from the page are queued when they arrive and handled
+in `draw`. Only Stop takes effect at once, because the drawing thread may be waiting for an answer.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from xla_nb.views.panel.widget import Page, uplot
 from xla_nb.views.rendering import html
 from xla_nb.views.snapshot import STREAMS
 
-_BEAT = 0.05  # seconds between two messages
-#: Seconds between two looks at samples and figures, and between two drawings of charts, up to _FEW
-#: ranks; with twice as many, twice that.
+_BEAT = 0.05  # seconds between messages
+#: Seconds between reads of samples and figures, and between drawings of charts, for up to _FEW
+#: ranks; twice as long for twice as many.
 _FEW, _SAMPLE, _CHARTS = 128, 0.25, 1.0
-_SAVE, _FIRST = 10.0, 2.0  # seconds between two saved snapshots, and until the first
-_BUDGET = 500  # lines of output in one message, about
-_MOST = 1000  # lines that the page may ask for at once
+_SAVE, _FIRST = 10.0, 2.0  # seconds between saved snapshots, and until the first
+_BUDGET = 500  # approximate lines of output per message
+_MOST = 1000  # maximum lines per request of the page
 NOTHING = {"text/html": "", "text/plain": ""}
 
 log = logging.getLogger(__name__)
 
 
 class PanelView:
-    """Shows a run on the page. One thread draws and finishes it; the main thread creates it, since
-    a display belongs to the cell that is being executed there."""
+    """Shows a run on the page. One thread draws and finishes it; the main thread creates it,
+    because a display belongs to the cell that the main thread is executing."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -55,12 +55,12 @@ class PanelView:
         self._page = Page(run=run.name)
         self._page.on_msg(self._receive)
         self._live = _displayed(*self._widget())
-        empty = {"text/html": self._snapshot("")}  # it would flash up
+        empty = {"text/html": self._snapshot("")}  # content would flash up
         self._saved = _displayed(self._saved_snapshot() | empty)
-        self._due["save"] = time.monotonic() + _FIRST  # when ranks have started
+        self._due["save"] = time.monotonic() + _FIRST  # ranks have started by that time
 
     def draw(self) -> float:
-        """Send the page what is new. Returns the seconds until the next call."""
+        """Send news to the page. Returns the seconds until the next call."""
         self._handle_requests()
         self._answer_stacks()
         now = time.monotonic()
@@ -71,7 +71,7 @@ class PanelView:
         return max(0.0, self._due["beat"] - time.monotonic())
 
     def finish(self) -> None:
-        """Replace the widget by the run's saved HTML and text."""
+        """Replace the widget with the run's saved HTML and text."""
         end: dict[str, Any] = NOTHING
         try:
             self._handle_requests()
@@ -79,18 +79,18 @@ class PanelView:
             self._observer.finish()
             self._observer.sample()
             end = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
-            # First what the panel hides, or it would be seen for a moment.
+            # First update the display that the panel hides, or it would be visible for a moment.
             self._saved.update(NOTHING, raw=True)
             self._live.update(end, raw=True)
         finally:
             self._close(end["text/html"])
 
     def withdraw(self) -> None:
-        """Have the page wait no longer for an answer: JupyterLab would run no other cell."""
+        """Make the page stop waiting for an answer, or JupyterLab would run no other cell."""
         self._send("withdrawn")
 
     def _close(self, html: str) -> None:
-        self._page.on_msg(self._receive, remove=True)  # anywidget keeps every page, and so this
+        self._page.on_msg(self._receive, remove=True)  # anywidget keeps each page, and so this view
         self._page.leave(html)
 
     def _is_due(self, task: str, now: float, every: float) -> bool:
@@ -123,7 +123,7 @@ class PanelView:
             self._send("news", seq=self._sequence, whole=whole, now=time.time(), **message)
 
     def _sample_if_due(self, now: float) -> bool:
-        """Read samples if it is time, or if one of a few ranks has started or ended."""
+        """Read samples if due, or if a rank has started or ended and there are only a few."""
         states = self.run.state.ranks.values()
         phases = [rank.phase for rank in states]
         changed, self._phases = phases != self._phases, phases
@@ -149,12 +149,12 @@ class PanelView:
         return f'<div class="{self._snapshot_class}">{html}</div>'
 
     def _saved_snapshot(self) -> dict[str, str]:
-        """The display below the widget, which hides it (panel.js) wherever it is alive."""
+        """The display below the widget. A live widget hides it (panel.js)."""
         bundle = picture.bundle(self._observer.snapshot_with_output())
         told = "Snapshot of a run in progress. See %s for the result."
         shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
         html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
-        # Above it JupyterLab says that it has no widget, where it has none.
+        # If JupyterLab has no widget, it shows an error above; this hides that error.
         widget = f".jp-OutputArea-child:has(+ * .{self._snapshot_class}):not(:has(.xn-panel))"
         style = f"<style>{widget} {{ display: none }}</style>"
         bundle["text/html"] = style + self._snapshot(html + bundle["text/html"])
@@ -162,7 +162,7 @@ class PanelView:
         return bundle
 
     def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The widget's own bundle and metadata; its text is for readers without widgets."""
+        """The widget's bundle and metadata; its text is for readers without widgets."""
         bundle, metadata = self._page._repr_mimebundle_()
         bundle["text/plain"] = f"Run {self.run.name} in progress. Files: {self.run.record.path}"
         return bundle, metadata
@@ -170,7 +170,7 @@ class PanelView:
     # ---------------------------------------------------------- from the page
 
     def _receive(self, _widget: object, message: dict[str, Any], _buffers: object) -> None:
-        """Called by ipywidgets, in any thread."""
+        """Handle a message; ipywidgets calls this in any thread."""
         if message["type"] not in self._actions:
             log.warning("Ignored a message from the page: %r", message["type"])
             return
@@ -181,7 +181,7 @@ class PanelView:
             self.run.changed.notify_all()
 
     def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
-        """What a page may ask for."""
+        """The handlers of requests by type."""
         return {
             "whole": self._on_whole,
             "focus": self._on_focus,
@@ -204,7 +204,7 @@ class PanelView:
 
     def _on_focus(self, message: dict[str, Any]) -> None:
         self._focus = message["rank"]
-        self._due |= dict.fromkeys(("beat", "sample", "charts"), 0.0)  # its details are waited for
+        self._due |= dict.fromkeys(("beat", "sample", "charts"), 0.0)  # the user waits for details
 
     def _on_stop(self, message: dict[str, Any]) -> None:
         self._send("ack", request=message["request"])
@@ -221,7 +221,7 @@ class PanelView:
 
     def _on_earlier(self, message: dict[str, Any]) -> None:
         rank, stream = message["rank"], message["stream"]
-        if not isinstance(rank, int) or stream not in STREAMS:  # it would be the path of any file
+        if not isinstance(rank, int) or stream not in STREAMS:  # it could be a path to any file
             log.warning("Ignored the page's request for %r of rank %r", stream, rank)
             return
         block = tail.before(
@@ -231,7 +231,7 @@ class PanelView:
 
 
 def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
-    """A display in the cell's output that can be updated."""
+    """Create a display in the cell's output that can be updated."""
     handle = slot()
     handle.display(bundle, raw=True, metadata=metadata or {})
     return handle

@@ -1,4 +1,4 @@
-"""The widget of a panel, and what ipykernel needs for a page to be heard while a cell runs."""
+"""The panel's widget, and adjustments to ipykernel that let a page communicate during a cell."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import traitlets
 
 from xla_nb.views import loop
 
-_LOADS = 10.0  # seconds in which a page has loaded a widget; one closed before is an error to it
+_LOADS = 10.0  # seconds for a page to load a widget; closing it earlier is an error on the page
 
 
 def uplot() -> str:
-    """What draws the charts, as it was released: a script that defines `uPlot`. It goes to a page
-    that is there: with it each would open half as fast again."""
+    """Return the chart library as released: a script that defines `uPlot`. It is sent to an open
+    page, because a page would take half as long again to open with it."""
     return Path(__file__).with_name("vendor").joinpath("uPlot.min.js").read_text("utf-8")
 
 
 class Page(anywidget.AnyWidget):  # type: ignore[misc]
-    """The widget. `run` is the run's name; `end` is the HTML that stays, once it is over:
-    no update of the cell's output reaches a page that was reloaded."""
+    """The widget. `run` is the name of the run. `end` is the HTML that remains when the run is
+    over, because no update of the cell's output reaches a page that was reloaded."""
 
     _esm = Path(__file__).with_name("panel.js")
     _css = Path(__file__).with_name("panel.css")
@@ -35,7 +35,7 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
         _stay_busy(getattr(loop.shell(), "kernel", None))
 
     def leave(self, html: str) -> None:
-        """Close it, when a page that is loading it has done so."""
+        """Close the widget after pages had time to load it, leaving `html`."""
         self.end = html
         timer = threading.Timer(_LOADS, self._end)
         timer.daemon = True
@@ -47,10 +47,10 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 def _answer_while_the_cell_runs(page: Page) -> None:
-    """Let the page's messages through while the cell blocks.
+    """Receive messages from the page while the cell blocks.
 
     ipykernel 7.4 handles them on the subshell that opened the comm, which is busy with the cell;
-    7.1 to 7.3 use the subshell they arrive on. The hook is private to ipykernel: without it the
+    7.1 to 7.3 use the subshell they arrive on. The hook is private to ipykernel; without it the
     page falls back to interrupting the kernel.
     """
     comm: Any = page.comm
@@ -59,12 +59,12 @@ def _answer_while_the_cell_runs(page: Page) -> None:
 
 
 def _stay_busy(kernel: Any) -> None:
-    """Have a kernel say "busy" until its cell has ended.
+    """Make a kernel report "busy" until its cell has ended.
 
-    It says so when it answers a page on a subshell, and then "idle", which front ends take for all
-    of it: behind an idle of another thread comes the busy of what the main thread handles. That
-    one's own idle, for which clients wait, stays its last word. `_publish_status` is private to
-    ipykernel: without it the kernel says what it did.
+    When a kernel answers a page on a subshell, it publishes "busy" and then "idle", which front
+    ends apply to the whole kernel. So each "idle" of another thread is followed by the "busy" of
+    the main thread's message. The "idle" of that message, which clients wait for, remains the last.
+    `_publish_status` is private to ipykernel; without it the statuses stay as they were.
     """
     said: Any = getattr(kernel, "_publish_status", None)
     if said is None or getattr(said, "_xla_nb", False):

@@ -1,4 +1,4 @@
-"""A run as HTML, in its panel and as it stays in the notebook, and as plain text."""
+"""Render a run as HTML, for its panel and the saved notebook, and as plain text."""
 
 from xla_nb.views.rendering.html import render_html
 from xla_nb.views.rendering.style import PHASES

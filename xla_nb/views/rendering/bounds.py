@@ -1,6 +1,6 @@
-"""How much of a run the saved HTML and text show.
+"""Limits on how much of a run the saved HTML and text show.
 
-Whatever ranks print, raise or report, what a notebook file keeps is bounded.
+The content of a notebook file is bounded no matter what ranks print, raise or report.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from xla_nb.views import facts
 from xla_nb.views.snapshot import Excerpt, Snapshot
 from xla_nb.wording import several
 
-#: Bytes of the whole HTML, of output in it (if the rest leaves so much), of output in the text,
-#: of tracebacks, and of the tooltips of tiles.
+#: Maximum bytes of the whole HTML, of output in it (if the rest leaves room), of output in the
+#: text, of tracebacks, and of the tooltips of tiles.
 LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25_000
-#: Ranks with a row each, ranks named beside a chart, tiles, ranks listed of more, groups of
-#: errors, figures, streams, hosts.
+#: Maximum ranks with a row each, ranks named beside a chart, tiles, ranks listed if there are more,
+#: groups of errors, figures, streams, hosts.
 CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 32, 8, 1024, 24, 8, 12, 512, 24
-_OTHERS = 10  # differing messages shown of one group of errors
+_OTHERS = 10  # different messages shown for one group of errors
 _UNORDERED = "The order of lines from different ranks was not recorded."
 _LONGEST = 2000  # characters shown of one line
-#: Draws a line, with at most so many of its characters.
+#: Draws a line, with at most the given number of characters.
 Draw = Callable[[str, int], str]
 _Item = TypeVar("_Item")
 
 
 def limited(items: Sequence[_Item], most: int, noun: str) -> tuple[Sequence[_Item], str]:
-    """The first `most` items, and `… and 3 more hosts` if there are others."""
+    """Return the first `most` items, and `… and 3 more hosts` if there are others."""
     others = len(items) - most
     return items[:most], f"… and {several(others, f'more {noun}')}" if others > 0 else ""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Lines of a text: the first ones, the number left out, the last ones."""
+    """Lines of a text: the first ones, the number omitted, the last ones."""
 
     head: list[str]
     left_out: int
     tail: list[str]
 
     def lines(self, gap: str) -> list[str]:
-        """All of them, with `gap` in place of those left out."""
+        """All lines, with `gap` in place of the omitted ones."""
         return [*self.head, *([gap] if self.left_out else []), *self.tail]
 
 
 def bounded(
     head: Sequence[str], left_out: int, tail: Sequence[str], room: int, draw: Draw
 ) -> Shown:
-    """As many lines from the start of `head` and the end of `tail` as fit in `room` bytes."""
+    """Keep as many lines from the start of `head` and the end of `tail` as fit in `room` bytes."""
     if not left_out:
         every = [*head, *tail]
         head, tail = every[: len(every) // 2], every[len(every) // 2 :]
@@ -66,7 +66,7 @@ def bounded(
 
 
 def fitting(lines: Iterable[str], room: int, longest: int, draw: Draw) -> list[str]:
-    """The first lines that fit in `room` bytes; one that is too long is cut."""
+    """Return the first lines that fit in `room` bytes. A line that is too long is cut."""
     drawn: list[str] = []
     for line in lines:
         text = draw(line, longest)
@@ -82,8 +82,8 @@ def fitting(lines: Iterable[str], room: int, longest: int, draw: Draw) -> list[s
 
 @dataclass(frozen=True)
 class ShownTrouble:
-    """A group of errors: its traceback, below the title the lines of its message, the messages that
-    differ, and how many more differ."""
+    """A group of errors: its traceback, its message below the title, the messages that differ, and
+    the number of further ones."""
 
     trouble: Trouble
     traceback: Shown
@@ -93,8 +93,8 @@ class ShownTrouble:
 
 
 def troubles(snapshot: Snapshot, draw: Draw) -> tuple[list[ShownTrouble], str]:
-    """The first groups of errors, each in an equal share of the room, and the rest in words; not
-    what the headline says in full."""
+    """Return the first groups of errors, each in an equal share of the room, and the rest in words.
+    Errors that the headline shows in full are omitted."""
     untold = [one for one in snapshot.troubles if one.text or one.others or not one.told]
     groups, more = limited(untold, GROUPS, "error")
     room = TRACEBACKS // max(len(groups), 1)
@@ -114,21 +114,21 @@ def _shown_trouble(trouble: Trouble, room: int, draw: Draw) -> ShownTrouble:
 
 
 def _below_title(title: str, lines: Sequence[str]) -> Sequence[str]:
-    """The message at the end of a traceback, without its first line."""
+    """Return the message at the end of a traceback, without its first line."""
     start = f"{title.partition(':')[0]}:"
     found = [number for number, line in enumerate(lines) if line.startswith(start)]
     return lines[found[-1] + 1 :] if found else []
 
 
 def excerpts(snapshot: Snapshot, room: int, draw: Draw) -> list[tuple[Excerpt, Shown]]:
-    """All output in `room` bytes, of which each stream has as many."""
+    """Fit all output into `room` bytes, divided equally among the streams."""
     chosen = snapshot.excerpts[:STREAMS]
     each = room // max(len(chosen), 1)
     return [(one, bounded(one.head, one.left_out, one.tail, each, draw)) for one in chosen]
 
 
 def size_of(text: str) -> int:
-    """Bytes of a line, with its newline."""
+    """Bytes of a line, including its newline."""
     return 1 + (len(text) if text.isascii() else len(text.encode()))
 
 
@@ -142,7 +142,8 @@ def plain_line(line: str, longest: int) -> str:
 
 
 def gap_text(shown: Shown, excerpt: Excerpt | None = None, folder: str = "") -> str:
-    """`… 12 lines left out`, and the file they are in, relative to the record's `folder`."""
+    """Return `… 12 lines left out`, and the file that has them, relative to the record's
+    `folder`."""
     lines = f"… {several(shown.left_out, 'line')} left out"
     if excerpt is None:
         return lines
@@ -150,7 +151,7 @@ def gap_text(shown: Shown, excerpt: Excerpt | None = None, folder: str = "") -> 
 
 
 def notes_on_output(snapshot: Snapshot) -> list[str]:
-    """What is not shown of it, and whether its order is not known."""
+    """Notes on output that is not shown, and on an unknown order of lines."""
     printed = snapshot.excerpts
     more = len(printed) - STREAMS
     several_ranks = len({one.rank for one in printed}) > 1

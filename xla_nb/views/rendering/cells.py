@@ -1,4 +1,4 @@
-"""The cells that live ranks have run, newest first: a table in saved HTML."""
+"""Table of the cells that live ranks have run, newest first, in saved HTML."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from xla_nb.views.rendering.tags import (
 from xla_nb.views.snapshot import Live
 from xla_nb.wording import several
 
-_NEWEST = 6  # rows that are to be seen at once
+_NEWEST = 6  # rows shown unfolded
 _TOLD = "outcome"
 _TITLES = ("", "cell", "ranks", _TOLD, "took", "started")
-_LONGEST = 300  # characters of how one ended
-_DRAWN = 256  # cells that are not drawn again each time that another has ended
+_LONGEST = 300  # characters of an outcome
+_DRAWN = 256  # rows cached, so they are not drawn again whenever another cell ends
 
 
 def as_html(live: Live | None) -> str:
-    """Empty where there are none."""
+    """Render the table; empty if there are no cells."""
     if live is None or not live.cells:
         return ""
     drawn = in_parts(live.cells, _table, "cells", (_NEWEST, 0))
@@ -70,7 +70,7 @@ def _row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[
 
 
 def _told(ended: ProgramEnded | None) -> str:
-    """How it went: that it runs or finished, else what went wrong; and what was amiss beside."""
+    """The outcome: running, finished or the error, and any problem found."""
     if ended is None:
         return "running"
     finished = ended.outcome == "finished"

@@ -1,7 +1,7 @@
-"""A line chart as SVG, without axis labels, which the caller sets as text.
+"""Line chart as SVG, without axis labels, which the caller sets as text.
 
-A saved page has it in an `<img>`, where front ends keep it that remove drawings from HTML. It is
-stretched to the width that there is, and the lines' own widths are not.
+A saved page contains it in an `<img>`, because some front ends remove drawings from HTML. It is
+stretched to the available width; the widths of lines are not.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Lines = Mapping[int, Sequence[Point]]
 #: Points (x, lowest, highest).
 Band = Sequence[tuple[float, float, float]]
 
-#: CSS pixels between the edge and the outermost ticks and ends of lines: half the line height of a
-#: label beside a tick.
+#: CSS pixels between the edge and the outermost ticks and line ends: half the line height of a tick
+#: label.
 INSET = 6
 _GREY = "#808080"
 _HUGE = 1e300  # beyond it differences overflow
-_BAND = 0.25  # how opaque a band is
-_WIDE, _DOT = 1.5, 4.8  # a line, and a point that is alone
+_BAND = 0.25  # opacity of a band
+_WIDE, _DOT = 1.5, 4.8  # width of a line, and of an isolated point
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Frame:
 
 
 def frame(lines: Lines, band: Band) -> Frame | None:
-    """The frame around all finite points, with round numbers; None if there are no such points."""
+    """Return the frame around all finite points, with round numbers; None if there are no such
+    points."""
     points = [point for line in lines.values() for point in line if drawable(point)]
     points += [(x, y) for x, *ends in band for y in ends if drawable((x, y))]
     if not points:
@@ -53,13 +54,13 @@ def frame(lines: Lines, band: Band) -> Frame | None:
 
 
 def ticks(low: float, high: float) -> tuple[float, ...]:
-    """Three to six evenly spaced round numbers that enclose `low` and `high`."""
-    if math.isclose(low, high, rel_tol=1e-12):  # the mean of equal numbers is about them
+    """Return three to six evenly spaced round numbers that enclose `low` and `high`."""
+    if math.isclose(low, high, rel_tol=1e-12):  # a mean of equal numbers may differ slightly
         margin = abs(low) / 10 or 1.0
         low, high = low - margin, high + margin
     step = _round_step((high - low) / 3)
     first, last = math.floor(low / step), math.ceil(high / step)
-    # If floats are too coarse for the step, only the ends are left.
+    # If floats are too coarse for the step, return only the ends.
     if last - first < 1 or first * step == (first + 1) * step:
         return low, high
     return tuple(number * step for number in range(first, last + 1))
@@ -73,8 +74,8 @@ def svg(
     band: Band,
     shape: Frame,
 ) -> str:
-    """A chart of `width` by `height` CSS pixels in the frame `shape`; `colours` are `#rrggbb` by
-    line. The `band` is line 0's, in its colour.
+    """Draw a chart of `width` by `height` CSS pixels in the frame `shape`. `colours` are `#rrggbb`
+    by line. The `band` belongs to line 0 and has its colour.
 
     The background is transparent. NaN and infinity are gaps; a single point is a dot.
     """
@@ -94,7 +95,7 @@ def svg(
 
 
 def drawing(parts: str, width: int, height: int) -> str:
-    """Elements as a picture of so many pixels, which may be stretched."""
+    """Wrap elements in a picture of `width` by `height` pixels, which may be stretched."""
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' "
         f"width='{width}' height='{height}' preserveAspectRatio='none'>"
@@ -105,16 +106,16 @@ def drawing(parts: str, width: int, height: int) -> str:
 
 
 def address(picture: str) -> str:
-    """A drawing as what an `<img>` refers to."""
+    """Encode a drawing as a URL for an `<img>`."""
     return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
 
 
 def drawable(point: Point) -> bool:
-    return all(abs(number) <= _HUGE for number in point)  # no NaN either
+    return all(abs(number) <= _HUGE for number in point)  # also False for NaN
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten."""
+    """Return 1, 2 or 5 times a power of ten, at least `least`."""
     power = 10.0 ** math.floor(math.log10(least)) if least > 1e-300 else 1e-300
     return next((power * m for m in (1, 2, 5) if power * m >= least * (1 - 1e-9)), power * 10)
 
@@ -126,7 +127,7 @@ def _grid(ticks: int, width: int, height: int) -> str:
 
 
 def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> list[list[Point]]:
-    """The parts of a line between gaps, in pixels, from left to right."""
+    """Split a line at its gaps. Returns the parts in pixels, from left to right."""
     across = (width - 2 * INSET) / ((shape.right - shape.left) or 1.0)
     up = (height - 2 * INSET) / (shape.high - shape.low)
     alone = (width - 2 * INSET) / 2 if shape.left == shape.right else 0.0

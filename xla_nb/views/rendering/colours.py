@@ -1,4 +1,4 @@
-"""A line of output as HTML, in the colors of its ANSI codes."""
+"""Render a line of output as HTML, in the colors of its ANSI codes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from xla_nb.views.rendering import bounds, tags
 
 
 def coloured(line: str, longest: int, css: Callable[[ansi.Style], str] | None = None) -> str:
-    """Its first `longest` characters. `css`: the style of a piece, by default that of a page whose
-    theme is not known."""
+    """Render the first `longest` characters. `css` returns the style of a piece; the default suits
+    a page with an unknown theme."""
     css, shown = css or _css, ansi.clean(line[:longest])
-    # A line with more codes is a picture, or an attempt to fill the notebook.
+    # A line with more codes is a picture, or an attempt to fill up the notebook.
     is_plain = not 0 < shown.count("\x1b") <= 40
     pieces = () if is_plain else ansi.spans(shown)
     drawn = [escape(ansi.plain(shown))] if is_plain else []
@@ -29,7 +29,7 @@ def uncoloured(line: str, longest: int) -> str:
     return escape(bounds.plain_line(line, longest))
 
 
-#: The terminal's colors as mid-tones, of which the bright ones have that of the plain ones.
+#: The terminal's colors as mid-tones; bright colors use the tone of the plain ones.
 _EIGHT = (
     "#6e6e6e",
     "#dc4c44",
@@ -41,12 +41,12 @@ _EIGHT = (
     "#8a8a8a",
 )
 _TINT = "40"  # a quarter opaque
-_GREY = (128, 128, 128)  # of inverse text without a color
+_GREY = (128, 128, 128)  # for inverse text without a color
 
 
 def _css(style: ansi.Style) -> str:
-    """The style of a piece of output, readable on any page: the color of its background, else of
-    its text, is a tint below it, as no ink is readable on white and on black."""
+    """Style a piece of output, readable on any page: the color of its background, else of its text,
+    becomes a tint behind it, because no text color is readable on both white and black."""
     fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
     colour = fg if bg is None else bg
     rules = []
@@ -56,13 +56,14 @@ def _css(style: ansi.Style) -> str:
     return ";".join([*rules, *_more(style)])
 
 
-#: Of the terminal's colors, but for black, white and greys.
+#: Hues of the terminal's colors, except black, white and greys.
 _HUES = {1: 25, 2: 150, 3: 85, 4: 255, 5: 325, 6: 205}
 
 
 def themed(style: ansi.Style) -> str:
-    """The same in a panel, whose inks have one lightness in each theme (panel.css): a ground of
-    such an ink is a tint, or other inks could not be read on it."""
+    """Style a piece of output in a panel, whose text colors have one lightness per theme
+    (panel.css). Backgrounds in such a color are tints, or other text colors would be unreadable on
+    them."""
     fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
     back, text = ("var(--xn-back)", "var(--xn-text)") if style.inverse else ("", "")
     inks = {"color": _ink(fg, back), "background": _ink(bg, text, "" if text else " / 25%")}

@@ -1,4 +1,4 @@
-"""Charts of what ranks reported, in saved HTML: a picture with its scale, and the last values."""
+"""Charts of figures in saved HTML: a picture with its scale, and the last values."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from xla_nb.views.rendering.tags import WHOLE, bit, div, escaped, swatch
 from xla_nb.views.snapshot import Odd, Series
 
 _WIDTH, _HEIGHT = 380, 108
-#: Up to so many ranks have a line each; the lines of more are their mean and a band.
+#: Up to this many ranks have a line each; more are drawn as their mean and a band.
 LINED = 2
 
 
 class Spread(NamedTuple):
-    """The finite values of ranks at one step: their mean, highest and lowest, and of how many ranks
-    they are. NaN in a gap."""
+    """Finite values of the ranks at one step: mean, maximum, minimum and number of ranks. NaN in a
+    gap."""
 
     x: float
     mean: float
@@ -34,25 +34,25 @@ class Spread(NamedTuple):
 
 
 def as_html(series: Sequence[Series]) -> str:
-    """The charts beside each other, where there is room."""
+    """Render the charts, side by side if there is room."""
     shown, more = bounds.limited(series, bounds.FIGURES, "figure")
     if not shown:
         return ""
-    widest = 640 if len(shown) == 1 else 440  # pixels: those of several rows have one width
+    widest = 640 if len(shown) == 1 else 440  # pixels: equal widths in all rows
     charts = [_chart(of_series(one), widest) for one in shown]
     charts += [div("", f"{more}, in the record")] if more else []
     return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
 
 
 def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
-    """What is drawn of a figure, here and by the page (panel.js).
+    """Describe how a figure is drawn, here and by the page (panel.js).
 
-    name, note, summary   in words; `over` has the last values that no line tells
-    steps   the first and the last one that was reported, whatever the values there
-    marks   where one became no finite number
-    lines   each with its name, its rank (None: of all ranks), its points and its last value; of
-            more than LINED ranks their highest and lowest values, their mean, which has of how many
-            ranks it is, and the line of the rank in `focus`"""
+    name, note, summary   texts; `over` has the last values that no line shows
+    steps   the first and the last reported step, no matter the values there
+    marks   steps where a line became non-finite
+    lines   each with its name, rank (None: all ranks), points and last value; for more than
+            LINED ranks, the maximum, minimum and mean of all ranks (the mean with the number
+            of ranks at each point) and the line of the rank in `focus`"""
     lasts = facts.last_values(series)
     over, turned = facts.over_ranks(lasts), odd(series)
     many = len(series.lines) > LINED
@@ -85,14 +85,15 @@ def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
 
 
 def _joined(*texts: str) -> str:
-    """Those that say something."""
+    """Join the texts that are not empty."""
     return "; ".join(filter(None, texts))
 
 
 def _line(
     name: str, rank: int | None, points: Sequence[chart.Point], last: str = ""
 ) -> dict[str, Any]:
-    """In the order of steps, of which the last value counts; None for what cannot be drawn."""
+    """Build a line, ordered by step; the last value of a step counts. None where a value cannot be
+    drawn."""
     placed = (point for point in points if chart.drawable((point[0], 0.0)))
     ordered = dict(sorted(placed, key=itemgetter(0)))
     ys = [float(f"{y:.7g}") if chart.drawable((0.0, y)) else None for y in ordered.values()]
@@ -100,8 +101,8 @@ def _line(
 
 
 def odd(series: Series) -> str:
-    """Where a figure was no finite number: `NaN at step 30 (rank 2)`, `8 values are NaN, from step
-    30 to 45 (rank 2)`, of all ranks together; and since when it is none."""
+    """Describe where a figure was not finite: `NaN at step 30 (rank 2)`, `8 values are NaN, from
+    step 30 to 45 (rank 2)`, over all ranks; and since when it has not been finite."""
     over: dict[int, Odd] = {}
     lasting: dict[tuple[float, str], list[int]] = {}
     for rank, (*earlier, last) in series.odd.items():
@@ -133,7 +134,7 @@ def _over(odd: Mapping[int, Odd]) -> str:
 def _chart(figure: Mapping[str, Any], widest: int) -> str:
     caption = _joined(figure["over"], figure["note"])
     note = bit(f"font-size:12px;{FAINT}", escaped(caption)) if caption else ""
-    # Drawings beside each other begin at one height, though a caption is longer than another.
+    # Drawings side by side start at the same height, even if their captions differ in length.
     return (
         f'<figure style="display:flex;flex-direction:column;flex:1 1 320px;min-width:0;'
         f'max-width:{widest}px;margin:0;{WHOLE}">'
@@ -146,7 +147,7 @@ def _chart(figure: Mapping[str, Any], widest: int) -> str:
 
 
 def _drawing(figure: Mapping[str, Any]) -> str:
-    """The lines with their scales; nothing where they have no finite number."""
+    """Draw the lines with their scales; empty if no value is finite."""
     lines = [
         [(x, math.nan if y is None else y) for x, y in zip(line["x"], line["y"], strict=True)]
         for line in figure["lines"]
@@ -160,7 +161,7 @@ def _drawing(figure: Mapping[str, Any]) -> str:
     shape = chart.frame(dict(enumerate(lines)), band)
     if shape is None:
         return ""
-    # A step without a finite number may lie beyond the last one with one.
+    # A step without a finite value may lie beyond the last step with one.
     left, right = min([shape.left, *figure["steps"]]), max([shape.right, *figure["steps"]])
     shape = replace(shape, left=left, right=right)
     marks = [[(x, shape.low), (x, shape.high)] for x in figure["marks"]]
@@ -180,7 +181,7 @@ def _drawing(figure: Mapping[str, Any]) -> str:
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
-    of_one_step = shape.left == shape.right  # which is in the middle
+    of_one_step = shape.left == shape.right  # drawn in the middle
     along = "center" if of_one_step else "space-between"
     under = f"display:flex;justify-content:{along};line-height:16px;{small}"
     return div(
@@ -191,7 +192,7 @@ def _drawing(figure: Mapping[str, Any]) -> str:
 
 
 def _spoken(figure: Mapping[str, Any], shape: chart.Frame) -> str:
-    """The chart in words, for who cannot see it."""
+    """Describe the chart in words, for screen readers."""
     low, *_, high = facts.labels(shape.ticks)
     left, right = facts.figure(shape.left), facts.figure(shape.right)
     steps = f"over steps {left} to {right}" if shape.left < shape.right else f"at step {left}"
@@ -217,16 +218,17 @@ def _legend(figure: Mapping[str, Any]) -> str:
     return div(style, *named) if named else ""
 
 
-_MOST = 400  # points of a mean
+_MOST = 400  # maximum points of a mean
 
 
 def over_ranks(lines: chart.Lines, thinned: Container[int] = ()) -> list[Spread]:
-    """All finite values, step by step.
+    """Combine the finite values of all ranks, step by step.
 
-    A rank counts where it has a point, and one of those `thinned` between two points from which
-    others were left out, on a straight line: these are at most twice as far apart as is usual for
-    it. Where others count than before, the mean of fewer is no fall of it: it has a gap there; and
-    it ends before lone last points of those that are ahead."""
+    A rank counts at steps where it has a point. A rank in `thinned` also counts between two points
+    whose intermediate points were dropped (they are at most twice as far apart as its average): its
+    value is interpolated linearly. Where the set of counted ranks changes, the mean has a gap,
+    because a mean over other ranks is not comparable. It ends before isolated last points of ranks
+    that are ahead."""
     places = {
         rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
         for rank, line in lines.items()
@@ -256,7 +258,7 @@ def over_ranks(lines: chart.Lines, thinned: Container[int] = ()) -> list[Spread]
 
 
 def _value(xs: Sequence[float], ys: Sequence[float], x: float, thinned: bool) -> float | None:
-    """The value of a line at x; None outside it, and in a gap."""
+    """Return the value of a line at x; None outside it, and in a gap."""
     if not xs[0] <= x <= xs[-1]:
         return None
     right = bisect.bisect_left(xs, x)

@@ -1,4 +1,4 @@
-"""The report of a hang: its verdict and, in saved HTML, the stacks folded below it."""
+"""Hang report: its verdict and, in saved HTML, the stacks folded below it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_html(snapshot: Snapshot) -> str:
 
 
 def group(one: StackGroup, room: int) -> str:
-    """Ranks with the same stack, in `room` bytes."""
+    """Render ranks with the same stack, in `room` bytes."""
     at = f" {faint('at')} {place(one.place)}" if one.place else ""
     note = f" {faint(escaped(one.note))}" if one.note else ""
     heading = div("margin-top:4px", f"<b>{wording.ranks(one.ranks)}</b>{at}{note}")

@@ -1,8 +1,9 @@
-"""A run as HTML that reads right without a kernel, trusted or not, light or dark, and on paper.
+"""Render a run as HTML that is readable without a kernel, trusted or not, light or dark, and on
+paper.
 
-Styles are inline and limited to what JupyterLab keeps in an untrusted notebook (it has a pattern
-for each property; no `var()`, no `break-inside` but the older `page-break-inside`, and no
-`unicode-bidi`, hence <bdi>). A colour never stands without a word.
+Styles are inline and limited to those that JupyterLab keeps in an untrusted notebook (it has a
+pattern for each property; no `var()`, no `break-inside` but the older `page-break-inside`, and no
+`unicode-bidi`, hence <bdi>). A colour never appears without a word.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from xla_nb.views.rendering.tags import (
 from xla_nb.views.snapshot import Snapshot, hosts_in_short
 from xla_nb.wording import several
 
-_HEAD = 8_000  # bytes that the head takes at most, without what is folded in it
+_HEAD = 8_000  # maximum bytes of the head, without its folded content
 _STACK = 8_000  # bytes of one stack in a panel
 
 
 def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
-    """The run as HTML, at most some 400 kB for up to 256 ranks. `folds_output`: its output is
-    folded too, as all that is not told at once."""
+    """Render the run as HTML, at most about 400 kB for up to 256 ranks. `folds_output`: the output
+    is folded too, like everything that is not important at once."""
     told, table = _told(snapshot), ranks.as_html(snapshot) if snapshot.cards else ""
     lasting = snapshot.live is not None
     group = [table, cells.as_html(snapshot.live)] if lasting else []
@@ -66,8 +67,7 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
 
 
 def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
-    """What a panel puts in its places, by their names, of which `focus` is the chosen rank; ""
-    where there is nothing."""
+    """Render the parts of a panel by name; "" if a part is empty. `focus` is the selected rank."""
     chosen = [card for card in snapshot.cards if card.rank == focus]
     state = facts.state(snapshot)
     return {
@@ -83,11 +83,11 @@ def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
     }
 
 
-_UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and what it should not lose
+_UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and a unit that must stay with it
 
 
 def _small_print(snapshot: Snapshot) -> str:
-    """Whose run it is, where, and since when; the page counts the seconds."""
+    """The small print: cell or group, machine and start; the page counts the seconds."""
     live, many = snapshot.live, len(snapshot.cards)
     machine = several(many, snapshot.unit) if many else ""
     if machine and snapshot.simulated:
@@ -107,19 +107,19 @@ def _small_print(snapshot: Snapshot) -> str:
 
 
 def stacks(groups: Sequence[StackGroup]) -> str:
-    """Where ranks are, those with the same stack together."""
+    """Render the stacks of ranks, those with the same stack together."""
     return "".join(hang.group(one, _STACK) for one in groups)
 
 
 def _told(snapshot: Snapshot) -> str:
-    """What is wrong, and how far it has come."""
+    """Errors, progress, hang report and notices."""
     bar = [ranks.bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
     each = [_troubles(snapshot), _whereabouts(snapshot), *bar]
     return "".join([*each, hang.as_html(snapshot), _notices(snapshot)])
 
 
 def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
-    """The title, and folded beside it what else there is: unfolded it is a row of its own."""
+    """The title with folds beside it; an open fold takes a whole row."""
     state = facts.state(snapshot)
     about = " · ".join(map(unbroken, facts.about(snapshot)))
     words = [
@@ -137,8 +137,8 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
 
 
 def _fold(title: str, inner: str) -> str:
-    """Its content wants more room than any page has, so that it goes below the title; then it
-    takes what there is."""
+    """A fold in the head. Its content asks for more width than any page has, so it wraps below the
+    title, where it takes the available width."""
     wide = div("width:3000px;max-width:100%;padding:2px 0 4px", inner)
     return details(bit("font-size:12px", title), wide, style="min-width:0")
 
@@ -153,13 +153,13 @@ def _files(snapshot: Snapshot) -> str:
 
 
 def _notes(snapshot: Snapshot) -> str:
-    style = "font-size:12px;white-space:pre-wrap"  # some have a stack in lines of its own
+    style = "font-size:12px;white-space:pre-wrap"  # some contain a stack, line by line
     lines = [[escaped(line, 600) for line in text.splitlines()] for text in snapshot.notices[:20]]
     return "".join(div(style, "\n".join(each)) for each in lines)
 
 
 def _notices(snapshot: Snapshot) -> str:
-    """Open where they may say what went wrong; else they are folded in the head."""
+    """Show notices of a run that may have failed; otherwise they are folded in the head."""
     if snapshot.ok or not snapshot.notices:
         return ""
     style = f"margin:4px 0;padding:2px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
@@ -201,8 +201,8 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
 
 
 def _whereabouts(snapshot: Snapshot) -> str:
-    """What the ranks did that did not fail, a line for those that did the same; while a run goes on
-    their table tells it."""
+    """One line per group of ranks without an error, with their last activity. Empty during a run,
+    when the table shows it."""
     if snapshot.ok is None:
         return ""
     shown, more = bounds.limited(facts.whereabouts(snapshot), bounds.GROUPS, "group")

@@ -1,4 +1,5 @@
-"""The output of all ranks as one log: equal lines of several ranks once, under their numbers."""
+"""The output of all ranks as one log; equal lines of several ranks appear once, with their
+numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from xla_nb.views.rendering.style import FAINT
 from xla_nb.views.rendering.tags import div, faint, gap, in_parts, unseen
 from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot, Stream
 
-_ROWS = 24  # lines that are to be seen at once, about
-_OF_ROW = 120  # bytes that a line takes beside its own
-#: A line stands for those left out.
+_ROWS = 24  # lines shown unfolded, approximately
+_OF_ROW = 120  # bytes of markup per line
+#: Draws the line that replaces omitted ones.
 _Gap = Callable[[bounds.Shown, Excerpt], str]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Lines that follow each other in one stream of the same ranks."""
+    """Consecutive lines of one stream of the same ranks."""
 
     stream: Stream
     ranks: str
@@ -29,8 +30,8 @@ class Group:
 
 
 def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterator[Group]:
-    """Lines of all streams, in the order in which they were seen; where that is not known,
-    and among lines that were seen at once, stdout comes before stderr."""
+    """Yield the lines of all streams in the order in which they were seen. If that is unknown, and
+    among lines seen at once, stdout comes before stderr."""
     each = sorted(shown, key=lambda one: STREAMS.index(one[0].stream))
     written = {
         (excerpt.rank, excerpt.stream): list(
@@ -48,18 +49,18 @@ def groups(shown: Iterable[tuple[Excerpt, bounds.Shown]], told: _Gap) -> Iterato
 
 
 def _of_shown(each: Sequence[float], excerpt: Excerpt, lines: bounds.Shown) -> Sequence[float]:
-    """What is known of each line, of those that are shown; the gap goes with the line before it."""
+    """Select the values of the lines that are shown; the gap has that of the line before it."""
     known = each or (0,) * (len(excerpt.head) + len(excerpt.tail))
     first, last = known[: len(lines.head)], known[len(known) - len(lines.tail) :]
     return (*first, *(first[-1:] or last or known)[: bool(lines.left_out)], *last)
 
 
 def as_html(snapshot: Snapshot, room: int) -> str:
-    """Output in at most `room` bytes."""
+    """Render output in at most `room` bytes."""
     chosen = snapshot.excerpts[: bounds.STREAMS]
     lines_of = sum(len(one.head) + len(one.tail) + 1 for one in chosen)
     room = min(bounds.OUTPUT, max(room - _OF_ROW * lines_of, 100 * len(chosen)))
-    # If there is only room for a few lines of each stream, their words matter more than colours.
+    # If there is room for only a few lines per stream, text matters more than colours.
     draw = colours.coloured if room > 2000 * len(chosen) else colours.uncoloured
 
     def told(lines: bounds.Shown, excerpt: Excerpt) -> str:
@@ -74,8 +75,8 @@ def as_html(snapshot: Snapshot, room: int) -> str:
 
 
 def _lists(groups: Sequence[Group]) -> Callable[[Sequence[Group]], str]:
-    """Draws groups as lists, with the lines of all below each other, and few of each if there are
-    many."""
+    """Return a function that draws groups as lists with aligned lines, and only a few lines per
+    group if there are many groups."""
     widest = min(12, max(len(group.ranks) for group in groups))
     each = max(2, _ROWS // len(groups))
     style = (

@@ -1,7 +1,8 @@
-"""The ranks as HTML, saved and in the panel: a table with a row for each; of many, tiles.
+"""Render ranks as HTML, saved and in the panel: a table with a row per rank, or tiles for many
+ranks.
 
-Hosts of a run that has several stand above them, in text too: those that are lost or have failed
-ranks come first, so that the bound on lines never hides them.
+If a run has several hosts, they are listed above the ranks. Hosts that are lost or have failed
+ranks come first, so the limit on hosts never hides them.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from xla_nb.views.rendering.tags import (
 )
 from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
 
-_LONGEST = 160  # characters of what a rank does
-_TELLING = ("step", "waits", "memory", "device")  # facts that have a column each
-_RESTLESS = (*_TELLING, "cpu", "steps")  # and those that change at each look
-_STEPS = 10  # from which on their time may be expected
-_SEEN_WAITS = 0.005  # share that is worth a column
+_LONGEST = 160  # characters of a rank's activity
+_TELLING = ("step", "waits", "memory", "device")  # facts with a column each
+_RESTLESS = (*_TELLING, "cpu", "steps")  # facts that change at each sample
+_STEPS = 10  # steps after which their time may be expected
+_SEEN_WAITS = 0.005  # share of waiting that is worth a column
 
 
 def as_html(snapshot: Snapshot) -> str:
-    """All that is known of the ranks, to be folded."""
+    """Render all facts about the ranks, for a fold."""
     if len(snapshot.cards) > bounds.CARDS:
         return _crowd(snapshot)
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
@@ -49,8 +50,8 @@ def as_html(snapshot: Snapshot) -> str:
 
 
 def _in_all(snapshot: Snapshot, but: Sequence[str] = ()) -> str:
-    """What is known of all ranks together, but for these facts, and of their hosts."""
-    one = snapshot.unit == "device"  # one process has them all
+    """Facts about all ranks together, except those in `but`, and about their hosts."""
+    one = snapshot.unit == "device"  # one process drives all devices
     known = facts.of_cards(snapshot.cards[:1] if one else snapshot.cards)
     return _facts([*(fact for fact in known if fact.id not in but), *facts.free(snapshot)])
 
@@ -66,7 +67,7 @@ def _facts(known: Sequence[facts.Fact]) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """One column: what it shows of a rank, as HTML, "" where there is nothing. Words may wrap."""
+    """A column. `draw` returns the cell of a rank as HTML, "" if it is empty. Words may wrap."""
 
     title: str
     draw: Callable[[Card], str]
@@ -91,7 +92,7 @@ def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
 
 
 def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    """Those that keep their place: what is told of any rank."""
+    """The columns, with stable positions; a fact has a column if any rank has it."""
     alone = snapshot.unit == "device" and len(cards) > 1
     told = [] if alone else [*_metrics(snapshot), *_known(cards, snapshot)]
     return [
@@ -115,8 +116,8 @@ def _state(card: Card) -> str:
 
 
 def _at(card: Card, snapshot: Snapshot) -> str:
-    """Where it is, what it does there (a collective by its name), and for how long, where that
-    tells much. A narrow panel cuts off what comes last."""
+    """The rank's place, its activity there (a collective by its name), and the duration if
+    relevant. A narrow panel cuts off the end."""
     whole = card.sample.operation
     detail = card.detail.replace(whole, whole.partition(" ")[0], 1) if whole else card.detail
     idle = snapshot.live is not None and snapshot.live.is_idle
@@ -129,7 +130,7 @@ def _at(card: Card, snapshot: Snapshot) -> str:
 
 
 def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    """A strip of at least 10 slots; of a run that goes on of at most the last 60 s."""
+    """A column with a strip of at least 10 slots; during a run, of at most the last 60 s."""
     wide = max((slot.wide for card in cards for slot in card.lane), default=1)
     lanes = {card.rank: joined(card.lane, wide) for card in cards}
     starts = [slot.second for lane in lanes.values() for slot in lane]
@@ -150,7 +151,7 @@ def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
 
 
 def _metrics(snapshot: Snapshot) -> list[_Column]:
-    """The last value of the first figure."""
+    """A column with the last value of the first figure."""
     if not snapshot.series:
         return []
     first = snapshot.series[0]
@@ -164,12 +165,12 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
 
 
 def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
-    """The telling facts, each in a column."""
+    """The most important facts, in a column each."""
     each = {card.rank: {one.id: one for one in facts.in_table(card, snapshot)} for card in cards}
     labels = {fact.id: fact.label for known in each.values() for fact in known.values()}
     going = (card for card in cards if card.phase in UNDER_WAY)
     stepping = [card for card in going if card.sample.done >= _STEPS]
-    if stepping:  # it keeps its place while no time can be told
+    if stepping:  # it keeps its place while no time is known
         labels.setdefault("step", "step" if stepping[0].sample.loops_step else "per sync")
     if all((card.waits or 0) < _SEEN_WAITS for card in cards):
         labels.pop("waits", None)
@@ -192,8 +193,9 @@ def _code(value: str) -> str:
 
 
 def as_news(snapshot: Snapshot) -> str:
-    """The same for the panel, which lays it out (panel.css) and lets a rank be chosen: a row for
-    each, or a tile; under their hosts, of several. What a rank's details tell is not in its row."""
+    """Render ranks for the panel, which lays them out (panel.css) and lets the user select one: a
+    row or a tile per rank, grouped by host if there are several. Facts in a rank's details are not
+    repeated in its row."""
     many = len(snapshot.cards) > bounds.CARDS
     cards = sorted(snapshot.cards, key=lambda card: (many and not _urgent(card), card.rank))
     groups = _by_host(snapshot, cards) or {"": cards}
@@ -214,7 +216,7 @@ def as_news(snapshot: Snapshot) -> str:
 
 
 def counts(snapshot: Snapshot) -> str:
-    """How many ranks are in each phase."""
+    """The number of ranks in each phase."""
     return "".join(
         f'<li data-phase="{phase}">{_counted(phase, cards)}</li>'
         for phase, cards in facts.by_phase(snapshot.cards).items()
@@ -226,14 +228,14 @@ def _counted(phase: Phase, cards: Sequence[Card]) -> str:
 
 
 def detail(card: Card, snapshot: Snapshot) -> str:
-    """All that is known of one rank."""
+    """Render all facts about one rank."""
     sign = PHASES[card.phase]
     known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in ("xla", "host")]
     state = mark(sign.glyph, card.phase, sign.colour)
     where = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
     doing = [place(card.place, _LONGEST)] if card.place else []
     doing += [sentence(card.detail, _LONGEST)] if card.detail else []
-    since = "" if card.phase == "running" else facts.when(card, snapshot)  # since it began
+    since = "" if card.phase == "running" else facts.when(card, snapshot)  # since its start
     told = (since, card.device, " · ".join(where))
     when, *others = (faint(escaped(one)) if one else "" for one in told)
     about = filter(None, [state, when, bit("", " · ".join(doing)) if doing else "", *others])
@@ -245,7 +247,7 @@ def detail(card: Card, snapshot: Snapshot) -> str:
 
 
 def bar(one: Bar) -> str:
-    """How far a loop has come, in words and as a line."""
+    """Render the progress of a loop, in words and as a line."""
     ground = "height:4px;border-radius:2px;background:"
     share = facts.portion(one)
     done = div(f"width:{100 * share:.1f}%;{ground}{PHASES['running'].colour}")
@@ -267,7 +269,7 @@ def _rows(cards: Sequence[Card], columns: Sequence[_Column], snapshot: Snapshot)
 
 
 def _as_rank(card: Card, snapshot: Snapshot) -> str:
-    """The attributes of what stands for a rank, which the page lets be chosen."""
+    """The attributes of a rank's row or tile, which the page makes selectable."""
     return f' data-rank="{card.rank}" data-phase="{card.phase}"{_marked(card, snapshot)}'
 
 
@@ -280,7 +282,8 @@ def _marked(card: Card, snapshot: Snapshot) -> str:
 
 
 def _crowd(snapshot: Snapshot) -> str:
-    """More ranks than rows: tiles, those that need attention first, and a table of these."""
+    """Render more ranks than fit in rows: tiles, ranks that need attention first, and a table of
+    those."""
     groups = facts.by_phase(snapshot.cards)
     each = (_counted(phase, cards) for phase, cards in groups.items())
     every = [card for cards in groups.values() for card in cards]
@@ -307,7 +310,8 @@ def _grid(tiles: Iterable[str]) -> str:
 
 
 def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
-    """A rank as a sign and its number; what it does, in at most `room` bytes as an attribute."""
+    """Draw a rank as a sign and its number, with its activity as a tooltip of at most `room`
+    bytes."""
     sign = PHASES[card.phase]
     told = [facts.name(card, snapshot), card.phase, *facts.activity(card), card.host]
     text, longest = " · ".join(filter(None, told)), min(_LONGEST, room)
@@ -317,19 +321,19 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
     return f'<span{mark} style="{style}" title="{title}">{sign.glyph} {card.rank}</span> '
 
 
-# ---------------------------------------------------------------- where a rank's time went
+# ---------------------------------------------------------------- how a rank spent its time
 
-_WIDTH, _HEIGHT = 150, 12  # CSS pixels, where there is room
-_EACH = 5  # units of the drawing for a slot
-_SEEN = 0.05  # of a slot, that is to be seen in it
-_LEAST = 2  # pixels that anything has, however short: screens show less by chance
+_WIDTH, _HEIGHT = 150, 12  # CSS pixels, if there is room
+_EACH = 5  # units of the drawing per slot
+_SEEN = 0.05  # share of a slot from which an activity is visible
+_LEAST = 2  # minimum pixels of anything, however short: screens may drop thinner shapes
 #: The colours of the live panel, light and dark.
 COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
 
 def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
-    """So many slots up to the one that begins at `newest` (seconds since the epoch) as a picture.
-    What a slot went into is stacked, since nobody knows its order."""
+    """Draw `shown` slots, up to the one that starts at `newest` (seconds since the epoch).
+    Activities in a slot are stacked, because their order is unknown."""
     if not slots:
         return ""
     told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
@@ -357,9 +361,9 @@ def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
 def _bar(
     before: Slot | None, slot: Slot, after: Slot | None, first: int, least: float
 ) -> tuple[str, ...]:
-    """A second's part of the outline of each area, which is as high as its kind and those before it
-    together. What is known of the first second ends with it, of the last one begins with it, and is
-    at least so wide."""
+    """The part of each area's outline within one slot. An area is as high as its kind and all
+    previous kinds together. The known part of the first slot is aligned to its end, that of the
+    last slot to its start, and is at least `least` wide."""
     starts = before is None or before.second + 1 != slot.second
     goes_on = after is not None and after.second == slot.second + 1
     known = min(1.0, math.fsum(slot.parts))
@@ -375,13 +379,13 @@ def _bar(
 
 @functools.lru_cache(4096)
 def _heights(parts: Sequence[float], wide: float, full: float) -> tuple[str, ...]:
-    """So many seconds are as high as the drawing."""
+    """Outlines of areas, where `full` seconds take the full height of the drawing."""
     highs = (min(1.0, math.fsum(parts[: n + 1]) / (full or 1.0)) for n in range(len(parts)))
     return tuple(f"V{_HEIGHT * (1 - high):.3g}h{_EACH * wide:.3g}" for high in highs)
 
 
 def _key(slots: Sequence[Slot]) -> str:
-    """What the colours mean that these have, where it is to be seen."""
+    """Explain the colours that are visible in these slots."""
     shares = ([part / slot.wide for part in slot.parts] for slot in slots)
     most = map(max, zip(*shares, strict=True))
     words = (
@@ -392,14 +396,14 @@ def _key(slots: Sequence[Slot]) -> str:
     return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)
 
 
-# ---------------------------------------------------------------- hosts, where there are several
+# ---------------------------------------------------------------- hosts, if there are several
 
 
 _LOST = PHASES["died"]
 
 
 def _by_host(snapshot: Snapshot, cards: Sequence[Card]) -> dict[str, list[Card]]:
-    """The ranks of each host, hosts that need attention first; empty if there is only one host."""
+    """Group ranks by host, hosts that need attention first; empty if there is only one host."""
     if len(snapshot.hosts) < 2:
         return {}
     groups: dict[str, list[Card]] = {name: [] for name in snapshot.hosts}
@@ -417,7 +421,7 @@ def _urgent(card: Card) -> bool:
 
 
 def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
-    """A host's name, why it was lost, and how many of its ranks are in each phase, as HTML."""
+    """Render a host's name, why it was lost, and the number of its ranks in each phase."""
     lost = snapshot.lost.get(name)
     parts = [mark(_LOST.glyph, "lost", _LOST.colour), escaped(lost, 100)] if lost else []
     for phase, group in facts.by_phase(cards).items():
@@ -430,7 +434,7 @@ def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
 
 
 def _hosts(snapshot: Snapshot) -> str:
-    """The list of hosts for many ranks."""
+    """Render the list of hosts above many ranks."""
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
     hosts, more = bounds.limited(list(_by_host(snapshot, cards).items()), bounds.HOSTS, "host")
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"

@@ -1,4 +1,4 @@
-"""What ranks returned, equal results once: in saved HTML, and as lines of text."""
+"""Render results of ranks, equal ones once, in saved HTML and as lines of text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from xla_nb.views.rendering import bounds
 from xla_nb.views.rendering.style import MONO
 from xla_nb.views.rendering.tags import bit, code, div, escaped, faint, table
 
-_MOST = 16  # different results that are shown
-_LINE = 100  # characters of results that stand beside each other
+_MOST = 16  # different results shown
+_LINE = 100  # characters of results shown side by side
 
 
 def as_html(returned: Sequence[Returned]) -> str:
-    """Empty where there is nothing; dicts of the same names are a table."""
+    """Render results as HTML; empty if there are none. Dicts with the same names form a table."""
     shown, more, names = _shown(returned)
     rest = div("font-size:12px", faint(more)) if more else ""
     who = [f"<b>{wording.spans(one.ranks)}</b>" for one in shown]
@@ -34,7 +34,7 @@ def as_html(returned: Sequence[Returned]) -> str:
 
 
 def as_text(returned: Sequence[Returned]) -> list[str]:
-    """The same in lines: `[0–3] returned (4, 375)`."""
+    """Render results as lines: `[0–3] returned (4, 375)`."""
     shown, more, names = _shown(returned)
     rest = [more] if more else []
     if not names:
@@ -45,7 +45,7 @@ def as_text(returned: Sequence[Returned]) -> list[str]:
 
 
 def _row(name: str, shown: Sequence[Returned]) -> list[str]:
-    """The values of one name: numbers with as many digits as it takes to tell them apart."""
+    """The values of one name: numbers with as many digits as it takes to distinguish them."""
     return facts.told_apart([one.numbers[name] for one in shown], _rounded, 6)
 
 
@@ -53,11 +53,12 @@ def _rounded(word: str, digits: int) -> str:
     with contextlib.suppress(ValueError):
         is_exact = digits > 16 or word.lstrip("-").isdecimal()
         return word if is_exact else f"{float(word):.{digits}g}"
-    return word  # no number
+    return word  # not a number
 
 
 def _shown(returned: Sequence[Returned]) -> tuple[Sequence[Returned], str, Sequence[str]]:
-    """Those that are shown, how many are not, and where all are dicts of the same names these."""
+    """Return the results to show, a note on the others, and the names if all are dicts with the
+    same names."""
     names = list(returned[0].numbers) if returned else []
     names = names if all(names == list(one.numbers) for one in returned) else []
     return *bounds.limited(returned, _MOST, "result"), names

@@ -1,8 +1,8 @@
 """Signs and colours of saved HTML and text.
 
-A saved page has no style sheet that could know the theme, and no colour of text is readable enough
-(4.5 : 1) both on white and on JupyterLab's black. So words have the page's own colour, and colours
-are grounds: solid ones below white signs, tints below words, and what is drawn.
+A saved page has no style sheet that knows the theme, and no text colour is readable enough
+(4.5 : 1) both on white and on JupyterLab's black. So text has the page's own colour, and colours
+are used for backgrounds (solid behind white signs, tints behind words) and drawings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MONO = "font-family:ui-monospace,Menlo,Consolas,monospace"
 FAINT = "opacity:.75"
 EDGE = "#80808052"
 BLUE, GREEN, RED, AMBER, GREY = "#1f6feb", "#1a7f37", "#cf222e", "#9a6700", "#656d76"
-#: The lines of the first ranks, in the hues of the live panel.
+#: Line colours of the first ranks, in the hues of the live panel.
 LINES = (
     "#4081d2",
     "#c26030",
@@ -35,7 +35,7 @@ class Look:
     colour: str
 
 
-#: Every phase, those that need attention first, in the colours that its seconds have in a lane.
+#: Every phase, those that need attention first, in the colours used in lanes.
 PHASES: dict[Phase, Look] = {
     "early": Look("⚑", RED),
     "failed": Look("✗", RED),
@@ -48,8 +48,8 @@ PHASES: dict[Phase, Look] = {
     "idle": Look("○", GREY),
     "finished": Look("✓", GREEN),
 }
-FOUND = Look("!", AMBER)  # over, and something was wrong with it
+FOUND = Look("!", AMBER)  # the run is over, with a problem
 TROUBLED = ("early", "failed", "died", "stopped", "waiting")
 ENDED = ("early", "failed", "died", "stopped", "finished")
-#: Heads the messages of ranks that failed with the same error but other words.
+#: Title of the messages of ranks that failed with the same error but different text.
 OTHERS = "same error, different message"

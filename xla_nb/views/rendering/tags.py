@@ -1,4 +1,4 @@
-"""The pieces of saved HTML; text from ranks is escaped here."""
+"""Building blocks of saved HTML; text from ranks is escaped here."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TypeVar
 from xla_nb.views import facts
 from xla_nb.views.rendering.style import FAINT, MONO
 
-#: A page is printed without a break in it.
+#: Style that avoids a page break inside an element.
 WHOLE = "page-break-inside:avoid"
-#: Lines of a long text that are always to be seen, at its start and at its end.
+#: Lines of a long text that are always visible, at its start and at its end.
 _HEAD, _TAIL = 5, 12
-#: Characters of a text that a narrow page does not break.
+#: Characters of a text that is kept on one line on a narrow page.
 _SHORT = 40
-_LEAST = 18  # characters of a line of one that is broken
-#: So many more are not worth a click.
+_LEAST = 18  # minimum characters per line of wrapped text
+#: This many hidden items are not worth a click.
 _FEW = 5
 _Item = TypeVar("_Item")
 
@@ -28,8 +28,8 @@ def div(style: str, *inner: str) -> str:
 
 
 def frame(style: str, *inner: str) -> str:
-    """All that is shown, around its parts. Dollar signs in it are no mathematics to JupyterLab
-    (MathJax 4) and nbconvert (MathJax 2)."""
+    """The outermost element. Its classes keep JupyterLab (MathJax 4) and nbconvert (MathJax 2) from
+    treating dollar signs as mathematics."""
     plain = 'class="mathjax_ignore tex2jax_ignore" dir="ltr"'
     return f'<div {plain} style="{style}">{"".join(inner)}</div>'
 
@@ -43,7 +43,8 @@ def _styled(style: str) -> str:
 
 
 def escaped(text: str, longest: int = 300) -> str:
-    """Text from anywhere, on one line; <bdi> keeps its direction from reordering ours."""
+    """Escape text from any source, on one line; <bdi> keeps its direction from reordering our
+    text."""
     return f"<bdi>{escape(facts.cut(text, longest))}</bdi>"
 
 
@@ -51,7 +52,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def sentence(text: str, longest: int = 600) -> str:
-    """A sentence of ours, with what stands in backticks as code."""
+    """Render one of our sentences, with text in backticks as code."""
     return _CODE.sub(f'<code style="{MONO}">\\1</code>', escaped(text, longest))
 
 
@@ -59,8 +60,8 @@ _PLACE = re.compile(r"Cell In\[(\d+)\](?:, line (\d+))?")
 
 
 def place(text: str, longest: int = 300, near: str = "") -> str:
-    """A place of the notebook, which a panel makes a link to its line. `near`: what is left of it
-    beside this cell."""
+    """A place in the notebook, which a panel turns into a link to that line. `near`: a cell whose
+    name is omitted."""
     words = text.removeprefix(f"{near}, ") if near else text
     if not (found := _PLACE.match(text)):
         return sentence(words, longest)
@@ -70,7 +71,7 @@ def place(text: str, longest: int = 300, near: str = "") -> str:
 
 
 def unbroken(text: str, style: str = "") -> str:
-    """Text that is not broken if it is short: a number stays with its unit, a date with its
+    """Text that is not wrapped if it is short: a number stays with its unit, a date with its
     time."""
     kept = "white-space:nowrap" if len(text) <= _SHORT else ""
     return bit(";".join(filter(None, [style, kept])), escaped(text, 200))
@@ -81,12 +82,12 @@ def code(text: str, longest: int = 300) -> str:
 
 
 def chip(glyph: str, colour: str) -> str:
-    """A white sign on its colour."""
+    """A white sign on a coloured background."""
     return bit(f"background:{colour};color:#ffffff;border-radius:4px;padding:0 5px", glyph)
 
 
 def swatch(colour: str) -> str:
-    """A small area of a colour, beside the word for it."""
+    """A small coloured area, beside the word it stands for."""
     return bit(f"background:{colour};border-radius:2px", "&nbsp;&nbsp;")
 
 
@@ -108,14 +109,14 @@ def heading(level: int, style: str, *inner: str) -> str:
 
 
 def unseen(title: str) -> str:
-    """A heading for screen readers, where a visible one would only take room."""
+    """A heading for screen readers only, where a visible one would waste room."""
     return heading(
         5, "position:absolute;width:1px;height:1px;overflow:hidden;font-size:12px", title
     )
 
 
 def pre(lines: Iterable[str], edge: str = "") -> str:
-    """Lines as they are, wrapped; `edge` is the colour of a line on their left."""
+    """Preformatted lines, wrapped; `edge` is the colour of a border on their left."""
     border = f"0;border-left:3px solid {edge};padding-left:8px" if edge else "0"
     style = (
         "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;margin:0;"
@@ -126,7 +127,7 @@ def pre(lines: Iterable[str], edge: str = "") -> str:
 
 
 def boxed(lines: Sequence[str], colour: str) -> str:
-    """A text of many lines; the middle of a long one is folded."""
+    """A text of many lines; if it is long, its middle is folded."""
     return div(
         f"border-left:3px solid {colour};padding:0 10px;margin:2px 0 6px",
         in_parts(lines, pre, "lines"),
@@ -140,8 +141,9 @@ def table(
     names: Sequence[str] = (),
     marks: Sequence[str] = (),
 ) -> str:
-    """A table of drawn cells, with the styles of its columns, by default to the left. A row of one
-    cell takes the whole width. A panel has the names of columns, and attributes of rows."""
+    """A table of rendered cells, with the styles of its columns, by default left-aligned. A row
+    with a single cell spans the whole width. A panel passes `names` of columns (CSS classes) and
+    `marks` of rows (attributes)."""
     cell = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
     named = [f' class="xn-{name}"' for name in names] or [""] * len(titles)
     columns = zip(named, styles or ["text-align:left"] * len(titles), strict=True)
@@ -160,7 +162,7 @@ def table(
 
 
 def at_least(longest: int) -> str:
-    """The style of a column whose texts may be broken, but not after every few letters."""
+    """The style of a column whose text may wrap, but not after every few letters."""
     return f";min-width:{min(longest, _LEAST)}ch"
 
 
@@ -171,13 +173,13 @@ def in_parts(
     ends: tuple[int, int] = (_HEAD, _TAIL),
     lines: Callable[[_Item], Sequence[object]] = lambda item: [item],
 ) -> str:
-    """All items; of many the first and the last ones, with those between them folded, of which the
-    `lines` are counted. Nothing scrolls in a box of its own: on paper its end would be missing."""
+    """Draw all items; if there are many, those in the middle are folded and their `lines` counted.
+    Nothing scrolls inside a box, because its end would be missing on paper."""
     head, tail = ends
     middle = items[head : len(items) - tail]
     if len(middle) <= _FEW:
         return draw(items)
-    # How many lines are left out altogether is told outside the fold.
+    # Numbers of omitted lines are shown outside the fold.
     inside = [line for item in middle for line in lines(item)]
     gaps = [line for line in inside if isinstance(line, str) and line.startswith(_GAP)]
     rest = f"{len(inside) - len(gaps):,} more {noun}"
@@ -192,7 +194,7 @@ def details(summary: str, inner: str, opened: bool = False, style: str = "") -> 
     return f"<details{flag}{_styled(style)}>{summary}{inner}</details>"
 
 
-_GAP = "<i>"  # no line of a rank begins so: their text is escaped
+_GAP = "<i>"  # no line of a rank starts with this, because their text is escaped
 
 
 def gap(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A run as plain text, for readers without HTML and for screen readers."""
+"""Render a run as plain text, for readers without HTML and for screen readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xla_nb.views.snapshot import Series, Snapshot
 
 
 def render_text(snapshot: Snapshot) -> str:
-    """The run as plain text, at most some 200 kB for up to 256 ranks."""
+    """Render the run as plain text, at most about 200 kB for up to 256 ranks."""
     glyph, title = facts.state(snapshot).glyph, facts.cut(facts.title(snapshot), 600)
     about = " · ".join(facts.cut(part, 200) for part in facts.about(snapshot))
     lines = [f"{glyph} {title}{facts.gap(snapshot)}{about}"]
