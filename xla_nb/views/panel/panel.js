@@ -1,7 +1,7 @@
-// The page of the live panel of a run: all ranks, their output, Stop and Stacks. From the ground up; it
-// goes by ids, never by words of the kernel.
+// The page of a run's live panel: all ranks, their output, Stop and Stacks. Basic parts come first.
+// The code depends on ids, never on texts from the kernel.
 
-// --- What the panel calls things, and numbers, times and ranks in words.
+// --- Words for numbers, times and ranks.
 
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -12,7 +12,7 @@ const joined = (...texts) => texts.filter(Boolean).join(" · ");
 
 const timeOfDay = (date) => date.toTimeString().slice(0, 8);
 
-/** In at most two units, as facts.py has it; one below a minute, since it goes on. */
+/** Formats a duration like facts.py, in at most two units; whole seconds below a minute, because it is still growing. */
 function duration(seconds) {
 	const s = Math.max(0, Math.floor(seconds));
 	if (s < 60) return `${s} s`;
@@ -20,7 +20,7 @@ function duration(seconds) {
 	return m < 60 ? `${m} min ${two(s % 60)} s` : `${count((m / 60) | 0)} h ${two(m % 60)} min`;
 }
 
-/** Ranks in order, as `0–3, 5` or `0, 1`: as wording.py writes them. */
+/** Formats ranks in order like wording.py: `0–3, 5` or `0, 1`. */
 function spans(numbers) {
 	const runs = [];
 	for (const n of [...numbers].sort((a, b) => a - b)) {
@@ -30,7 +30,7 @@ function spans(numbers) {
 	return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
-/** A number, as facts.py has it. */
+/** Formats a number like facts.py. */
 function figure(value) {
 	if (!isFinite(value)) return `${value}`.replace("inity", "").replace("I", "i");
 	const large = Math.abs(value);
@@ -39,9 +39,9 @@ function figure(value) {
 	return large >= 1000 ? count(value) : `${short}`;
 }
 
-// --- Nodes of the page, changed only where something differs. Text is only ever set as text.
+// --- Nodes of the page, changed only where something differs. Text is always set as text.
 
-/** Makes nodes: `kind` is a tag with classes (`div.log`), `label` the accessible name. */
+/** Creates a node: `kind` is a tag with classes (`div.log`), `label` the accessible name. */
 function h(kind, attributes, ...children) {
 	const [tag, ...names] = kind.split(".");
 	const node = document.createElement(tag);
@@ -64,7 +64,7 @@ const search = (label, input) => h("input.filter", { type: "search", label, plac
 const link = (text, click) => button(text, click, {}, "link");
 const option = ([value, text]) => h("option", { value }, text);
 
-// A rank's hue: eight far apart, then by the golden angle.
+// Hues of ranks: eight distant ones, then steps of the golden angle.
 const HUES = [255, 45, 150, 325, 205, 80, 290, 15];
 const hue = (rank) => (rank === null ? 0 : (HUES[rank] ?? Math.round(rank * 137.508) % 360));
 const tint = (node, rank) => {
@@ -72,7 +72,7 @@ const tint = (node, rank) => {
 	return node;
 };
 
-/** Sets the text of a node, if it differs. */
+/** Sets the text of a node if it differs. */
 function put(node, text) {
 	if (node.xnText !== text) node.textContent = node.xnText = text;
 }
@@ -97,7 +97,7 @@ async function copy(text) {
 	try {
 		await navigator.clipboard.writeText(text);
 	} catch {
-		// No permission, or a page without https.
+		// No permission, or the page does not use https.
 		const give = (event) => {
 			event.clipboardData.setData("text/plain", text);
 			event.preventDefault();
@@ -107,7 +107,7 @@ async function copy(text) {
 	}
 }
 
-// --- Sections that fold, and whether they are folded: the page remembers it for all panels, where it may.
+// --- Sections that fold. The page remembers which are folded, for all panels, if storage is available.
 
 const STORED = "xla_nb.folded";
 const folded = () => {
@@ -118,7 +118,7 @@ const folded = () => {
 	}
 };
 
-/** Puts a title that folds a section into its head. */
+/** Adds a title to the head of a section; clicking it folds the section. */
 function folding(node, name, words, into) {
 	const set = (closed) => {
 		node.classList.toggle("xn-folded", closed);
@@ -132,7 +132,7 @@ function folding(node, name, words, into) {
 		try {
 			localStorage.setItem(STORED, JSON.stringify([...names]));
 		} catch {
-			// Not remembered, then.
+			// The state is not remembered.
 		}
 	};
 	const toggle = button(words, flip, {}, "fold");
@@ -141,21 +141,21 @@ function folding(node, name, words, into) {
 	return node;
 }
 
-// --- The lines of output that the page holds, bounded.
+// --- The bounded lines of output that the page holds.
 
 const HELD = 8000; // lines held over all ranks,
-const HELD_EACH = 30; // at least this many of each,
-const HELD_FOCUSED = 2000; // and this many of a selected one
+const HELD_EACH = 30; // at least this many per rank,
+const HELD_FOCUSED = 2000; // and this many for a selected rank
 
 const SIGNS = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#x27;": "'" };
 
-/** A line without its colors. */
+/** Returns a line without its colors. */
 const textOf = ({ html }) => html.replace(/<[^>]*>/g, "").replace(/&[^;]{2,4};/g, (sign) => SIGNS[sign] ?? sign);
 
 /** The lines held, by rank (null is the cell itself), numbered in order of arrival. */
 class Lines {
 	byRank = new Map();
-	received = new Map(); // number of lines by rank and stream, with those not sent
+	received = new Map(); // number of lines by rank and stream, including those not sent
 	next = 0;
 	ranks = 1;
 	focused = new Set();
@@ -174,7 +174,7 @@ class Lines {
 		received[stream] += skipped + lines.length;
 	}
 
-	/** Lines as HTML with their offsets in the file, exact unless Python replaced characters. */
+	/** Returns lines as HTML with their offsets in the file, exact unless Python replaced characters. */
 	read({ rank, stream, start, lines, sizes }) {
 		let at = start;
 		return lines.map((line, i) => {
@@ -184,7 +184,7 @@ class Lines {
 		});
 	}
 
-	/** The last `most` matching lines of a rank (undefined: of all) newer than `id`, in order. */
+	/** Returns the last `most` matching lines of a rank (undefined: all ranks) newer than `id`, in order. */
 	since(rank, id, matches, most) {
 		const lines = [];
 		for (const all of rank === undefined ? this.byRank.values() : [this.byRank.get(rank) ?? []]) {
@@ -195,23 +195,23 @@ class Lines {
 		return lines.sort((a, b) => a.id - b.id).slice(-most);
 	}
 
-	/** How many lines a rank (undefined: all) has written to a stream or to both. */
+	/** Returns how many lines a rank (undefined: all ranks) has written to a stream or to both. */
 	total(rank, stream) {
 		const each = rank === undefined ? [...this.received.values()] : [this.received.get(rank) ?? { out: 0, err: 0 }];
 		return each.reduce((sum, { out, err }) => sum + (stream === "err" ? 0 : out) + (stream === "out" ? 0 : err), 0);
 	}
 }
 
-// --- What the page knows of a run: one store per model, bounded. Messages only change the store, and say
-// to its views which of their parts changed; requests to the kernel start here.
+// --- The page's data about a run: one bounded store per model. Messages change only the store, which
+// notifies its views of the changed parts. Requests to the kernel start here.
 
 const PATIENCE = 800; // ms for the kernel to answer a request
-const LATE = 3; // seconds that messages take, from which the page says so
-const ARMED = 10_000; // ms in which a second click ends live ranks
-// Which parts of a view show each part that the kernel draws.
+const LATE = 3; // delay of messages in seconds from which the page reports it
+const ARMED = 10_000; // ms during which a second click ends live ranks
+// The part of a view that shows each part rendered by the kernel.
 const SHOWN = { sign: "head", title: "head", about: "head", bar: "head", errors: "errors", counts: "ranks", ranks: "ranks", detail: "ranks", cells: "cells" };
 
-/** The value of a key in a map, made if it is missing. */
+/** Returns the value of a key in a map, created if it is missing. */
 function held(map, key, make) {
 	if (!map.has(key)) map.set(key, make());
 	return map.get(key);
@@ -227,15 +227,15 @@ class Store {
 	stop = "no"; // no, armed, asked, acknowledged, interrupted
 	say = "";
 	seq = 0;
-	lacks = false; // something that was sent before
-	offset = null; // the kernel's clock minus the page's, in seconds, as the quickest message has it,
-	behind = 0; // and how much longer the newest one took
+	lacks = false; // whether an earlier message is missing
+	offset = null; // the kernel's clock minus the page's, in seconds, from the fastest message,
+	behind = 0; // and how much longer the newest message took
 	views = new Set();
 	requests = new Map();
 	asked = 0;
 	updated = new Date();
 	frozen = null; // the kernel's time when the page lost it,
-	farewell = ""; // and how that is told
+	farewell = ""; // and the title for that
 
 	constructor(model) {
 		this.model = model;
@@ -269,18 +269,18 @@ class Store {
 		for (const view of this.views) view.changed(...parts);
 	}
 
-	/** Listens to the kernel's connection too: a widget manager that fails tells of no restart. */
+	/** Listens to the kernel's connection too, because a failing widget manager does not report a restart. */
 	listen() {
 		try {
 			this.kernel = this.model.widget_manager.kernel;
 			this.kernel.iopubMessage.connect(this.hear, this);
 			this.kernel.disposed.connect(this.part, this);
 		} catch {
-			// Some front ends do not give widgets the kernel.
+			// Some front ends do not give widgets access to the kernel.
 		}
 	}
 
-	/** Only another kernel says in another session what it does, or the server that it restarts one. */
+	/** A status with another session comes from a new kernel, or from the server that is restarting it. */
 	hear(_, { header }) {
 		if (header.msg_type !== "status") return;
 		if ((this.session ??= header.session) !== header.session) this.freeze();
@@ -291,7 +291,7 @@ class Store {
 		this.freeze("Kernel disconnected");
 	}
 
-	/** The kernel has gone: nothing more comes, and Stop would hit another cell. */
+	/** Handles the loss of the kernel: no more messages arrive, and Stop would hit another cell. */
 	freeze(what = "Kernel restarted") {
 		if (this.over || this.frozen !== null) return;
 		this.frozen = this.now;
@@ -366,7 +366,7 @@ class Store {
 		this.changed("figures");
 	}
 
-	/** Holds these lines alone. */
+	/** Replaces all held lines with these. */
 	reprint(blocks) {
 		this.lines.byRank.clear();
 		this.lines.received.clear();
@@ -403,7 +403,7 @@ class Store {
 		this.send({ type: "whole" });
 	}
 
-	/** Sends a request; calls `received` when the kernel has it, `silent` if it is late. */
+	/** Sends a request. Calls `received` when the kernel acknowledges it, `silent` if that is late. */
 	ask(message, { received, silent, answered }) {
 		const request = ++this.asked;
 		const timer = setTimeout(silent, PATIENCE);
@@ -420,7 +420,7 @@ class Store {
 		waiting.received = null;
 	}
 
-	/** A question of the cell gets no answer any more: JupyterLab would run no other cell before. */
+	/** Cancels the cell's question, because JupyterLab would run no other cell before its answer. */
 	on_withdrawn() {
 		this.kernel?.removeInputGuard?.();
 		for (const view of this.views) view.mute();
@@ -431,8 +431,8 @@ class Store {
 		this.changed("head");
 	}
 
-	/** Asks the kernel to stop, and at another click to stop at once; interrupts it if it is silent.
-	 * To end live ranks, which lose what they hold, takes a second click: some front ends do not let a page ask. */
+	/** Asks the kernel to stop, and on a second click to stop at once; interrupts it if it does not answer.
+	 * Ending live ranks, which lose their variables, takes a second click: some front ends block dialogs. */
 	halt() {
 		const { live } = this.about;
 		if (this.over) return;
@@ -466,12 +466,12 @@ class Store {
 			await this.kernel.interrupt();
 			if (!this.over) this.speak("Interrupted the kernel.");
 		} catch {
-			// Some front ends do not give widgets the kernel.
+			// Some front ends do not give widgets access to the kernel.
 			this.speak("This page cannot interrupt the kernel. Press ■ in the toolbar.");
 		}
 	}
 
-	/** Asks where the ranks are. */
+	/** Requests the stacks of the ranks. */
 	askStacks() {
 		this.setStacks("asking", this.stacks.html);
 		const silent = () => this.stacks.state === "asking" && this.setStacks("silent");
@@ -485,7 +485,7 @@ class Store {
 
 	on_stacks(message) {
 		this.on_ack(message);
-		if (this.stacks.state === "closed") return; // meanwhile
+		if (this.stacks.state === "closed") return; // closed while waiting
 		this.setStacks("answered", message.html);
 	}
 
@@ -503,12 +503,12 @@ class Store {
 	}
 }
 
-// --- Parts that the kernel has drawn (views/rendering/html.py), put into their places: what is the same
-// stays, with the focus, the selection, open folds and a click that is under way.
+// --- Parts rendered by the kernel (views/rendering/html.py). Updating them keeps unchanged nodes, and with
+// these the focus, the selection, open folds and a click in progress.
 
-const KEPT = new Set(["open", "hidden", "tabindex", "aria-selected"]); // the page's and the user's
+const KEPT = new Set(["open", "hidden", "tabindex", "aria-selected"]); // set by the page or the user
 
-/** Makes a node's content that of the HTML. */
+/** Updates the content of a node to match the HTML. */
 function place(node, html, view) {
 	if (node.xnHtml === html) return;
 	node.xnHtml = html;
@@ -517,7 +517,7 @@ function place(node, html, view) {
 	prepare(template.content, view);
 	const { activeElement } = document;
 	become(node, template.content);
-	// What has moved has lost the focus.
+	// A node that moved has lost the focus.
 	if (node.contains(activeElement) && activeElement !== document.activeElement) activeElement.focus({ preventScroll: true });
 }
 
@@ -551,7 +551,7 @@ function renew(found, wanted) {
 	become(found, wanted);
 }
 
-/** Gives it what only a page can: links to lines of the notebook, ranks to be chosen, time that passes. */
+/** Adds what only a page can do: links to lines of the notebook, selectable ranks, running times. */
 function prepare(fragment, view) {
 	const linked = view.root.closest(".jp-Notebook");
 	for (const node of linked ? fragment.querySelectorAll("[data-cell]") : []) {
@@ -573,24 +573,24 @@ function prepare(fragment, view) {
 	for (const node of fragment.querySelectorAll("[data-since]")) tick(node, view.store);
 }
 
-/** A drawing as nodes of the page: as an image that changes it would be a document more each time. */
+/** Converts an image to nodes of the page: a changing image would create another document each time. */
 function inline({ src, alt, style, parentNode }) {
 	const holder = document.createElement("template");
 	holder.innerHTML = atob(src.split(",")[1]);
 	const drawing = holder.content.firstChild;
-	drawing.querySelector("style").remove(); // which would be the page's
+	drawing.querySelector("style").remove(); // it would apply to the whole page
 	for (const [name, value] of Object.entries({ role: "img", "aria-label": alt, style: style.cssText })) drawing.setAttribute(name, value);
 	parentNode.title = alt;
 	return drawing;
 }
 
-/** Tells how long something has gone on. */
+/** Updates the text of a running time. */
 function tick(node, { now }) {
 	const words = duration(now - Number(node.dataset.since));
 	if (node.textContent !== words) node.textContent = words;
 }
 
-/** Shows the line of a cell that a link names. The editor is CodeMirror's, whose view its nodes know. */
+/** Shows the cell line that a link names. The nodes of the editor (CodeMirror) refer to its view. */
 function reveal({ dataset: { cell: number, line } }, view) {
 	const own = view.root.closest(".jp-Cell");
 	const prompt = (cell) => cell.querySelector(".jp-InputPrompt")?.textContent ?? "";
@@ -609,9 +609,9 @@ function reveal({ dataset: { cell: number, line } }, view) {
 	at.scrollIntoView({ block: "center" });
 }
 
-// --- The head: the diagnosis, what the run is and how far it has come, with Stop and Stacks.
+// --- The head: the diagnosis, facts about the run and its progress, with Stop and Stacks.
 
-const QUIET = 0.5; // seconds in which a run is one line
+const QUIET = 0.5; // seconds for which a new run is a single line
 
 class Head {
 	constructor(view) {
@@ -637,7 +637,7 @@ class Head {
 		return frozen === null && !over && (about.stopping !== "" || !["no", "armed"].includes(stop));
 	}
 
-	/** Whether the run has only begun: most cells are over before there is more to see than a line. */
+	/** Whether the run has just started: most cells end before there is more to show than a line. */
 	get isNew() {
 		const { about, over, now } = this.view.store;
 		return !over && !about.live && (about.started === null || now - about.started < QUIET);
@@ -663,7 +663,7 @@ class Head {
 		this.speak(now, title);
 	}
 
-	/** Says the title to screen readers, at most every five seconds, and not for each of its numbers. */
+	/** Announces the title to screen readers, at most every five seconds, and not if only numbers change. */
 	speak(now, title) {
 		const { about, over } = this.view.store;
 		const gist = title.replace(/\d[\d.,:]*/g, "0") + about.marked;
@@ -674,9 +674,9 @@ class Head {
 	}
 }
 
-// --- Sections that the kernel draws: errors, where ranks are, cells of live ranks.
+// --- Sections rendered by the kernel: errors, stacks, cells of live ranks.
 
-/** A part that the kernel draws, in a section of its own. */
+/** A part rendered by the kernel, in a separate section. */
 class Drawn {
 	constructor(view, name, node, body = node) {
 		Object.assign(this, { view, name, node, body });
@@ -689,16 +689,16 @@ class Drawn {
 	}
 }
 
-/** What went wrong, and notes. */
+/** Errors and notes. */
 const errors = (view) => new Drawn(view, "errors", section("errors", "Errors and notes"));
 
-/** The cells that live ranks have run. */
+/** Cells that live ranks have run. */
 function cells(view) {
 	const [head, body] = [div("bar-head"), div("scroll")];
 	return new Drawn(view, "cells", folding(section("ran", "Cells", head, body), "cells", "Cells", head), body);
 }
 
-/** Where each rank is, asked for by a button. */
+/** The stacks of the ranks, requested by a button. */
 class Stacks {
 	constructor(view) {
 		const { store } = view;
@@ -725,10 +725,10 @@ class Stacks {
 	}
 }
 
-// --- All ranks: found, walked through by keys, one of them chosen.
+// --- All ranks: search, keyboard navigation and selection.
 
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: "up", ArrowDown: "down", Home: "home", End: "end" };
-const FEW = 8; // ranks that need no search
+const FEW = 8; // up to this many ranks need no search
 
 class Ranks {
 	needle = "";
@@ -747,7 +747,7 @@ class Ranks {
 			focusin: ({ target }) => this.rove(target.closest("[data-rank]")),
 		};
 		this.grid = h("div.grid", about);
-		this.none = div("quiet"); // that no rank is found
+		this.none = div("quiet"); // shown if no rank matches
 		this.facts = div("facts");
 		const close = link("Close", () => view.focus(undefined));
 		this.detail = h("div.detail", { role: "group", label: "Selected rank" }, this.facts, close);
@@ -773,11 +773,11 @@ class Ranks {
 		const told = view.rank !== undefined && about.focus === view.rank ? parts.detail : "";
 		show(this.detail, told);
 		place(this.facts, told, view);
-		if (told && this.revealing) this.detail.scrollIntoView({ block: "nearest" }); // below many tiles
+		if (told && this.revealing) this.detail.scrollIntoView({ block: "nearest" }); // it may be below many tiles
 		this.revealing &&= !told;
 	}
 
-	/** Hides ranks, and hosts without any, that do not match the search. */
+	/** Hides ranks that do not match the search, and hosts without a match. */
 	find() {
 		const { needle } = this;
 		const { ranks, about: { unit } } = this.view.store;
@@ -795,7 +795,7 @@ class Ranks {
 		put(this.none, number ? `No ${unit} ${number}; the ${unit}s are ${spans(ranks)}.` : `No ${unit} matches “${needle}”.`);
 	}
 
-	/** Moves the one tab stop of the ranks. */
+	/** Moves the ranks' single tab stop. */
 	rove(stop) {
 		for (const node of stop ? this.nodes : []) node.tabIndex = node === stop ? 0 : -1;
 	}
@@ -829,22 +829,22 @@ class Ranks {
 	}
 }
 
-// --- The charts of figures: the kernel computes their lines (rendering/figures.py), uPlot draws them.
+// --- Charts of figures: the kernel computes their lines (rendering/figures.py), uPlot draws them.
 
-const HIGH = 96; // of a chart, in pixels
-const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // distances of values
-const WHOLE = SCALE.filter(Number.isInteger); // and of steps
+const HIGH = 96; // height of a chart in pixels
+const SCALE = Array.from({ length: 1800 }, (_, k) => Number(`${[1, 2, 5][k % 3]}e${Math.floor(k / 3) - 300}`)); // tick distances for values
+const WHOLE = SCALE.filter(Number.isInteger); // and for steps
 const isFigure = (y) => typeof y === "number";
 
-/** The points of a line that have none beside them to be joined to. */
+/** Returns the points of a line that have no neighbour to connect to. */
 function lone({ data }, series) {
 	const ys = data[series];
-	const own = [...ys.keys()].filter((i) => ys[i] !== undefined); // it has no point where only others have one
+	const own = [...ys.keys()].filter((i) => ys[i] !== undefined); // undefined: only other lines have a point here
 	const none = (i) => !isFigure(ys[own[i]]);
 	return own.filter((at, i) => isFigure(ys[at]) && none(i - 1) && none(i + 1));
 }
 
-/** Powers of ten on a logarithmic axis, on a short one numbers between them too, or evenly spaced ones. */
+/** Returns ticks of a logarithmic axis: powers of ten; on a short axis also numbers between, or evenly spaced ones. */
 function powers(low, high) {
 	const [first, last] = [low, high].map((end) => Math.floor(Math.log10(end)));
 	const apart = Math.ceil((last - first) / 5) || 1;
@@ -859,7 +859,7 @@ function powers(low, high) {
 	return Array.from({ length: Math.floor(high / step) - least + 1 }, (_, k) => Number(((least + k) * step).toPrecision(12)));
 }
 
-/** The words of numbers on an axis, with as many digits as tell one from the next. */
+/** Formats numbers on an axis, with enough digits to distinguish them. */
 function told(values) {
 	const short = values.map(figure);
 	return new Set(short).size === short.length ? short : values.map((value) => `${Number(value.toPrecision(10))}`);
@@ -878,18 +878,18 @@ class Chart {
 		this.node = h("figure.figure", { "data-figure": name }, caption, this.plot, this.legend);
 	}
 
-	/** `lines`: each with its name, rank, x, y and last value in words; of more than two ranks their highest,
-	 * lowest and mean, which has of how many of `total` ranks it is. `marks` are where one became no finite
-	 * number. */
+	/** `lines`: each with its name, rank, x, y and last value as text; for more than two ranks, their maximum,
+	 * minimum and mean, which also has its number of ranks, out of `total`. `marks`: steps where a line became
+	 * non-finite. */
 	draw({ note, summary, lines, marks, steps, total }) {
 		const width = this.plot.clientWidth;
-		if (!width) return; // folded, or for a moment while the theme changes
+		if (!width) return; // folded, or the theme is changing
 		const { log, store, inks } = this.view;
-		this.inks = inks; // in which it is drawn
+		this.inks = inks; // colors of this drawing
 		Object.assign(this, { lines, marks, steps, total });
 		put(this.note, note);
 		mark(this.plot, "aria-label", summary);
-		const hidden = (y) => log && y !== null && y <= 0; // a logarithmic axis has no place for some
+		const hidden = (y) => log && y !== null && y <= 0; // a logarithmic axis cannot show these
 		this.hides = lines.some(({ y }) => y.some(hidden));
 		const data = store.uPlot.join(lines.map(({ x, y }) => [x, y.map((value) => (hidden(value) ? null : value))]));
 		const { min, max } = this.zoomed ? this.uplot.scales.x : {};
@@ -903,12 +903,12 @@ class Chart {
 		this.read();
 	}
 
-	/** Another plot, in place of one with other lines or axes. */
+	/** Creates a new plot, replacing one with other lines or axes. */
 	renewed(width, whole) {
 		this.uplot?.destroy();
 		const style = getComputedStyle(this.plot);
 		const { log, store } = this.view;
-		const ink = (name) => () => style.getPropertyValue(`--xn-${name}`); // as it is when it is asked for
+		const ink = (name) => () => style.getPropertyValue(`--xn-${name}`); // read when needed
 		const axis = { stroke: ink("quiet"), font: `12px ${style.fontFamily}`, gap: 4, ticks: { show: false } };
 		const room = (texts) => 8 + 7.5 * Math.max(4, ...(texts ?? []).map(({ length }) => length));
 		const across = {
@@ -920,13 +920,13 @@ class Chart {
 			values: (_, all) => told(all).map((text, i) => (i % 2 && all.length > 5 ? "" : text)),
 			...(log && { splits: (_, axis, low, high) => powers(low, high), filter: (_, all) => all }),
 		};
-		const chosen = this.lines.length > 3; // one rank's line before the mean of all
+		const chosen = this.lines.length > 3; // a rank's line in front of the mean of all
 		const line = ({ name, rank }) => ({
 			...{ stroke: rank === null ? ink(name) : this.tinted(style, rank), pxAlign: 0, points: { filter: lone, size: 4, width: 0 } },
 			...{ width: chosen && rank !== null ? 2.2 : 1.4, alpha: chosen && name === "mean" ? 0.35 : 1 },
 		});
 		const wide = (_, from, to) => {
-			const [low, high] = this.zoomed ? [from, to] : this.steps; // also those without a finite number
+			const [low, high] = this.zoomed ? [from, to] : this.steps; // including steps without a finite value
 			return low < high ? [low, high] : [low - 0.5, high + 0.5];
 		};
 		const range = (_, low, high) => {
@@ -948,7 +948,7 @@ class Chart {
 		return this.uplot;
 	}
 
-	/** Shows where lines became no finite number, of what is in view. */
+	/** Marks where lines became non-finite, in the visible range. */
 	turn({ under, scales: { x }, valToPos }) {
 		const at = this.marks.filter((step) => x.min <= step && step <= x.max).map((step) => Math.round(valToPos(step, "x")));
 		under.replaceChildren(...[...new Set(at)].map((left) => h("i.odd", { style: `left: ${left}px` })));
@@ -964,7 +964,7 @@ class Chart {
 		this.read();
 	}
 
-	/** The legend: values under the pointer, or the last ones, with their step. */
+	/** Updates the legend: values under the pointer, or the last ones, with their step. */
 	read() {
 		const { data, scales, cursor: { idx, left } } = this.uplot;
 		const over = left >= 0 && isFigure(idx);
@@ -973,7 +973,7 @@ class Chart {
 		const isGap = over && ofAll && ranks[x.indexOf(data[0][idx])] === 0; // between two steps
 		const under = isGap ? idx + (this.uplot.posToVal(left, "x") < data[0][idx] ? -1 : 1) : idx;
 		const shown = (x, i) => (!this.zoomed || x <= scales.x.max) && (!ofAll || isFigure(data[3][i]));
-		const at = over ? under : ofAll || this.zoomed ? data[0].findLastIndex(shown) : -1; // the end of the mean, say
+		const at = over ? under : ofAll || this.zoomed ? data[0].findLastIndex(shown) : -1; // such as the end of the mean
 		const step = at < 0 ? this.steps[1] : data[0][at];
 		const apart = at < 0 && new Set(this.lines.map(({ x }) => x.at(-1))).size > 1;
 		const last = apart ? "last of each" : isFigure(step) && `step ${figure(step)}`;
@@ -991,7 +991,7 @@ class Chart {
 class Figures {
 	charts = new Map();
 	grid = div("figures-grid");
-	queue = []; // charts to draw, one in each frame
+	queue = []; // charts to draw, one per frame
 
 	constructor(view) {
 		this.view = view;
@@ -1008,7 +1008,7 @@ class Figures {
 		this.resized.observe(this.grid);
 	}
 
-	/** `asked`: all charts are to be drawn, also those that the frames before have drawn. */
+	/** `asked`: draw all charts, including those drawn in previous frames. */
 	draw(now, asked) {
 		const { figures, uPlot } = this.view.store;
 		show(this.node, uPlot && figures.size);
@@ -1028,18 +1028,18 @@ class Figures {
 	}
 }
 
-// --- Output: the ranks' lines as they come, earlier ones on request, filtered, copied.
+// --- Output: lines as they arrive, earlier ones on request, with a filter and copy.
 
-const FOLDS = 200; // rows of output that an equal line of another rank may join
+const FOLDS = 200; // recent rows that an equal line of another rank may join
 
-/** Rows of output. A line joins an equal one of another rank where it stays behind those that came
- * before it. */
+/** Rows of output. A line joins an equal row of another rank if that follows the row of the rank's previous
+ * line. */
 class Folds {
 	rows = new Map(); // by stream and text: the newest row
 	last = new Map(); // by rank: the number of the row of its last line
 	next = 0;
 
-	/** The row that a line joins; null if it needs one of its own, which `add` tells. */
+	/** Returns the row that a line joins; null if it needs a new row, which `add` registers. */
 	join({ rank, stream, gap, html }) {
 		const row = gap ? undefined : this.rows.get(`${stream} ${html}`);
 		const near = row && row.at > this.next - FOLDS && row.at > (this.last.get(rank) ?? -1);
@@ -1057,11 +1057,11 @@ class Folds {
 	}
 }
 
-const ROWS = 1000; // lines in the page while scrolled up, at first,
-const ROWS_LIVE = 100; // and while following: more would cost frames
-const BACK = 10_000; // lines back to which the page asks for earlier ones
+const ROWS = 1000; // initial lines on the page while scrolled up,
+const ROWS_LIVE = 100; // and lines while following: more would cost frames
+const BACK = 10_000; // maximum lines that the page collects by requesting earlier ones
 
-/** The file of a rank's output, or the cell's own. */
+/** Returns the name of the file with a rank's output, or the cell's. */
 const file = (rank, stream) => (rank === null ? `job.${stream}` : `rank-${rank}.${stream}`);
 
 class Output {
@@ -1113,7 +1113,7 @@ class Output {
 		return this.stream === "both" ? ["out", "err"] : [this.stream];
 	}
 
-	/** Whether a line is shown. What is left out is not known to be no hit. */
+	/** Whether a line is shown. Gaps always are, because omitted lines might match. */
 	matching = (line) => {
 		if (!this.chosen.includes(line.stream)) return false;
 		return !this.needle || line.gap || (line.low ??= textOf(line).toLowerCase()).includes(this.needle);
@@ -1127,18 +1127,18 @@ class Output {
 		this.fill();
 	}
 
-	/** Shows the newest lines, and follows them. */
+	/** Shows the newest lines and follows the output. */
 	refresh() {
-		this.rows = null; // the lines in the page while it does not follow, of
-		this.lot = null; // all that were there then, and earlier ones
+		this.rows = null; // the lines on the page while it does not follow, a subset of
+		this.lot = null; // all lines held at that time, and earlier ones
 		this.room = ROWS;
-		this.fetched = this.emptied = false; // earlier ones; a file that has none any more
-		this.drawn = -1; // the newest line in the page
+		this.fetched = this.emptied = false; // whether earlier lines were fetched; whether the file has no more
+		this.drawn = -1; // the newest line on the page
 		this.folds = new Folds();
 		this.clear = true;
-		this.asking = null; // the last request for earlier ones,
+		this.asking = null; // the last request for earlier lines,
 		this.busy = false;
-		this.answer = ""; // and how it went
+		this.answer = ""; // and its result in words
 		this.view.changed("output");
 	}
 
@@ -1147,7 +1147,7 @@ class Output {
 		const { record } = this.view.store.about;
 		const one = rank !== undefined;
 		const held = Boolean(this.rows);
-		show(this.node, this.lines.next); // nothing is to be controlled of none
+		show(this.node, this.lines.next); // without lines there is nothing to control
 		put(this.title, one ? `Output of rank ${rank}` : "Output");
 		if (this.clear) {
 			this.body.replaceChildren();
@@ -1155,7 +1155,7 @@ class Output {
 		}
 		this.clear = false;
 		if (!held) this.append();
-		// It grows with its lines, up to a height from which new ones no longer move the page.
+		// The log grows with its lines up to a fixed height; after that, new lines no longer move the page.
 		if (!this.log.dataset.full && this.body.childNodes.length && this.log.scrollHeight > this.log.clientHeight) mark(this.log, "data-full", true);
 		show(this.matches, this.needle);
 		const all = this.lot ?? (one || this.needle ? this.lines.since(rank, -1, () => true, Infinity) : []);
@@ -1170,7 +1170,7 @@ class Output {
 		put(this.words, this.answer || this.counted(all));
 		show(this.path, record);
 		this.path.title = one ? `${record}/${file(rank, this.stream === "err" ? "err" : "out")}` : record;
-		// Last, as it makes the browser lay out the page.
+		// Last, because it makes the browser lay out the page.
 		if (!held) this.log.scrollTop = 1e9;
 	}
 
@@ -1185,7 +1185,7 @@ class Output {
 		while (this.body.childNodes.length > ROWS_LIVE) this.body.firstChild.remove();
 	}
 
-	/** New rows for lines; where all ranks are shown equal ones share a row. */
+	/** Returns new rows for lines. If all ranks are shown, equal lines share a row. */
 	rowsOf(lines, folds) {
 		if (this.rank !== undefined) return lines.map((line) => this.row(line));
 		const nodes = [];
@@ -1211,7 +1211,7 @@ class Output {
 		else words.innerHTML = html;
 		const err = stream === "err" ? h("span.err", { title: "stderr" }, "err") : "";
 		const node = h(gap ? "div.row.gap" : "div.row", { "data-rank": rank ?? "job", "data-stream": stream }, tag, err, words);
-		node.xnLine = line; // its first one
+		node.xnLine = line; // its first line
 		return node;
 	}
 
@@ -1225,7 +1225,7 @@ class Output {
 		else if (this.rows && !up && below < 2 && this.auto) this.refresh();
 	}
 
-	/** How many lines are here of all, unless all are. */
+	/** Describes how many of all lines are here, unless all are. */
 	counted(all) {
 		if (!this.rows && !this.needle) return "";
 		const total = this.rows ? this.heldAt : this.lines.total(this.rank, this.stream);
@@ -1236,24 +1236,24 @@ class Output {
 		return `${count(here)} of ${plural(total, "line")}${this.needle ? " searched" : ""}.${rest}`;
 	}
 
-	/** Stops following; with `auto` until the end is scrolled to. */
+	/** Stops following; with `auto`, until the user scrolls to the end. */
 	hold(auto) {
 		this.auto = auto;
 		this.heldAt = this.lines.total(this.rank, this.stream);
 		this.lot = this.lines.since(this.rank, -1, ({ id }) => id <= this.drawn, Infinity);
 		this.rows = this.lot.filter(this.matching).slice(-this.room);
 		const first = this.body.firstChild?.xnLine.id ?? Infinity;
-		// Rows that are there stay: a selection may begin in one.
+		// Keep existing rows, because a selection may start in one.
 		this.stay(() => this.body.prepend(...this.rowsOf(this.rows.filter(({ id }) => id < first), new Folds())));
 	}
 
-	/** Shows what is to be shown of the lot. */
+	/** Shows the matching lines of `lot`. */
 	fill() {
 		this.rows = this.lot.filter(this.matching).slice(-this.room);
 		this.stay(() => this.body.replaceChildren(...this.rowsOf(this.rows, new Folds())));
 	}
 
-	/** Changes the rows; that at the top stays where it is. */
+	/** Changes the rows while keeping the top row in place. */
 	stay(change) {
 		const { log, body } = this;
 		const top = log.scrollTop;
@@ -1267,7 +1267,7 @@ class Output {
 		this.view.changed("output");
 	}
 
-	/** The newest line of the one rank before which lines are missing, or that stands for them. */
+	/** Returns the selected rank's newest line that is a gap, or that has missing lines before it. */
 	missing(lines) {
 		if (lines.length >= BACK || this.emptied) return undefined;
 		const gap = lines.findLast((line) => line.gap && this.chosen.includes(line.stream));
@@ -1277,7 +1277,7 @@ class Output {
 		return each.map(first).find(({ at }) => at > 0);
 	}
 
-	/** Shows earlier lines: those held, then those of the record. */
+	/** Shows earlier lines: first held ones, then lines from the record. */
 	goBack() {
 		if (this.busy || this.rank === undefined) return;
 		if (!this.rows) this.hold(false);
@@ -1296,7 +1296,7 @@ class Output {
 		this.asking = mine;
 		this.busy = true;
 		const settled = (words) => {
-			if (mine !== this.asking) return false; // too late: the view has moved on
+			if (mine !== this.asking) return false; // too late: the view has changed
 			this.busy = false;
 			this.answer = words;
 			this.view.changed("output");
@@ -1335,24 +1335,24 @@ class Output {
 	}
 }
 
-// --- A view of a run: parts that each have a node and draw what the store holds.
+// --- A view of a run: parts that each have a node and draw the data in the store.
 //
-// Views draw what changed, in the next frame and only while visible: a page that draws for each
-// message falls behind. A part's `draw` returns true to be called in the frame after that, too.
+// Views draw changes in the next frame and only while visible, because a page that draws for each
+// message falls behind. A part's `draw` returns true to be called again in the following frame.
 
 class View {
-	rank = undefined; // whose output is shown, by default that of all
+	rank = undefined; // the rank whose output is shown; by default all ranks
 	inSight = true;
 	frame = 0;
 
 	constructor(store, el) {
 		this.store = store;
-		this.dirty = new Map(); // parts to draw, and whether that was asked for since they were drawn last
-		this.log = false; // the axes of charts
+		this.dirty = new Map(); // parts to draw, and whether a change since the last drawing requested it
+		this.log = false; // whether the axes of charts are logarithmic
 		this.root = h("div.panel", {
 			role: "region",
 			label: `Run ${store.run}`,
-			"data-lm-suppress-shortcuts": "true", // keys in here are not the notebook's
+			"data-lm-suppress-shortcuts": "true", // keys pressed here are not for the notebook
 			keydown: (event) => this.key(event),
 			click: ({ target }) => this.follow(target.closest("[role=link]")),
 		});
@@ -1365,11 +1365,11 @@ class View {
 			figures: new Figures(this),
 			output: new Output(this),
 		};
-		// The snapshot below it (view.py) is for pages on which no panel is alive.
+		// Hides the snapshot below (view.py), which is for pages without a live panel.
 		const covers = h("style", {}, `.xn-saved-${CSS.escape(store.run)} { display: none }`);
 		this.root.append(covers, ...Object.values(this.parts).map((part) => part.node));
 		this.root.xnView = this; // for tests
-		this.wake = () => this.tick(); // or it shows the time at which it was last seen
+		this.wake = () => this.tick(); // otherwise it would show the time when it was last visible
 		this.watch = new IntersectionObserver((entries) => {
 			this.inSight = entries.at(-1).isIntersecting;
 			this.wake();
@@ -1393,7 +1393,7 @@ class View {
 		this.root.remove();
 	}
 
-	/** Draws these parts in the next frame, which a hidden document has none of. */
+	/** Draws these parts in the next frame; a hidden document has no frames. */
 	changed(...parts) {
 		for (const part of parts) this.dirty.set(part, true);
 		this.schedule();
@@ -1406,7 +1406,7 @@ class View {
 	flush(now) {
 		this.frame = 0;
 		if (!this.inSight) return;
-		mark(this.root, "data-new", this.parts.head.isNew || null); // first: what is hidden has no width
+		mark(this.root, "data-new", this.parts.head.isNew || null); // first, because hidden nodes have no width
 		for (const name in this.parts) {
 			const part = this.parts[name];
 			const asked = this.dirty.get(name);
@@ -1419,7 +1419,7 @@ class View {
 		if (!this.inSight) return;
 		this.shade();
 		for (const node of this.root.querySelectorAll("[data-since]")) tick(node, this.store);
-		this.changed("head"); // which may have something to say by now
+		this.changed("head"); // its text may depend on the time
 	}
 
 	/** Shows the line of the notebook that a link names. */
@@ -1427,12 +1427,12 @@ class View {
 		if (link) reveal(link, this);
 	}
 
-	/** Lets nobody answer what is asked beside the panel. */
+	/** Disables input boxes beside the panel. */
 	mute() {
 		this.root.closest(".jp-OutputArea")?.querySelectorAll(".jp-Stdin-input").forEach((box) => Object.assign(box, { disabled: true, placeholder: "no longer needed" }));
 	}
 
-	/** Sees whether the background is dark, and other colours: front ends mark themes in many ways. */
+	/** Detects a dark background and changed colors, because front ends mark themes in different ways. */
 	shade() {
 		let light = 255;
 		for (let node = this.root.parentElement; node; node = node.parentElement) {
@@ -1460,7 +1460,7 @@ class View {
 		event.preventDefault();
 	}
 
-	/** Shows the output of one rank, or of all. */
+	/** Shows the output of one rank, or of all ranks. */
 	focus(rank, reveal = false) {
 		if (rank !== this.rank) {
 			this.rank = rank;
@@ -1472,11 +1472,11 @@ class View {
 	}
 }
 
-/** Shows the end where the saved snapshot is, for pages that were reloaded: only those have it still. */
+/** Shows the end in place of the saved snapshot, on pages that were reloaded: only those still have it. */
 const stay = (model) =>
 	document.querySelectorAll(`.xn-saved-${CSS.escape(model.get("run"))}`).forEach((node) => (node.innerHTML = model.get("end")));
 
-// anywidget calls this once per model, so that its views share a store.
+// anywidget calls this once per model, so the model's views share a store.
 export default () => {
 	let store;
 	return {
@@ -1488,7 +1488,7 @@ export default () => {
 			if (typeof model.get("end") === "string") return stay(model);
 			store ??= new Store(model);
 			const view = new View(store, el);
-			// Elsewhere the cell's output is replaced by then, and this view with it.
+			// On other pages, the cell's output has been replaced by this time, and this view with it.
 			const end = () => setTimeout(() => view.root.isConnected && (view.close(), stay(model)), 1000);
 			model.on("change:end", end);
 			return () => (model.off("change:end", end), view.close());
