@@ -297,7 +297,7 @@ class Store {
 		this.frozen = this.now;
 		this.farewell = `${what}; last update ${timeOfDay(this.updated)}`;
 		this.changed("ranks");
-		this.speak(`Its ranks were stopped. import xla_nb; xla_nb.open_run("${this.run}") shows their output.`);
+		this.speak(`Its ranks end with the kernel. import xla_nb; xla_nb.open_run("${this.run}") shows their output.`);
 	}
 
 	// messages from the kernel
@@ -439,7 +439,7 @@ class Store {
 		if (live && this.stop === "no") {
 			setTimeout(() => this.stop === "armed" && this.disarm(""), ARMED);
 			this.stop = "armed";
-			return this.speak("The ranks' variables will be lost. Click again to end them.");
+			return this.speak("The ranks' variables will be lost. Click again to end the ranks.");
 		}
 		if (this.stop === "asked" || this.stop === "interrupted") return this.interrupt();
 		const again = live || this.stop === "acknowledged";
