@@ -209,7 +209,7 @@ def test_a_push_says_what_was_sent_again_with_it(live):
     live.ok("sent_with = [1]")
     live.ok("%%xla\nsent_with.append(rank)")
     told = live.ok("xla_nb.ranks().push(with_it=sent_with)").stdout
-    assert "ranks have `sent_with` as in the notebook: sent with the arguments" in told
+    assert "re-sent `sent_with` from the notebook: shared with the arguments" in told
 
 
 def test_a_name_for_what_an_own_module_has_is_that_of_the_ranks(live, tmp_path):
@@ -238,7 +238,7 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     )
     live.ok("net.eval()")
     told = str(live.ok("%%xla\nnet, of_net").data)
-    assert "ranks have `net` as in the notebook: `net` changed there" in told
+    assert "re-sent `net` from the notebook: `net` changed there" in told
     for name in ("of_net", "OfNet", "by_default"):
         assert f"`{name}` shares something with the former `net`" in told
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
@@ -315,7 +315,7 @@ def test_a_progress_bar_of_the_notebook_is_sent_and_one_of_widgets_refused_by_it
     live.ok("bar_here.close()\nbar_here = [tqdm.notebook.tqdm(total=3)]")
     told = live.run("%%xla\nbar_here[0]").error
     assert "Cannot send `bar_here` (builtins.list, defined in Cell In[" in told
-    assert "`bar_here[0]` is or contains a widget of the notebook's page. Make it inside" in told
+    assert "`bar_here[0]` is or contains a notebook widget. Create it inside" in told
     live.ok("bar_here[0].close()\ndel bar_here, up")
 
 
@@ -468,7 +468,7 @@ def test_a_value_of_an_own_module_that_ranks_lose_to_the_notebooks_is_told(live,
     live.ok("%%xla\nstate_of.TABLE['rank'] = state_of.NUMBER")
     live.ok("state_of.TABLE['here'] = state_of.NUMBER = 1")
     told = str(live.ok("%%xla -o got_\nstate_of.TABLE, state_of.NUMBER").data)
-    assert "ranks have `state_of.TABLE` as in the notebook: `state_of.TABLE` changed" in told
+    assert "re-sent `state_of.TABLE` from the notebook: `state_of.TABLE` changed" in told
     assert "NUMBER` changed" not in told
     assert live.value("got_[1]") == "({'here': 1}, 1)"
 
@@ -847,7 +847,7 @@ def test_what_the_notebook_has_set_in_a_module_at_first_is_nothing_that_ranks_ha
     module("count_at_first", "STATE = {'n': 0}\n", 1e9)
     live.ok("import count_at_first; count_at_first.STATE['n'] = 1")
     shown = live.ok("%%xla\nimport count_at_first\ncount_at_first.STATE")
-    assert "by now" not in (shown.stdout + shown.below)
+    assert "has since" not in (shown.stdout + shown.below)
 
 
 def test_a_class_that_the_notebook_has_changed_in_place_is_told_each_time(live):
@@ -856,7 +856,7 @@ def test_a_class_that_the_notebook_has_changed_in_place_is_told_each_time(live):
         "class Best:\n    best, seen, kept, last = None, [], {'a': [object()]}, 0\n"
         "def best_of(x, all=[]): Best.best = max(all := [*all, x]); Best.seen.append(x)"
     )
-    told = "ranks have `Best` as in the notebook: `Best` changed there"
+    told = "re-sent `Best` from the notebook: `Best` changed there"
     for unrelated in (1, 2):
         assert "changed there" not in live.ok("%%xla\nbest_of(3)").stderr
         live.ok(f"Best.unrelated{unrelated} = 0")
@@ -871,7 +871,7 @@ def test_so_is_a_function_with_attributes_and_no_other(live):
     live.ok("%%xla\ntallied(), untallied()")
     live.ok("tallied.__defaults__ = untallied.__defaults__ = (2,)")
     told = live.ok("%%xla\ntallied(), untallied()").stderr
-    assert "ranks have `tallied` as in the notebook: `tallied` changed there" in told
+    assert "re-sent `tallied` from the notebook: `tallied` changed there" in told
     assert "untallied" not in told
     assert results(live, "tallied.calls, untallied()") == "{0: (2, 2), 1: (2, 2)}"
 
@@ -885,7 +885,7 @@ def test_so_is_a_class_of_a_module_that_autoreload_has_changed(live, module):
         live.ok("%%xla\ncounts.go()")
         module("counting", text.format("0.1") + "def other(): return 1\n", 2e9)
         told = live.ok("%%xla\ncounts.go(), counting.other()").stderr
-        assert "ranks have `Counts` as in the notebook: `Counts` changed there" in told
+        assert "re-sent `Counts` from the notebook: `Counts` changed there" in told
     finally:
         live.ok("%autoreload 0")
 
@@ -895,10 +895,10 @@ def test_a_module_of_the_ranks_that_the_notebook_imports_too_is_told_once(live, 
     live.ok("%%xla\nimport ranks_first\nranks_first.steps += 1\nranks_first.log.append(rank)")
     live.ok("import ranks_first")
     told = str(live.ok("%%xla\nranks_first.log, ranks_first.steps").data)
-    by_now = "the notebook has imported `ranks_first` by now: ranks have what code uses there as"
+    by_now = "the notebook has since imported `ranks_first`: ranks now use the notebook's values"
     assert by_now in told
     assert results(live, "ranks_first.log, ranks_first.steps") == "{0: ([], 0), 1: ([], 0)}"
-    assert "by now" not in str(live.ok("%%xla\nranks_first.log").data)
+    assert "has since" not in str(live.ok("%%xla\nranks_first.log").data)
 
 
 def test_what_ranks_have_trained_stays_when_its_module_is_imported_again(live, module):

@@ -174,8 +174,8 @@ def test_a_file_that_is_written_again_after_its_import_is_the_ranks_and_a_note_t
     notebook.ok(f"%%writefile {file}\nRATE = 20\ndef f(): return 'newer', RATE")
     shown = notebook.ok(spawn("def f(rank):\n    return helper_written.f()", "-o written"))
     assert notebook.value("written[1], helper_written.f()") == "(('newer', 20), ('old', 1))"
-    told = "note: the file of `helper_written` was changed since the notebook imported it: ranks "
-    assert f"{told}have what it said when they imported it" in shown.data["text/plain"]
+    told = "note: the file of `helper_written` has changed since the notebook imported it: "
+    assert f"{told}ranks use the version that they imported" in shown.data["text/plain"]
     notebook.ok("import importlib; importlib.reload(helper_written)")
     shown = notebook.ok(spawn("def f(rank):\n    return helper_written.f()", "-o written"))
     assert notebook.value("written[1] == helper_written.f()") == "True"
@@ -355,7 +355,7 @@ def test_a_rank_fails_that_has_put_more_into_a_queue_than_it_holds_unread(notebo
     notebook.ok("import multiprocessing as mp\nlarge = mp.Queue()")
     shown = notebook.run(spawn("def f(rank):\n    large.put(bytes(2_000_000))"))
     assert "Both ranks failed (rank " in shown.error
-    assert "UnreadError: What this rank has put into a queue of the notebook's" in shown.error
+    assert "UnreadError: This rank put more than" in shown.error
     assert "read it in a thread of the notebook while the ranks run" in shown.error
     assert "were still running" not in shown.stderr
 
@@ -390,7 +390,7 @@ def test_a_queue_that_is_older_than_the_extension_is_refused(notebook):
     assert (
         f"Cannot send `older` (multiprocessing.queues.Queue, defined in Cell In[{made}], line 2) "
         "to ranks: it is or contains a multiprocessing Queue that only forked processes can use. "
-        "Make it again after `%load_ext xla_nb`"
+        "Re-create it after `%load_ext xla_nb`"
     ) in shown.error
     notebook.ok("older.close()")
 

@@ -70,10 +70,10 @@ def test_an_optimizer_of_tensors_on_the_device_is_made_anew(opened: Notebook) ->
     opened.ok("fit(torch.ones(1, 2).to(device)).sum().backward(); opt.step()")
     opened.ok("schedule = torch.optim.lr_scheduler.StepLR(opt, 1)")
     told = refused(opened.run("launch(lambda r: opt)"))
-    assert "to ranks: it is or contains an XLA tensor. Make it inside the function, from" in told
+    assert "to ranks: it is or contains an XLA tensor. Create it inside the function from" in told
     assert 'after `.to("cpu")` that has loaded `opt.state_dict()`. Nothing was run' in told
     told = refused(opened.run("launch(lambda r: schedule)"))
-    assert "`schedule.optimizer` is or contains an XLA tensor. Make it inside" in told
+    assert "`schedule.optimizer` is or contains an XLA tensor. Create it inside" in told
     opened.ok('fit.to("cpu"); again = torch.optim.Adam(fit.parameters())')
     opened.ok("again.load_state_dict(opt.state_dict())")
     opened.ok("def state(rank): return len(again.state), again.param_groups[0]['lr']")
@@ -158,7 +158,7 @@ def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name(
         notebook = Notebook(RAY_TMPDIR=folder, RAY_raylet_start_wait_time_s="200")
         try:
             notebook.ok("%load_ext xla_nb\n%xla_config view=text\n" + ACTOR, timeout=300)
-            handle = "is or contains the handle of a Ray actor. Ranks connect to Ray themselves"
+            handle = "is or contains a Ray actor handle. Ranks connect to Ray themselves"
             told = refused(notebook.run("xla_nb.spawn(made(storage), n=2)"))
             assert f"`<lambda> → store` {handle}" in told
             told = refused(notebook.run("xla_nb.spawn(lambda r, s: 1, args=(storage,), n=2)"))
@@ -166,7 +166,7 @@ def test_the_handle_of_a_ray_actor_is_named_and_ranks_get_the_actor_by_its_name(
             told = refused(notebook.run("put = storage.put\nxla_nb.spawn(lambda r: put, n=2)"))
             assert "Cannot send `put` (ray.actor.ActorMethod" in told
             told = refused(notebook.run("ref = ray.put(3)\nxla_nb.spawn(lambda r: ref, n=2)"))
-            assert "a reference to an object of Ray. Send the object itself, as `ray.get`" in told
+            assert "a Ray object reference. Send the object that `ray.get`" in told
             notebook.ok(NAMED + "run = xla_nb.spawn(play, n=2)", timeout=300)
             assert notebook.value("dict(run.results)") == "{0: True, 1: True}"
             notebook.ok("ray.shutdown()")

@@ -52,7 +52,7 @@ def test_a_weak_reference_that_is_dead_on_ranks_is_told(notebook):
             "here_ref = weakref.ref(here_node)\ndef here_f(rank): return here_ref()"
         )
     )
-    told = "a weak reference is sent without the `HereNode` that it refers to"
+    told = "a weak reference is sent without its `HereNode`"
     assert told in shown.stdout + shown.stderr + str(shown.data)
     notebook.ok(
         "class HereOther: ...\nhere_other = HereOther()\nhere_ref = weakref.ref(here_other)"

@@ -151,8 +151,8 @@ def test_a_note_says_that_what_a_logger_writes_is_lost_without_its_handlers(note
     assert not notebook.build(cell).notes
     notebook.run("lg.addHandler(logging.NullHandler())")
     assert notebook.build(cell).notes == (
-        f"the logger `{APP}` is without its handlers on ranks, and does not propagate: give it a "
-        "handler there",
+        f"logger `{APP}` has no handlers on ranks and does not propagate: add a handler inside the "
+        "function",
     )
     notebook.run("lg.handlers[:] = [logging.StreamHandler()]")
     monkeypatch.setitem(sys.modules, APP, types.ModuleType(APP))  # which gives it one there

@@ -192,7 +192,7 @@ def test_what_cannot_be_sent_of_it_is_told_and_what_can_is_there(notebook, confm
         "def f(rank): return CFG['x'] is NAMES[1], NAMES, CFG['lr'], guarded()"
     )
     assert [note for note in program.notes if "GUARDED" in note] == [
-        "`confmod.GUARDED` is on ranks as `import confmod` makes it: what it holds in the notebook "
+        "ranks use `confmod.GUARDED` as `import confmod` creates it: its value in the notebook "
         "cannot be sent"
     ]
     sys.modules.pop("confmod")
@@ -208,7 +208,7 @@ def test_an_object_that_ranks_have_otherwise_there_is_refused(notebook, confmod,
         notebook.rank(program)
     program = notebook.build("def f(rank): return argv")
     monkeypatch.setattr(sys, "argv", ())
-    with pytest.raises(Unopened, match=r"`sys\.argv` is a tuple on ranks, and a list"):
+    with pytest.raises(Unopened, match=r"`sys\.argv` is a tuple on ranks but a list"):
         notebook.rank(program)
 
 

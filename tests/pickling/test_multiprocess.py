@@ -104,7 +104,7 @@ def test_what_the_notebook_has_closed_since_is_not_taken_for_another_file():
     packed = pack(queue)
     queue.close()
     others = os.pipe()  # which may have the same numbers
-    told = "`one` on ranks: FileNotFoundError: the notebook has closed it"
+    told = "`one` on ranks: FileNotFoundError: the notebook closed it"
     with pytest.raises(Unopened, match=told):
         opened(packed)
     for fd in others:
@@ -157,7 +157,7 @@ def test_a_lock_without_a_name_arrives_as_a_new_one_and_one_note_tells(kind):
     live = Live()
     packed = pickler.pack({"one": lock, "same": lock}, live)
     assert live.notes == {
-        f"ranks share one {kind} of their own, not the notebook's: to share that, make it again "
+        f"ranks share a new {kind}, not the notebook's: to share that, re-create it "
         "after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
         f'`multiprocessing.get_context("spawn").{kind}`'
     }
@@ -193,7 +193,7 @@ def test_what_is_older_and_more_than_a_lock_is_refused(kind, arguments):
     with pytest.raises(Unshippable, match=f"a multiprocessing {kind} that only forked") as caught:
         pack(one)
     assert caught.value.advice == (
-        "Make it again after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
+        "Re-create it after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
         f'`multiprocessing.get_context("spawn").{kind}`'
     )
     close(one)
@@ -297,9 +297,9 @@ def told():
 def test_more_than_a_pipe_holds_is_an_error_that_the_process_survives(process, shared, told):
     putting = process(put_and_wait, shared()[1], told, 0.2)
     assert told.get() == (
-        "What this rank has put into a queue of the notebook's waits for a reader: nobody has read "
-        "it for 0.2 s, and more than 1024 KiB do not fit. Make the queue again, and read it in a "
-        "thread of the notebook while the ranks run; or return the value."
+        "This rank put more than 1024 KiB into a notebook queue, and nothing has been read for "
+        "0.2 s. Re-create the queue and read it in a notebook thread while the ranks run, or "
+        "return the value."
     )
     putting.join(PATIENCE)
     assert putting.exitcode == 0

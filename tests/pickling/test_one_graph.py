@@ -762,7 +762,7 @@ def test_a_librarys_key_that_leads_to_what_it_is_in_is_refused(notebook, local):
     )
     notebook.run("from tree_of_keys import Node\nroot, kid = Node('root'), Node('kid')")
     notebook.run("root.near.add(kid)\nkid.near.add(root)\nroot.near.add(root)")
-    with pytest.raises(Unopened, match="was hashed before it had its attributes"):
+    with pytest.raises(Unopened, match="was hashed before its attributes were set"):
         notebook.launch("def f(rank): return root")
 
 
@@ -790,7 +790,7 @@ def test_a_weak_reference_is_to_the_same_object_where_that_is_sent(notebook, mad
 
 @pytest.mark.parametrize("made", [made for made, _ in WEAK.values()], ids=WEAK.keys())
 def test_a_weak_reference_to_what_is_not_sent_is_told_as_dead(notebook, made):
-    told = "a weak reference is sent without the `Node` that it refers to: it is dead on ranks"
+    told = "a weak reference is sent without its `Node`, so it is dead on ranks"
     assert weak_references_that_died(notebook, f"made = {made}") == [told]
 
 
@@ -900,4 +900,4 @@ def test_a_subclass_defined_anew_is_there_once_and_one_that_cannot_be_sent_is_le
     notebook.run("import threading\nclass Base: pass\nclass A(Base): lock = threading.Lock()")
     program = notebook.build("def f(rank): return Base.__subclasses__()")
     assert notebook.rank(program) == []
-    assert "`A` cannot be sent: its bases lack that subclass" in program.notes
+    assert "`A` cannot be sent: its base classes lack it on ranks" in program.notes

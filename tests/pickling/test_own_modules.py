@@ -337,8 +337,7 @@ def test_a_wrapper_of_a_library_around_a_function_of_the_module_is_told(notebook
     found, notes = launched(notebook, "def f(rank): return helper.step(3)")
     assert found == 3
     assert notes == (
-        "`helper.loss` was wrapped in the notebook after its import; ranks have it as the import "
-        "makes it",
+        "`helper.loss` was wrapped in the notebook after its import; ranks use it as imported",
     )
 
 
@@ -383,10 +382,10 @@ def test_what_cannot_be_sent_is_told(notebook, helper):
     found, notes = launched(notebook, "def f(rank): return helper.CFG, helper.MODEL")
     assert found == ({"lr": 1}, None)
     assert notes == (
-        "`helper.CFG` is on ranks as `import helper` makes it: what it holds in the notebook "
-        "cannot be sent",
-        "`helper.MODEL` is `TextIOWrapper` in the notebook, but `NoneType` on ranks, which have it "
-        "as the import makes it",
+        "ranks use `helper.CFG` as `import helper` creates it: its value in the notebook cannot be "
+        "sent",
+        "`helper.MODEL` is `TextIOWrapper` in the notebook but `NoneType` on ranks, which use it "
+        "as imported",
     )
     notebook.run("helper.CFG['file'].close(), helper.MODEL.close()")
 
@@ -399,8 +398,8 @@ def test_a_file_that_was_changed_after_a_launch_is_as_it_says_and_a_note_tells(n
     assert launched(notebook, "def f(rank): return helper.SCALE") == (10, ())  # as it was
     helper.write_text(textwrap.dedent(HELPER).replace("SCALE, DEBUG = 1", "SCALE, DEBUG = 20"))
     told = (
-        "the file of `helper` was changed since the notebook imported it: ranks have what it said "
-        "when they imported it, not what the notebook has in `helper`"
+        "the file of `helper` has changed since the notebook imported it: ranks use the version "
+        "that they imported, not the notebook's `helper`"
     )
     found = launched(notebook, "def f(rank): return helper.SCALE, helper.CFG")
     assert found == ((20, {"lr": 1}), (told,))
@@ -432,14 +431,14 @@ def test_what_a_module_has_defined_otherwise_is_told(local, notebook):
     found, notes = launched(notebook, cell)
     assert found == (1, 1, 1, 1, "slow")
     assert sorted(notes) == [
-        "`dep.Net.__init__` is another on ranks, whose import of `dep` found something else: with "
-        "the defaults (64) in the notebook, with the defaults (1) there",
-        "`dep.Net.way` is another on ranks, whose import of `dep` found something else: of line 12 "
-        "in the notebook, of line 14 there",
-        "`dep.act` is another on ranks, whose import of `dep` found something else: of line 4 in "
-        "the notebook, of line 6 there",
-        "`dep.width` is another on ranks, whose import of `dep` found something else: with the "
-        "defaults (64) in the notebook, with the defaults (1) there",
+        "`dep.Net.__init__` differs on ranks, where the import of `dep` defined another: with "
+        "defaults (64) in the notebook, with defaults (1) there",
+        "`dep.Net.way` differs on ranks, where the import of `dep` defined another: from line 12 "
+        "in the notebook, from line 14 there",
+        "`dep.act` differs on ranks, where the import of `dep` defined another: from line 4 in "
+        "the notebook, from line 6 there",
+        "`dep.width` differs on ranks, where the import of `dep` defined another: with "
+        "defaults (64) in the notebook, with defaults (1) there",
     ]
 
 

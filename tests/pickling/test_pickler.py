@@ -133,7 +133,7 @@ def test_a_gradient_is_sent_and_what_computed_a_tensor_is_told_to_be_left_out():
     assert got["gradient"].tolist() == [2, 2]
     live = Live()
     pickler.pack({"y": x * 2}, live)
-    told = "a tensor is sent without what computed it (its grad_fn): backward() ends there"
+    told = "a tensor is sent without its grad_fn: backward() stops there"
     assert live.notes == {told}
 
 

@@ -10,14 +10,14 @@ from xla_nb.pickling.refusals import Unshippable, advice_on_result, refusal
     ("fault", "advice"),
     [
         (Unshippable("a generator", "Create it in the function"), "Return a list of its items"),
-        (Unshippable("a view of a dict", "Send the dict"), "Return a list of it"),
-        (OSError(28, "No space left on device"), "Set XLA_NB_HOME to a folder that has more"),
+        (Unshippable("a dict view", "Send the dict"), "Return it as a list"),
+        (OSError(28, "No space left on device"), "Set XLA_NB_HOME to a folder with more"),
         (OSError(24, "Too many open files"), "As many files are open as a process may have"),
         (OSError(23, "Too many open files in system"), "As many files are open as this machine"),
         (OSError(12, "Cannot allocate memory"), "There is no more memory for a process"),
         (OSError(11, "Resource temporarily unavailable"), "There are as many processes"),
-        (OSError(5, "Input/output error"), "Set XLA_NB_HOME to another folder, and leave"),
-        (PermissionError(13, "Permission denied"), "Set XLA_NB_HOME to another folder, and leave"),
+        (OSError(5, "Input/output error"), "Set XLA_NB_HOME to another folder, and keep"),
+        (PermissionError(13, "Permission denied"), "Set XLA_NB_HOME to another folder, and keep"),
         (TypeError("cannot pickle"), "Return numbers, arrays or CPU tensors instead"),
     ],
 )
@@ -54,13 +54,13 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         ("x = threading.Lock()\nx.acquire()", "Use the `lock` parameter"),
         (
             "class Mine(logging.Handler): pass\nx = {'h': Mine()}",
-            "`x['h']` is or contains a handler of logging. Make it inside the function, and",
+            "`x['h']` is or contains a logging handler. Create it inside the function and",
         ),
         (
             "x = [mp.Process(target=print)]",
-            "`x[0]` is or contains a process. Start it inside the function, or send what is",
+            "`x[0]` is or contains a process. Start it inside the function, or send what you",
         ),
-        ("x = MagicMock(name='m')", "it is or contains a mock. Make it inside the function"),
+        ("x = MagicMock(name='m')", "it is or contains a mock. Create it inside the function"),
         ("x = contextvars.ContextVar('at')", "cannot pickle '"),
         (
             "@contextlib.contextmanager\ndef noted(): yield\nx = noted()\nx.__enter__()",
@@ -70,7 +70,7 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         (
             "class Told:\n    def __init__(self): self.n = 1\n"
             "    __dict__ = property(lambda self: {})\nx = Told()",
-            "a `Told`, whose class says itself what its",
+            "a `Told`, whose class defines its own",
         ),
         (
             "@torch.library.custom_op('xla_nb_tests::twice', mutates_args=())\n"
@@ -79,15 +79,18 @@ GENERATOR = " is or contains a generator. Send a list of its items"
         ),
         (
             "class Prop(property): pass\nclass A:\n    p = Prop(len)\nx = A()",
-            "a `Prop`, a property or method of a kind of its own. Put the class that has it into",
+            "a `Prop`, a custom property or method type. Move the class that has it to",
         ),
-        ("x = collections.OrderedDict().keys()", "view of a dict. Send the dict, or a list of it"),
+        (
+            "x = collections.OrderedDict().keys()",
+            "a dict view. Send the dict, or the view as",
+        ),
         ("x = [torch.ops.aten.add]", "Create it inside the function, or"),
         ("x = csv.DictReader(['a,b'])", "or send a list of its rows"),
-        ("x = itertools.pairwise([1])", "Send a list of its items, or make it"),
-        ("x = re.match('a', 'a')", "Send what it found, such as `m.group()`"),
-        ("x = hashlib.sha256()", "Send its digest, or make it inside the function"),
-        ("x = threading.local()", "Make it inside the function: what it holds"),
+        ("x = itertools.pairwise([1])", "Send a list of its items, or create it"),
+        ("x = re.match('a', 'a')", "Send what it matched, such as `m.group()`"),
+        ("x = hashlib.sha256()", "Send its digest, or create it inside the function"),
+        ("x = threading.local()", "Create it inside the function: its values"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_what_to_do_instead(notebook, made, told):

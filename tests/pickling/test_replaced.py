@@ -71,8 +71,8 @@ def modules(local, monkeypatch):
 
 def kept(*names):
     return [
-        f"`{name}` was set in the notebook: ranks have it only where a value refers to it, not in "
-        "the module"
+        f"`{name}` was set in the notebook: ranks get it only through values that refer to it, not "
+        "in the module"
         for name in names
     ]
 
@@ -197,8 +197,8 @@ def test_a_note_says_what_a_librarys_name_is_on_ranks(notebook, monkeypatch, wri
     notebook.run(write)
     cell = "def f(rank):\n    if rank: return F.relu, F.softmax, nn.BatchNorm1d"
     assert list(launched(notebook, cell)[1]) == [
-        f"`{module.__name__}.{name}` is `{here}` in the notebook, but `{name}` on ranks, which "
-        "have it as the import makes it"
+        f"`{module.__name__}.{name}` is `{here}` in the notebook but `{name}` on ranks, which "
+        "use it as imported"
     ]
 
 

@@ -65,7 +65,7 @@ def test_a_hook_that_cannot_be_sent_loses_no_result():
     came = returned(net, tell=told.append)
     assert came.weight.grad.tolist() == [[1.0, 1.0]]
     assert came.weight._backward_hooks is None
-    assert "comes without hooks" in told[0]
+    assert "without tensor hooks" in told[0]
 
 
 #: A cell, what is returned, and what is True of what comes back, `got`.

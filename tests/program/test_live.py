@@ -24,7 +24,7 @@ def test_a_value_that_cannot_be_sent_any_more_refuses_only_cells_that_need_it(no
         with pytest.raises(ShippingError, match="`held"):
             notebook.cell(needs)
     assert notebook.cell("1") == 1
-    assert any("ranks no longer have `held`" in note for note in notebook.notes)
+    assert any("removed `held` from the ranks" in note for note in notebook.notes)
     with pytest.raises(NameError):
         notebook.rank0.run("held")
     notebook.cell("1")

@@ -3,8 +3,7 @@
 import pytest
 
 ADVICE = (
-    "Create it inside the function, or correct how its class is pickled (`__reduce__`, "
-    "`__setstate__`)."
+    "Create it inside the function, or fix how its class is pickled (`__reduce__`, `__setstate__`)."
 )
 
 

@@ -34,7 +34,7 @@ from xla_nb.wording import listed
 
 #: How ranks' names begin for what the notebook has no name for any more, or another.
 _FORMER = f"{OURS}former_"
-_NOT_KEPT = "what ranks had as `{}` before it got another name, they have as it is in the notebook"
+_NOT_KEPT = "re-sent the former `{}`, now under another name, from the notebook"
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,9 @@ class Sent:
         for name, problem in look.lost.items():
             if name in self._units and not _is_former(name):
                 why = refusals.fault_in_words(problem)
-                self.notes.append(f"ranks no longer have `{name}`, which cannot be sent: {why}")
+                self.notes.append(
+                    f"removed `{name}` from the ranks: it can no longer be sent ({why})"
+                )
 
     def _to_send(
         self, units: dict[Key, Unit], look: Look
@@ -316,15 +318,15 @@ class Sent:
             again, causes, todo = group & todo, group & changed, todo - group
             fresh = causes - self._units.keys() - again
             if ARGUMENTS in causes:
-                why = "sent with the arguments"
+                why = "shared with the arguments"
             elif fresh:
-                why = f"sent with the new {_listed(fresh, look)}"
+                why = f"shared with the new {_listed(fresh, look)}"
             else:
                 why = f"{_listed(causes, look)} changed there"
-            note = f"ranks have {_listed(again, look)} as in the notebook"
+            note = f"re-sent {_listed(again, look)} from the notebook"
             inside = _objects(units[key] for key in again)
             if theirs := {key for key in named if id(look.objects[key]) in inside}:
-                note += f", but for {_listed(theirs, look)}"
+                note += f", except {_listed(theirs, look)}"
             self.notes.append(f"{note}: {why}")
 
     def _is_filled_anew(self, key: int, definition: Any) -> bool:

@@ -18,7 +18,8 @@ from xla_nb.pickling.libraries import torch_values
 from xla_nb.pickling.module_objects import is_own
 
 _SET = (
-    "`{}` was set in the notebook: ranks have it only where a value refers to it, not in the module"
+    "`{}` was set in the notebook: ranks get it only through values that refer to it, not in the "
+    "module"
 )
 
 

@@ -15,7 +15,7 @@ from xla_nb.wording import listed
 
 #: Of an enum's member the token of its class and its name.
 Token: TypeAlias = int | tuple[int, str]
-_BY_NOW = "the notebook has imported {} by now: ranks have what code uses there as it is there"
+_BY_NOW = "the notebook has since imported {}: ranks now use the notebook's values there"
 
 
 class Definitions(dict[Token, Any]):

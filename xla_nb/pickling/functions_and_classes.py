@@ -34,7 +34,7 @@ from xla_nb.pickling import (
 )
 from xla_nb.pickling.rebuild import EMPTY, NOT_YET, Call
 
-_SUBCLASS = "`{}` cannot be sent: its bases lack that subclass"
+_SUBCLASS = "`{}` cannot be sent: its base classes lack it on ranks"
 #: What a namespace that is no module's says of itself; relative imports need it.
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
 
@@ -416,8 +416,8 @@ class Live:
             refusals.refuse_instances(kind)
             if code_facts.hides_its_dict(kind) and code_facts.is_plain(kind):
                 raise refusals.Unshippable(
-                    f"a `{kind.__qualname__}`, whose class says itself what its `__dict__` is",
-                    "Make it inside the function",
+                    f"a `{kind.__qualname__}`, whose class defines its own `__dict__`",
+                    "Create it inside the function",
                 )
             self._bases[kind] = *code_facts.built_in_base(kind), code_facts.container(kind)
         base, setter, container = self._bases[kind]

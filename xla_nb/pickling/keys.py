@@ -53,6 +53,6 @@ def check(made: list[Any]) -> None:
         base: Any = next(kind for kind in _CONTAINERS if issubclass(type(one), kind))
         if not all(base.__contains__(one, key) for key in list(_iterated(one))):
             raise RuntimeError(
-                f"a {type(one).__name__} cannot be sent: a key that leads to it was hashed before "
-                "it had its attributes. Fill it inside the function"
+                f"a {type(one).__name__} cannot be sent: a key that refers back to it was hashed "
+                "before its attributes were set. Fill it inside the function"
             )

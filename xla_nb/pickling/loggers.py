@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from xla_nb.pickling import rebuild
 
 _UNHEARD = (
-    "the logger `{}` is without its handlers on ranks, and does not propagate: give it a handler "
-    "there"
+    "logger `{}` has no handlers on ranks and does not propagate: add a handler inside the function"
 )
 
 _STREAMS = "stdout", "stderr"

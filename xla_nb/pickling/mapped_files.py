@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 Identity: TypeAlias = tuple[int, int]
 
 #: What is said of a file that cannot be opened again.
-GONE = "the notebook has closed it, or runs on another machine"
+GONE = "the notebook closed it or runs on another machine"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def open_part(part: dict[str, Any]) -> memoryview:
     fd = file.detach()
     try:
         if os.fstat(fd).st_size < part["offset"] + part["size"]:
-            raise FileNotFoundError("its file is shorter by now")
+            raise FileNotFoundError("its file has been truncated")
         before = part["offset"] % mmap.ALLOCATIONGRANULARITY
         whole = _mapped(fd, part["offset"] - before, before + part["size"], file.access)
     finally:

@@ -40,7 +40,7 @@ from xla_nb.pickling.mapped_files import GONE, File
 from xla_nb.pickling.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'
-_AGAIN = "again after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
+_AGAIN = "after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
 _SHAREABLE = (
     synchronize.SemLock,
     synchronize.Condition,
@@ -88,13 +88,12 @@ class ToRanks:
         again = f"{_AGAIN}`{_SPAWN}.{maker}`"
         if not isinstance(obj, synchronize.SemLock):
             thing = f"a multiprocessing {maker} that only forked processes can use"
-            raise Unshippable(thing, f"Make it {again}")
+            raise Unshippable(thing, f"Re-create it {again}")
         is_a_lock = isinstance(obj, synchronize.Lock | synchronize.RLock)
         if is_a_lock and obj._semlock._is_zero():  # type: ignore[attr-defined]
             raise Unshippable("a lock that is held", "Release it before the launch")
         self._note(
-            f"ranks share one {maker} of their own, not the notebook's: to share that, make it "
-            f"{again}"
+            f"ranks share a new {maker}, not the notebook's: to share that, re-create it {again}"
         )
         return _new, (type(obj), _arguments(obj))
 
@@ -201,9 +200,9 @@ def _arguments(lock: Any) -> tuple[Any, ...]:
 _ROOM = 1 << 20  # bytes in a queue's pipe: as many as Linux lets anybody have, in place of 64 KiB
 _PATIENCE = 10.0  # seconds without a reader
 _UNREAD = (
-    "What this rank has put into a queue of the notebook's waits for a reader: nobody has read it "
-    "for {seconds:g} s, and more than {room} KiB do not fit. Make the queue again, and read it in "
-    "a thread of the notebook while the ranks run; or return the value."
+    "This rank put more than {room} KiB into a notebook queue, and nothing has been read for "
+    "{seconds:g} s. Re-create the queue and read it in a notebook thread while the ranks run, or "
+    "return the value."
 )
 
 

@@ -33,11 +33,11 @@ _NAMED = type, types.FunctionType, types.BuiltinFunctionType, functools.partial
 _LONG = 10_000  # characters or items of a constant
 _FIRST = {"__init__", "forward"}  # methods that code calls without their names
 _AS_IMPORTED = (
-    "`{0}.{1}` is on ranks as `import {0}` makes it: what it holds in the notebook cannot be sent"
+    "ranks use `{0}.{1}` as `import {0}` creates it: its value in the notebook cannot be sent"
 )
 _EDITED = (
-    "the file of `{0}` was changed since the notebook imported it: ranks have what it said when "
-    "they imported it, not what the notebook has in `{0}`"
+    "the file of `{0}` has changed since the notebook imported it: ranks use the version that they "
+    "imported, not the notebook's `{0}`"
 )
 
 

@@ -197,17 +197,16 @@ def _content(fd: int) -> Any:
 
 
 _INSIDE = (
-    "Create it inside the function, or correct how its class is pickled (`__reduce__`, "
-    "`__setstate__`)."
+    "Create it inside the function, or fix how its class is pickled (`__reduce__`, `__setstate__`)."
 )
 _PARTED = (
-    "Make it in a %%xla cell, of what ranks have; or run this one again, and ranks have all of it "
-    "as it is in the notebook."
+    "Create it in a %%xla cell from the ranks' values, or run this cell again to re-send all of it "
+    "from the notebook."
 )
 #: What a key that says itself how it is hashed does not have then.
 _EARLY = (
-    "A key of a dict or set is hashed before it has its attributes where it leads to what it is "
-    "a key of. Fill it inside the function."
+    "A key of a dict or set that refers back to its container is hashed before its attributes are "
+    "set. Fill it inside the function."
 )
 
 
@@ -225,9 +224,9 @@ class Unopened(Exception):
         told = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300).rstrip(".")
         self.name, self.problem, self.advice = name, problem, _INSIDE
         if isinstance(problem, ImportError):
-            self.advice = f"Ranks look where `sys.path` of the notebook says, from {Path.cwd()}."
+            self.advice = f"Ranks search the notebook's `sys.path`, from {Path.cwd()}."
         elif isinstance(problem, FileNotFoundError):
-            self.advice = "Keep it open until the ranks have it."
+            self.advice = "Keep it open until the ranks have received it."
         elif isinstance(problem, rebuild.Parted):
             self.advice = _PARTED
         elif _hashes(problem):
@@ -336,7 +335,7 @@ def digest(path: Path) -> str:
 def _slice(source: memoryview, start: int, size: int) -> memoryview:
     """So many bytes, all of them. Raises Malformed."""
     if min(start, size) < 0 or start + size > source.nbytes:
-        raise Malformed("it is cut short")
+        raise Malformed("it is truncated")
     return source[start : start + size]
 
 

@@ -39,8 +39,7 @@ from xla_nb.pickling.refusals import OnDevice
 _MOVE = ", and use `.to({})` inside the function"
 
 _COPY = (
-    "a view with gaps is a copy on ranks: what is written to it does not reach the array that it "
-    "is a part of"
+    "a view with gaps is a copy on ranks: writes to it there do not reach the array it is part of"
 )
 
 
@@ -358,9 +357,7 @@ class LivePickler(Pickler):
 
     def reduce_tensor(self, tensor: Any) -> Any:
         if tensor.grad_fn is not None:
-            self._live.notes.add(
-                "a tensor is sent without what computed it (its grad_fn): backward() ends there"
-            )
+            self._live.notes.add("a tensor is sent without its grad_fn: backward() stops there")
         return super().reduce_tensor(tensor)
 
 

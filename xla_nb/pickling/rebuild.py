@@ -38,11 +38,11 @@ class _NotYet:
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise RuntimeError(
-            f"`{owner.__qualname__}` is not complete yet, where one of its instances is opened"
+            f"`{owner.__qualname__}` is not complete yet when one of its instances is unpickled"
         )
 
     def __bool__(self) -> bool:
-        raise RuntimeError("an attribute of a function is not there yet, where a value is opened")
+        raise RuntimeError("a function attribute is not set yet when a value is unpickled")
 
     def __reduce__(self) -> str:
         return "NOT_YET"
@@ -329,7 +329,7 @@ def held_by_module(module: str, name: str, kind: str) -> object:
         found = own(module, name)
     if kind and type(found).__name__ != kind:
         here = type(found).__name__
-        raise TypeError(f"`{module}.{name}` is a {here} on ranks, and a {kind} in the notebook")
+        raise TypeError(f"`{module}.{name}` is a {here} on ranks but a {kind} in the notebook")
     return found
 
 
@@ -352,10 +352,10 @@ def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> ob
     (path, part), *others = found.items()
     for other, its in others:
         if its is not part:
-            raise Parted(f"`{path}` and `{other}` are no longer one on ranks")
+            raise Parted(f"`{path}` and `{other}` are no longer the same object on ranks")
     if kind and type(part).__name__ != kind:
         here = type(part).__name__
-        raise Parted(f"`{path}` is a {here} on ranks, and a {kind} in the notebook")
+        raise Parted(f"`{path}` is a {here} on ranks but a {kind} in the notebook")
     return part
 
 
@@ -401,13 +401,12 @@ def refill_instance(module: str, name: str, made: Any, state: Any) -> None:
 #: What was found out while pickles were opened here, for the user; "" if nothing. Bounded, as
 #: nobody takes what the notebook opens.
 notices: collections.deque[Callable[[], str]] = collections.deque(maxlen=10_000)
-_OTHER = "`{}` is `{}` in the notebook, but `{}` on ranks, which have it as the import makes it"
+_OTHER = "`{}` is `{}` in the notebook but `{}` on ranks, which use it as imported"
 _OTHERWISE = (
-    "`{}` is another on ranks, whose import of `{}` found something else: {} in the notebook, {} "
-    "there"
+    "`{}` differs on ranks, where the import of `{}` defined another: {} in the notebook, {} there"
 )
 _CONSTANTS, _SHOWN = {int, float, str, bool, type(None)}, 40  # characters
-_WRAPPED = "`{}` was wrapped in the notebook after its import; ranks have it as the import makes it"
+_WRAPPED = "`{}` was wrapped in the notebook after its import; ranks use it as imported"
 
 
 def unwrapped(definition: Any) -> list[Any]:
@@ -436,7 +435,7 @@ def defined(function: Any) -> tuple[str, str, int]:
     given = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
     shown = [repr(each)[:_SHOWN] if type(each) in _CONSTANTS else "…" for each in given]
     line, defaults = one.__code__.co_firstlineno, ", ".join(shown)
-    return f"of line {line}", f"with the defaults ({defaults})", _number_of(one.__code__)
+    return f"from line {line}", f"with defaults ({defaults})", _number_of(one.__code__)
 
 
 def _number_of(code: types.CodeType) -> int:

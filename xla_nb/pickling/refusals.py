@@ -28,8 +28,8 @@ from xla_nb.pickling.rebuild import EMPTY
 from xla_nb.wording import in_one_line
 
 _NO_LOCK = (  # of the user's own, or in an object of some library
-    "Use the `lock` parameter or a lock of multiprocessing, or make the object that holds it "
-    "inside the function"
+    "Use the `lock` parameter or a multiprocessing lock, or create the object that holds it inside "
+    "the function"
 )
 _ADVICE = {
     "_thread.lock": _NO_LOCK,
@@ -38,13 +38,13 @@ _ADVICE = {
     "Connection": "Connect inside the function",
     "Cursor": "Connect inside the function",
     "'module' object": "Import it inside the function",
-    "'_csv.reader'": "Make it inside the function, or send a list of its rows",
-    "'_csv.writer'": "Make it inside the function",
-    "'itertools.pairwise'": "Send a list of its items, or make it inside the function",
-    "'_sre.SRE_Scanner'": "Send a list of its items, or make it inside the function",
-    "'re.Match'": "Send what it found, such as `m.group()` or `m.groupdict()`",
-    "'_hashlib.HASH'": "Send its digest, or make it inside the function",
-    "'_thread._local'": "Make it inside the function: what it holds is its thread's alone",
+    "'_csv.reader'": "Create it inside the function, or send a list of its rows",
+    "'_csv.writer'": "Create it inside the function",
+    "'itertools.pairwise'": "Send a list of its items, or create it inside the function",
+    "'_sre.SRE_Scanner'": "Send a list of its items, or create it inside the function",
+    "'re.Match'": "Send what it matched, such as `m.group()` or `m.groupdict()`",
+    "'_hashlib.HASH'": "Send its digest, or create it inside the function",
+    "'_thread._local'": "Create it inside the function: its values belong to one thread",
 }
 
 #: As accelerate's own launchers say it.
@@ -60,15 +60,15 @@ _OF_WIDGETS = "ipywidgets.widgets.widget", "tqdm.notebook"
 #: What a function should return instead, by the thing.
 _HOME = {
     "an open file": "Return its path or its content",
-    "an open socket": "Return what has been received",
+    "an open socket": "Return the data received",
     "a generator": "Return a list of its items",
-    "a view of a dict": "Return a list of it",
-    "a thread": "Return what it has computed",
+    "a dict view": "Return it as a list",
+    "a thread": "Return what it computed",
 }
 #: What to do where the file of a result cannot be written.
-_LESS = "Set XLA_NB_HOME to a folder that has more free space, or return less"
-_ELSEWHERE = "Set XLA_NB_HOME to another folder, and leave it as it is until the run has ended"
-_IN_A_FILE = "Put the class that has it into a file that the notebook imports"
+_LESS = "Set XLA_NB_HOME to a folder with more free space, or return less"
+_ELSEWHERE = "Set XLA_NB_HOME to another folder, and keep that folder unchanged until the run ends"
+_IN_A_FILE = "Move the class that has it to a file that the notebook imports"
 _DESCRIPTORS = property, staticmethod, classmethod
 _VIEWS: Any = type({}.keys()), type({}.values()), type({}.items())  # those of an ordered one too
 _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
@@ -76,16 +76,16 @@ _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched f
 Way: TypeAlias = Sequence[tuple[str, object]]
 _CLOSURE = " → "  # before what a function's closure holds
 _OPTIMIZER = (
-    "Make it inside the function, from the parameters of the model there; to keep its state, send "
+    "Create it inside the function from the model's parameters there; to keep its state, send "
     'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
 )
 _ACTOR = (
-    "the handle of a Ray actor",
-    'Ranks connect to Ray themselves: give the actor a name (`.options(name="NAME", '
-    'namespace="SPACE")`), and inside the function call `ray.init("auto", namespace="SPACE")` and '
-    '`ray.get_actor("NAME")`',
+    "a Ray actor handle",
+    'Ranks connect to Ray themselves: name the actor (`.options(name="NAME", namespace="SPACE")`) '
+    'and call `ray.init("auto", namespace="SPACE")` and `ray.get_actor("NAME")` inside the '
+    "function",
 )
-_REF = "a reference to an object of Ray", "Send the object itself, as `ray.get` gives it"
+_REF = "a Ray object reference", "Send the object that `ray.get` returns for it"
 
 
 class Unshippable(TypeError):
@@ -240,16 +240,16 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
     if not is_whole or not code_facts.is_pickled_by_its_dict(kind):
         return None
     if issubclass(kind, process.BaseProcess):
-        return "a process", "Start it inside the function, or send what is needed of it, as `p.pid`"
+        return "a process", "Start it inside the function, or send what you need, such as `p.pid`"
     if issubclass(kind, _DESCRIPTORS):
-        return f"a `{kind.__qualname__}`, a property or method of a kind of its own", _IN_A_FILE
+        return f"a `{kind.__qualname__}`, a custom property or method type", _IN_A_FILE
     if accelerates:
         return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
     if is_widget:
-        return "a widget of the notebook's page", "Make it inside the function"
+        return "a notebook widget", "Create it inside the function"
     if issubclass(kind, logging.Handler):
-        return "a handler of logging", "Make it inside the function, and add it to its logger there"
-    return "a mock", "Make it inside the function"
+        return "a logging handler", "Create it inside the function and add it to its logger there"
+    return "a mock", "Create it inside the function"
 
 
 def refuse_of_ray(obj: object) -> None:
@@ -283,9 +283,11 @@ def reduce_stream(obj: Any) -> Any:
     if isinstance(obj, threading.Thread):
         raise Unshippable("a thread", "Start it inside the function")
     if isinstance(obj, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
-        raise Unshippable("a generator", "Send a list of its items, or create it in the function")
+        raise Unshippable(
+            "a generator", "Send a list of its items, or create it inside the function"
+        )
     if isinstance(obj, _VIEWS):
-        raise Unshippable("a view of a dict", "Send the dict, or a list of it")
+        raise Unshippable("a dict view", "Send the dict, or the view as a list")
     return NotImplemented
 
 

@@ -134,7 +134,7 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
         raise Unshippable(
             str(spread),
             "Return `xla_nb.torchax.gather(x)`, which every rank must call, or this rank's part, "
-            "`x.addressable_data(0)` of the JAX array",
+            "the JAX array's `x.addressable_data(0)`",
         ) from None
 
 
@@ -152,7 +152,7 @@ def pack_home(value: object, tell: Callable[[str], None] = lambda text: None) ->
             made = _packed(value, hooks=False)
         except Exception:
             raise problem from None
-        tell(f"comes without hooks of tensors and what optimizers have beside theirs: {problem}")
+        tell(f"was sent without tensor hooks and extra optimizer attributes: {problem}")
     return made
 
 

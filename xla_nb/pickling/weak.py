@@ -11,7 +11,7 @@ from typing import Any
 
 from xla_nb.pickling.rebuild import notices
 
-_NOTE = "a weak reference is sent without the `{}` that it refers to: it is dead on ranks"
+_NOTE = "a weak reference is sent without its `{}`, so it is dead on ranks"
 
 
 def reduced(ref: Any) -> Any:
