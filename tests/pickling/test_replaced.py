@@ -95,10 +95,7 @@ REPLACED = {
         "shapes.area = shapes.twice(shapes.area)\nmine = shapes.area",
         "mine(3)",
         9,
-        [
-            "`shapes.area` was wrapped in the notebook after its import; ranks have it as the "
-            "import makes it"
-        ],
+        ["`shapes.area` was wrapped in the notebook after its import; ranks use it as imported"],
     ),
     "a method, also of an instance whose class inherits it": (
         "from shapes import Box, Small\nBox.area = traced(Box.area)\nmine, box = Box.area, Small()",

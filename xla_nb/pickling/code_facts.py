@@ -1,4 +1,4 @@
-"""What functions, classes, instances and caches consist of, found without running any of them."""
+"""Facts about functions, classes, instances and caches, found without running any of their code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WORD = r"[^\W\d]\w*"
 _IMPORTS = "IMPORT_NAME", "IMPORT_FROM"
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), types.CodeType)
-#: Python's own containers that can be changed.
+#: Mutable containers of Python.
 CONTAINERS = {
     *(dict, list, set, collections.deque),
     *(collections.OrderedDict, collections.defaultdict, collections.Counter),
@@ -48,7 +48,7 @@ ATTRIBUTES = [
     *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
 ]
 
-#: Packages whose classes are pickled in ways of their own.
+#: Packages whose classes are pickled in special ways.
 _SPECIAL = {
     *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
     *("numpy", "torch", "torchax", "jax", "jaxlib"),
@@ -56,7 +56,7 @@ _SPECIAL = {
 
 
 def is_ready(part: object) -> bool:
-    """Whether it is code or a constant, which opening a pickle needs no instances for."""
+    """True for code and constants: unpickling them needs no instances."""
     kind = type(part)
     if kind in PLAIN or issubclass(kind, CODE) or part is EMPTY:
         return True
@@ -69,8 +69,8 @@ def is_ready_in_class(name: str, part: object) -> bool:
 
 
 def holds_what_is_ready(part: object) -> bool:
-    """As `is_ready`, also of a list of names, say: what instances do where they are opened may read
-    it. A long one is not looked through."""
+    """Like `is_ready`, but also accepts dicts, lists and sets of such parts (of names, say), which
+    instances may read while they are unpickled. A long one is not searched."""
     if type(part) is dict and len(part) <= _LONG:
         return all(is_ready(key) and is_ready(value) for key, value in part.items())
     if type(part) in (list, set) and len(part) <= _LONG:  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def holds_what_is_ready(part: object) -> bool:
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Code, and that of all that is defined in it."""
+    """Yield a code object and all code objects defined in it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -92,14 +92,14 @@ def _steps(code: types.CodeType) -> Iterator[dis.Instruction]:
 
 @functools.lru_cache(maxsize=4096)
 def globals_in(code: types.CodeType) -> tuple[str, ...]:
-    """The globals that code, and what is defined in it, reads, sets or deletes, in order."""
+    """Return the globals that code, or code defined in it, reads, sets or deletes, in order."""
     found = (one.argval for one in _steps(code) if one.opname.endswith("_GLOBAL"))
     return tuple(dict.fromkeys(found))
 
 
 def submodules(names: Collection[str], values: Iterable[object]) -> list[types.ModuleType]:
-    """The imported modules inside packages among these values for which there are names, as
-    `concurrent.futures`."""
+    """Return the imported submodules of packages among `values` whose dotted parts are all in
+    `names`, such as `concurrent.futures`."""
     packages: Iterator[Any] = (v for v in values if issubclass(type(v), types.ModuleType))
     starts = [f"{one.__name__}." for one in packages if getattr(one, "__package__", None)]
     return [
@@ -112,7 +112,7 @@ def submodules(names: Collection[str], values: Iterable[object]) -> list[types.M
 
 @functools.lru_cache(maxsize=4096)
 def in_bodies(code: types.CodeType) -> tuple[str, ...]:
-    """Names in bodies of classes, which do not say `global`."""
+    """Return names used in class bodies, which read globals without `global`."""
     inner = itertools.islice(codes(code), 1, None)
     bodies = (one for one in inner if not one.co_flags & inspect.CO_OPTIMIZED)  # of classes
     return tuple(name for one in bodies for name in one.co_names)
@@ -120,9 +120,10 @@ def in_bodies(code: types.CodeType) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def in_texts(code: types.CodeType) -> tuple[str, ...]:
-    """What may be names in texts of code: in commands of IPython's (`!cp {source} $target`), of
-    which code does not tell which texts they are; in all texts where it looks names up by them
-    (`globals()["model"]`, `eval`); and behind `@`, as in pandas' `frame.query("a > @low")`."""
+    """Return words in string constants that may be names: in IPython commands (`!cp {source}
+    $target`), whose strings the code does not mark; in all strings of code that looks names up by
+    string (`globals()["model"]`, `eval`); and after `@`, as in pandas' `frame.query("a >
+    @low")`."""
     found: list[str] = []
     for one in codes(code):
         texts = [part for part in one.co_consts if isinstance(part, str)]
@@ -138,13 +139,13 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
 
 
 def looks_up(code: types.CodeType) -> bool:
-    """Whether code looks global names up by texts."""
+    """True if code looks global names up by strings."""
     return "__main__" in code.co_names or any(
         step.argval in _LOOKUPS.get(step.opname, ()) for step in dis.get_instructions(code)
     )
 
 
-#: Those of a cell's own text, where locals are globals, and those of a function.
+#: In a cell's top level, where locals are globals, and in a function.
 _LOOKUPS = {
     "LOAD_NAME": {"globals", "locals", "eval", "exec"},
     "LOAD_GLOBAL": {"globals", "eval", "exec"},
@@ -152,7 +153,7 @@ _LOOKUPS = {
 
 
 def goes_through_globals(code: types.CodeType) -> bool:
-    """Whether code, or what is defined in it, asks `globals()` for more than what it names
+    """True if code, or code defined in it, calls `globals()` other than to look up a constant name
     (`globals()["lr"]`)."""
     those = (one for one in codes(code) if "globals" in one.co_names)
     every = itertools.chain.from_iterable(map(dis.get_instructions, those))
@@ -170,8 +171,8 @@ _BY_TEXT = ["CALL", "LOAD_CONST"]
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> frozenset[str]:
-    """All names of globals and attributes in code, and in what is defined in it, and its texts that
-    may be names: `getattr(config, "lr")`."""
+    """Return all names of globals and attributes in code and code defined in it, and its strings
+    that may be names: `getattr(config, "lr")`."""
     texts = (part for one in codes(code) for part in one.co_consts if isinstance(part, str))
     names = (one.co_names for one in codes(code))
     return frozenset(filter(str.isidentifier, texts)).union(*names)
@@ -179,7 +180,7 @@ def names_in(code: types.CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def imports_in(code: types.CodeType) -> frozenset[str]:
-    """The names that code imports, and what is defined in it: modules, and what they have."""
+    """Return the names that code, or code defined in it, imports: modules and their attributes."""
     inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
     found = frozenset[str]().union(*map(imports_in, inner))
     if {"import_module", "__import__"}.intersection(code.co_names):
@@ -191,7 +192,7 @@ def imports_in(code: types.CodeType) -> frozenset[str]:
 
 
 def in_hints(definition: Any) -> Iterator[str]:
-    """Words in annotations that are text."""
+    """Yield the words in string annotations."""
     hints = vars(definition).get("__annotations__", {}) if isinstance(definition, type) else None
     for hint in (definition.__annotations__ if hints is None else hints).values():
         if isinstance(hint, str):
@@ -199,25 +200,25 @@ def in_hints(definition: Any) -> Iterator[str]:
 
 
 def built_in_base(kind: type) -> tuple[type | None, object]:
-    """The base whose `__new__` is not Python's, None where the class says itself how its instances
-    are pickled; and its `__setstate__`, if it has one."""
+    """Return the base whose `__new__` is not Python code, or None if the class defines how its
+    instances are pickled; and its `__setstate__`, if it has one."""
     if not is_plain(kind) or hasattr(kind, "__getnewargs_ex__"):
         return None, None
     return making(kind), getattr(kind, "__setstate__", None)
 
 
 def is_pickled_by_its_dict(kind: Any) -> bool:
-    """Whether pickle takes the `__dict__` of instances and puts it into new ones."""
+    """True if pickle copies the `__dict__` of instances into new ones."""
     return is_plain(kind) and leaves_its_state(kind)
 
 
 def leaves_its_state(kind: Any) -> bool:
-    """Whether the state of instances is their `__dict__` and their slots."""
+    """True if the state of instances is their `__dict__` and slots."""
     return kind.__getstate__ is object.__getstate__
 
 
 def hides_its_dict(kind: Any) -> bool:
-    """Whether the `__dict__` of its instances is not what holds their attributes."""
+    """True if the `__dict__` of its instances does not hold their attributes."""
     return type(in_class(kind, "__dict__")) not in _DICTS and not hasattr(kind, "__setstate__")
 
 
@@ -225,19 +226,19 @@ _DICTS = types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType
 
 
 def state_with_dict(obj: object, state: Any) -> Any:
-    """The state that Python gives of an instance, with its very `__dict__`, also an empty one:
-    `config = vars(args)` has the same on ranks."""
+    """Return an instance's default state, with its own `__dict__` even if that is empty: `config =
+    vars(args)` stays the same dict on ranks."""
     if state is None and type(obj).__dictoffset__:
         return object.__getattribute__(obj, "__dict__")
     return state
 
 
 def making(kind: type) -> type:
-    """The class whose `__new__`, which is not Python's, makes the instances of a class."""
+    """Return the class whose built-in `__new__` creates the instances of a class."""
     return next(one for one in kind.__mro__ if type(vars(one).get("__new__")) is BUILTIN_NEW)
 
 
-#: Built-in containers, each with how a part is put into it. The first that a class extends counts.
+#: Built-in containers, each with its function to add a part. The first that a class extends counts.
 _CONTAINERS: dict[type, Any] = {
     collections.OrderedDict: collections.OrderedDict.__setitem__,
     collections.defaultdict: dict.__setitem__,
@@ -249,7 +250,7 @@ _CONTAINERS: dict[type, Any] = {
 
 
 def container(kind: type) -> type | None:
-    """The built-in container that a class extends, if it leaves to that how it is pickled."""
+    """Return the built-in container that a class extends, if the class leaves pickling to it."""
     base: Any = next((one for one in _CONTAINERS if issubclass(kind, one)), None)
     if base is None or making(kind) not in base.__mro__ or hasattr(kind, "__getnewargs_ex__"):
         return None
@@ -258,22 +259,22 @@ def container(kind: type) -> type | None:
 
 
 def arguments_of_container(base: type, obj: Any) -> tuple[Any, ...]:
-    """What `base.__init__` makes an empty one of."""
+    """Return the arguments with which `base.__init__` creates an empty one."""
     if base is collections.defaultdict:
         return (obj.default_factory,)
     return ((), obj.maxlen) if base is collections.deque else ()
 
 
 def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
-    """How parts are put into a container, and what it holds: keys and values, or items. The class
-    may have methods of its own for this, which were called already."""
+    """Return the function that puts a part into a container, and the contents: keys and values, or
+    items. Methods of the class that change what is put in have already run."""
     columns = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
     return _CONTAINERS[base], [list(column(obj)) for column in columns]
 
 
 def reduced_container(obj: Any, base: type) -> Any:
-    """A dict, list or such as a reducer's value: filled by the built-in type's methods, since its
-    class may change, note or refuse what is put in."""
+    """Return the reducer value of a dict, list or the like: it is filled with the built-in type's
+    methods, since its class may change, record or refuse what is put in."""
     made = base, type(obj), *arguments_of_container(base, obj)
     state = obj.__getstate__()
     adopts = leaves_its_state(type(obj))
@@ -284,12 +285,13 @@ def reduced_container(obj: Any, base: type) -> Any:
 
 
 def in_class(kind: type, name: str) -> Any:
-    """What a class has under a name, itself or by its bases, not what that gives out."""
+    """Return what a class or its bases hold under a name, without invoking descriptors."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def new_arguments(kind: type, obj: object) -> tuple[Any, ...]:
-    """What `kind.__new__` makes the same of, for a type that is no class of Python code."""
+    """Return the arguments with which `kind.__new__` recreates `obj`, for a type that is not
+    written in Python."""
     if hasattr(kind, "__getnewargs__"):
         arguments: tuple[Any, ...] = kind.__getnewargs__(obj)
         return arguments
@@ -307,8 +309,8 @@ def assigns(code: types.CodeType, name: str) -> bool:
 
 
 def is_made_here(cls: type) -> bool:
-    """Whether the class is no module's, but the notebook's or made by a function."""
-    if cls.__module__ == "builtins":  # `type(None)`, `function` and such, which have no name there
+    """True if a class belongs to no module: it is the notebook's or was created by a function."""
+    if cls.__module__ == "builtins":  # `type(None)`, `function` and the like have no name in it
         return False
     return not importable(cls)
 
@@ -317,19 +319,19 @@ _NAMED = {one for one in vars(types).values() if type(one) is type}
 
 
 def is_unnamed(cls: type) -> bool:
-    """Whether it is a type of Python's own that neither `builtins` nor `types` has a name for."""
+    """True for a built-in type that neither `builtins` nor `types` has a name for."""
     if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or importable(cls):
         return False
     return cls not in _NAMED
 
 
 def importable(definition: Any) -> bool:
-    """Whether a function or a class can be imported, and is none of the notebook's."""
+    """True if a function or class can be imported and is not the notebook's."""
     return is_found_by_name(definition) and not is_the_notebooks(definition)
 
 
 def is_found_by_name(definition: Any) -> bool:
-    """Whether its module has it in this process."""
+    """True if its module holds it under its name in this process."""
     module, path = _named(definition)
     try:
         found = functools.reduce(getattr, path.split("."), sys.modules[module])
@@ -339,8 +341,8 @@ def is_found_by_name(definition: Any) -> bool:
 
 
 def _named(definition: Any) -> tuple[str, str]:
-    """The module of a function or a class, and its name there; "" for the module of a notebook, a
-    script that `runpy.run_path` runs, or one that is sent by value
+    """Return the module of a function or class and its name there. The module is "" for a notebook,
+    a script run by `runpy.run_path`, or a module that is sent by value
     (`cloudpickle.register_pickle_by_value`)."""
     module = definition.__module__
     if isinstance(definition, types.BuiltinFunctionType):
@@ -353,7 +355,8 @@ def _named(definition: Any) -> tuple[str, str]:
 
 
 def value_of(module: str, path: str) -> object:
-    """What a module has under a name, or a class or function of it itself; EMPTY if it is gone."""
+    """Return what a module, or a class or function in it, holds under a name; EMPTY if it is
+    gone."""
     found: object = sys.modules.get(module)
     for name in path.split("."):
         found = contents(found).get(name, EMPTY)
@@ -361,9 +364,8 @@ def value_of(module: str, path: str) -> object:
 
 
 def place_of(definition: Any) -> tuple[str, str]:
-    """The module that ranks have a function or a class of, and by which path: also where a
-    decorator has put another in its place (functools.wraps), or the notebook has; ("", "") if there
-    is none."""
+    """Return the module and path under which ranks find a function or class, even if a decorator
+    (functools.wraps) or the notebook has replaced it; ("", "") if there is none."""
     module, path = _named(definition)
     found = value_of(module, path)
     if found is EMPTY or is_the_notebooks(definition):
@@ -376,8 +378,8 @@ def place_of(definition: Any) -> tuple[str, str]:
 
 
 def is_the_notebooks(definition: Any) -> bool:
-    """Whether a function or a class, under whatever name, is of the notebook's code: also a
-    function that a library's decorator has made of the notebook's."""
+    """True if a function or class, under any name, is code of the notebook; also for a function
+    that a library's decorator created from the notebook's."""
     main = vars(sys.modules["__main__"])
     if not isinstance(definition, type):
         return any(getattr(one, "__globals__", None) is main for one in unwrapped(definition))
@@ -387,14 +389,14 @@ def is_the_notebooks(definition: Any) -> bool:
     bodies = {
         one.__code__.co_qualname.rpartition(".")[0] for one in found if one.__globals__ is main
     }
-    if definition.__qualname__ not in bodies:  # the notebook has set methods in a library's
+    if definition.__qualname__ not in bodies:  # the notebook set methods in a library's class
         return False
     module = sys.modules.get(definition.__module__)
     return not any(one.__globals__ is getattr(module, "__dict__", None) for one in found)
 
 
 def functions_in(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
-    """What a class's own body or somebody else has put into it, each under its name."""
+    """Yield the functions that a class holds, from its body or set later, with their names."""
     for name, part in list(vars(cls).items()):
         function = function_in(part)
         if type(function) is types.FunctionType:
@@ -402,7 +404,7 @@ def functions_in(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 
 def functions_of(parts: list[Any]) -> Iterator[types.FunctionType]:
-    """The functions that functions, methods, properties or decorators' results are made of."""
+    """Yield the functions inside functions, methods, properties and decorator results."""
     todo, seen = list(parts), set[int]()
     while todo:
         one = todo.pop()
@@ -423,17 +425,17 @@ def is_modules(globals_: dict[str, Any], name: str) -> bool:
 
 
 def is_made_by_type(cls: type, value: object) -> bool:
-    """Whether every class gets this of its own: `__dict__`, `__weakref__` and its slots."""
+    """True for what every class gets for itself: `__dict__`, `__weakref__` and its slots."""
     kinds = types.GetSetDescriptorType, types.MemberDescriptorType
     return isinstance(value, kinds) and value.__objclass__ is cls
 
 
 def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
-    """What a cache holds: arguments and result, the least recently used first.
+    """Return the contents of a cache: arguments and result, the least recently used first.
 
-    The garbage collector's view of CPython's `_lru_cache_wrapper`: its type, then for each result
-    of a bounded cache key, result (and, from 3.11, a type), then the dict, the function and the
-    mark between positional and named arguments (Modules/_functoolsmodule.c).
+    Reads the garbage collector's view of CPython's `_lru_cache_wrapper`: its type, then for each
+    result of a bounded cache key, result (and, from 3.11, a type), then the dict, the function and
+    the mark between positional and named arguments (Modules/_functoolsmodule.c).
     """
     parts = gc.get_referents(cache)
     function = cache.__wrapped__
@@ -455,7 +457,7 @@ def is_a_links_type(part: object) -> bool:
 
 
 def arguments(key: Any, mark: object, typed: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that a cache's key was made of (functools._make_key)."""
+    """Return the arguments from which a cache key was made (functools._make_key)."""
     if not isinstance(key, tuple):
         return (key,), {}
     split = next((n for n, part in enumerate(key) if part is mark), None)
@@ -468,13 +470,13 @@ def arguments(key: Any, mark: object, typed: bool) -> tuple[tuple[Any, ...], dic
 
 
 def is_plain(kind: type) -> bool:
-    """Whether its objects are pickled as `object` does it."""
+    """True if instances are pickled the way `object` does it."""
     names = "__reduce_ex__", "__reduce__"
     return all(getattr(kind, name) is getattr(object, name) for name in names)
 
 
 def is_made_by_pickle_alone(kind: type) -> bool:
-    """Whether opening a pickle of an instance calls none of its class's methods."""
+    """True if unpickling an instance calls no method of its class."""
     names = *("__new__", "__reduce_ex__", "__reduce__", "__getstate__"), "__getattribute__"
     if any(getattr(kind, name) is not getattr(object, name) for name in (*names, "__setattr__")):
         return False
@@ -483,23 +485,23 @@ def is_made_by_pickle_alone(kind: type) -> bool:
 
 
 def is_refillable(kind: type) -> bool:
-    """Whether its instances are what is in their `__dict__` and their slots."""
+    """True if its instances consist of their `__dict__` and slots only."""
     return built_in_base(kind)[0] is object and is_copied(kind)
 
 
 def is_copied(kind: type) -> bool:
-    """Whether Python's own pickling takes its instances, as it does not with locks."""
+    """True if Python's own pickling supports its instances, as it does not support locks."""
     has_a_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
     slots = any("__slots__" in vars(base) for base in kind.__mro__)
     return (has_a_dict or slots) and not hasattr(kind, "__getnewargs__")
 
 
 def is_disguised(kind: type) -> bool:
-    """Whether its instances are for `isinstance` what they are not, as proxies are."""
+    """True if its instances pretend to be of another class to `isinstance`, as proxies do."""
     return any("__class__" in vars(base) for base in kind.__mro__[:-1])
 
 
 def is_ordinary(kind: type) -> bool:
-    """Whether all objects of a class are pickled alike, not in a way of their own."""
+    """True if all objects of a class are pickled alike, without special handling."""
     modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
     return not modules & _SPECIAL and not issubclass(kind, BaseException)

@@ -1,9 +1,9 @@
-"""Functions and classes as they are now, for a pickle: not executed again where it is opened.
+"""Pickle functions and classes as they are now, without executing their definitions again.
 
-cloudpickle makes both anew from their code, and with that calls metaclasses and `__init_subclass__`
-a second time, gives each closure variables of its own and drops what caches hold. Here a class is
-its `__dict__`, a closure keeps the variables it shares, and functions of the notebook get the
-globals of the module that the pickle is opened in.
+cloudpickle re-creates both from their code: it calls metaclasses and `__init_subclass__` a second
+time, gives each closure its own variables and drops the contents of caches. Here a class is its
+`__dict__`, closures keep the variables they share, and functions of the notebook get the globals of
+the module in which the pickle is opened.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from xla_nb.pickling import (
 from xla_nb.pickling.rebuild import EMPTY, NOT_YET, Call
 
 _SUBCLASS = "`{}` cannot be sent: its base classes lack it on ranks"
-#: What a namespace that is no module's says of itself; relative imports need it.
+#: Names by which a namespace outside any module describes itself; relative imports need them.
 _PLACE = ("__name__", "__package__", "__path__", "__file__")
 
 
 class Notebook(NamedTuple):
-    """What pickles ask of the notebook.
+    """The notebook as pickles see it.
 
-    `values` are its names, `labelled` gives a cell's code under the label of the cell, `newer` are
-    the names that source binds which is executed on top, and `known` those that every module has.
+    `values` are its names, `labelled` returns a cell's code under the cell's label, `newer` are
+    names bound by source that is executed afterwards, and `known` are the names that every module
+    has.
     """
 
     values: Mapping[str, object] = {}
@@ -52,17 +53,17 @@ class Notebook(NamedTuple):
     known: Container[str] = ()
 
 
-#: For what is none of a notebook's.
+#: For pickles that do not belong to a notebook.
 NO_NOTEBOOK = Notebook()
 
 
 class Met:
-    """What is met while things are pickled.
+    """Everything met while pickling.
 
-    names        of globals that code has, each with the code
+    names        of globals that code uses, each with the code
     definitions  functions, caches and classes that are sent as they are
-    labels       of the cells that code is from
-    uses         the modules that all this leads to, and the names that code has
+    labels       of the cells that code comes from
+    uses         the modules that all this leads to, and the names that code uses
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class Met:
         return made
 
     def take(self, other: Met) -> None:
-        """Add what was met elsewhere."""
+        """Add everything met elsewhere."""
         for name, code in other.names.items():
             self.names.setdefault(name, []).extend(code)
         self.definitions |= other.definitions
@@ -86,22 +87,22 @@ class Met:
 
 
 class Live:
-    """Reduces functions and classes of the notebook, and what is made of them.
+    """Reduces functions and classes of the notebook, and objects made from them.
 
-    Names are no part of a function: `names_met` gives those that are to be sent as well; only one
-    that data leads to `carries` those that are constants and code, which data may need. Unless it
-    `joins` the module that it is opened in, functions have globals of their own, which they share.
-    `source` follows what else is sent. A pickle collects
+    Names are not part of a function: `names_met` returns those that must be sent as well. Only a
+    function reached through data `carries` its constants and code, which data may need. Unless
+    `joins`, functions share globals of their own instead of those of the module in which the pickle
+    is opened. `source` follows what else is sent. A pickle collects
 
-    met       what it has met
-    writing   the name and the value that it is at
+    met       everything it has met
+    writing   the name and value being written
     notes     sentences for the user
-    later     what is filled in after all code is there, after what holds it and the name of that,
-              since instances are hashed, compared and given their state by their classes' methods
+    later     what is filled in after all code exists, each with its holder and the holder's name,
+              since instances are hashed, compared and given their state by methods of their classes
               while a pickle is opened
-    optional  what is sent if it can be: the name of a part, the part, and a note if it cannot
-    imports   the user's own modules that ranks import; those that they have `imported` by earlier
-              pickles count whatever the files say now
+    optional  what is sent if possible: the name of a part, the part, and a note if it fails
+    imports   the user's own modules that ranks import; those already `imported` by earlier pickles
+              count whatever the files contain now
     """
 
     def __init__(
@@ -132,26 +133,26 @@ class Live:
         self._source(self.met.uses)
 
     def note(self, text: str) -> None:
-        """Add a sentence to those that there are by then."""
+        """Add a sentence to the current notes."""
         self.notes.add(text)
 
     def collected(self) -> dict[str, Any]:
-        """What a part that fails is to leave as it was, by the attributes' names."""
+        """Return the attributes, by name, that a part that fails must leave unchanged."""
         names = "met", "notes", "later", "optional", "_told"
         return {name: copy.copy(vars(self)[name]) for name in names}
 
-    # What follows from what was met
+    # Derived from what was met
 
     @property
     def used(self) -> dict[str, object]:
-        """The names that code has, with the notebook's values."""
+        """The names that code uses, with the notebook's values."""
         held = self.notebook.values
         return {name: held[name] for name in self.met.names if name in held}
 
     @property
     def definitions(self) -> dict[int, Any]:
-        """Those that are sent as they are, by their numbers, which results have; what has a closure
-        is another one there."""
+        """The definitions sent as they are, by their numbers, which results use; closures are
+        excluded because they are new objects on ranks."""
         met = self.met.definitions.items()
         return {key: one for key, one in met if not getattr(one, "__closure__", None)}
 
@@ -160,7 +161,7 @@ class Live:
 
     @property
     def named(self) -> dict[str, Any]:
-        """The definitions that the notebook has under their own name."""
+        """The definitions that the notebook holds under their own names."""
         own = ((_name(one), one) for one in self.met.definitions.values())
         return {name: one for name, one in own if self._is_named(name, one)}
 
@@ -180,17 +181,17 @@ class Live:
 
     @property
     def assigned(self) -> set[str]:
-        """Those of these that a function assigns."""
+        """The absent names that a function assigns."""
         names = self.met.names
         return {n for n in self.absent if any(code_facts.assigns(code, n) for code in names[n])}
 
     @property
     def shell(self) -> list[types.CodeType]:
-        """Code with IPython's syntax."""
+        """Code with IPython syntax."""
         return self.met.names.get("get_ipython", [])
 
     def names_met(self) -> dict[str, object]:
-        """Names that are to be sent and were not told yet, with the notebook's values."""
+        """Return names to be sent that were not returned before, with the notebook's values."""
         names, definitions = self._told
         fresh = itertools.islice(self.met.definitions.values(), definitions, None)
         own = (_name(one) for one in fresh if self._is_named(_name(one), one))
@@ -200,8 +201,8 @@ class Live:
         return {name: held[name] for name in found if name in held}
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
-        """What is to be set in modules by all that was collected; nothing if nothing has come to
-        that since this was asked."""
+        """Return what must be set in modules because of everything collected; nothing if nothing
+        was added since the last call."""
         if self.met.uses.size == self._looked_at:
             return {}
         self._looked_at = self.met.uses.size
@@ -211,21 +212,26 @@ class Live:
         return found.values
 
     def is_behind(self, module: str) -> bool:
-        """Whether ranks import one of the user's own modules as the notebook does not have it."""
+        """True if ranks import another version of one of the user's own modules than the notebook
+        has."""
         return False
 
     def is_there(self, key: own_modules.Key) -> bool:
-        """Whether ranks have what a module of the user's own holds, whatever they did to it."""
+        """True if ranks have what a module of the user's own holds, whatever they did to it."""
         return False
 
     def reduce(self, obj: Any) -> Any:
-        """The object as a reducer's value, or NotImplemented."""
+        """Return the object as a reducer value, or NotImplemented."""
         kind = type(obj)
         if kind is types.FunctionType or issubclass(kind, type):
             path = obj.__qualname__
             is_opened = kind is not types.FunctionType and id(obj) in rebuild.opened
             if is_opened and path.partition(".")[0] in self.notebook.known:
-                return rebuild.held_by_module, ("__main__", path, kind.__name__)  # the ranks' own
+                return rebuild.held_by_module, (
+                    "__main__",
+                    path,
+                    kind.__name__,
+                )  # defined there
             by_name = by_reference.reduced(obj, self.notes)
             if by_name is None or self.is_behind(obj.__module__):
                 if kind is types.FunctionType:
@@ -240,14 +246,14 @@ class Live:
         return self.reduce_special(obj)
 
     def reduce_special(self, obj: Any) -> Any:
-        """The same of what is neither code nor made of it."""
+        """Like `reduce`, for objects that are neither code nor made from it."""
         kind = type(obj)
         if issubclass(kind, types.ModuleType):
             self.met.uses.add(obj)
             by_name = by_reference.reduced_module(obj)
             if by_name is not NotImplemented:
                 return by_name
-        if kind in cloudpickle.Pickler.dispatch_table:  # somebody has told how, maybe by copyreg
+        if kind in cloudpickle.Pickler.dispatch_table:  # a reducer is registered, maybe by copyreg
             return NotImplemented
         return self._instance(obj) if self._made_here(kind) else self.reduce_plain(obj)
 
@@ -279,7 +285,8 @@ class Live:
         return rebuild.new_function, made, state, None, None, rebuild.fill_function
 
     def _carried(self, used: Mapping[str, object]) -> dict[str, object]:
-        """Constants and code of these names, for a function of what is opened before they are."""
+        """Return constants and code of these names, for a function that is opened before they
+        are."""
         if not self.carries:
             return {}
         return {n: one for n, one in used.items() if code_facts.holds_what_is_ready(one)}
@@ -294,8 +301,8 @@ class Live:
             part
         ),
     ) -> dict[str, Any]:
-        """Those that can be there at once; the others are filled into `holder`, or into another
-        `target` of its, later."""
+        """Return the parts that can exist at once; the others are later filled into `holder`, or
+        into its `target`."""
         now = {name: part for name, part in wanted.items() if is_ready(name, part)}
         if len(now) < len(wanted):
             late = {name: part for name, part in wanted.items() if name not in now}
@@ -309,7 +316,7 @@ class Live:
         self.later.append((*self.writing, call))
 
     def _content(self, function: Any, cell: types.CellType, content: object) -> object:
-        """What a closure's variable has at once."""
+        """Return the initial content of a closure variable."""
         if code_facts.holds_what_is_ready(content):
             return content
         self._fill(function, rebuild.fill_attributes, {"cell_contents": content}, cell)
@@ -321,7 +328,7 @@ class Live:
             return self._own
         name = globals_.get("__name__")
         if isinstance(name, str) and code_facts.is_modules(globals_, name):
-            if module_objects.is_own(sys.modules[name]):  # it has this function no more, say
+            if module_objects.is_own(sys.modules[name]):  # which may no longer hold this function
                 self.met.uses.add(sys.modules[name])
             its = Call(rebuild.held_by_module, (name, "__dict__", "dict"))
             return self._modules.setdefault(name, its)
@@ -329,7 +336,7 @@ class Live:
         return self._other.setdefault(id(globals_), place)
 
     def _globals_used(self, function: types.FunctionType) -> dict[str, object]:
-        """The globals that the code names, where it does not find them in its module."""
+        """Return the globals that the code names and does not find in its module."""
         place, code = self._globals_of(function), function.__code__
         held = self.notebook.values if place is self._own else function.__globals__
         names = [*code_facts.globals_in(code)]
@@ -345,7 +352,7 @@ class Live:
 
     @property
     def namespaces(self) -> Iterable[int]:
-        """Of those that are no module's, their ids."""
+        """The ids of namespaces that do not belong to a module."""
         return self._other.keys()
 
     def _code(self, code: types.CodeType) -> Any:
@@ -366,7 +373,7 @@ class Live:
         given: dict[str, Any] = {
             n: content.pop(n) for n in ("__module__", "__slots__", "__doc__") if n in content
         }
-        content.pop("__slotnames__", None)  # what pickle notes there, once it has had an instance
+        content.pop("__slotnames__", None)  # which pickle adds when it pickles an instance
         abstract = None
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
@@ -388,7 +395,8 @@ class Live:
         return rebuild.new_class, made, state, None, None, rebuild.fill_class
 
     def subclasses(self, cls: type) -> Iterator[type]:
-        """Those of the notebook's classes that it has under their names, not a former cell's."""
+        """Yield the notebook's subclasses that it holds under their names, not those of a former
+        cell."""
         found: list[type] = type.__subclasses__(cls)
         return (
             one
@@ -397,7 +405,7 @@ class Live:
         )
 
     def _subclass(self, cls: type) -> None:
-        """Send one of a class that is sent, although nothing refers to it."""
+        """Send a subclass of a class that is sent, even if nothing refers to it."""
         known = Call(rebuild.known, (cls,))
         self.optional.append((cls.__name__, known, _SUBCLASS.format(cls.__name__)))
 
@@ -409,8 +417,8 @@ class Live:
         return rebuild.new_instance, (kind, cls, args), state, None, None, rebuild.fill_instance
 
     def _instance(self, obj: Any) -> Any:
-        """An instance of a class of the notebook: made without its `__new__`, `__init__` and
-        `__getattr__`, which may want other arguments, or attributes that are not there yet."""
+        """Reduce an instance of a notebook class, without `__new__`, `__init__` and `__getattr__`,
+        which may need other arguments or attributes that do not exist yet."""
         kind = type(obj)
         if kind not in self._bases:
             refusals.refuse_instances(kind)
@@ -435,7 +443,8 @@ class Live:
         return rebuild.new_instance, arguments, state, items, pairs, fill
 
     def reduce_plain(self, obj: Any) -> Any:
-        """The same of an instance whose `vars` others have, as those of libraries may be."""
+        """Like `_instance`, for an instance whose `vars` may be shared, as those of libraries may
+        be."""
         kind = type(obj)
         if kind not in self._by_its_dict:
             refusals.refuse_instances(kind)
@@ -478,7 +487,7 @@ def _name(definition: object) -> str:
 
 
 def _registered(cls: type) -> list[type]:
-    """The classes registered with an abstract one, in no order."""
+    """Return the classes registered with an abstract class, in no order."""
     refs = abc._get_dump(cls)[0]  # type: ignore[attr-defined]
     return [found for ref in refs if (found := ref()) is not None]
 
@@ -490,7 +499,7 @@ def _builtin(_: Live, function: Any) -> Any:
 
 _REDUCERS: dict[type, Callable[[Live, Any], Any]] = {
     types.CodeType: Live._code,
-    types.CellType: lambda _, cell: (types.CellType, ()),  # filled with the functions that have it
+    types.CellType: lambda _, cell: (types.CellType, ()),  # filled with its functions
     types.BuiltinFunctionType: _builtin,
     types.MethodType: lambda _, method: refusals.reduce_method(method),
     functools._lru_cache_wrapper: Live._cache,

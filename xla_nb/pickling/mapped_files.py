@@ -1,8 +1,8 @@
 """Shared mappings of files: memory that the notebook and the ranks of its machine can both map.
 
-Shared memory is that (tensors after `share_memory_()`, arrays over a `RawArray` or a
-`SharedMemory`), and so is `np.memmap`. Which memory it is tells the kernel, in /proc/self/maps
-(proc(5)), whatever made it.
+Shared memory (tensors after `share_memory_()`, arrays over a `RawArray` or a `SharedMemory`) and
+`np.memmap` are such mappings. The kernel lists them in /proc/self/maps (proc(5)), whatever created
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 #: A file's device and inode.
 Identity: TypeAlias = tuple[int, int]
 
-#: What is said of a file that cannot be opened again.
+#: Why a file cannot be opened again.
 GONE = "the notebook closed it or runs on another machine"
 
 
@@ -30,7 +30,7 @@ GONE = "the notebook closed it or runs on another machine"
 class File:
     """A file by its path, opened for `access` (os.O_RDONLY, O_WRONLY or O_RDWR).
 
-    The path may be another file's by then, or of another machine: `identity` tells.
+    The path may later belong to another file, or to another machine's: `identity` detects that.
     """
 
     path: str
@@ -39,12 +39,12 @@ class File:
 
     @classmethod
     def of(cls, fd: int) -> File:
-        """An open file of this process, also one that no folder has any longer."""
+        """Return an open file of this process, even one that is in no folder any more."""
         access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
         return cls(f"/proc/{os.getpid()}/fd/{fd}", access, identity(fd))
 
     def detach(self) -> int:
-        """Open it; multiprocessing calls this where it would receive a descriptor.
+        """Open the file; multiprocessing calls this instead of receiving a descriptor.
 
         Raises FileNotFoundError if it is gone.
         """
@@ -60,14 +60,14 @@ class File:
 
 
 def identity(fd: int) -> Identity:
-    """Of an open file."""
+    """Return the identity of an open file."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """Addresses from `start` up to `end` that are `file` from `offset` on, all in bytes."""
+    """Addresses from `start` to `end` that map `file` from `offset` on, all in bytes."""
 
     start: int
     end: int
@@ -76,13 +76,13 @@ class Mapping:
     file: File
 
     def part(self, address: int, size: int) -> dict[str, Any]:
-        """What `open_part` needs for the memory at an address."""
+        """Return the argument with which `open_part` maps the memory at an address."""
         file = asdict(self.file)
         return {"offset": self.offset + address - self.start, "size": size, "file": file}
 
 
 def shared_mappings() -> list[Mapping]:
-    """Those of this process, but for those of files that nobody could open a second time."""
+    """Return this process's mappings, except those of files that cannot be opened again."""
     found: list[Mapping] = []
     opened: dict[Identity, int] | None = None
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
@@ -112,25 +112,25 @@ def _file(which: Identity, path: str, writable: bool, opened: dict[Identity, int
 
 
 def _open_files() -> dict[Identity, int]:
-    """The numbers of this process's open files."""
+    """Return the descriptors of this process's open files."""
     found: dict[Identity, int] = {}
     for entry in os.scandir("/proc/self/fd"):
         try:
             if stat.S_ISREG(os.fstat(int(entry.name)).st_mode):
                 found[identity(int(entry.name))] = int(entry.name)
-        except OSError:  # the listing's own
+        except OSError:  # the listing's own descriptor
             continue
     return found
 
 
 def holding(mappings: Sequence[Mapping], address: int, size: int) -> Mapping | None:
-    """The one that has all of this memory."""
+    """Return the mapping that contains all of this memory."""
     end = address + size
     return next((one for one in mappings if one.start <= address and end <= one.end), None)
 
 
 def open_part(part: dict[str, Any]) -> memoryview:
-    """Map the memory that `Mapping.part` tells. Raises FileNotFoundError if it is gone."""
+    """Map memory described by `Mapping.part`. Raises FileNotFoundError if it is gone."""
     file = File(part["file"]["path"], part["file"]["access"], tuple(part["file"]["identity"]))
     fd = file.detach()
     try:
@@ -146,10 +146,10 @@ def open_part(part: dict[str, Any]) -> memoryview:
 
 
 def _mapped(fd: int, offset: int, length: int, access: int) -> Any:
-    """Memory that is a file's as long as anything refers to it.
+    """Map memory of a file for as long as anything refers to it.
 
-    Not Python's `mmap`, which holds a descriptor of its own: in the notebook that might be the one
-    by which ranks are told to open the file, and be closed before they do.
+    Not with Python's `mmap`, which keeps its own descriptor: in the notebook that could be the one
+    by which ranks are to open the file, and be closed before they do.
     """
     rights = mmap.PROT_READ | (mmap.PROT_WRITE if access == os.O_RDWR else 0)
     address = _libc.mmap(None, length, rights, mmap.MAP_SHARED, fd, offset)
@@ -171,7 +171,8 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def file_of(memory: memoryview) -> File | None:
-    """The file, if memory that `open_part` gave, or a slice of it, is the file from its start."""
+    """Return the file if `memory`, from `open_part` or a slice of it, maps the file from its
+    start."""
     whole = memory.obj
     file: File | None = getattr(whole, "file", None)
     if file is None or memory.readonly:

@@ -1,8 +1,8 @@
 """Objects that modules hold: a sentinel, a registry, the environment, a random generator.
 
-On ranks such an object is the module's own, since the module's functions use that. What the
-notebook has put into it is put into the module's; of Python's own modules, NumPy's and torch's it
-is not, since what matters of these is state of the process (`process_state`, `random_state`).
+On ranks such an object is the one of their module, since the module's functions use it. The
+notebook's content is put into that object, except in modules of Python, NumPy and torch: what
+matters of these is process state (`process_state`, `random_state`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ import cloudpickle  # type: ignore[import-untyped]
 from xla_nb.pickling import builtin_types, code_facts, rebuild
 from xla_nb.pickling.rebuild import Call
 
-#: Packages whose objects have the state of the process.
+#: Packages whose objects hold process state.
 OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
 _NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0], "__main__", "__mp_main__"}
-#: Types of Python's own whose objects are not told apart by what they hold.
+#: Built-in types whose objects are distinguished by identity, not by content.
 _CHANGEABLE = {
     *(*code_facts.CONTAINERS, bytearray, object),
     *(types.MappingProxyType, contextvars.ContextVar),
 }
-#: What a new interpreter has of mutable objects; an IPython and others put more into `sys`.
+#: Mutable objects of a new interpreter; IPython and others add more to `sys`.
 _OF_SYS = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
 
 
@@ -47,15 +47,16 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Place(NamedTuple):
-    """Where an object is. `alone`: ranks take it as importing the module makes it."""
+    """The location of an object. `alone`: ranks use it as importing the module creates it."""
 
     key: Key
     alone: bool
 
 
 class _Imported(NamedTuple):
-    """The import of one of the user's own modules: `written` is its file's time as it was then, and
-    `content` the digest of the file, empty if it was written again before anybody looked."""
+    """The import of one of the user's own modules: `written` is the file's modification time at the
+    import, and `content` the digest of the file, empty if it was rewritten before it was read
+    here."""
 
     spec: object
     written: int
@@ -63,9 +64,9 @@ class _Imported(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What a module held when it was looked through: the id of its dict, the number of its names,
-    the ids of all in it. parts: of the user's own, it and its definitions that hold something, each
-    with the ids of what it held."""
+    """The contents of a module when it was searched: the id of its dict, the number of its names,
+    and the ids of everything in it. parts: for the user's own modules, the module and its
+    definitions that hold something, each with the ids of its contents."""
 
     content: int
     names: int
@@ -80,10 +81,10 @@ class _Held(NamedTuple):
 
 
 class _Noted(importlib.abc.MetaPathFinder):
-    """Notes when modules are imported, and calls `again` before one is reloaded; finds none."""
+    """Records import times and calls `again` before a module is reloaded; finds no modules."""
 
     def __init__(self, again: Callable[[str, types.ModuleType], None]) -> None:
-        self.times = dict.fromkeys(sys.modules, time.time_ns())  # of those, not later than now
+        self.times = dict.fromkeys(sys.modules, time.time_ns())  # upper bound for these
         self._again = again
 
     def find_spec(
@@ -101,41 +102,41 @@ def of_this_process() -> Modules:
 
 
 class Modules:
-    """Finds what modules hold, by identity. It remembers what a module held when it had as many
-    names: a package's name that is bound anew later may be missed, and what it holds is then an
-    object like any other. The user's own modules, and `sys`, are always looked through.
+    """Finds what modules hold, by identity. It remembers a module's contents as long as the number
+    of its names is unchanged: a package's name that is rebound later may be missed, and its value
+    is then an ordinary object. The user's own modules, and `sys`, are always searched.
 
-    ids    of what modules hold, and of some objects more
-    again  how often each of the user's own was imported again, or changed by %autoreload
+    ids    of what modules hold, and of some other objects
+    again  how often each of the user's own modules was re-imported, or changed by %autoreload
     """
 
     def __init__(self) -> None:
-        self.ids: set[int] = set()  # of more than is there now
+        self.ids: set[int] = set()  # also of objects that are gone
         self.again: collections.Counter[str] = collections.Counter()
         self._noted = _Noted(self._note)
         sys.meta_path.insert(0, self._noted)
         self._anew: dict[str, bool] = {}  # since the last look; True: by %autoreload
         self._in_place: set[tuple[str, int]] = set()
-        # Of each import of one of the user's own what it has defined, by the names there.
+        # Definitions by each import of one of the user's own modules, by name.
         self._defined: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
         self._held: dict[str, _Held] = {}
         self._own: dict[str, _Imported] = {}
-        self._seen: list[object] = []  # all that `sys.modules` had at the last look
-        self._there: dict[str, types.ModuleType] = {}  # those of them that are looked through
-        self._sizes: list[int] = []  # how many names each of these had
+        self._seen: list[object] = []  # contents of `sys.modules` at the last look
+        self._there: dict[str, types.ModuleType] = {}  # those that are searched
+        self._sizes: list[int] = []  # number of names in each
 
     def own(self) -> list[types.ModuleType]:
-        """The user's own modules that are imported."""
+        """Return the user's own modules that are imported."""
         found = (sys.modules.get(name) for name in self._own)
         return [module for module in found if isinstance(module, types.ModuleType)]
 
     def folders(self) -> list[str]:
-        """Where these were found, if no longer in what `sys.path` names."""
+        """Return the folders in which these were found, except those in `sys.path`."""
         found = (_folder(module.__name__, module.__file__ or "") for module in self.own())
         return sorted({*found}.difference(sys.path))
 
     def look(self) -> None:
-        """Look through what has come since, and through the user's own modules."""
+        """Search everything that was imported since the last call, and the user's own modules."""
         seen: list[object] = list(sys.modules.values())
         before = self._sizes
         if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
@@ -161,13 +162,13 @@ class Modules:
             sys.meta_path.insert(0, self._noted)
 
     def _note(self, name: str, module: types.ModuleType) -> None:
-        """One of the user's own is about to be imported again."""
+        """Prepare for a re-import of one of the user's own modules."""
         if name not in self._own:
             self._look_through(name, module)
         self._note_definitions(name, module)
 
     def _note_definitions(self, name: str, module: types.ModuleType) -> None:
-        """Note once what the newest import of it has defined."""
+        """Record once what the newest import of a module defined."""
         if (name, self.again[name]) not in self._defined:
             self._defined[name, self.again[name]] = weakref.WeakValueDictionary(
                 (path, rebuild.function_in(part))
@@ -176,7 +177,7 @@ class Modules:
             )
 
     def changed_in_place(self, name: str) -> None:
-        """A module has been given what its file has now, by IPython's %autoreload."""
+        """Record that IPython's %autoreload updated a module to its file's current content."""
         module = sys.modules.get(name)
         if isinstance(module, types.ModuleType) and is_own(module):
             self._own[name] = _Imported(module.__spec__, *_written(module))
@@ -202,21 +203,21 @@ class Modules:
         self.ids |= {*ids, id(content)}
 
     def is_of(self, definition: Any, name: str, import_: int) -> bool:
-        """Whether an import of one of the user's own modules, by its number in `again`, has made a
-        function or a class."""
+        """True if a function or class was defined by an import of one of the user's own modules,
+        given by its number in `again`."""
         made: Mapping[str, Any] = self._defined.get((name, import_), {})
         return made.get(definition.__qualname__) is definition
 
     def was_replaced(self, definition: Any) -> bool:
-        """Whether an earlier import of one of the user's own modules has made it, and not the
-        newest, which has another in its place."""
+        """True if an earlier import of one of the user's own modules defined it and the newest
+        import defined another in its place."""
         name, last = definition.__module__, self.again[definition.__module__]
         made = (self.is_of(definition, name, number) for number in range(last))
         return any(made) and not self.is_of(definition, name, last)
 
     def imported_since(self, before: Mapping[str, int]) -> set[str]:
-        """Those of the user's own modules that were imported again since `again` was this: their
-        names were all bound anew, other than by %autoreload."""
+        """Return the user's own modules that were re-imported since `again` was `before`: all their
+        names were rebound, other than by %autoreload."""
         return {
             name
             for name, number in self.again.items()
@@ -226,9 +227,9 @@ class Modules:
         }
 
     def former(self, definition: Any) -> Any:
-        """What %autoreload has put a function or a class in the place of, after which it has given
-        objects that one; None if it has not, or the very same got the new code. An enum it does
-        not: each class keeps its members."""
+        """Return the function or class that %autoreload replaced with this one, after which it gave
+        objects this one; None if it did not, or updated the same object. Enums are excluded: each
+        class keeps its members."""
         name, path = definition.__module__, definition.__qualname__
         number = self.again[name]
         if (name, number) not in self._in_place or not self.is_of(definition, name, number):
@@ -237,14 +238,14 @@ class Modules:
         return None if found is definition or isinstance(definition, enum.EnumMeta) else found
 
     def is_edited(self, name: str) -> bool:
-        """Whether the file of one of the user's own modules has changed since its import."""
+        """True if the file of one of the user's own modules has changed since its import."""
         own = self._own.get(name)
         if own is None or own.written == _time(sys.modules[name]):
             return False
         return own.content != _written(sys.modules[name])[1]
 
     def place(self, obj: object) -> Place | None:
-        """Where the module that made an object holds it; None if there is none."""
+        """Return where the module that defined an object holds it; None if none does."""
         if id(obj) not in self.ids or not _has_identity(obj):
             return None
         namespace: Any = obj if type(obj) is dict else {}
@@ -265,7 +266,8 @@ class Modules:
 
 
 class Content:
-    """Stands in a pickle for the call that gives a module's object what the notebook's holds."""
+    """A placeholder in a pickle for the call that gives a module's object the notebook's
+    content."""
 
     def __init__(self, key: Key, obj: Any) -> None:
         self._key, self._obj = key, obj
@@ -281,9 +283,10 @@ class Content:
 
 
 def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
-    """How an object that a module holds is sent: what gives the module's own, and what has that
-    hold what this one does, so that all who have it see it. One that says itself how it is pickled
-    is sent like any other, and put into the module; one that cannot be pickled is compared."""
+    """Return how to send an object that a module holds: the call that returns the module's own
+    object, and the call that gives it the notebook's content, so that everything that refers to it
+    sees that. An object that defines its own pickling is sent like any other and put into the
+    module; one that cannot be pickled is compared."""
     kind, key = type(obj), place.key
     own = Call(rebuild.held_by_module, (*key, kind.__name__))
     if place.alone:
@@ -301,7 +304,7 @@ def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
 
 
 def is_own(module: types.ModuleType) -> bool:
-    """Whether it is a file of the user's, not of an installed package."""
+    """True if a module is a file of the user's, not part of an installed package."""
     name, file = (vars(module).get(about) for about in ("__name__", "__file__"))
     if not isinstance(file, str) or not isinstance(name, str):
         return False
@@ -311,18 +314,18 @@ def is_own(module: types.ModuleType) -> bool:
 
 
 def _folder(name: str, file: str) -> str:
-    """In which one a module is found."""
+    """Return the folder in which a module is found."""
     return file.rsplit("/", 1 + name.count(".") + file.endswith("/__init__.py"))[0]
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(folder: str) -> bool:
-    """Whether pip has put packages there (`--target`)."""
+    """True if pip installed packages in this folder (`--target`)."""
     return any(Path(folder).glob("*.dist-info"))
 
 
 def _time(module: types.ModuleType) -> int:
-    """When its file was written last; 0 if it is gone."""
+    """Return the modification time of a module's file; 0 if it is gone."""
     try:
         return Path(module.__file__ or "").stat().st_mtime_ns
     except (AttributeError, OSError, TypeError):
@@ -330,7 +333,7 @@ def _time(module: types.ModuleType) -> int:
 
 
 def _written(module: types.ModuleType) -> tuple[int, bytes]:
-    """The same, and the digest of what the file has."""
+    """Return the modification time and digest of a module's file."""
     try:
         return _time(module), hashlib.blake2b(Path(module.__file__ or "").read_bytes()).digest()
     except OSError:
@@ -338,8 +341,8 @@ def _written(module: types.ModuleType) -> tuple[int, bytes]:
 
 
 def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, object]]:
-    """What a module holds but for what Python notes of it; of the user's, also what its classes
-    and functions do."""
+    """Yield what a module holds except Python's special names; for the user's own, also what its
+    classes and functions hold."""
     for path, part in _parts(name, module):
         for inner, value in list(rebuild.contents(part).items()):
             if not is_special(inner):
@@ -347,8 +350,8 @@ def _attributes(name: str, module: types.ModuleType) -> Iterator[tuple[str, obje
 
 
 def _parts(name: str, module: types.ModuleType) -> Iterator[tuple[str, Any]]:
-    """A module; of the user's, also its classes, and its functions that have more than their code:
-    few do, and all are looked at again and again."""
+    """Yield a module; for the user's own also its classes, and functions that hold more than code:
+    few do, and all are searched again and again."""
     yield "", module
     for value in list(vars(module).values()) if is_own(module) else ():
         kind: Any = type(value)
@@ -362,8 +365,8 @@ def _ids(part: Any) -> list[int]:
 
 
 def holders(definition: Any) -> Iterator[tuple[str, Any]]:
-    """A class or a function of the user's own module and the functions that it holds, as those that
-    decorators there have made of it and of its methods, each by its path."""
+    """Yield a class or function of the user's own module and the functions that it holds, such as
+    those created by decorators of it and its methods, each with its path."""
     place = code_facts.place_of(definition)
     is_there = code_facts.value_of(*place) is definition
     todo, seen = [(place[1], definition)] if is_there else [], set[int]()
@@ -377,7 +380,8 @@ def holders(definition: Any) -> Iterator[tuple[str, Any]]:
 
 
 def module_of(function: types.FunctionType) -> types.ModuleType | None:
-    """The module whose globals a function has by their name; what wraps it may say another."""
+    """Return the module whose globals a function has, by their `__name__`; a wrapper's `__module__`
+    may name another."""
     return sys.modules.get(function.__globals__.get("__name__", ""))
 
 
@@ -387,12 +391,12 @@ def _is_of_own_code(function: types.FunctionType) -> bool:
 
 
 def is_special(name: str) -> bool:
-    """Whether it is one of Python's own, as `__file__`."""
+    """True for a special name such as `__file__`."""
     return name[:2] == name[-2:] == "__"
 
 
 def _makes(module: Any, name: str, attribute: str) -> bool:
-    """Whether a module's own code binds the name, not an import in it nor somebody else."""
+    """True if a module's own code binds the name, not an import in it or other code."""
     if name == "builtins":
         return False
     if name == "sys":
@@ -403,8 +407,8 @@ def _makes(module: Any, name: str, attribute: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _bound(name: str, written: int) -> frozenset[str] | None:
-    """The names that a module's code binds otherwise than by an import; None where it is not
-    Python's."""
+    """Return the names that a module's code binds other than by an import; None if it is not Python
+    code."""
     try:
         code = sys.modules[name].__spec__.loader.get_code(name)  # type: ignore[union-attr]
     except (AttributeError, ImportError, OSError, SyntaxError):
@@ -420,17 +424,17 @@ def _bound(name: str, written: int) -> frozenset[str] | None:
 
 
 def _has_identity(obj: object) -> bool:
-    """Whether it matters which of several equal objects this is: not for constants."""
+    """True if it matters which of several equal objects this is: not for constants."""
     kind: Any = type(obj)
     if kind in _CHANGEABLE or obj is getattr(sys.modules.get("argparse"), "SUPPRESS", None):
-        return True  # a text that is compared by identity
+        return True  # a string that is compared by identity
     if isinstance(obj, tuple | frozenset):
         return not code_facts.is_ready(obj)  # not made of constants alone
     if kind.__module__ in ("builtins", "typing") or isinstance(obj, code_facts.CODE):
         return False
     root = kind.__module__.partition(".")[0]
     is_here = root not in OF_THE_PROCESS and code_facts.is_made_here(kind)
-    if is_here or hasattr(kind, "__get__"):  # nor for what a class has, as cached_property
+    if is_here or hasattr(kind, "__get__"):  # nor for class attributes such as cached_property
         return False
     if issubclass(kind, getattr(sys.modules.get("torch"), "Tensor", ())):
         return True
@@ -438,6 +442,6 @@ def _has_identity(obj: object) -> bool:
         return True
     try:
         hash(obj)
-    except Exception:  # of a table, which says so itself
+    except Exception:  # a table, which refuses to be hashed
         return True
     return False

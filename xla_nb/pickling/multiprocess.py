@@ -1,10 +1,9 @@
-"""Primitives of multiprocessing in a pickle: the notebook's own, opened by the names of their
-semaphores.
+"""Primitives of multiprocessing in a pickle: the notebook's own, opened by their semaphores' names.
 
-Those of the start methods "spawn" and "forkserver" have names, and what stands on such ones
-(queues, events, values) is made to be opened by a process that was not forked. Those of "fork" have
-names while `named()` is on. Ranks get a new lock for one that is older; all else that is older is
-refused.
+Semaphores of the start methods "spawn" and "forkserver" have names, and what is built on them
+(queues, events, values) is designed to be opened by processes that were not forked. Those of "fork"
+have names while `named()` is on. An older lock becomes a new one on ranks; other older primitives
+are refused.
 """
 
 from __future__ import annotations
@@ -56,15 +55,16 @@ _CONCERNED = (*_SHAREABLE, heap.Arena, connection.Connection, *_MEMORY)
 
 
 class ToRanks:
-    """Reduces the primitives of one pickle; `note` gets a sentence for the user."""
+    """Reduces the primitives of one pickle; `note` receives a sentence for the user."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
-        self._parts: list[Any] = []  # of what a new one elsewhere would be no event of the notebook
+        self._parts: list[Any] = []  # semaphores that must not be replaced elsewhere
 
     def reduce(self, obj: Any) -> Any:
-        """A primitive as the notebook's own; a lock without a name as a new one, with a note."""
-        if not isinstance(obj, _CONCERNED):  # of each object of a pickle
+        """Reduce a primitive to the notebook's own; a lock without a name to a new one, with a
+        note."""
+        if not isinstance(obj, _CONCERNED):  # called for every object
             return NotImplemented
         if isinstance(obj, _SHAREABLE) and not all(one._semlock.name for one in _semaphores(obj)):
             return self._without_name(obj)
@@ -81,7 +81,8 @@ class ToRanks:
         return _as_to_a_spawned_process(obj)
 
     def _without_name(self, obj: Any) -> Any:
-        """A lock that is free as a new one. Raises Unshippable for others, and what is no lock."""
+        """Reduce a free lock to a new one. Raises Unshippable for a held lock, and for anything
+        else."""
         maker = type(obj).__name__
         if isinstance(obj, sharedctypes.SynchronizedBase):
             maker = "Array" if isinstance(obj, sharedctypes.SynchronizedArray) else "Value"
@@ -114,7 +115,8 @@ _TRACKER = "from multiprocessing.resource_tracker import main; main({})"
 
 @functools.cache
 def named() -> InPlace:
-    """While it is on, semaphores of "fork" are made with names, as those of "spawn"."""
+    """A patch: while it is on, semaphores of "fork" are created with names, like those of
+    "spawn"."""
     return InPlace([Place("multiprocessing.synchronize", "SemLock.__init__", _make_named)])
 
 
@@ -125,15 +127,15 @@ def _make_named(lock: Any, kind: int, value: int, maxvalue: int, *, ctx: Any) ->
 
 
 def _start_tracker() -> None:
-    """Start what unlinks the names that this process leaves, in a session of its own: Jupyter ends
-    the kernel's group of processes at once, and ipykernel waits for those in it."""
+    """Start the process that unlinks the names left by this one, in its own session: Jupyter kills
+    the kernel's process group at once, and ipykernel waits for the processes in it."""
     tracker: Any = resource_tracker._resource_tracker
     with tracker._lock:
         if tracker._fd is None:
             reader, writer = os.pipe()
             command = [sys.executable, "-I", "-S", "-c", _TRACKER.format(reader)]
             started = subprocess.Popen(command, pass_fds=[reader], start_new_session=True)
-            started.returncode = 0  # it outlives this process, of which `-X dev` would warn
+            started.returncode = 0  # it outlives this process; `-X dev` would warn
             tracker._fd, tracker._pid = writer, started.pid
             os.close(reader)
 
@@ -147,7 +149,7 @@ class _Spawning:
     def duplicate_for_child(self, fd: int) -> int:
         return fd
 
-    def DupFd(self, fd: int) -> File:  # its own name
+    def DupFd(self, fd: int) -> File:  # multiprocessing's name
         return File.of(fd)
 
 
@@ -165,13 +167,13 @@ def _as_to_a_spawned_process(obj: Any) -> Any:
 
 
 def _is_shared_memory(obj: Any) -> bool:
-    """Whether this is a RawValue or a RawArray, or what a Value with a lock holds."""
+    """True for a RawValue or RawArray, or what a Value with a lock holds."""
     return isinstance(getattr(obj, "_wrapper", None), heap.BufferWrapper)
 
 
 def _opened(kind: Any, state: Any, arguments: tuple[Any, ...] | None) -> Any:
-    """The notebook's own semaphore; on another machine a new one with these arguments, which is its
-    host's. None: FileNotFoundError is raised there."""
+    """Open the notebook's semaphore; on another machine create one with these arguments, shared by
+    its host. With None, FileNotFoundError is raised there."""
     made = kind.__new__(kind)
     try:
         made.__setstate__(state)
@@ -197,7 +199,7 @@ def _arguments(lock: Any) -> tuple[Any, ...]:
 
 # ---------------------------------------------------------------- queues on ranks
 
-_ROOM = 1 << 20  # bytes in a queue's pipe: as many as Linux lets anybody have, in place of 64 KiB
+_ROOM = 1 << 20  # bytes in a queue's pipe: Linux's default maximum instead of 64 KiB
 _PATIENCE = 10.0  # seconds without a reader
 _UNREAD = (
     "This rank put more than {room} KiB into a notebook queue, and nothing has been read for "
@@ -207,49 +209,49 @@ _UNREAD = (
 
 
 class UnreadError(Exception):
-    """A rank cannot end: it would lose what it has put into a queue."""
+    """Raised when a rank cannot end without losing what it put into a queue."""
 
 
 @functools.cache
 def _queues() -> weakref.WeakSet[Any]:
-    """Those of the notebook's that this process has, from its job on."""
+    """The notebook's queues opened in this process, inherited from its job."""
     return weakref.WeakSet()
 
 
 def _opened_queue(kind: type[queues.Queue[Any]], state: Any) -> Any:
-    """A queue of the notebook's on ranks. Raises FileNotFoundError if it is gone."""
+    """Open a queue of the notebook on ranks. Raises FileNotFoundError if it is gone."""
     queue: Any = kind.__new__(kind)
     queue.__setstate__(state)
     util.register_after_fork(queue, kind._after_fork)  # type: ignore[attr-defined]
-    with contextlib.suppress(OSError):  # this user has many such pipes
+    with contextlib.suppress(OSError):  # this user's pipe quota is used up
         fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, _ROOM)
     _queues().add(queue)
     return queue
 
 
 def wait_for_readers(seconds: float = _PATIENCE) -> None:
-    """Wait until all that this process has put into queues is in their pipes, where it stays when
-    the process has ended. Raises UnreadError where nobody reads: it may be the notebook that is to,
-    whose cell waits for the ranks."""
+    """Wait until all that this process put into queues is in their pipes, where it stays after the
+    process has ended. Raises UnreadError if nobody reads: the reader may be the notebook, whose
+    cell waits for the ranks."""
     for queue in list(_queues()):
         seen, since = None, time.monotonic()
-        with contextlib.suppress(OSError):  # closed, when its thread had written all
+        with contextlib.suppress(OSError):  # closed after its thread wrote everything
             while _is_feeding(queue):
                 pipe = queue._writer.fileno()
-                # Of a large item that is being read only the pipe tells.
+                # Only the pipe shows that a large item is being read.
                 now = queue.qsize(), fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
                 if now != seen:
                     seen, since = now, time.monotonic()
                 elif time.monotonic() - since > seconds:
-                    queue.cancel_join_thread()  # or the process would wait at its exit
+                    queue.cancel_join_thread()  # otherwise the process would wait at exit
                     room = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) >> 10
                     raise UnreadError(_UNREAD.format(seconds=seconds, room=room))
                 time.sleep(0.005)
 
 
 def _is_feeding(queue: Any) -> bool:
-    """Whether the thread of a queue has something to write: else it waits, or has ended. A program
-    may have said that it need not (`cancel_join_thread`)."""
+    """True if a queue's thread has something to write; otherwise it waits or has ended. A program
+    may opt out of waiting for it (`cancel_join_thread`)."""
     thread = queue._thread
     at_work = thread is not None and thread.is_alive() and not queue._notempty._waiters
     return at_work and not queue._joincancelled

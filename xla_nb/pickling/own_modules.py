@@ -1,12 +1,12 @@
 """Modules that a program reaches, and what ranks lack of them.
 
-Ranks import modules as their files have them. In the user's own modules the notebook's value wins:
-what code of the program names there, and all constants, are set to what the notebook has. In other
-modules nothing is set: a note says where the notebook has something else than ranks.
+Ranks import modules from their files. In the user's own modules the notebook's value wins:
+everything that code of the program names there, and all constants, are set to the notebook's
+values. In other modules nothing is set; a note reports where the notebook differs from ranks.
 
-A module is reached where a value leads to it, where code names it or imports it, and where a
-function or class of it is sent by its name. Its functions and classes are followed where code of
-the program has their names.
+A module is reached if a value leads to it, if code names or imports it, or if one of its functions
+or classes is sent by name. Its functions and classes are followed if code of the program names
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key: TypeAlias = module_objects.Key
 
 _FOLLOWED = (type, types.ModuleType, *code_facts.FUNCTIONS)
 _DEFINITIONS = *code_facts.CODE, functools._lru_cache_wrapper
-#: What is this process's alone, as locks are; loggers are sent by their names.
+#: Objects that belong to this process alone, like locks; loggers are sent by name.
 _BARE = logging.Logger, io.IOBase
 _NAMED = type, types.FunctionType, types.BuiltinFunctionType, functools.partial
 _LONG = 10_000  # characters or items of a constant
@@ -42,8 +42,8 @@ _EDITED = (
 
 
 class Told(NamedTuple):
-    """How a function or a class is called and how often it is wrapped, for ranks to compare; of one
-    in its place in the user's own module also how that has defined it."""
+    """The name of a function or class and how often it is wrapped, for ranks to compare; for one
+    still in place in the user's own module also how the module defined it."""
 
     called: str
     wrapped: int
@@ -51,8 +51,8 @@ class Told(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the notebook has in the user's own modules, sentences for the user, and which of them
-    ranks import as the notebook did."""
+    """The notebook's values in the user's own modules, sentences for the user, and which of these
+    modules ranks import as the notebook did."""
 
     values: dict[Key, object]
     notes: set[str]
@@ -60,8 +60,8 @@ class Found(NamedTuple):
 
 
 class Uses:
-    """Collects modules, what is sent by its name, and what code has of `names`, of globals and
-    attributes, and of `imports`."""
+    """Collects modules, what is sent by name, and from code its `names` (globals and attributes)
+    and `imports`."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -69,8 +69,8 @@ class Uses:
         self._reached: dict[int, Any] = {}
 
     def add(self, reached: object) -> None:
-        """A module, or what is sent by its name; nothing else."""
-        if issubclass(type(reached), _FOLLOWED):  # asks nothing of a library's stand-ins
+        """Add a module, or something sent by its name; ignore anything else."""
+        if issubclass(type(reached), _FOLLOWED):  # does not touch libraries' stand-ins
             self._reached.setdefault(id(reached), reached)
 
     def of_code(self, code: types.CodeType) -> None:
@@ -84,12 +84,12 @@ class Uses:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Another one once something has come that was not there."""
+        """A value that changes whenever something new is added."""
         return len(self.names) + len(self.imports), len(self._reached)
 
     def found(self, on_ranks: Container[str], is_behind: Callable[[str], bool]) -> Found:
-        """What all that leads to has now, for ranks that have imported these modules, and of those
-        that they are behind with what these define."""
+        """Return the current contents of everything reached, for ranks that have imported
+        `on_ranks`; for modules of which `is_behind` is true also their definitions."""
         every, held = Uses(), list[types.ModuleType]()
         every.take(self)
         own = {
@@ -112,7 +112,7 @@ class Uses:
         return every._found(held, on_ranks, is_behind)
 
     def _follow(self, definition: Any) -> None:
-        """Take the names in the code of a function or a class of the user's own modules."""
+        """Add the names in the code of a function or class of the user's own modules."""
         parts = [definition]
         if isinstance(definition, type):
             own = (base for base in _bases(definition) if _own(base.__module__))
@@ -166,19 +166,20 @@ class Uses:
 
 
 def _of_torch() -> Iterator[types.ModuleType]:
-    """Modules whose functions torch's own code calls, whether or not the program names them."""
+    """Yield modules whose functions torch's own code calls, even if the program does not name
+    them."""
     names = "torch", "torch.nn.functional", "torch.nn.init"
     return (sys.modules[name] for name in names if name in sys.modules)
 
 
 def _is_edited(name: str, on_ranks: Container[str]) -> bool:
-    """Whether ranks, which have imported these modules, will read another file than the notebook
-    has read."""
+    """True if ranks, which have imported these modules, will read another version of the file than
+    the notebook did."""
     return name not in on_ranks and module_objects.of_this_process().is_edited(name)
 
 
 def _is_imported(module: Any) -> bool:
-    """Whether it is a module that ranks can import by its name."""
+    """True for a module that ranks can import by its name."""
     if not isinstance(module, types.ModuleType):
         return False
     name = vars(module).get("__name__", "")
@@ -186,13 +187,14 @@ def _is_imported(module: Any) -> bool:
 
 
 def _own(name: str) -> types.ModuleType | None:
-    """The user's own module of a name, if it is one."""
+    """Return the user's own module of this name, or None."""
     module = sys.modules.get(name)
     return module if isinstance(module, types.ModuleType) and is_own(module) else None
 
 
 def _bases(definition: Any) -> tuple[Any, ...]:
-    """A function, or a class with what it has attributes from: its bases and its metaclass."""
+    """Return a function, or a class with everything it inherits from: its bases and its
+    metaclass."""
     kind: Any = type(definition)
     if issubclass(kind, type):
         return *definition.__mro__, *kind.__mro__
@@ -200,7 +202,7 @@ def _bases(definition: Any) -> tuple[Any, ...]:
 
 
 def _is_settable(definition: Any) -> bool:
-    """Whether no library's metaclass sees what is set, as that of enums does."""
+    """True unless a library's metaclass intercepts setting attributes, as that of enums does."""
     kind: Any = type(definition)
     sees = issubclass(kind, type) and kind.__setattr__ is not type.__setattr__
     return not sees or _own(kind.__module__) is not None
@@ -209,8 +211,8 @@ def _is_settable(definition: Any) -> bool:
 def _set_in(
     holder: Any, module: str, prefix: str, names: set[str], is_behind: bool = False
 ) -> Iterator[tuple[Key, object]]:
-    """What is to be set in a module of the user's own, or in a class or function there (`prefix`):
-    a function has no other content than what it names."""
+    """Yield what must be set in a module of the user's own, or in a class or function in it
+    (`prefix`): a function has no content other than what it names."""
     is_function, called = type(holder) is types.FunctionType, names | _FIRST
     for name, value in list(rebuild.contents(holder).items()):
         key, part = (module, prefix + name), rebuild.function_in(value)
@@ -223,7 +225,7 @@ def _set_in(
             yield key, value
         elif rebuild.is_in_place(*key, value):
             told = Told(*rebuild.called(part), rebuild.defined(part))
-            if told.wrapped or name in called:  # maybe only here
+            if told.wrapped or name in called:  # may differ on ranks
                 yield key, told
         elif is_code:
             if code_facts.is_the_notebooks(part) or (name in names and _is_elsewhere(part)):
@@ -233,9 +235,9 @@ def _set_in(
 
 
 def _is_elsewhere(definition: Any) -> bool:
-    """Whether it is another's, a function has made it, or something else has its own name, as after
-    the module was imported again or where it was set aside for that (`mod._fit = mod.fit`); ranks'
-    module makes its own others."""
+    """True if it is another module's, was created by a function, or its own name now holds
+    something else, such as after the module was imported again or where it was set aside for that
+    (`mod._fit = mod.fit`); ranks' module creates its own."""
     if not isinstance(definition, type | types.FunctionType):
         return True
     if code_facts.is_found_by_name(definition) or "<locals>" in definition.__qualname__:
@@ -246,26 +248,26 @@ def _is_elsewhere(definition: Any) -> bool:
 
 
 def _is_short(value: object) -> bool:
-    """Whether it is a constant that may well be sent although no code names it."""
+    """True for a constant small enough to send although no code names it."""
     return code_facts.is_ready(value) and not (hasattr(value, "__len__") and len(value) > _LONG)
 
 
 def known(keys: Iterable[Key], on_ranks: Container[str]) -> dict[Any, object]:
-    """What the notebook has now where it had set something before: also what was there first, or
-    nothing any more. What a class had that is no longer there stays as it is."""
+    """Return the notebook's current values where it had set something before, including restored
+    originals and deleted names. A class attribute that no longer exists is left unchanged."""
     same = {name for name, _ in keys if not _is_edited(name, on_ranks)}
     there = sorted(key for key in keys if key[0] in same and _is_in_its_own(*key))
     return {key: code_facts.value_of(*key) for key in there}
 
 
 def _is_in_its_own(module: str, name: str) -> bool:
-    """Whether what is under a name is in the module itself, or in what the module has made."""
+    """True if a name is held by the module itself, or by something the module defined."""
     outer = name.rpartition(".")[0]
     return not outer or rebuild.is_in_place(module, outer, code_facts.value_of(module, outer))
 
 
 def sent(key: Key, value: object, is_behind: bool) -> object:
-    """What makes a rank's module have this, or tells that it has something else."""
+    """Return what sets this in a rank's module, or reports that the rank has something else."""
     if isinstance(value, Told):
         return Call(rebuild.compare, (*key, *value))
     kind = type(value)
@@ -273,22 +275,22 @@ def sent(key: Key, value: object, is_behind: bool) -> object:
         return Call(rebuild.compare, (*key, kind.__name__, 0))
     place = module_objects.of_this_process().place(value)
     if place is not None and place.key == key:
-        return value  # which is put there wherever it is sent
+        return value  # sending it puts it there
     is_back = not is_behind and rebuild.is_in_place(*key, value)
     return Call(rebuild.put_back, (*key, Call(rebuild.own, key) if is_back else value))
 
 
 def note_of(key: Key, value: object) -> str:
-    """Of what cannot be sent."""
+    """Return the note for something that cannot be sent."""
     if isinstance(value, type | types.FunctionType):
         return by_reference.note_of(*key)
     return _AS_IMPORTED.format(*key)
 
 
 def _told(key: Key, value: Any) -> dict[Key, object]:
-    """How a function or a class of a library is called that has another name than there, or is
-    wrapped, as after `F.relu = F.silu`: the library may have made it so itself, which ranks can
-    tell. Nothing of others."""
+    """Return the description of a library's function or class whose name differs from its
+    attribute, or which is wrapped, such as after `F.relu = F.silu`: the library may have done so
+    itself, which ranks can find out. Empty for others."""
     root, named = key[0].partition(".")[0], (key[1].rpartition(".")[2], 0)
     if root in sys.stdlib_module_names or not issubclass(type(value), _NAMED):
         return {}
@@ -298,4 +300,4 @@ def _told(key: Key, value: Any) -> dict[Key, object]:
     for one in rebuild.unwrapped(value):
         made_in.add(str(getattr(one, "__globals__", {}).get("__name__", root)))
     is_its = {name.partition(".")[0] for name in made_in} <= {root, "builtins", "functools", "None"}
-    return {key: Told(*rebuild.called(value))} if is_its else {}  # not by another's import
+    return {key: Told(*rebuild.called(value))} if is_its else {}  # not from another package

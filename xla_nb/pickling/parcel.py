@@ -1,9 +1,9 @@
 """A parcel: one pickle stream in a file, with the memory of arrays and tensors beside it (PEP 574).
 
-The file is a memfd to ranks, a file of the record back. Memory that overlaps is there once, so that
-views of one array still share it; memory that the notebook shares by a file (`mapped`) is not
-copied, but mapped on ranks as well. The parcel is mapped, not read, so that ranks forked after
-unpickling share one copy.
+The file is a memfd on the way to ranks, and a file of the record on the way back. Overlapping
+memory is written once, so that views of one array still share it; memory that the notebook shares
+by a file (`mapped_files`) is not copied but mapped on ranks as well. The parcel is mapped, not
+read, so that ranks forked after unpickling share one copy.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
 #: Bytes of a parcel above which it is not compared: reading them would take long.
 MOST_COMPARED = 64 << 20
 _SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
-#: The name of what cannot be opened where it is memory of several values.
+#: The name of an unopened value if it is memory of several values.
 SHARED_MEMORY = "shared memory"
 _HEAD = 16  # the index's length in ASCII digits, then the index, then the data
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A pickle and the memory beside it, which stays the objects' own until it is written."""
+    """A pickle and the memory beside it, which belongs to the objects until it is written."""
 
     stream: memoryview
     buffers: tuple[pickle.PickleBuffer, ...]
@@ -53,18 +53,18 @@ class Packed:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to open, as where live ranks have all that a cell needs."""
+        """True if there is nothing to open because live ranks have all that a cell needs."""
         return not self.stream.nbytes and not self.imports
 
     def shares(self) -> bool:
-        """Whether there is memory that the notebook shares by a file, and can write to."""
+        """True if it has memory that the notebook shares by a file and can write to."""
         mappings = [one for one in self._mappings if one.writable]
         raws = [buffer.raw() for buffer in self.buffers]
         return any(holding(mappings, address_of(raw), raw.nbytes) for raw in raws)
 
     def overlaps(self, pieces: Iterable[tuple[int, int]]) -> bool:
-        """Whether pieces of memory, by first address and end, share some with each other, with the
-        buffers, or with what is mapped from a file."""
+        """True if pieces of memory, by first address and end, overlap each other, the buffers, or a
+        mapping of a file."""
         if not (given := list(pieces)):
             return False
         raws = [buffer.raw() for buffer in self.buffers]
@@ -77,15 +77,15 @@ class Packed:
         )
 
     def write(self, fd: int, share: bool = False) -> int:
-        """Write the parcel to an open file; returns its size in bytes.
+        """Write the parcel to an open file; return its size in bytes.
 
-        share: what is opened on this machine maps the memory that this process shares by files
+        share: openers on this machine map the memory that this process shares by files
         """
         raws = [buffer.raw() for buffer in self.buffers]
         return _lay_out(fd, self.stream, raws, self._mappings if share else [], self.imports)
 
     def to_memfd(self, share: bool = False) -> int:
-        """The parcel in a memfd, which the caller closes. Raises OSError."""
+        """Return the parcel in a memfd, which the caller closes. Raises OSError."""
         fd = os.memfd_create("xla_nb-parcel", os.MFD_CLOEXEC)
         try:
             self.write(fd, share)
@@ -106,7 +106,7 @@ def _lay_out(
     mappings: list[SharedMapping],
     imports: tuple[str, ...],
 ) -> int:
-    """Write the stream and, once each, the memory that buffers cover but for that of `mappings`."""
+    """Write the stream and, once each, the memory that buffers cover except that of `mappings`."""
     distinct, slices = merged(buffers)
     pieces, offset = [stream], _aligned(stream.nbytes)
     places: list[tuple[int, int]] = []
@@ -141,7 +141,8 @@ def _lay_out(
 
 
 def merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int, int, int]]]:
-    """Pieces of memory that do not overlap, and for each buffer its piece, start and size."""
+    """Return pieces of memory that do not overlap, and for each buffer its piece, start and
+    size."""
     places = [address_of(buffer) for buffer in buffers]
     order = sorted(range(len(buffers)), key=lambda n: (places[n], -buffers[n].nbytes))
     pieces: list[memoryview] = []
@@ -160,7 +161,8 @@ def merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int,
 
 
 def address_of(raw: memoryview) -> int:
-    """Where memory is; for what cannot be written to (`bytes`), a number that is its alone."""
+    """Return the address of memory; for read-only memory (`bytes`) a number unique to its
+    object."""
     if not raw.nbytes:
         return -id(raw.obj) << 64
     if raw.readonly:
@@ -169,7 +171,7 @@ def address_of(raw: memoryview) -> int:
 
 
 def bounds_of(array: Any) -> tuple[int, int]:
-    """The addresses around an array's elements."""
+    """Return the addresses around an array's elements."""
     steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     first: int = array.__array_interface__["data"][0]
     low, high = (sum(pick(step, 0) for step in steps) for pick in (min, max))
@@ -203,7 +205,7 @@ _PARTED = (
     "Create it in a %%xla cell from the ranks' values, or run this cell again to re-send all of it "
     "from the notebook."
 )
-#: What a key that says itself how it is hashed does not have then.
+#: Advice for a key whose own `__hash__` fails while it is unpickled.
 _EARLY = (
     "A key of a dict or set that refers back to its container is hashed before its attributes are "
     "set. Fill it inside the function."
@@ -211,13 +213,13 @@ _EARLY = (
 
 
 def _hashes(problem: BaseException) -> bool:
-    """Whether an exception is raised by how a class says that it is hashed or compared."""
+    """True if an exception was raised in a class's `__hash__` or `__eq__`."""
     frames = [frame for frame, _ in traceback.walk_tb(problem.__traceback__)]
     return bool(frames) and frames[-1].f_code.co_name in ("__hash__", "__eq__")
 
 
 class Unopened(Exception):
-    """A value that was pickled and cannot be made again: what holds it is called `name`."""
+    """Raised when a pickled value cannot be re-created; `name` is what holds it."""
 
     def __init__(self, name: str, problem: BaseException) -> None:
         kind = untrusted.name_of(type(problem))
@@ -235,13 +237,13 @@ class Unopened(Exception):
 
 
 class Malformed(ValueError):
-    """A file is no parcel, or not all of one; says why, as in "is damaged (why)"."""
+    """A file is not a complete parcel; the message is a reason, as in "is damaged (reason)"."""
 
 
 class Parcel:
-    """A received parcel. The garbage collector closes it, since its values may live longer.
+    """A received parcel. It is closed by the garbage collector, since its values may live longer.
 
-    Raises Malformed, and Unopened if memory is gone that the notebook shared.
+    Raises Malformed, and Unopened if memory that the notebook shared is gone.
 
     buffers  the memory of arrays and tensors, in the order in which it was packed
     """
@@ -258,7 +260,7 @@ class Parcel:
             raise Malformed(f"{untrusted.name_of(type(problem))}: {problem}") from problem
 
     def _take_apart(self) -> None:
-        """Find the stream and the buffers by the index."""
+        """Locate the stream and the buffers using the index."""
         length = int(bytes(self._map[:_HEAD]))
         index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
         data = self._map[_aligned(_HEAD + length) :]
@@ -274,13 +276,13 @@ class Parcel:
         table: Definitions | None = None,
         but: Collection[str] = (),
     ) -> dict[str, object]:
-        """The values by name. Raises Unopened, and Malformed where there are none.
+        """Return the values by name. Raises Unopened, and Malformed if there are none.
 
-        Functions of the notebook get `namespace` as their globals, into which values are put as
-        they are made, since those made later may need them; never over the names `but`, which are
-        the ranks' own. `resolve` finds names of ``__main__``, and what it has sent by numbers.
-        Either is this process's own by default. `table`: that of live ranks, which have been sent
-        classes before.
+        Functions of the notebook get `namespace` as their globals. Values are put into it as they
+        are created, since later ones may need them, but never over the names `but`, which are the
+        ranks' own. `resolve` finds names of ``__main__``, and objects that it sent by their
+        numbers. Either is this process's own by default. `table`: that of live ranks, which were
+        sent classes before.
         """
         stream = io.BytesIO(self._stream)
         reader = _Unpickler(stream, buffers=self.buffers)
@@ -310,12 +312,13 @@ class Parcel:
         finally:
             rebuild.opening.reset(token)
         if namespace is not None:
-            namespace.update(own)  # also those that it unbinds
-        reader.memo.clear()  # or what nothing else holds lives until the garbage is collected
+            namespace.update(own)  # also those that were unbound
+        reader.memo.clear()  # which would keep objects alive until the garbage collector runs
         return values
 
     def digest(self) -> str:
-        """Of its content: the same wherever the memory beside the pickle lay when it was packed."""
+        """Return a digest of the content that does not depend on where the memory beside the pickle
+        was when it was packed."""
         made = hashlib.blake2b(self._stream)
         for buffer in self.buffers:
             made.update(b"%d:" % buffer.nbytes)
@@ -324,7 +327,8 @@ class Parcel:
 
 
 def digest(path: Path) -> str:
-    """That of the parcel in a file; empty for a large one. Raises OSError, Malformed, Unopened."""
+    """Return the digest of a parcel's file; empty for a large one. Raises OSError, Malformed,
+    Unopened."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return Parcel(fd).digest() if os.fstat(fd).st_size <= MOST_COMPARED else ""
@@ -333,24 +337,24 @@ def digest(path: Path) -> str:
 
 
 def _slice(source: memoryview, start: int, size: int) -> memoryview:
-    """So many bytes, all of them. Raises Malformed."""
+    """Return exactly `size` bytes. Raises Malformed."""
     if min(start, size) < 0 or start + size > source.nbytes:
         raise Malformed("it is truncated")
     return source[start : start + size]
 
 
 def _header(reader: pickle.Unpickler) -> tuple[str, bool]:
-    """The name of the next value, and whether it is a late one. Raises Malformed."""
+    """Return the name of the next value and whether it is late. Raises Malformed."""
     try:
         name, late = reader.load()
-    except Exception as problem:  # pickle raises almost any of garbage
+    except Exception as problem:  # for garbage, pickle raises almost anything
         raise Malformed(f"{untrusted.name_of(type(problem))}: {problem}") from problem
     return name, late
 
 
 def module_of_nan(nan: float) -> str | None:
-    """The module whose `nan` it is: `nan in rows` finds it by being the same object. Pickle writes
-    others by value."""
+    """Return the module whose `nan` this object is: `nan in rows` finds it by identity. Pickle
+    writes other NaNs by value."""
     return next((m for m in _WITH_NAN if getattr(sys.modules.get(m), "nan", None) is nan), None)
 
 
@@ -361,7 +365,7 @@ class _Unpickler(pickle.Unpickler):
     resolves = False
 
     def persistent_load(self, token: str | list[object]) -> object:
-        """The NaN of a module, or an object of one."""
+        """Return the NaN of a module, or an object of one."""
         return token[0] if isinstance(token, list) else importlib.import_module(token).nan
 
     def find_class(self, module: str, name: str) -> Any:

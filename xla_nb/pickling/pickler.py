@@ -1,6 +1,6 @@
-"""Values across processes: the notebook's values to ranks, and their results back.
+"""Pickle values across processes: the notebook's values to ranks, and their results back.
 
-Nothing here imports torch, which takes seconds; where a value is a tensor it is already imported.
+Nothing here imports torch, which takes seconds; if a value is a tensor, torch is already imported.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
     """cloudpickle, with storages out of band."""
 
     _live: Live
-    memo: Any  # of the pickler in C: what was written, by id, each with its number and the object
+    memo: Any  # of the C pickler: for each id written, its number and the object
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]):
         # list.append returns None, which tells pickle "out of band".
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
         self._file, self._buffers = file, buffers
-        self._hashed: dict[type, bool] = {}  # whether a class says in Python how
+        self._hashed: dict[type, bool] = {}  # whether a class hashes in Python
         self._alive: dict[int, object] = {}
         self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
@@ -72,7 +72,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return self.reduce_code(obj)
 
     def _reduce_by_type(self, obj: Any) -> Any:
-        """What is pickled in a way of its own here; NotImplemented for all others."""
+        """Reduce objects that need special handling here; NotImplemented for all others."""
         for reduce in (
             refusals.refuse_of_itself,
             refusals.reduce_stream,
@@ -93,7 +93,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             self.part(name, value)
 
     def have_keys_checked(self) -> None:
-        """Have whoever opens the pickle look whether containers find their keys."""
+        """Make the opener of the pickle check that containers find their keys."""
         kinds = {kind for kind, is_told in self._hashed.items() if is_told}
         written = [obj for _, obj in self.memo.copy().values()] if kinds else []
         if found := keys.containers(written, kinds):
@@ -101,12 +101,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             self.part(name, Call(keys.check, (found,)), late=True)
 
     def part(self, name: str, value: object, late: bool = False) -> None:
-        """A pickle of its own, after its name: where it cannot be opened, the name is known."""
+        """Write a pickle of its own after its name, so that the name is known if it cannot be
+        opened."""
         self.dump((name, late))
         self.dump(value)
 
     def _fill(self) -> bool:
-        """Write what definitions hold that is not code; whether there was some."""
+        """Write the contents of definitions that are not code. Returns whether there were any."""
         late, self._live.later = self._live.later, []
         for name, holder, call in late:
             self._live.writing = name, holder
@@ -114,7 +115,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return bool(late)
 
     def reduce_code(self, obj: Any) -> Any:
-        if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would make a class of it
+        if type(obj) is type and code_facts.is_unnamed(obj):  # cloudpickle would create a class
             return rebuild.unnamed_type, (obj.__base__, obj.__name__)
         return super().reducer_override(obj)
 
@@ -138,7 +139,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         if type(obj).__module__ == "torch.nn.utils.parametrize" and isinstance(
             obj, torch.nn.Module
         ):
-            # torch refuses, since the class of such a module is one of its own: it is sent too.
+            # torch refuses because such a module has its own class; that class is sent too.
             return object.__new__, (type(obj),), dict(vars(obj))
         if isinstance(obj, getattr(sys.modules.get("torch.optim"), "Optimizer", ())):
             return self._reduce_optimizer(obj)
@@ -180,11 +181,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return torch_values.reduced_tensor(tensor, self._held(tensor))
 
     def _held(self, tensor: Any) -> dict[str, object]:
-        """What is sent of what torch leaves out of a tensor."""
+        """Return what is sent in addition to what torch pickles of a tensor."""
         return torch_values.held(tensor)
 
     def _reduce_optimizer(self, optimizer: Any) -> Any:
-        """torch leaves out hooks and what a class of one's own has set."""
+        """Include hooks and attributes set by a custom class, which torch leaves out."""
         return object.__new__, (type(optimizer),), dict(vars(optimizer))
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
@@ -201,11 +202,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 
 
 class LivePickler(Pickler):
-    """For ranks: the notebook's functions and classes as they are now, tensors with gradients.
+    """Pickles for ranks: the notebook's functions and classes as they are now, tensors with
+    gradients.
 
-    NumPy copies an array with gaps into the pickle, and what shared its memory no longer does. So
-    the memory around one is sent, if that is at most twice as much (`a[::2]`). `gaps` are the
-    addresses around the others.
+    NumPy copies an array with gaps into the pickle, which then no longer shares memory with others.
+    So the memory around it is sent if that is at most twice as much (`a[::2]`). `gaps` are the
+    addresses around all other such arrays.
     """
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer], live: Live):
@@ -214,16 +216,16 @@ class LivePickler(Pickler):
         self._live = live
         self._primitives = multiprocess.ToRanks(live.note)
         self._modules = module_objects.of_this_process()
-        self._tokens: dict[int, tuple[object, list[Call] | None]] = {}  # of what may be a module's
-        self._instead: dict[str, list[tuple[str, object, Call]]] = {}  # of parts that fail
+        self._tokens: dict[int, tuple[object, list[Call] | None]] = {}  # of possible module objects
+        self._instead: dict[str, list[tuple[str, object, Call]]] = {}  # for parts that fail
         self._set: set[own_modules.Key] = set()
-        self._names: set[str] = set()  # those that were written or are in one of these
+        self._names: set[str] = set()  # written or waiting in one of these
         self._code: dict[str, object] = {}
         self._data: dict[str, object] = {}
 
     def write(self, values: dict[str, object]) -> None:
-        """Names and what follows from them: code and constants, what that holds, and then the data
-        whose methods it is."""
+        """Write names and what follows from them: code and constants, their contents, and then the
+        data whose methods they are."""
         self.write_definitions()
         self._take(values)
         while self._code or self._write_late() or self._data:
@@ -240,10 +242,10 @@ class LivePickler(Pickler):
         super().part(name, value, late)
 
     def write_definitions(self) -> None:
-        """Those that are sent whether or not a value refers to them."""
+        """Write definitions that are sent even if no value refers to them."""
 
     def names_met(self) -> dict[str, object]:
-        """Names that came up and are to be written."""
+        """Return names that came up and must be written."""
         return self._live.names_met()
 
     def _take(self, values: Mapping[str, object]) -> None:
@@ -254,7 +256,7 @@ class LivePickler(Pickler):
                 (self._code if is_ready else self._data)[name] = value
 
     def _write_late(self) -> bool:
-        """What waits until all code is there; whether there was something."""
+        """Write what waits until all code exists. Returns whether there was anything."""
         live = self._live
         found = {key: one for key, one in self.in_modules().items() if key not in self._set}
         self._set |= found.keys()
@@ -272,9 +274,10 @@ class LivePickler(Pickler):
         return has_written or bool(optional)
 
     def _try(self, parts: Iterable[tuple[str, object, str]]) -> bool:
-        """Write these, if they can be sent; else all is as it was before."""
+        """Write these parts if they can be sent; otherwise restore the previous state and return
+        False."""
         before, size, buffers = pickle.Pickler(io.BytesIO()), self._file.tell(), len(self._buffers)
-        before.memo, gaps = self.memo, len(self.gaps)  # which copies it, fast
+        before.memo, gaps = self.memo, len(self.gaps)  # a fast copy
         collected, tokens = self._live.collected(), dict(self._tokens)
         try:
             for name, part, _ in parts:
@@ -292,7 +295,8 @@ class LivePickler(Pickler):
         return True
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
-        """What is to be set in modules by what was written so far, and was not told yet."""
+        """Return what must be set in modules because of what was written so far, excluding what was
+        returned before."""
         return self._live.in_modules()
 
     def persistent_id(self, obj: Any) -> Any:
@@ -305,7 +309,8 @@ class LivePickler(Pickler):
         return self._tokens[id(obj)][1]
 
     def _of_module(self, obj: object) -> list[Call] | None:
-        """What gives an object of a module where that is; None if it is sent like any other."""
+        """Return a call that yields a module's object on ranks; None if it is sent like any
+        other."""
         place = self._modules.place(obj)
         if place is None:
             return None
@@ -362,7 +367,7 @@ class LivePickler(Pickler):
 
 
 def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = LivePickler) -> Packed:
-    """The notebook's values as one graph of objects. Raises what pickling raises."""
+    """Pack the notebook's values as one graph of objects. Raises what pickling raises."""
     module_objects.of_this_process().look()
     made = packed(values, live, kind)
     if made.overlaps(made.writer.gaps):

@@ -1,7 +1,7 @@
-"""Make functions and classes again from a pickle that `live` made, without executing them.
+"""Rebuild functions and classes from a pickle that `Live` wrote, without executing them.
 
-A pickle names the functions here, and calls each once its arguments are made: a thing is made empty
-and filled later, since what fills it may refer to it.
+A pickle names the functions of this module and calls each after its arguments are made: an object
+is created empty and filled later, since its contents may refer to it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeAlias
 
-#: Stands for the value of a closure's variable that has none yet.
+#: The value of a closure variable that is not set yet.
 EMPTY = inspect.Parameter.empty
-#: From a value to a part of it: attributes (True) of instances, and keys or indices (False).
+#: The path from a value to a part: attributes of instances (True), keys or indices (False).
 Way: TypeAlias = tuple[tuple[bool, str | int], ...]
-#: What a name holds, or a part of that.
+#: A name, and the path from its value to a part of it.
 Place: TypeAlias = tuple[str, Way]
 
 
 class _NotYet:
-    """Stands in a new class or function for what is filled in later. An instance that is opened
-    before and reads it fails, rather than go on with another value: not with an AttributeError,
-    which `getattr` and `hasattr` take for an answer. What a function gives out fails in use."""
+    """A placeholder in a new class or function for a part that is filled in later. An instance that
+    is opened earlier and reads it fails instead of continuing with another value: not with an
+    AttributeError, which `getattr` and `hasattr` treat as an answer. In a function it fails when it
+    is used."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise RuntimeError(
@@ -52,7 +53,7 @@ NOT_YET = _NotYet()
 
 
 class Call:
-    """Stands in a pickle for the result of a call, or for the call itself."""
+    """A placeholder in a pickle for the result of a call, or for the call itself."""
 
     def __init__(self, *reduced: Any) -> None:
         self.reduced = reduced
@@ -62,9 +63,10 @@ class Call:
 
 
 class Opening(NamedTuple):
-    """What a pickle is opened in: the globals of a module, these as they were before together with
-    what it has bound anew, the table of live ranks (`definition_table.Definitions`), and what the
-    notebook has, by names and by the numbers of what it has sent."""
+    """The context in which a pickle is opened: the globals of a module, the same as they were
+    before plus the names bound since, the table of live ranks (`definition_table.Definitions`), and
+    `resolve`, which returns the notebook's objects by name or by the number of something it
+    sent."""
 
     namespace: dict[str, Any]
     before: Mapping[str, Any]
@@ -72,7 +74,7 @@ class Opening(NamedTuple):
     resolve: Callable[[str | int], object]
 
 
-#: That of the pickle that this thread is opening.
+#: The context of the pickle that this thread is opening.
 opening: ContextVar[Opening] = ContextVar("xla_nb_opening")
 
 
@@ -84,30 +86,30 @@ def before() -> Mapping[str, Any]:
     return opening.get().before
 
 
-#: The functions, classes and caches that were made of pickles, by id, and the numbers of those that
-#: the notebook has sent: what they are there. In the notebook these come with ranks' results.
+#: Functions, classes and caches created from pickles, by id, and the notebook's numbers of those
+#: that it sent. In the notebook they arrive with ranks' results.
 opened: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers: dict[int, int] = {}
 
 
 def numbered(definition: Any, number: int) -> Any:
-    """It, which is that one of the notebook's."""
+    """Return the definition, recorded as the notebook's object of that number."""
     opened[id(definition)], _numbers[id(definition)] = definition, number
     return definition
 
 
 def number_of(definition: Any) -> int:
-    """Of what an opened one is in the notebook; 0 if it is nothing there."""
+    """Return the notebook's number of an opened definition; 0 if it has none."""
     return _numbers[id(definition)] if opened.get(id(definition)) is definition else 0
 
 
 def forget(definition: Any) -> None:
-    """What it was in the notebook is no longer there."""
+    """Forget which object of the notebook this was: it no longer exists there."""
     opened.pop(id(definition), None)
 
 
 def at_home(path: str, number: int = 0) -> Any:
-    """What the notebook has: by its number if that is known, else by its name."""
+    """Return the notebook's object: by its number if that is known, else by its name."""
     resolve = opening.get().resolve
     if number:
         with contextlib.suppress(KeyError):
@@ -127,7 +129,7 @@ def new_function(
 
 
 def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> None:
-    """Give a new function its globals, the values of its closure, its attributes and its name."""
+    """Set the globals, closure values, attributes and name of a new function."""
     function.__globals__.update(state["globals"])
     function.__globals__.setdefault("__builtins__", __builtins__)
     for cell, value in zip(function.__closure__ or (), state["closure"], strict=True):
@@ -140,13 +142,13 @@ def fill_function(function: types.FunctionType, state: Mapping[str, Any]) -> Non
 def new_class(
     metaclass: type, name: str, bases: tuple[type, ...], base_of_dict: dict[str, Any], number: int
 ) -> Any:
-    """A class without content: neither its metaclass nor `__init_subclass__` is called."""
+    """Create a class without content: neither its metaclass nor `__init_subclass__` is called."""
     with _no_init_subclass(bases):
         return numbered(type.__new__(metaclass, name, bases, base_of_dict), number)
 
 
 def fill_class(cls: type, state: Mapping[str, Any]) -> None:
-    """Give a new class what is in its `__dict__`, and register others with it."""
+    """Fill the `__dict__` of a new class and register virtual subclasses with it."""
     fill_attributes(cls, state["dict"])
     if state["abstract"] is not None:
         methods, registered = state["abstract"]
@@ -157,12 +159,13 @@ def fill_class(cls: type, state: Mapping[str, Any]) -> None:
 
 
 def known(obj: object) -> None:
-    """It is there although nobody asks for it: a class is found by `__subclasses__`."""
+    """Keep an object in the pickle that nothing refers to: `__subclasses__` finds a class."""
 
 
 @contextlib.contextmanager
 def _no_init_subclass(bases: tuple[type, ...]) -> Iterator[None]:
-    """`type.__new__` calls `__init_subclass__`, which was called when the class was defined."""
+    """Suppress `__init_subclass__`, which `type.__new__` calls and which already ran when the class
+    was defined."""
     hooks = {}
     for owner in {owner for base in bases for owner in base.__mro__} - {object}:
         if "__init_subclass__" in vars(owner):
@@ -176,14 +179,14 @@ def _no_init_subclass(bases: tuple[type, ...]) -> Iterator[None]:
 
 
 def new_instance(base: type, cls: type, args: tuple[object, ...]) -> Any:
-    """An instance by the `__new__` of a built-in base: the class's own may want other arguments,
-    and an enum that is being made does not know its members yet."""
+    """Create an instance by the `__new__` of a built-in base: the class's own may need other
+    arguments, and an enum under construction does not know its members yet."""
     return base.__new__(cls, *args)
 
 
 def new_of_base(base: Any, cls: type, *args: object) -> Any:
-    """An instance as its base makes one, for a class whose `__init__` takes other arguments. What a
-    base has from `object` takes none."""
+    """Create an instance as its base does, for a class whose `__init__` takes other arguments. What
+    the base inherits from `object` takes none."""
     made = base.__new__(cls, *(() if base.__new__ is object.__new__ else args))
     if base.__init__ is not object.__init__:
         base.__init__(made, *args)
@@ -191,7 +194,7 @@ def new_of_base(base: Any, cls: type, *args: object) -> Any:
 
 
 def fill_instance(instance: Any, state: Any) -> None:
-    """Give a new instance its attributes and slots, past its `__setattr__`."""
+    """Set the attributes and slots of a new instance, bypassing its `__setattr__`."""
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     if attributes:
         object.__getattribute__(instance, "__dict__").update(attributes)
@@ -200,8 +203,8 @@ def fill_instance(instance: Any, state: Any) -> None:
 
 
 def adopt_state(instance: Any, state: Any) -> None:
-    """Give a new instance the very dict of its attributes, which others may have too, and its
-    slots. What its class does with them is done to the same dict."""
+    """Give a new instance this very dict as its attributes, which others may share, and its slots.
+    Its `__setstate__`, if any, then changes the same dict through the instance."""
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     if attributes is not None:
         object.__setattr__(instance, "__dict__", attributes)
@@ -215,8 +218,8 @@ def fill_container(
     made: Any,
     content: tuple[Callable[..., None], list[list[Any]], Callable[[Any, Any], None], object],
 ) -> None:
-    """Give a new container what it holds and its state, as pickle does, past its class's methods
-    for putting things in, and past its `__getattr__`."""
+    """Fill a new container and set its state, as pickle does, bypassing its class's methods for
+    putting things in and its `__getattr__`."""
     put, columns, fill, state = content
     for part in zip(*columns, strict=True):
         put(made, *part)
@@ -227,7 +230,7 @@ def fill_container(
 
 
 def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
-    """Give a class or a function attributes, past a metaclass's `__setattr__`."""
+    """Set attributes of a class or function, bypassing a metaclass's `__setattr__`."""
     for name, value in values.items():
         if not isinstance(owner, type):
             setattr(owner, name, value)
@@ -236,15 +239,15 @@ def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
         else:
             (content,) = gc.get_referents(vars(owner))
             content[name] = value
-            ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # for lookups remembered
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # clears cached lookups
 
 
-#: What a class may define for its instances, and setting it on the class means something else.
+#: Names that a class may define for its instances but that mean something else when set on it.
 _OF_CLASSES = {"__class__", "__dict__", "__name__", "__bases__", "__base__", "__mro__"}
 
 
 class Switch:
-    """A cache's function: first the results to be cached, then the real one."""
+    """A cache's function: at first returns the results to be cached, then calls the real one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -258,19 +261,19 @@ def new_cache(maxsize: int | None, typed: bool, number: int) -> Any:
     cache = functools.lru_cache(maxsize, typed)(switch)
     own = vars(cache)
     parameters = own["cache_parameters"]
-    own.clear()  # of the switch's
+    own.clear()  # the switch's attributes
     own.update(cache_parameters=parameters, __wrapped__=switch)
     return numbered(cache, number)
 
 
 def fill_cache(cache: Any, state: Mapping[str, Any]) -> None:
-    """Give a new cache its function and its attributes."""
+    """Set the function and attributes of a new cache."""
     vars(cache).pop("__wrapped__").function = state["function"]
     vars(cache).update(state["dict"], __wrapped__=state["function"])
 
 
 def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any], object]]) -> None:
-    """Let a cache hold these results, the newest last."""
+    """Put these results into a cache, the newest last."""
     switch = next(part for part in gc.get_referents(cache) if isinstance(part, Switch))
     function = switch.function
     for args, kwargs, result in results:
@@ -280,7 +283,7 @@ def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any]
 
 
 def unnamed_type(base: type, name: str) -> type:
-    """A type of Python's own that no module has a name for, such as that of `{}.keys()`."""
+    """Return a built-in type that no module has a name for, such as that of `{}.keys()`."""
     kinds: list[type] = type.__subclasses__(base)
     return next(one for one in kinds if (one.__module__, one.__name__) == ("builtins", name))
 
@@ -299,15 +302,15 @@ def content(cell: types.CellType) -> object:
 
 
 def cells(holder: Any) -> dict[str, types.CellType]:
-    """The variables in the closure of a function."""
+    """Return the variables in the closure of a function."""
     if type(holder) is not types.FunctionType:
         return {}
     return dict(zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True))
 
 
 def contents(holder: Any) -> Mapping[str, Any]:
-    """What a module, a class or a function has under names: a function also in its closure, and as
-    `__wrapped__` what all wrappers are around, which may be itself."""
+    """Return what a module, class or function holds by name: for a function also its closure, and
+    as `__wrapped__` the innermost wrapped function, which may be itself."""
     own: Mapping[str, Any] = getattr(holder, "__dict__", {})
     if type(holder) is not types.FunctionType:
         return own
@@ -316,14 +319,16 @@ def contents(holder: Any) -> Mapping[str, Any]:
 
 
 def part(holder: Any, name: str) -> Any:
-    """One of these, or what the holder gives out under the name; None where a function has none."""
+    """Return one of these contents, or the holder's attribute of that name; None where a function
+    has none."""
     if holder is None or type(holder) is types.FunctionType:
         return contents(holder).get(name)
     return unwrapped(holder)[-1] if name == "__wrapped__" else getattr(holder, name, None)
 
 
 def held_by_module(module: str, name: str, kind: str) -> object:
-    """What a module holds as importing it makes it, of a class of that name if there is one."""
+    """Return what a module holds as its import created it, of a class of that name if `kind` is
+    given."""
     found = functools.reduce(part, name.split("."), importlib.import_module(module))
     if isinstance(found, type):
         found = own(module, name)
@@ -334,11 +339,11 @@ def held_by_module(module: str, name: str, kind: str) -> object:
 
 
 class Parted(LookupError):
-    """Ranks have taken apart what the notebook's values share."""
+    """Raised when ranks have separated what the notebook's values share."""
 
 
 def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> object:
-    """What ranks hold at these places, if that is one object still."""
+    """Return what ranks hold at these places if it is still a single object."""
     found: dict[str, Any] = {}
     for name, way in places:
         path, part = name, held[name]
@@ -360,17 +365,18 @@ def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> ob
 
 
 def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:
-    """What a module holds, to be refilled; a new one where that is something else."""
+    """Return what a module holds, to be refilled; a new object if that is of another type."""
     found = contents(holder(module, name)).get(name.rpartition(".")[2])
     return found if type(found) is kind else new_of_base(base, kind, *args)
 
 
-#: Handlers that loggers of this process were given.
+#: Handlers set here on loggers of this process.
 _handlers: weakref.WeakSet[logging.Handler] = weakref.WeakSet()
 
 
 def fill_logger(made: logging.Logger, state: tuple[Mapping[str, object], tuple[Any, ...]]) -> None:
-    """Give a logger its level and such, and handlers if it has none, or was given some before."""
+    """Set a logger's level and the like, and its handlers if it has none or only has those set here
+    before."""
     vars(made).update(state[0])
     if not made.handlers or not _handlers.isdisjoint(made.handlers):
         made.handlers[:] = [one for each in state[1] if (one := each.made()) is not None]
@@ -381,14 +387,14 @@ def fill_logger(made: logging.Logger, state: tuple[Mapping[str, object], tuple[A
 def refill_container(
     module: str, name: str, made: Any, base: Any, content: tuple[Any, Any, Any, Any]
 ) -> None:
-    """Let a container of a module hold this alone."""
+    """Make a container of a module hold exactly this content."""
     base.clear(made)
     fill_container(made, content)
     put_back(module, name, made)
 
 
 def refill_instance(module: str, name: str, made: Any, state: Any) -> None:
-    """Let an instance of a module have this state alone."""
+    """Make an instance of a module have exactly this state."""
     if type(made).__dictoffset__:
         object.__getattribute__(made, "__dict__").clear()
     if hasattr(made, "__setstate__"):
@@ -398,8 +404,8 @@ def refill_instance(module: str, name: str, made: Any, state: Any) -> None:
     put_back(module, name, made)
 
 
-#: What was found out while pickles were opened here, for the user; "" if nothing. Bounded, as
-#: nobody takes what the notebook opens.
+#: Notices for the user from opening pickles here, "" if there is nothing to report. Bounded because
+#: nobody collects those of the notebook process.
 notices: collections.deque[Callable[[], str]] = collections.deque(maxlen=10_000)
 _OTHER = "`{}` is `{}` in the notebook but `{}` on ranks, which use it as imported"
 _OTHERWISE = (
@@ -410,7 +416,7 @@ _WRAPPED = "`{}` was wrapped in the notebook after its import; ranks use it as i
 
 
 def unwrapped(definition: Any) -> list[Any]:
-    """A function, and what it wraps in turn (functools.wraps)."""
+    """Return a function followed by the functions it wraps in turn (functools.wraps)."""
     found: list[Any] = []
     while definition is not None and not any(definition is one for one in found):
         found.append(definition)
@@ -420,14 +426,14 @@ def unwrapped(definition: Any) -> list[Any]:
 
 
 def called(value: Any) -> tuple[str, int]:
-    """The name of a function or a class itself, and how often it is wrapped; of all else that of
-    its class."""
+    """Return the name of a function or class and how often it is wrapped; for other objects the
+    name of their class."""
     return str(getattr(value, "__name__", type(value).__name__)), len(unwrapped(value)) - 1
 
 
 def defined(function: Any) -> tuple[str, str, int]:
-    """Where the code of a function begins, its defaults that are numbers or text, and a number of
-    the code: %autoreload compiles a function alone, as if it began in another line."""
+    """Return where the code of a function begins, its defaults that are numbers or strings, and a
+    number of the code: %autoreload compiles a function alone, as if it began on another line."""
     one = unwrapped(function)[-1]
     one = getattr(one, "__func__", one)  # of a method of a class
     if type(one) is not types.FunctionType:
@@ -439,29 +445,29 @@ def defined(function: Any) -> tuple[str, str, int]:
 
 
 def _number_of(code: types.CodeType) -> int:
-    """Of what the code does."""
+    """Return a checksum of what the code does."""
     inner = [_number_of(one) if type(one) is types.CodeType else one for one in code.co_consts]
-    shown = [repr(one) for one in inner if type(one) is not frozenset]  # which is in no order
+    shown = [repr(one) for one in inner if type(one) is not frozenset]  # unordered
     return zlib.crc32(repr((code.co_code, code.co_names, shown)).encode())
 
 
 def new_module(name: str, content: Mapping[str, Any]) -> types.ModuleType:
-    """A module that is imported under no name."""
+    """Create a module that is not importable under any name."""
     made = types.ModuleType(name)
     vars(made).update(content)
     return made
 
 
 def import_all(names: Iterable[str]) -> None:
-    """Import modules, before anything is put into one that another's top level may set. One that
-    cannot be imported is told where it is needed."""
+    """Import modules before anything is set in one that another's top level may set too. One that
+    cannot be imported is reported where it is needed."""
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 
 
 def take_notices() -> list[str]:
-    """Those of what was opened since the last time, now that it is."""
+    """Return and clear the notices collected since the last call, now that everything is opened."""
     found = dict.fromkeys(told() for told in notices)
     notices.clear()
     return [text for text in found if text]
@@ -470,8 +476,9 @@ def take_notices() -> list[str]:
 def compare(
     module: str, name: str, kind: str, wrapped: int, made: tuple[str, str, int] = ("", "", 0)
 ) -> None:
-    """Note if a module has something else under a name than in the notebook, once all is opened:
-    that may import it, and torch wraps an optimizer's `step` then."""
+    """Add a notice if a module holds something else under a name than in the notebook. It is
+    evaluated once everything is opened: that may import the module, and torch wraps an optimizer's
+    `step` then."""
     notices.append(lambda: _difference(module, name, kind, wrapped, made))
 
 
@@ -480,10 +487,10 @@ def _difference(module: str, name: str, kind: str, wrapped: int, made: tuple[str
         found = function_in(functools.reduce(part, name.split("."), sys.modules[module]))
         here, times = called(found)
         made_in = str(getattr([found, *unwrapped(found)][-1], "__module__", None)).partition(".")[0]
-    except Exception:  # it is not imported, or has not made that yet
+    except Exception:  # not imported, or not defined yet
         return ""
     is_its = made_in in (module.partition(".")[0], "builtins", "None")
-    if kind == name.rpartition(".")[2] and not is_its:  # put there by what ranks alone import
+    if kind == name.rpartition(".")[2] and not is_its:  # set by a module that only ranks import
         return ""
     if here != kind:
         return _OTHER.format(f"{module}.{name}", kind, here)
@@ -494,12 +501,12 @@ def _difference(module: str, name: str, kind: str, wrapped: int, made: tuple[str
     return _WRAPPED.format(f"{module}.{name}") if times < wrapped else ""
 
 
-#: What the user's modules had made themselves under names that were set since.
+#: Original definitions of the user's own modules under names that were set since.
 _replaced: dict[tuple[str, str], object] = {}
 
 
 def put_back(module: str, name: str, value: object) -> None:
-    """Let a module have under a name what it has in the notebook; nothing if that is EMPTY."""
+    """Set a name in a module to the notebook's value; delete it if that is EMPTY."""
     found, last = holder(module, name), name.rpartition(".")[2]
     before = contents(found).get(last, EMPTY)
     if is_in_place(module, name, before):
@@ -515,7 +522,7 @@ def put_back(module: str, name: str, value: object) -> None:
 
 
 def function_in(part: Any) -> Any:
-    """The function in what a class holds."""
+    """Return the function inside a class attribute."""
     kind = type(part)
     if kind is property:
         return part.fget
@@ -523,24 +530,25 @@ def function_in(part: Any) -> Any:
 
 
 def is_in_place(module: str, name: str, value: Any) -> bool:
-    """Whether a function or a class is what a module itself has made under a name."""
+    """True if a function or class is the one that the module itself defined under that name."""
     plain: Any = function_in(value)
     if not issubclass(type(plain), type | types.FunctionType | functools._lru_cache_wrapper):
         return False
-    main = vars(sys.modules["__main__"])  # a wrapper of the notebook's has the name, too
+    main = vars(sys.modules["__main__"])  # a wrapper in the notebook has the same name
     if any(getattr(one, "__globals__", None) is main for one in unwrapped(plain)):
         return False
     return (plain.__module__, plain.__qualname__) == (module, name)
 
 
 def own(module: str, name: str) -> object:
-    """What a module itself has made under a name, also where something else is there now."""
+    """Return what the module itself defined under a name, even if something else has replaced
+    it."""
     outer, _, last = name.rpartition(".")
     there = own(module, outer) if outer else importlib.import_module(module)
     return _replaced.get((module, name), contents(there).get(last, EMPTY))
 
 
 def holder(module: str, name: str) -> Any:
-    """What has the last of the names: the module, or a class or function in it; None if there is no
-    such part."""
+    """Return the object that holds the last of the dotted names: the module, or a class or function
+    in it; None if it does not exist."""
     return functools.reduce(part, name.split(".")[:-1], importlib.import_module(module))

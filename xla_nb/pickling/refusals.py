@@ -1,4 +1,4 @@
-"""Why a value of the notebook cannot be sent to ranks, by its variable's name."""
+"""Explain why a value of the notebook cannot be sent to ranks, by its variable's name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from xla_nb.pickling import code_facts, rebuild
 from xla_nb.pickling.rebuild import EMPTY
 from xla_nb.wording import in_one_line
 
-_NO_LOCK = (  # of the user's own, or in an object of some library
+_NO_LOCK = (  # the user's own, or inside a library's object
     "Use the `lock` parameter or a multiprocessing lock, or create the object that holds it inside "
     "the function"
 )
@@ -47,17 +47,17 @@ _ADVICE = {
     "'_thread._local'": "Create it inside the function: its values belong to one thread",
 }
 
-#: As accelerate's own launchers say it.
+#: Quoted from accelerate's own launchers.
 TRAINING_FUNCTION = (
     "To launch a multi-device training from your notebook, the `Accelerator` should only be "
     "initialized inside your training function"
 )
-#: The modules whose classes know which process this is, and of how many.
+#: Modules whose classes hold the process index and the number of processes.
 _OF_ACCELERATE = "accelerate.accelerator", "accelerate.state"
-#: The modules of what is shown in the page.
+#: Modules of widgets in the page.
 _OF_WIDGETS = "ipywidgets.widgets.widget", "tqdm.notebook"
 
-#: What a function should return instead, by the thing.
+#: What a function should return instead, by `Unshippable.thing`.
 _HOME = {
     "an open file": "Return its path or its content",
     "an open socket": "Return the data received",
@@ -65,16 +65,16 @@ _HOME = {
     "a dict view": "Return it as a list",
     "a thread": "Return what it computed",
 }
-#: What to do where the file of a result cannot be written.
+#: Advice if the file of a result cannot be written.
 _LESS = "Set XLA_NB_HOME to a folder with more free space, or return less"
 _ELSEWHERE = "Set XLA_NB_HOME to another folder, and keep that folder unchanged until the run ends"
 _IN_A_FILE = "Move the class that has it to a file that the notebook imports"
 _DESCRIPTORS = property, staticmethod, classmethod
-_VIEWS: Any = type({}.keys()), type({}.values()), type({}.items())  # those of an ordered one too
+_VIEWS: Any = type({}.keys()), type({}.values()), type({}.items())  # also of OrderedDict
 _DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
-#: From a value to a part of it: each part in between, and where it is in the value.
+#: From a value to a part: each part on the way, with its path from the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
-_CLOSURE = " → "  # before what a function's closure holds
+_CLOSURE = " → "  # precedes the name of a closure variable
 _OPTIMIZER = (
     "Create it inside the function from the model's parameters there; to keep its state, send "
     'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
@@ -89,7 +89,8 @@ _REF = "a Ray object reference", "Send the object that `ray.get` returns for it"
 
 
 class Unshippable(TypeError):
-    """Raised while pickling a value that is or contains `thing`; `advice` is what to do instead."""
+    """Raised while pickling a value that is or contains `thing`; `advice` says what to do
+    instead."""
 
     def __init__(self, thing: str, advice: str) -> None:
         super().__init__(f"it is or contains {thing}")
@@ -98,8 +99,8 @@ class Unshippable(TypeError):
 
 
 class OnDevice(Unshippable):
-    """The same of a tensor or an array on the notebook's own device. `fetch` is what brings `{}` to
-    the CPU, `use` what is done with it in the function."""
+    """An Unshippable for a tensor or array on the notebook's own device. `fetch` is the expression
+    that moves `{}` to the CPU, `use` what to do with it in the function."""
 
     def __init__(self, obj: object, thing: str, fetch: str, use: str) -> None:
         self._kind, self._fetch = type(obj), fetch
@@ -107,8 +108,8 @@ class OnDevice(Unshippable):
         super().__init__(thing, f"Send `{fetch.format('x')}`{self._use}")
 
     def advise(self, name: str, way: Way) -> str:
-        """Have the advice fit what is to blame, to which `way` leads in what code calls `name`.
-        Gives where that is: what holds an optimizer's tensors is the optimizer."""
+        """Fit the advice to the culprit, to which `way` leads in what code calls `name`. Returns
+        its path: the optimizer, if the tensors belong to one."""
         optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", ())
         module = getattr(sys.modules.get("torch.nn"), "Module", ())
         path, part = next((one for one in way if isinstance(one[1], optimizer)), way[-1])
@@ -123,7 +124,7 @@ class OnDevice(Unshippable):
 
 
 def described(value: object, origin: str = "") -> str:
-    """What a variable's value is, and the line that defines it, where it is known."""
+    """Describe a variable's value and, if known, the line that defines it."""
     kind = f"{untrusted.module_of(type(value))}.{untrusted.name_of(type(value))}"
     if type(value) is types.MethodType:
         kind = f"the method `{untrusted.name_of(type(value.__self__))}.{value.__name__}`"
@@ -131,7 +132,8 @@ def described(value: object, origin: str = "") -> str:
 
 
 def fault_in_words(fault: BaseException) -> str:
-    """Why something cannot be pickled, in one line; with its kind where pickle raises no such."""
+    """Return in one line why something cannot be pickled, with the exception's name unless pickle
+    usually raises it."""
     told = _message(fault).rstrip(".")
     if isinstance(fault, TypeError | AttributeError | pickle.PicklingError | OSError) and told:
         return in_one_line(told, 300)
@@ -139,8 +141,8 @@ def fault_in_words(fault: BaseException) -> str:
 
 
 def refusal(name: str, details: str, fault: BaseException, way: Way = (), code: str = "") -> str:
-    """Why a variable, `described` by `details`, cannot be sent, and what to do instead; `way` leads
-    to the part that is to blame in what code calls `code`, by default as the variable."""
+    """Return why a variable, `described` by `details`, cannot be sent, and what to do instead.
+    `way` leads to the culprit in what code calls `code`, by default the variable's name."""
     told, path, code = fault_in_words(fault), way[-1][0] if way else "", code or name
     if isinstance(fault, OnDevice) and way:
         path = fault.advise(code, way)
@@ -153,7 +155,8 @@ def refusal(name: str, details: str, fault: BaseException, way: Way = (), code: 
 
 
 def _message(fault: BaseException) -> str:
-    """What an exception says; torch passes words to be filled in, which Python leaves apart."""
+    """Return an exception's message; torch passes values to be formatted in, which Python leaves
+    apart."""
     first, *rest = fault.args or ("",)
     if rest and type(first) is str and "{}" in first:
         with contextlib.suppress(Exception):
@@ -162,8 +165,8 @@ def _message(fault: BaseException) -> str:
 
 
 def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
-    """The value, and part by part of it the way to the innermost that cannot be sent, each with
-    where it is: `["log"][0]`, `.file`, ` → data` (of a function's closure)."""
+    """Return the path from a value to its innermost part that cannot be sent, each part with its
+    place: `["log"][0]`, `.file`, ` → data` (of a function's closure)."""
     found: list[tuple[str, object]] = [("", value)]
     for _ in range(_DEEPEST):
         path, whole = found[-1]
@@ -178,7 +181,8 @@ def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """The items of a container, the closure of a function, the public attributes of most others."""
+    """Yield the items of a container, a function's closure, or the public attributes of most other
+    objects."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", dict.__getitem__(value, key)) for key in dict.keys(value))
     elif isinstance(value, list | tuple | deque):
@@ -198,13 +202,14 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _is_one_thing(value: object) -> bool:
-    """Whether it is ours or multiprocessing's: its attributes are not the user's to change."""
+    """True for objects of xla_nb or multiprocessing: their attributes are not the user's to
+    change."""
     own = __package__.partition(".")[0]
     return untrusted.module_of(type(value)).partition(".")[0] in (own, "multiprocessing")
 
 
 def advice(fault: BaseException) -> str:
-    """What to do instead of sending the value that raised `fault`."""
+    """Return what to do instead of sending the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return fault.advice
     told = untrusted.message_of(fault)
@@ -213,7 +218,7 @@ def advice(fault: BaseException) -> str:
 
 
 def advice_on_result(fault: BaseException) -> str:
-    """What to do instead of returning the value that raised `fault`."""
+    """Return what to do instead of returning the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return _HOME.get(fault.thing, fault.advice)
     if not isinstance(fault, OSError):
@@ -230,8 +235,8 @@ def refuse_instances(kind: type) -> None:
 
 
 def _refused_whole(kind: type) -> tuple[str, str] | None:
-    """What instances of a class are and what to do instead, unless it says itself how they are
-    pickled."""
+    """Return what instances of a class are and what to do instead; None if they may be sent or the
+    class defines how they are pickled."""
     mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
     accelerates = any(base.__module__ in _OF_ACCELERATE for base in kind.__mro__)
     is_widget = any(base.__module__ in _OF_WIDGETS for base in kind.__mro__)
@@ -253,7 +258,7 @@ def _refused_whole(kind: type) -> tuple[str, str] | None:
 
 
 def refuse_of_ray(obj: object) -> None:
-    """Raise Unshippable for what only a process that is connected to Ray can open."""
+    """Raise Unshippable for objects that only a process connected to Ray can open."""
     if untrusted.module_of(type(obj)).partition(".")[0] == "ray":
         for kind, refused in ("ActorHandle", _ACTOR), ("ObjectRef", _REF):
             if untrusted.name_of(type(obj)).endswith(kind):
@@ -261,8 +266,8 @@ def refuse_of_ray(obj: object) -> None:
 
 
 def refuse_of_itself(obj: Any) -> Any:
-    """Raise Unshippable for an object whose class says that it cannot be sent, in
-    `_xla_nb_not_sent`: what it is, and what to do instead."""
+    """Raise Unshippable for an object whose class defines `_xla_nb_not_sent`: what it is, and what
+    to do instead."""
     for cls in type(obj).__mro__:
         said = vars(cls).get("_xla_nb_not_sent")
         if said is not None:
@@ -271,7 +276,8 @@ def refuse_of_itself(obj: Any) -> Any:
 
 
 def reduce_stream(obj: Any) -> Any:
-    """A standard stream as that of the process that opens the pickle; other streams are refused."""
+    """Reduce a standard stream to that of the process that opens the pickle; refuse other
+    streams."""
     for name in ("stdout", "stderr", "stdin"):
         if obj is getattr(sys, name):
             return getattr, (sys, name)
@@ -291,20 +297,21 @@ def reduce_stream(obj: Any) -> Any:
     return NotImplemented
 
 
-#: What ipykernel puts in place of these while a cell is executed, by the methods' names.
+#: Functions that ipykernel replaces while a cell runs, by the names of its methods.
 _PROMPTS = {"raw_input": (builtins, "input"), "getpass": (getpass, "getpass")}
 
 
 def reduce_tee(function: types.FunctionType) -> Any:
-    """What IPython has in place of a stream's `write` while a cell runs, as that of the rank's."""
+    """Reduce IPython's replacement of a stream's `write` while a cell runs to the rank's
+    `write`."""
     if function.__qualname__ != "InteractiveShell._tee.<locals>.write":
         return NotImplemented
     return getattr, (getattr(sys, rebuild.contents(function)["channel"]), "write")
 
 
 def reduce_method(method: types.MethodType) -> Any:
-    """A stream's is that of the rank's stream, which is of another class; and the kernel's own way
-    to ask is the rank's."""
+    """Reduce a method of a standard stream to that of the rank's stream, which has another class,
+    and the kernel's prompts to those of the rank."""
     if any(method.__self__ is stream for stream in (sys.stdout, sys.stderr, sys.stdin)):
         return getattr, (method.__self__, method.__name__)
     if type(method.__self__).__module__.startswith("ipykernel.") and method.__name__ in _PROMPTS:
