@@ -1,1 +1,1 @@
-"""What live ranks lack of the notebook's: what has changed since it was sent."""
+"""Determine what live ranks lack: everything that has changed in the notebook since it was sent."""

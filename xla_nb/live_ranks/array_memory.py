@@ -1,8 +1,8 @@
-"""The memory of arrays and tensors that was sent, to tell whether the notebook has written to it.
+"""Compare the memory of arrays and tensors with what was sent, to detect writes by the notebook.
 
-An array is written in place: that it is the same object says nothing. What was sent stays in the
-file that ranks map as well, and is compared with what is there now: faster than any digest, and
-certain.
+An array is written in place, so the same object may have new content. What was sent stays in the
+file that ranks map as well, and is compared with the current memory: this is faster than any
+digest, and certain.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
 class Memory:
-    """That of one unit: what there is now, while it is looked at, and what was sent of it."""
+    """The memory of one unit: the current memory while it is looked at, and what was sent of it."""
 
     def __init__(self, made: Packed) -> None:
         self._now, self._owner = [buffer.raw() for buffer in made.buffers], made.writer
@@ -30,11 +30,11 @@ class Memory:
 
     @property
     def sent(self) -> Sequence[memoryview]:
-        """What was sent of this, in the order of `places`; nothing if that is not known."""
+        """The memory that was sent, in the order of `places`; empty if unknown."""
         return self._sent or ()
 
     def is_as_sent(self, now: Memory) -> bool:
-        """Whether what is there now is what was sent of this."""
+        """True if the current memory equals what was sent."""
         sent, there = self._sent, now._now
         if sent is None or len(sent) != len(there):
             return False
@@ -42,16 +42,16 @@ class Memory:
         return all(one == other for one, other in sizes) and all(map(_equal, sent, there))
 
     def keep(self, sent: SentMemory) -> None:
-        """It was sent: from now on only that counts."""
+        """Record that it was sent and drop the current memory."""
         found = [sent.find(raw) for raw in self._now]
         known = [one for one in found if one is not None]
-        self._sent = known if len(known) == len(found) else None  # or it is sent again
+        self._sent = known if len(known) == len(found) else None  # None: it is sent again
         self._now, self._owner = [], None
 
 
 class SentMemory:
-    """The memory in a parcel's file, found by the addresses that it had in the notebook; what was
-    made to be pickled, as Arrow's buffers are, by its content."""
+    """The memory in a parcel's file, found by its addresses in the notebook; memory created for the
+    pickle, such as Arrow's buffers, by its content."""
 
     def __init__(self, packed: Packed, files: Sequence[int]) -> None:
         raws = [buffer.raw() for buffer in packed.buffers]
@@ -61,7 +61,7 @@ class SentMemory:
         }
 
     def add(self, memory: Memory) -> None:
-        """That of a unit which was sent before."""
+        """Add the memory of a unit that was sent before."""
         self._copies.update(zip(memory.places, memory.sent, strict=False))
 
     def find(self, raw: memoryview) -> memoryview | None:
@@ -76,7 +76,7 @@ class SentMemory:
 
 
 def _equal(sent: memoryview, now: memoryview) -> bool:
-    """Whether two pieces of memory of the same size are equal."""
-    if now.readonly and address_of(now) < 0:  # of `bytes`
+    """True if two pieces of memory of the same size are equal."""
+    if now.readonly and address_of(now) < 0:  # memory of `bytes`
         return sent == now
     return bool(_compare(address_of(sent), address_of(now), now.nbytes) == 0)

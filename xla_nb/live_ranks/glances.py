@@ -1,7 +1,7 @@
-"""What a thing consists of, at a glance: the same objects as last time, and it has not changed.
+"""Compare an object's parts by identity: if all are the same objects, it has not changed.
 
-Only what can be told by identity is looked at: constants, code, and plain containers of these. Of
-anything else a pickle has to tell.
+Only parts for which identity is enough are compared: constants, code, and plain containers of
+these. Anything else must be pickled to find out.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _MOST = 2000  # objects, beyond which a pickle is as fast
 _STEADY = {*code_facts.PLAIN, types.FunctionType, types.ModuleType}
 _ACCESSORS = "fget", "fset", "fdel", "__doc__"
 _OF_FUNCTIONS = *code_facts.ATTRIBUTES, "__code__", "__name__", "__defaults__", "__kwdefaults__"
-_END = float("nan")  # of a container: an object that nobody else has
+_END = float("nan")  # end of a container: an object found nowhere else
 _UNCLEAR = object()
 
 
 def glance(obj: Any, whole: bool) -> list[object] | None:
-    """The objects that something consists of, itself included; None if only a pickle can tell. Of a
-    class, and a function without a closure, these are what it holds only where it is looked at
-    `whole`."""
+    """Return the objects of which something consists, itself included; None if only a pickle can
+    tell. The contents of a class, or of a function without a closure, are included only if it is
+    looked at as a `whole`."""
     inside = set[int]()
     seen, todo = ([obj], _in_whole(obj)) if whole else ([], [obj])
     while todo:
@@ -42,14 +42,14 @@ def glance(obj: Any, whole: bool) -> list[object] | None:
             held = _PARTS[kind](part)
         else:
             return None
-        if id(part) not in inside:  # it may lead to itself
+        if id(part) not in inside:  # it may contain itself
             inside.add(id(part))
             todo += (_END, *reversed([*held]))
     return seen
 
 
 def same(before: list[object] | None, now: list[object] | None) -> bool:
-    """Whether a thing consists of the very same objects as before."""
+    """True if an object consists of the very same objects as before."""
     if before is None or now is None or len(before) != len(now):
         return False
     return all(one is other for one, other in zip(before, now, strict=True))
@@ -59,7 +59,7 @@ def _pairs(mapping: Any) -> Iterable[Any]:
     return itertools.chain.from_iterable(mapping.items())
 
 
-#: What is in such a one.
+#: Functions that return the parts of such an object.
 _PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     **dict.fromkeys((tuple, list, set, frozenset), iter),
     **dict.fromkeys((dict, types.MappingProxyType), _pairs),
@@ -77,7 +77,7 @@ def _in_function(function: types.FunctionType) -> list[Any]:
 
 
 def _in_whole(definition: Any) -> list[Any]:
-    """What a definition holds, the last first."""
+    """Return the contents of a definition, the last first."""
     if isinstance(definition, types.FunctionType):
         return _in_function(definition)[::-1]
     if type(definition) is not type:
@@ -92,8 +92,8 @@ def _in_whole(definition: Any) -> list[Any]:
 
 
 def _is_of_no_module(part: Any, kind: type) -> bool:
-    """Whether it is a module that nobody can import, or a function in one: what that holds is sent
-    with it."""
+    """True for a module that cannot be imported, or a function in one: its contents are sent with
+    it."""
     if kind is types.ModuleType:
         return sys.modules.get(vars(part).get("__name__")) is not part
     if kind is not types.FunctionType:

@@ -1,6 +1,6 @@
-"""Look at what the notebook holds, unit by unit: what there is now, and what that refers to.
+"""Look at what the notebook holds, unit by unit: its current content and what that refers to.
 
-A unit whose very objects are those of last time is not pickled again.
+A unit that consists of the same objects as last time is not pickled again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from xla_nb.pickling.parcel import Packed, merged
 from xla_nb.pickling.pickler import packed
 from xla_nb.pickling.rebuild import Call
 
-#: A name, the token of a definition, or what is set in a module.
+#: A name, the token of a definition, or a module and a name set in it.
 Key: TypeAlias = str | int | own_modules.Key
 
 
 @dataclass
 class Unit:
-    """What was found out of one by pickling it, and what it shares with others.
+    """The result of pickling a unit, and what it shares with others.
 
-    `digest` is that of its pickle but for `memory`, the arrays' and tensors'. `glanced` are the
-    objects that it consists of, if these alone tell whether it changed, together with `modules`.
-    `refers` are the definitions in it by token, `met` what was met in it. `itself` gives the value,
-    if another that is equal would not do: one that was made anew.
+    `digest` is that of its pickle without `memory`, the memory of its arrays and tensors. `glanced`
+    are the objects of which it consists, if these, together with `modules`, suffice to detect a
+    change. `refers` are the definitions in it by token, `met` what was met in it. `itself` returns
+    the value, if an equal one that was created again would not do.
     """
 
     digest: bytes
@@ -51,11 +51,11 @@ class Unit:
 
 
 class Look:
-    """One look, by which `live` collects what it does where all is sent. `before` are the units
-    that were sent; `objects` is what there is.
+    """One look at the notebook, during which `live` collects what it does when everything is sent.
+    `before` are the units that were sent; `objects` are the current ones.
 
-    reads  the names that the cell's functions, and theirs, read
-    lost   names that ranks had, that the cell does not need and that cannot be sent, with why
+    reads  the names that the cell's functions, and functions that they call, read
+    lost   names that ranks had, that the cell does not need and that cannot be sent, with the error
     """
 
     def __init__(self, before: Mapping[Key, Unit], live: LiveUnits) -> None:
@@ -67,11 +67,12 @@ class Look:
         self._others: Mapping[Key, object] = {}
         self._units: dict[Key, Unit] = {}
         self._todo: dict[Key, Any] = {}
-        self._alive: list[Packed] = []  # or an object made for one pickle has the id of another's
+        self._alive: list[Packed] = []  # so that no later pickle's objects reuse their ids
 
     def at(self, names: Mapping[str, object], others: Mapping[Key, object]) -> dict[Key, Unit]:
-        """All that these names lead to, which the cell needs, and then that of `others`, which
-        ranks have: what is missing there, or no magic of ranks, is not for this cell to tell."""
+        """Return the units of all that these names lead to, which the cell needs, and then those of
+        `others`, which ranks have: missing names and unsupported magics in these are not reported
+        for this cell."""
         live, met, self._others = self._live, self._live.met, others
         self._reach(names)
         self.reads = {name for name, code in met.names.items() if code}
@@ -82,7 +83,7 @@ class Look:
         return self._units
 
     def _reach(self, keys: Mapping[Any, object], spare: bool = False) -> None:
-        """Look at all that these lead to; `spare`: they need not be sent."""
+        """Look at everything these lead to; `spare`: they need not be sent."""
         for name in keys:
             if isinstance(name, str):
                 self._live.met.names.setdefault(name, [])
@@ -110,10 +111,10 @@ class Look:
                     self._live.met.names.setdefault(one.__name__, [])
 
     def _has_more(self) -> bool:
-        """Whether something came up that was not looked at yet; it is to be looked at next."""
+        """True if something came up that was not looked at yet; it is queued."""
         self._todo.update(self._not_seen(self._live.names_met()))
         if not self._todo:
-            found = self._live.in_modules()  # of what was set there before, what is there now
+            found = self._live.in_modules()  # current values of what was set there before
             self._todo.update(self._not_seen({n: self._others.get(n, found[n]) for n in found}))
         return bool(self._todo)
 
@@ -130,7 +131,7 @@ class Look:
         ):
             return before
         live, made, memory, shares = self._packed({key: obj})
-        if glanced is not None:  # only what it holds itself is the same next time
+        if glanced is not None:  # only these objects are the same next time
             held = set(map(id, glanced))
             objects = {one: number for one, number in shares.objects.items() if one in held}
             shares = replace(shares, objects=objects)
@@ -141,9 +142,9 @@ class Look:
             shares = replace(shares, kind="array")
         digest = hashlib.blake2b(made.stream, digest_size=32)
         digest.update(json.dumps(_layout(made)).encode())
-        is_told = isinstance(obj, own_modules.Told)  # made for this look
+        is_told = isinstance(obj, own_modules.Told)  # created for this look
         is_constant = isinstance(key, int) or is_told or code_facts.is_ready(obj)
-        if type(obj) is types.FunctionType and obj.__closure__:  # which calls of it change
+        if type(obj) is types.FunctionType and obj.__closure__:  # its calls may change it
             is_constant = False
         return Unit(
             digest=digest.digest(),
@@ -157,22 +158,23 @@ class Look:
         )
 
     def of_former(self, name: Key, value: object) -> Unit | None:
-        """A value that the notebook has no more under this name; None if it cannot be sent."""
+        """Return the unit of a value that the notebook no longer has under this name; None if it
+        cannot be sent."""
         try:
             return self._unit(name, value)
         except Exception:
             return None
 
     def shares_but_for(self, keys: Iterable[Key], there: Mapping[int, Call]) -> sharing.Parts:
-        """What these hold together that can change, without what ranks find `there`, and what that
-        holds."""
+        """Return the mutable parts of these units together, without what ranks find `there` and its
+        contents."""
         return self._packed({key: self.objects[key] for key in keys}, there)[3]
 
     def _packed(
         self, held: Mapping[Key, Any], there: Mapping[int, Call] = {}
     ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
-        """A pickle of these alone, for ranks that have all definitions and what is `there`: what it
-        has collected, itself, its memory, and what it has that can change."""
+        """Pickle these alone, for ranks that have all definitions and what is `there`. Returns what
+        the pickle collected, the pickle, its memory, and its mutable parts."""
         live = self._live.part_of({k: one for k, one in held.items() if type(k) is int}, EVERYTHING)
         live.sets = {key: one for key, one in held.items() if isinstance(key, tuple)}
         live.held = there
@@ -188,8 +190,8 @@ class Look:
         return live, made, memory, sharing.Parts(objects, pieces)
 
     def _modules(self, met: Met) -> tuple[object, ...]:
-        """The modules that code uses, and how many there are: those inside packages may have been
-        imported since."""
+        """Return the modules that code uses, and the number of imported modules: submodules of
+        packages may have been imported since."""
         values = self._live.notebook.values
         held = (values[name] for name in sorted(met.names) if name in values)
         found = tuple(one for one in held if isinstance(one, types.ModuleType))
@@ -203,8 +205,8 @@ def _arrays() -> tuple[type, ...]:
 
 
 def _itself(value: object) -> Callable[[], object]:
-    """Gives a value as long as it is there; one that Python does not refer to weakly, as a list,
-    is kept, so that no other can be taken for it."""
+    """Return a function that returns a value while it exists; a value without weak references, such
+    as a list, is kept, so that no other can be taken for it."""
     try:
         return weakref.ref(value)
     except TypeError:
@@ -212,7 +214,7 @@ def _itself(value: object) -> Callable[[], object]:
 
 
 def _layout(made: Packed) -> list[tuple[int, int, int]]:
-    """Which buffers are of the same memory, and where in it."""
+    """Return which buffers are in the same memory, and where in it."""
     order: dict[int, int] = {}
     _, slices = merged([buffer.raw() for buffer in made.buffers])
     return [(order.setdefault(n, len(order)), start, size) for n, start, size in slices]

@@ -1,8 +1,8 @@
-"""What live ranks have of the notebook's, and what has changed since they got it.
+"""Track what live ranks have from the notebook, and what has changed since they got it.
 
 A *unit* is a name with its value, or a definition. Each is pickled on its own, to see whether it
-is what was sent. Units that share what can change are sent together, as one graph of objects, so
-that they share it on the ranks as well.
+differs from what was sent. Units that share mutable state are sent together, as one graph of
+objects, so that they share it on the ranks as well.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from xla_nb.pickling.pickler import pack, packed
 from xla_nb.pickling.rebuild import Call
 from xla_nb.wording import listed
 
-#: How ranks' names begin for what the notebook has no name for any more, or another.
+#: Prefix of ranks' names for values that the notebook has renamed or no longer names.
 _FORMER = f"{OURS}former_"
 _NOT_KEPT = "re-sent the former `{}`, now under another name, from the notebook"
 
 
 @dataclass(frozen=True)
 class SentParcel(Packed):
-    """Remembers the file that it was written to, whose memory is compared with the notebook's."""
+    """A parcel that remembers the file it was written to, whose memory is compared with the
+    notebook's."""
 
     files: list[int] = field(default_factory=list)
 
@@ -59,46 +60,46 @@ class SentParcel(Packed):
 
 
 class Sent:
-    """What one group of live ranks has been sent: `pack` gives what it lacks, and once ranks have
-    that, `confirm`. After the ranks were started anew, `forget`. `noted` are sentences for the user
-    that there were at their start.
+    """Records what one group of live ranks has been sent: `pack` returns what it lacks, and once
+    ranks have received that, call `confirm`. After a restart of the ranks, call `forget`.
 
     notes  sentences for the user about what `pack` has packed
     names  those whose values it has packed
-    reads  the names that the functions which the cell needs read
+    reads  the names read by the functions that the cell needs
     """
 
     def __init__(self) -> None:
         self.tokens = Tokens()
         self.notes: list[str] = []
         self._awaited: set[str] = set()
-        # What was set in modules, on ranks that may have lost all else.
+        # Set in modules, even on ranks that may have lost everything else.
         self._set: set[own_modules.Key] = set()
         self._set_last: set[own_modules.Key] = set()
         self.forget()
 
     def forget(self) -> None:
-        """The ranks have nothing, or nobody knows what of it; least of all what was sent last."""
+        """Forget what was sent: the ranks have nothing, or it is unknown what they have, above all
+        of what was sent last."""
         self._set_last = set()
         self._units: dict[Key, Unit] = {}
         self._imports = dict(module_objects.of_this_process().again)
-        self._anew: Set[str] = frozenset()  # modules that were imported again since
+        self._anew: Set[str] = frozenset()  # modules that were re-imported since
         self._imported: set[str] = set()
         self._on_ranks: set[int] = set()
         self._dropped: set[int] = set()
         self.names: Set[str] = frozenset()
         self.reads: Set[str] = frozenset()
-        self._staged: Callable[[], None] | None = None  # once ranks have what was packed
+        self._staged: Callable[[], None] | None = None  # to call once ranks have what was packed
         self._is_sure = True
-        self._former_names: list[str] = []  # what these were called, by their numbers
+        self._former_names: list[str] = []  # original names, by number
         self._deleted: set[str] = set()
 
     def awaits(self, names: Iterable[str]) -> None:
-        """Functions of the ranks' own read these names, which the notebook does not have yet."""
+        """Record names read by the ranks' own functions that the notebook does not have yet."""
         self._awaited.update(names)
 
     def lacks_again(self, names: Iterable[str]) -> None:
-        """Ranks have deleted these names."""
+        """Record names that ranks have deleted."""
         self._deleted.update(names)
 
     def pack(
@@ -107,13 +108,13 @@ class Sent:
         live: LiveUnits,
         remote: Collection[str],
     ) -> Packed:
-        """What ranks lack of these names and of those sent before, but for the `remote` ones.
+        """Return what ranks lack of these names and of those sent before, except the `remote` ones.
 
-        `live` collects as it does where all is sent. Raises what pickling raises.
+        `live` collects as it does when everything is sent. Raises what pickling raises.
         """
         module_objects.of_this_process().look()
         self._anew = module_objects.of_this_process().imported_since(self._imports)
-        # Of a launch that failed nobody knows whether ranks have opened what it brought.
+        # After a failed launch it is unknown whether ranks opened what it sent.
         self._is_sure, self._staged, self.notes = self._staged is None, None, []
         if not self._is_sure:
             self._units = {key: one for key, one in self._units.items() if not _is_former(key)}
@@ -121,7 +122,7 @@ class Sent:
         self._dropped |= ended & self._on_ranks
         self._on_ranks -= ended
         deleted, self._deleted = self._deleted, set()
-        # Arguments are of each call anew: what ranks did to the last is over.
+        # Arguments are new for each call: ranks' changes to the last ones do not count.
         for name in (ARGUMENTS, *deleted, *remote):
             self._units.pop(name, None)
         self._set |= self._set_last
@@ -143,7 +144,7 @@ class Sent:
         final.there = units.keys() - sent
         final.held, final.imports, final.keeps = held, live.imports - self._imported, kept
         values = {key: look.objects[key] for key in _in_order(sent, look)}
-        asked = pack if sent else packed  # which is all that an empty one takes
+        asked = pack if sent else packed  # enough for an empty one
         made = asked(values, final, UnitPickler)
         live.notes |= final.notes
         parcel = SentParcel(made.stream, made.buffers, made.writer, made.imports)
@@ -154,7 +155,7 @@ class Sent:
         def taken() -> None:
             memory = SentMemory(parcel, parcel.files)
             parcel.close()
-            for unit in theirs:  # of whose values it may have some as ranks have them
+            for unit in theirs:  # the parcel may refer to some of their values on ranks
                 memory.add(unit.memory)
             for key in sent:
                 units[key].memory.keep(memory)
@@ -169,13 +170,13 @@ class Sent:
         return parcel
 
     def confirm(self) -> None:
-        """The ranks have got what was packed last."""
+        """Record that the ranks have received what was packed last."""
         taken, self._staged = self._staged, None
         if taken is not None:
             taken()
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
-        """What the notebook has by now under the names of which ranks have values, or want some,
+        """Return the notebook's current values of names that ranks have values of, or wait for,
         also in its own modules."""
         known = {key for key in self._units if type(key) is str} | self._awaited
         held, newer = live.notebook.values, live.notebook.newer
@@ -190,9 +191,9 @@ class Sent:
     def _keep(
         self, units: dict[Key, Unit], look: Look, values: Mapping[str, object]
     ) -> dict[str, Call]:
-        """How ranks find what they are to keep under a name of ours: what the notebook still holds,
-        or has parts of, as it was sent, and had under a name that it has no more, or has for
-        something else."""
+        """Return how ranks find values to be kept under internal names: former values, unchanged
+        since they were sent, that the notebook still holds, or parts of them, after their names
+        were deleted or rebound."""
         kept: dict[str, Call] = {}
         known = self._units.items() if self._is_sure else ()
         for key, before in [(k, one) for k, one in known if not isinstance(k, int)]:
@@ -226,14 +227,14 @@ class Sent:
     def _to_send(
         self, units: dict[Key, Unit], look: Look
     ) -> tuple[set[Key], Mapping[int, Call], list[Unit]]:
-        """The units that have changed, with those that share something with them; the others stay
-        as they were when they were sent. Where ranks can find what is shared in what they have, by
-        these calls and in these units, that stays too."""
+        """Return the units that have changed, with those that share something with them; the others
+        stay as they were when they were sent. If ranks can find what is shared in what they have,
+        by these calls and in these units, that stays too."""
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
         for key, unit in units.items():
             units[key] = _with(unit, shared.get(key, frozenset()))
         changed = {key for key, unit in units.items() if self._is_changed(key, unit)}
-        # What one shared with what has changed, it keeps, and under whichever name.
+        # A unit keeps what it shared with a changed one, under any name.
         steady = {key for key in units.keys() - changed if not _is_former(key)}
         changed |= {
             key
@@ -253,11 +254,11 @@ class Sent:
         units: Mapping[Key, Unit],
         look: Look,
     ) -> tuple[set[Key], Mapping[int, Call], list[Unit]]:
-        """What is sent: what has changed, and what shares something else with that than values that
-        ranks have, and parts of them that new values have; and how ranks find those, by id. What
-        ranks had before is sent with all that it has: parts that they have trained do not go with
-        parts as they are here, but for an optimizer's, which are a model's. Arguments are the
-        notebook's own."""
+        """Return what is sent: what has changed, and what shares with that anything other than
+        values that ranks have, and parts of them in new values; and how ranks find those, by id.
+        What ranks had before is sent with all its contents: parts that they have trained do not fit
+        parts from the notebook, except those of an optimizer, which belong to a model. Arguments
+        are always the notebook's."""
         sent = sharing.together(changed, shared)
         if not changed or ARGUMENTS in changed or not self._is_sure:
             return sent, {}, []
@@ -280,8 +281,8 @@ class Sent:
         return sent, {}, []
 
     def _is_new(self, key: Key, unit: Unit) -> bool:
-        """Whether it is not what ranks have there: a name is new, or it was bound anew, as by
-        importing its module again."""
+        """True if ranks have another object or none: the name is new or was rebound, such as by
+        re-importing its module."""
         before = self._units.get(key)
         if before is None or before.itself() is not unit.itself():
             return True
@@ -291,9 +292,9 @@ class Sent:
         before = self._units.get(key)
         if before is None or before.digest != unit.digest:
             return True
-        if self._is_new(key, unit):  # what ranks did to theirs is over
+        if self._is_new(key, unit):  # ranks' changes to theirs are lost
             return True
-        if unit.memory is before.memory:  # it was not even pickled
+        if unit.memory is before.memory:  # not pickled again
             return False
         return not before.memory.is_as_sent(unit.memory)
 
@@ -305,9 +306,9 @@ class Sent:
         units: Mapping[Key, Unit],
         look: Look,
     ) -> None:
-        """Say which values that ranks had are the notebook's again: what ranks did to theirs is
-        over, but in what is there and has a name of its own that is not sent. Of one that was bound
-        anew the user knows."""
+        """Add notes on values that ranks had and that are the notebook's again: ranks' changes to
+        them are lost, except in parts with a name of their own that is not sent. Of a rebound name
+        the user knows."""
         todo = {key for key in sent if self._is_back(key, units[key])}
         definitions = {key: look.objects[key] for key in changed if isinstance(key, int)}
         todo |= {key for key, one in definitions.items() if self._is_filled_anew(key, one)}
@@ -330,18 +331,18 @@ class Sent:
             self.notes.append(f"{note}: {why}")
 
     def _is_filled_anew(self, key: int, definition: Any) -> bool:
-        """Whether ranks had this one, if only by importing its module, and may have set something
-        in it."""
+        """True if ranks had this definition, if only by importing its module, and may have set
+        something in it."""
         if key not in self._on_ranks and self.tokens.place(definition) is None:
             return False
         return isinstance(definition, type) or bool(vars(definition))
 
     def _is_back(self, key: Key, unit: Unit) -> bool:
-        """Whether ranks had this very value, which can change."""
+        """True if ranks had this very value and it is mutable."""
         before, value = self._units.get(key), unit.itself()
         if before is None or before.itself() is not value:
             return False
-        if isinstance(key, tuple):  # what shares nothing with what is in a module
+        if isinstance(key, tuple):  # values that share nothing with the module's content
             return not (code_facts.is_ready(value) or isinstance(value, code_facts.FUNCTIONS))
         can_change = unit.shares.objects or unit.shares.memory
         return bool(can_change) and not (isinstance(key, str) and key.startswith(OURS))
@@ -352,7 +353,8 @@ def _with(unit: Unit, links: sharing.Links) -> Unit:
 
 
 def _places(there: Set[Key], objects: Mapping[Key, Any], parts: Set[int]) -> dict[int, Call]:
-    """How ranks find the values of these units, and these parts of those with names, by id."""
+    """Return how ranks find the values of these units, and these parts of those with names, by
+    id."""
     found = dict[int, Call]()
     places: dict[int, list[rebuild.Place]] = collections.defaultdict(list)
     names = sorted(key for key in there if isinstance(key, str))
@@ -365,7 +367,7 @@ def _places(there: Set[Key], objects: Mapping[Key, Any], parts: Set[int]) -> dic
 
 
 def _found(key: str | own_modules.Key, value: object) -> Call:
-    """How ranks find what a name, or a module, has for them."""
+    """Return how ranks find their value of a name or of a module's attribute."""
     if isinstance(key, tuple):
         return Call(rebuild.held_by_module, (*key, _kind(value)))
     return _at(value, (key, ()))
@@ -376,7 +378,7 @@ def _is_former(key: Key) -> bool:
 
 
 def _is_held(unit: Unit) -> bool:
-    """Whether the notebook still has a value somewhere: it is known by more than its unit."""
+    """True if the notebook still holds a value somewhere: more than its unit refers to it."""
     value = unit.itself()
     own = sum(one is value for one in unit.glanced or ())
     own += not isinstance(unit.itself, weakref.ref)
@@ -384,7 +386,7 @@ def _is_held(unit: Unit) -> bool:
 
 
 def _is_optimizer(value: object) -> bool:
-    """Whether it is one, or a schedule of one's rate."""
+    """True for an optimizer or a learning rate scheduler."""
     optim, rates = map(sys.modules.get, ("torch.optim", "torch.optim.lr_scheduler"))
     kinds = getattr(optim, "Optimizer", ()), getattr(rates, "LRScheduler", ())
     return isinstance(value, kinds)
@@ -395,7 +397,8 @@ def _at(value: object, *places: rebuild.Place) -> Call:
 
 
 def _kind(value: object) -> str:
-    """Its class, if ranks must have one of the same: what does as a function may be of another."""
+    """Return its class's name if ranks must have the same class; a function may be replaced by a
+    callable of another."""
     return "" if hasattr(type(value), "__get__") else type(value).__name__
 
 
@@ -408,7 +411,7 @@ def _among(links: sharing.Links, units: Set[Key]) -> sharing.Links:
 
 
 def _names(keys: Iterable[Any], look: Look) -> list[str]:
-    """What units are called: a name and the definition that it has are called the same."""
+    """Return what units are called: a name and the definition that it holds are called the same."""
     named = (look.objects[key].__qualname__ if isinstance(key, int) else key for key in keys)
     return sorted({one if isinstance(one, str) else ".".join(one) for one in named})
 
@@ -418,6 +421,6 @@ def _listed(keys: Iterable[Any], look: Look) -> str:
 
 
 def _in_order(sent: Set[Key], look: Look) -> list[str]:
-    """Names, those first whose values are what others may read while they are made."""
+    """Return names, first those whose values others may read while they are created."""
     names = [key for key in look.objects if key in sent and isinstance(key, str)]
     return sorted(names, key=lambda name: not code_facts.holds_what_is_ready(look.objects[name]))

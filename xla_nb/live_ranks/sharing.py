@@ -1,4 +1,4 @@
-"""Which units share what can change: objects, and memory of arrays and tensors."""
+"""Find which units share mutable state: objects, and memory of arrays and tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xla_nb.pickling.code_facts import is_made_here
 from xla_nb.pickling.libraries import pandas_values
 from xla_nb.pickling.rebuild import Call
 
-#: Of one unit: its part, the other unit, and that one's part of the same object or memory.
+#: For one unit: its part, the other unit, and the other's part, of the same object or memory.
 Links: TypeAlias = frozenset[tuple[Hashable, Any, Hashable]]
 
 _FIXED: set[type] = {
@@ -34,28 +34,28 @@ _FIXED: set[type] = {
     *(datetime.date, datetime.datetime, datetime.timedelta, datetime.time),
     *(object, functools.partial, types.MethodType, tuple, type(rebuild.NOT_YET)),
 }
-#: Python's own that cannot be changed.
+#: Immutable types of Python.
 _VALUES = (
     *(pathlib.PurePath, re.Pattern, decimal.Decimal, fractions.Fraction, uuid.UUID),
     *(datetime.tzinfo, bytes),
 )
-#: Types, also Cython's, of what goes by its name: functions, methods (`dict.__setitem__`), NaT.
+#: Types, also of Cython, that are sent by name: functions, methods (`dict.__setitem__`), NaT.
 _BY_NAME = {
     *("wrapper_descriptor", "method_descriptor", "classmethod_descriptor"),
     *("cython_function_or_method", "fused_cython_function", "NaTType"),
 }
-#: Of libraries: that they are the same object, nobody can tell.
+#: Library types whose identity does not matter.
 _CONSTANTS = {
     "numpy": ("dtype", "ufunc", "generic"),
     "torch": ("dtype", "device", "Size", "layout", "memory_format"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval", "Index"),
     "pandas.api.extensions": ("ExtensionDtype",),
     "multiprocessing.context": ("BaseContext",),
-    "multiprocessing.heap": ("Arena",),  # mapped by each who has it
+    "multiprocessing.heap": ("Arena",),  # mapped by each holder
 }
 
 
-#: What these hold, which is not in their `__dict__`: that of a partial is there once it is read.
+#: Contents outside `__dict__`, which a partial creates when it is read.
 _HOLDERS: dict[type, tuple[str, ...]] = {
     functools.partial: ("func", "args", "keywords"),
     types.MethodType: ("__self__",),
@@ -67,22 +67,23 @@ _FILES = io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.FileIO
 
 @dataclass(frozen=True)
 class Parts:
-    """Of one unit: its `objects`, by id, each with the number that its pickle gave it, and the
-    addresses around its `memory`. Of two frames of pandas nobody can tell that they share memory,
-    as they copy on write; of one and an `array` of it one can."""
+    """The mutable parts of one unit: its `objects`, by id, each with its number in the pickle, and
+    the addresses around its `memory`. Two pandas frames cannot observe that they share memory,
+    because they copy on write; a frame and an `array` of it can."""
 
     objects: Mapping[int, int] = field(default_factory=dict)
     memory: tuple[tuple[int, int], ...] = ()
     kind: Literal["frame", "array", "other"] = "other"
 
     def may_share_with(self, other: Parts) -> bool:
-        """Whether one could tell by the memory that both have."""
+        """True if sharing memory between both can be observed."""
         kinds = {self.kind, other.kind}
         return "frame" not in kinds or kinds == {"frame", "array"}
 
 
 def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
-    """Of what was pickled, by id, what can change and is not a library's, which ranks have."""
+    """Return the pickled objects, by id, that are mutable and do not belong to a library, which
+    ranks have."""
     kinds: dict[type, bool] = dict.fromkeys(_FIXED, True)
     constants = tuple(
         getattr(sys.modules[module], name)
@@ -105,7 +106,7 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
             library.update(map(id, _content(obj)))
         elif kind is functools.partial:
             library.add(id(obj.keywords))  # type: ignore[attr-defined]
-        elif isinstance(obj, constants):  # of an index its array too, and what that stands on
+        elif isinstance(obj, constants):  # for an index also its array and that array's base
             own = getattr(obj, "__dict__", {})
             library.add(id(own))
             library.update(id(one) for one in own.values())
@@ -118,7 +119,7 @@ def changeable(memo: Mapping[int, tuple[int, object]]) -> dict[int, int]:
 
 
 def _is_of_class(cell: Any) -> bool:
-    """Whether it is by what methods of a class have the class: their `super` and `__class__`."""
+    """True for the cell through which methods of a class refer to it: `super` and `__class__`."""
     cls = rebuild.content(cell)
     methods = vars(cls).values() if isinstance(cls, type) else ()
     functions = (one for method in methods for one in rebuild.unwrapped(method))
@@ -126,8 +127,8 @@ def _is_of_class(cell: Any) -> bool:
 
 
 def held(values: Iterable[object]) -> Set[int]:
-    """What these values hold that can change, by id; nothing if there is very much of it. Files are
-    no part of them: a rank's streams lead to all that it has."""
+    """Return the ids of the mutable objects that these values hold; empty if there are too many.
+    Files are excluded: a rank's streams lead to everything it has."""
     found: dict[int, tuple[int, object]] = {}
     todo: list[Any] = list(values)
     while todo and len(found) < _MOST:
@@ -146,7 +147,7 @@ def held(values: Iterable[object]) -> Set[int]:
 
 
 def ways(value: object, wanted: Set[int]) -> Iterator[tuple[Any, rebuild.Way]]:
-    """The objects in a value that are `wanted`, by their ids, each with the shortest way to it by
+    """Yield the objects in a value whose ids are `wanted`, each with the shortest path to it by
     attributes, keys and indices. There may be none."""
     seen, todo = {id(value)}, collections.deque[tuple[Any, rebuild.Way]]([(value, ())])
     while todo and len(seen) < _MOST:
@@ -161,7 +162,7 @@ def ways(value: object, wanted: Set[int]) -> Iterator[tuple[Any, rebuild.Way]]:
 
 def _steps(holder: Any) -> Iterator[tuple[tuple[bool, str | int], Any]]:
     kind = type(holder)
-    if pandas_values.is_pandas(kind):  # they hold caches, which come and go
+    if pandas_values.is_pandas(kind):  # they hold caches that come and go
         return
     if isinstance(holder, dict):
         yield from (((False, key), one) for key, one in holder.items() if type(key) in (str, int))
@@ -174,8 +175,8 @@ def _steps(holder: Any) -> Iterator[tuple[tuple[bool, str | int], Any]]:
 
 
 def _around(function: types.FunctionType) -> list[object]:
-    """What is no state: a function's annotations, which what wraps it has too, and of a library's,
-    or one that this has made, all that holds its state."""
+    """Return what is not state: a function's annotations, which its wrappers share, and for a
+    library's function, or one that a library created, everything that holds its state."""
     module = module_objects.module_of(function)
     if module is sys.modules["__main__"] or module is None or module_objects.is_own(module):
         return [function.__annotations__]
@@ -186,14 +187,14 @@ def _around(function: types.FunctionType) -> list[object]:
 
 @functools.lru_cache(maxsize=4096)
 def _content(cls: type) -> list[object]:
-    """What a library's class holds; what is made of it has that too."""
+    """Return what a library's class holds, which objects created from it share."""
     parts = [part for base in cls.__mro__ for part in vars(base).values()]
     parts = [part for part in parts if type(part) not in _FIXED]
     return parts + [vars(part) for part in parts if hasattr(part, "__dict__")]
 
 
 def links(units: Mapping[Any, Parts]) -> dict[Any, Links]:
-    """What each unit shares with others."""
+    """Return what each unit shares with others."""
     found: dict[Any, set[tuple[Hashable, Any, Hashable]]] = collections.defaultdict(set)
     holders: dict[int, list[tuple[Any, Hashable]]] = collections.defaultdict(list)
     for key, unit in units.items():
@@ -213,8 +214,8 @@ def _link(found: dict[Any, set[Any]], group: list[tuple[Any, Hashable]]) -> None
 
 
 def _overlapping(units: Mapping[Any, Parts]) -> list[list[tuple[Any, Hashable]]]:
-    """Pieces of memory that have some in common, two by two: the same ones in whichever order the
-    units were looked at."""
+    """Return pairs of overlapping pieces of memory, the same ones in whichever order the units were
+    looked at."""
     pieces = [
         (start, end, n, key)
         for key, unit in units.items()
@@ -236,7 +237,7 @@ def _overlapping(units: Mapping[Any, Parts]) -> list[list[tuple[Any, Hashable]]]
 
 
 def together(changed: Set[Any], shared: Mapping[Any, Links]) -> set[Any]:
-    """These units, and those that share with them, or with others that do."""
+    """Return these units and those that share with them, directly or through others."""
     found, todo = set(changed), list(changed)
     while todo:
         for _, other, _ in shared.get(todo.pop(), ()):

@@ -1,6 +1,5 @@
-"""Values for live ranks, each name pickled on its own: the classes and functions that one refers to
-are told by their tokens. A function with a closure is part of what refers to it.
-"""
+"""Pickle values for live ranks, each name on its own: the classes and functions that a value refers
+to are written as tokens. A function with a closure is part of what refers to it."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from xla_nb.pickling.own_modules import Key, Uses
 from xla_nb.pickling.pickler import LivePickler
 from xla_nb.pickling.rebuild import Call
 
-#: How a name begins that is ours, in the ranks' namespace.
+#: Prefix of internal names in the ranks' namespace.
 OURS = "_xla_nb_"
 
 
 class Tokens:
-    """Numbers for classes and functions, each given once while what it was given to is there. They
-    are those of ranks that import modules as they are when this is made, or later."""
+    """Numbers for classes and functions, each given once for the lifetime of the object. They are
+    valid for ranks that import modules as they are when this is created, or later."""
 
     def __init__(self) -> None:
         self._imported = dict(module_objects.of_this_process().again)
@@ -44,17 +43,18 @@ class Tokens:
         return token
 
     def of_sentinel(self, sentinel: object) -> int:
-        """That of an `object()`, which is kept: nothing tells when it goes."""
+        """Return the token of an `object()`, which is kept: nothing signals when it goes."""
         token, _ = self._sentinels.setdefault(id(sentinel), (self._next, sentinel))
         self._next += token == self._next
         return token
 
     def is_behind(self, module: str) -> bool:
-        """Whether the notebook has imported one of the user's own modules again since."""
+        """True if the notebook has re-imported one of the user's own modules since."""
         return module_objects.of_this_process().again[module] > self._imported.get(module, 0)
 
     def place(self, definition: Any) -> Key | None:
-        """Where ranks' import has the same that is given a token by then; None if nowhere."""
+        """Return where ranks' import holds the definition that gets a token now; None if
+        nowhere."""
         module = definition.__module__
         if not isinstance(module, str) or not self.is_behind(module):
             return None
@@ -65,12 +65,12 @@ class Tokens:
         return (module, definition.__qualname__) if is_its else None
 
     def definitions(self) -> dict[int, Any]:
-        """What they were given to, by its number in results."""
+        """Return the definitions by their numbers in results."""
         found = ((key, ref()) for key, (_, ref) in self._given.items())
         return {key: one for key, one in found if one is not None}
 
     def ended(self) -> set[int]:
-        """Those of what is gone, which are forgotten."""
+        """Return and forget the tokens of definitions that no longer exist."""
         gone = {key: token for key, (token, ref) in self._given.items() if ref() is None}
         for key in gone:
             del self._given[key]
@@ -78,17 +78,17 @@ class Tokens:
 
 
 class LiveUnits(Live):
-    """As `Live`, of which it collects the same; what it pickles is opened with a table.
+    """Like `Live`, and collects the same; what it pickles is opened with a table.
 
     `on_ranks` are the tokens that the ranks have; definitions with others are written whole, as are
-    `sends`, by their tokens, whether or not anything refers to them. `gone` are names and tokens to
-    be forgotten; `sets` is what modules are given, `there` what ranks have of that; `held` has
-    calls by which they find what they have, by the id of what it is here; `imports` are modules
-    that the notebook had not imported before; `keeps` gives new names to what they have. A pickle
-    collects also
+    `sends`, by their tokens, even if nothing refers to them. `gone` are names and tokens to be
+    forgotten; `sets` is what modules are given, `there` what ranks have of that; `held` has calls
+    by which ranks find what they have, by the id of the object here; `imports` are modules that the
+    notebook had not imported before; `keeps` gives new names to what ranks have. A pickle also
+    collects
 
-    refers   the classes and functions that it names or has, by token
-    written  the tokens of those that it has whole
+    refers   the classes and functions that it names or contains, by token
+    written  the tokens of those that it contains whole
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class LiveUnits(Live):
         return {**super().collected(), **own}
 
     def part_of(self, sends: Mapping[int, Any], on_ranks: Container[int]) -> LiveUnits:
-        """For another pickle of the same notebook's, of these definitions."""
+        """Return a LiveUnits for another pickle of the same notebook, of these definitions."""
         made = LiveUnits(self.notebook, self.tokens)
         made.sends, made.on_ranks = sends, on_ranks
-        if on_ranks is EVERYTHING:  # an instance is the same whether or not its class is found
+        if on_ranks is EVERYTHING:  # reduce instances alike whether or not their class is found
             made._made_here = functools.cache(_is_made_here)
         return made
 
@@ -149,7 +149,7 @@ class LiveUnits(Live):
 
     def reduce(self, obj: Any) -> Any:
         kind = type(obj)
-        is_same = self.on_ranks is EVERYTHING  # whether or not the module is imported again
+        is_same = self.on_ranks is EVERYTHING  # even if the module is re-imported
         if issubclass(kind, enum.Enum) and (is_same or self.is_behind(kind.__module__)):
             return self._member(obj)
         if not issubclass(kind, type | types.FunctionType) or not _is_own(obj):
@@ -165,7 +165,7 @@ class LiveUnits(Live):
         return self._by_token(cls, super()._class, definition_table.refill_class)
 
     def _function(self, function: types.FunctionType) -> Any:
-        # What such a one shares cannot be put into a function that ranks have already.
+        # Shared variables cannot be put into a function that ranks already have.
         if function.__closure__ or isinstance(self._globals_of(function), dict):
             return super()._function(function)
         return self._by_token(function, super()._function, definition_table.refill_function)
@@ -177,10 +177,10 @@ class LiveUnits(Live):
         return {}  # each is a unit of its own
 
     def _member(self, member: enum.Enum) -> Any:
-        # %autoreload has given members of a former class, which keeps them, the class of now.
+        # %autoreload gave members of a former class, which keeps them, the current class.
         cls: Any = vars(member).get("__objclass__", type(member))
         token = self.tokens.of(cls)
-        if self._is_whole(token):  # ranks have it once, also where its class is filled anew
+        if self._is_whole(token):  # ranks have it once, even if its class is refilled
             make, (kind, _, args), state, *rest = super()._member(member)
             made = (token, member.name), make, kind, cls, args
             return definition_table.made, made, (state, {"__class__": type(member)}), *rest
@@ -199,7 +199,7 @@ class UnitPickler(LivePickler):
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
         for name, held in live.keeps.items():  # before others are bound
             self.part(name, held)
-        for key, value in live.sets.items():  # before others refer to what is back there
+        for key, value in live.sets.items():  # before others refer to restored originals
             if rebuild.is_in_place(*key, value):
                 self._set.add(key)
                 made = own_modules.sent(key, value, live.is_behind(key[0]))
@@ -216,28 +216,28 @@ class UnitPickler(LivePickler):
         if held := self._live.held.get(id(obj)):
             return [held]
         found = super().persistent_id(obj)
-        if found is None and type(obj) is object:  # of which all that counts is which one it is
+        if found is None and type(obj) is object:  # only its identity counts
             found = [Call(definition_table.made, (self._live.tokens.of_sentinel(obj), object))]
         return found
 
     def in_modules(self) -> Mapping[Key, object]:
-        """What was found by looking at each unit."""
+        """Return what looking at each unit found."""
         return self._live.sets
 
     def names_met(self) -> dict[str, object]:
-        """None: each is a unit of its own."""
+        """Return nothing: each name is a unit of its own."""
         return {}
 
 
 def _is_own(definition: Any) -> bool:
-    """Whether one of the user's own modules has it under its name."""
+    """True if one of the user's own modules holds it under its name."""
     if not code_facts.importable(definition):
         return False
     return module_objects.is_own(sys.modules[definition.__module__])
 
 
 def _is_made_here(cls: type) -> bool:
-    """Whether the notebook or a module of the user's own has made a class."""
+    """True if a class was defined by the notebook or a module of the user's own."""
     module = sys.modules.get(cls.__module__)
     return code_facts.is_made_here(cls) or (module is not None and module_objects.is_own(module))
 

@@ -1,1 +1,1 @@
-"""The notebook's objects as one pickle, and results back."""
+"""Send the notebook's objects as one pickle, and results back."""

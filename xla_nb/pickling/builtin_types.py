@@ -1,7 +1,8 @@
-"""Reducers by exact type, of Python's objects that pickle refuses or makes others of.
+"""Reducers by exact type, for built-in objects that pickle refuses or alters.
 
-Each takes whoever asks, and the object. Exceptions are beside them: made again without their
-`__init__`, with what they were raised from; and so is what makes the objects again on the ranks.
+Each takes the pickling `Live` and the object. Exceptions are here too, re-created without their
+`__init__` and with the exceptions they were raised from; so are the functions that re-create the
+objects on ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _proxy(_: object, proxy: Any) -> Any:
     return types.MappingProxyType, tuple(gc.get_referents(proxy))
 
 
-def _cached_property(_: object, cached: Any) -> Any:  # with a lock of its own before Python 3.12
+def _cached_property(_: object, cached: Any) -> Any:  # it has a lock before Python 3.12
     return rebuild.cached_property, (cached.func, cached.attrname)
 
 
@@ -36,7 +37,7 @@ def _parameters(_: object, made: Any) -> Any:
 
 
 def _alias(_: object, made: Any) -> Any:
-    """What a `type` statement makes, with the value that it has here."""
+    """Reduce the result of a `type` statement, with its current value."""
     if code_facts.is_found_by_name(made):
         return NotImplemented
     kind: Any = type(made)
@@ -45,8 +46,8 @@ def _alias(_: object, made: Any) -> Any:
 
 
 def _manager(_: object, manager: Any) -> Any:
-    """What a function decorated with `contextlib.contextmanager` gives, while nobody has entered
-    it: `@torch_xla.compile` decorates with one, which is made anew at each call."""
+    """Reduce the result of a function decorated with `contextlib.contextmanager` before it is
+    entered: `@torch_xla.compile` decorates with one, which is created again at each call."""
     if not hasattr(manager, "func"):
         return NotImplemented
     return type(manager), (manager.func, manager.args, manager.kwds)
@@ -57,7 +58,7 @@ _LINKS = ("__cause__", "__context__", "__notes__", "__suppress_context__")
 
 
 def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
-    """An exception as a reducer's value; NotImplemented for what pickle does as well.
+    """Return an exception's reducer value; NotImplemented if pickle does as well.
 
     `reduce_otherwise` reduces instances of any class.
     """
@@ -66,11 +67,11 @@ def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
         return NotImplemented
     links = {n: link for n in _LINKS if (link := _link(getattr(obj, n, None))) is not None}
     left_out = links if any(links.values()) else {}
-    if isinstance(obj, AttributeError | NameError):  # of some Pythons
+    if isinstance(obj, AttributeError | NameError):  # only some Pythons pickle it
         left_out["name"] = obj.name
     made: Any
     if isinstance(kind.__init__, types.FunctionType) and kind.__reduce__ is _REDUCE:
-        # It may take other arguments than `args`, with which pickle would call it.
+        # Pickle would call it with `args`, but it may take other arguments.
         made = new_exception, (kind, obj.args), object.__getstate__(obj)
     elif left_out:
         made = obj.__reduce_ex__(5)
@@ -81,7 +82,7 @@ def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
         or made[0] not in (kind, new_exception)
         or kind.__setstate__ is not _SET
     ):
-        return made  # it says itself how, maybe as something else
+        return made  # it defines its own pickling, maybe as something else
     state = made[2] if len(made) > 2 else None
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     return *made[:2], {**(attributes or {}), **(slots or {}), **left_out}
@@ -91,7 +92,8 @@ _REDUCE, _SET = BaseException.__reduce__, BaseException.__setstate__
 
 
 def _link(link: Any) -> Any:
-    """None for an exception that cannot be pickled itself: that is no reason to lose this one."""
+    """Return None for an exception that cannot be pickled itself: that is no reason to lose this
+    one."""
     if isinstance(link, BaseException):
         try:
             cloudpickle.dumps(link)
@@ -100,7 +102,7 @@ def _link(link: Any) -> Any:
     return link
 
 
-# What a pickle calls
+# Called by pickles
 
 
 def new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:

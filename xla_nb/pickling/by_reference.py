@@ -1,8 +1,7 @@
-"""Functions, classes and modules that are sent by their names, and which are not.
+"""Decide which functions, classes and modules are sent by name.
 
-The notebook may have put functions and classes in the place of a module's own: `F.relu =
-traced(F.relu)`. On ranks the module has its own under such a name: what the notebook has put there
-is sent as it is.
+The notebook may have replaced functions and classes of a module: `F.relu = traced(F.relu)`. On
+ranks the module keeps its own under such a name, and the notebook's replacement is sent as it is.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _SET = (
 
 
 def reduced(definition: Any, notes: set[str]) -> Any:
-    """A function, a cache or a class by its name, as a reducer's value, with what is to be said of
-    it; NotImplemented where pickle finds it by that, None where it is to be sent as it is."""
+    """Return the reducer value of a function, cache or class by name, adding notes for the user;
+    NotImplemented if pickle finds it by its name, None if it must be sent as it is."""
     if isinstance(definition, types.FunctionType):
         for reduce in torch_values.reduced_step, refusals.reduce_tee:
             if (instead := reduce(definition)) is not NotImplemented:
@@ -36,16 +35,16 @@ def reduced(definition: Any, notes: set[str]) -> Any:
     if not code_facts.is_the_notebooks(definition):
         return NotImplemented
     module = sys.modules[definition.__module__]
-    if not is_own(module):  # which ranks' modules are given
+    if not is_own(module):  # own modules are set on ranks
         notes.add(note_of(module.__name__, definition.__qualname__))
     return None
 
 
 def reduced_module(module: types.ModuleType) -> Any:
-    """A module whose class is not Python's own, by a name under which this process has it, or as
-    what another module has under its name (`torch.ops.aten`); NotImplemented if there is none.
+    """Return the reducer value of a module of a custom class: a name under which this process has
+    it, or an attribute of another module (`torch.ops.aten`); NotImplemented if there is none.
 
-    Plain modules are left to cloudpickle, but for one of whose name there is another.
+    Plain modules are left to cloudpickle, except one whose name belongs to another module.
     """
     if type(module) is types.ModuleType:
         if sys.modules.get(module.__name__, module) is module:
@@ -62,7 +61,8 @@ def reduced_module(module: types.ModuleType) -> Any:
 
 
 def _name_of(module: types.ModuleType) -> str | None:
-    """The name by which ranks can import it; one that the notebook has made they cannot."""
+    """Return the name by which ranks can import a module; they cannot import one that the notebook
+    created."""
     if vars(module).get("__spec__") is None and type(module).__module__ == "__main__":
         return "__main__" if module is sys.modules["__main__"] else None
     if sys.modules.get(module.__name__) is module:
@@ -70,18 +70,18 @@ def _name_of(module: types.ModuleType) -> str | None:
     return next((name for name, one in list(sys.modules.items()) if one is module), None)
 
 
-# What the notebook has put into modules
+# Replacements by the notebook
 
 
 def methods_in(cls: type) -> Iterator[str]:
-    """The names of the notebook's methods in a class of a module."""
+    """Yield the names of the notebook's methods in a module's class."""
     return (
         name for name, method in code_facts.functions_in(cls) if code_facts.is_the_notebooks(method)
     )
 
 
 def names_in(module: types.ModuleType) -> Iterator[str]:
-    """The names under which a module has functions and classes of the notebook."""
+    """Yield the names under which a module holds functions and classes of the notebook."""
     content = vars(module)
     for name, value in list(content.items()):
         if type(value) is types.FunctionType:  # a module may have thousands
@@ -89,9 +89,10 @@ def names_in(module: types.ModuleType) -> Iterator[str]:
             if not is_plain and code_facts.is_the_notebooks(value):
                 yield name
         elif issubclass(type(value), type) and value.__module__ == "__main__":
-            yield name  # `issubclass` asks nothing of a library's stand-ins
+            yield name  # `issubclass` does not touch libraries' stand-ins
 
 
 def note_of(module: str, name: str) -> str:
-    """Of what the notebook has put into a module, or a class of it, and ranks do not have there."""
+    """Return the note for what the notebook set in a module, or in a class of it, and ranks do not
+    have there."""
     return _SET.format(f"{module}.{name}")

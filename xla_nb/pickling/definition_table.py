@@ -1,7 +1,8 @@
-"""The classes and functions that live ranks hold of the notebook's, by their tokens.
+"""The classes and functions that live ranks hold from the notebook, by their tokens.
 
-A token stands for one as long as the notebook has it: what is sent later refers to the same one on
-the ranks, and one that was changed in place is filled anew. A pickle names the functions here.
+A token denotes a definition for as long as the notebook has it: what is sent later refers to the
+same object on ranks, and a definition changed in place is filled again. A pickle names the
+functions of this module.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any, TypeAlias
 from xla_nb.pickling import code_facts, rebuild
 from xla_nb.wording import listed
 
-#: Of an enum's member the token of its class and its name.
+#: For a member of an enum: the token of its class, and its name.
 Token: TypeAlias = int | tuple[int, str]
 _BY_NOW = "the notebook has since imported {}: ranks now use the notebook's values there"
 
 
 class Definitions(dict[Token, Any]):
-    """A table that lives as long as the ranks do; `there` are the modules that they had imported
-    before something is opened: in others they have set nothing yet."""
+    """A table that lives as long as the ranks; `there` are the modules that they had imported
+    before the pickle is opened: in others they cannot have set anything yet."""
 
     there: Set[str] = frozenset()
 
@@ -31,7 +32,7 @@ def _table() -> Definitions:
 
 
 def made(token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
-    """The definition of a token; the first time what the call makes."""
+    """Return the definition of a token; the first time, create it with this call."""
     table = _table()
     if token not in table:
         table[token] = make(*arguments)
@@ -43,7 +44,7 @@ def made(token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def kept(token: int, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
-    """As `made`; the first time what a module itself has made under a name."""
+    """Like `made`, but the first time use what a module itself defined under a name."""
     there, table = rebuild.own(*place), _table()
     if token not in table and not getattr(there, "__closure__", None):
         kinds = {rebuild.new_class: type, rebuild.new_function: types.FunctionType}
@@ -55,26 +56,26 @@ def kept(token: int, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
 
 
 def found(token: int) -> Any:
-    """The definition of a token, which is there already."""
+    """Return the definition of a token that exists already."""
     return _table()[token]
 
 
 def dropped(tokens: Collection[int]) -> None:
-    """No longer hold what the notebook has no more."""
+    """Drop definitions that the notebook no longer has."""
     table = _table()
     for key in [one for one in table if (one[0] if isinstance(one, tuple) else one) in tokens]:
         rebuild.forget(table.pop(key))
 
 
 def imported(names: Iterable[str]) -> None:
-    """Import these modules, which the notebook has by now; ranks may have done so before."""
+    """Import modules that the notebook has imported since; ranks may have done so before."""
     if own := [f"`{name}`" for name in names if name in _table().there]:
         rebuild.notices.append(lambda: _BY_NOW.format(listed(own)))
     rebuild.import_all(names)
 
 
 def unbound(globals_: dict[str, Any], names: Iterable[str]) -> None:
-    """Take away names that the notebook has no more."""
+    """Remove names that the notebook no longer has."""
     for name in names:
         globals_.pop(name, None)
 
@@ -97,18 +98,18 @@ def _renew_class(
 
 
 def refill_function(function: types.FunctionType, state: Mapping[str, Any]) -> None:
-    """Let a function, new or not, have these attributes alone."""
+    """Give a function, new or not, exactly these attributes."""
     for name in vars(function).keys() - state["dict"].keys():
         del vars(function)[name]
     rebuild.fill_function(function, state)
 
 
-#: What every class has, or is given where it is made.
+#: Attributes that every class has, or gets at its creation.
 _GIVEN = {"__module__", "__slots__", "__doc__", "__slotnames__", "_abc_impl", "__abstractmethods__"}
 
 
 def refill_class(cls: type, state: Mapping[str, Any]) -> None:
-    """Let a class, new or not, have these attributes alone."""
+    """Give a class, new or not, exactly these attributes."""
     kept = _GIVEN | state["dict"].keys()
     for name, part in list(vars(cls).items()):
         if name not in kept and not code_facts.is_made_by_type(cls, part):

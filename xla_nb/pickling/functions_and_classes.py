@@ -231,7 +231,7 @@ class Live:
                     "__main__",
                     path,
                     kind.__name__,
-                )  # defined there
+                )  # ranks define it
             by_name = by_reference.reduced(obj, self.notes)
             if by_name is None or self.is_behind(obj.__module__):
                 if kind is types.FunctionType:
@@ -379,7 +379,7 @@ class Live:
             content.pop("_abc_impl", None)
             abstract = content.pop("__abstractmethods__"), _registered(cls)
         given["__qualname__"] = cls.__qualname__
-        for name in code_facts.in_hints(cls):  # names in annotations that are text
+        for name in code_facts.in_hints(cls):  # names in string annotations
             if name in self.notebook.values:
                 self.met.names.setdefault(name, [])
         for one in self.subclasses(cls):

@@ -1,8 +1,8 @@
-"""Instances of the notebook's classes whose base says itself how they are pickled, as `frozenset`,
-`datetime.date` and NumPy's scalars do.
+"""Instances of notebook classes whose base defines its own pickling, such as `frozenset`,
+`datetime.date` and NumPy scalars.
 
-Such a base may make an instance of its own class, or leave out the attributes that a subclass has:
-these are refused.
+Such a base may create an instance of its own class, or lose attributes that a subclass has: these
+instances are refused.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from xla_nb.pickling.refusals import Unshippable
 
 
 def says_itself(kind: type) -> bool:
-    """Whether a class of the notebook's says how it is pickled, and not its base."""
+    """True if a notebook class defines its own pickling, rather than its base."""
     base = _base(kind)
     return kind.__reduce__ is not base.__reduce__ or kind.__reduce_ex__ is not base.__reduce_ex__
 
 
 def _base(kind: type) -> type:
-    """The first one that is a library's."""
+    """Return the first base that is a library's."""
     return next(one for one in kind.__mro__ if not code_facts.is_made_here(one))
 
 
 def reduced(obj: Any) -> Any:
-    """An instance whose base says so, as a reducer's value."""
+    """Return the reducer value of an instance whose base defines its pickling."""
     kind = type(obj)
     base, made = _base(kind), obj.__reduce_ex__(5)
-    # A module's are of a class that a library makes without a name, as of a `numpy.dtype`.
+    # Other classes were created by libraries without a name, like that of a `numpy.dtype`.
     if not isinstance(made, tuple) or kind.__module__ != "__main__":
         return made
     make, arguments, *rest = made
@@ -57,7 +57,8 @@ def reduced(obj: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _named_by(base: type) -> frozenset[str]:
-    """The attributes that the code of a library's class names, which are its own affair."""
+    """Return the attributes that the code of a library's class names; pickling them is its own
+    concern."""
     methods = (
         getattr(part, "__func__", part) for one in base.__mro__ for part in vars(one).values()
     )

@@ -1,7 +1,7 @@
-"""Keys that say in Python how they are hashed or compared.
+"""Check keys whose hash or comparison is defined in Python.
 
-Where a pickle is opened, a key that leads to its own container is hashed before it has its
-attributes. That is found out there, for no container is sent that such keys are not found in.
+When a pickle is opened, a key that refers back to its container is hashed before its attributes are
+set. This is detected when it is opened: a container that cannot find its keys is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTAINERS = dict, set, frozenset
 
 
 def says_how_it_is_hashed(kind: type) -> bool:
-    """Whether a class says in Python how its instances are hashed or compared."""
+    """True if a class defines in Python how its instances are hashed or compared."""
     if issubclass(kind, getattr(sys.modules.get("torch"), "Tensor", ())):
         return False  # by `id`
     own = (code_facts.in_class(kind, name) for name in ("__hash__", "__eq__"))
@@ -28,27 +28,27 @@ def says_how_it_is_hashed(kind: type) -> bool:
 
 
 def containers(objects: Iterable[object], kinds: Collection[type]) -> list[Any]:
-    """Those of these objects that have keys, or items, of such `kinds`."""
+    """Return those objects whose keys or items are of such `kinds`."""
     return [one for one in objects if issubclass(type(one), _CONTAINERS) and _has(one, kinds)]
 
 
 def _has(container: Any, kinds: Collection[type]) -> bool:
     held = set(map(type, _iterated(container)))
-    if held <= _PLAIN:  # the attributes of one of a million
+    if held <= _PLAIN:  # the `__dict__` of one of a million instances
         return False
     composed = (key for key in _iterated(container) if issubclass(type(key), tuple | frozenset))
     return any(kind in kinds for kind in held) or any(_has(key, kinds) for key in composed)
 
 
 def _iterated(container: Any) -> Iterator[Any]:
-    """Not by what the class says of this."""
+    """Iterate with the built-in method, not an override."""
     base: Any = next(one for one in (*_CONTAINERS, tuple) if issubclass(type(container), one))
     items: Iterator[Any] = base.__iter__(container)
     return items
 
 
 def check(made: list[Any]) -> None:
-    """Look for each key where a pickle has been opened. Raises RuntimeError."""
+    """Look up each key after a pickle has been opened. Raises RuntimeError."""
     for one in made:
         base: Any = next(kind for kind in _CONTAINERS if issubclass(type(one), kind))
         if not all(base.__contains__(one, key) for key in list(_iterated(one))):

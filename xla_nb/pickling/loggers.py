@@ -1,7 +1,7 @@
-"""Loggers of a process: a rank's own of a name gets what the notebook's of that name holds.
+"""Loggers: a rank's logger gets the state of the notebook's logger of the same name.
 
-Of handlers only those to the standard streams and to files are made again on ranks. What others
-write to cannot be sent.
+Only handlers to the standard streams and to files are re-created on ranks. The targets of others
+cannot be sent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _UNHEARD = (
 )
 
 _STREAMS = "stdout", "stderr"
-#: Level and such, and handlers.
+#: Level and the like, and handlers.
 State: TypeAlias = tuple[dict[str, object], tuple["Handler", ...]]
 _AS_MADE: State = {"level": logging.NOTSET, "propagate": True, "disabled": False}, ()
 
 
 @dataclass(frozen=True)
 class Handler:
-    """A handler to a standard stream, or to the file `to`, without what a library added to it."""
+    """A handler to a standard stream, or to the file `to`, without anything a library added to
+    it."""
 
     to: str
     level: int
@@ -38,11 +39,11 @@ class Handler:
     encoding: str | None
 
     def made(self) -> logging.Handler | None:
-        """One like it in this process; None where there is no folder for its file."""
+        """Create such a handler in this process; None if the folder of its file does not exist."""
         handler: logging.Handler
         if self.to in _STREAMS:
             handler = logging.StreamHandler(getattr(sys, self.to))
-        elif Path(self.to).parent.is_dir():  # not so on another machine
+        elif Path(self.to).parent.is_dir():  # may not exist on another machine
             handler = logging.FileHandler(self.to, encoding=self.encoding, delay=True)
         else:
             return None
@@ -53,8 +54,8 @@ class Handler:
 
 
 def handlers(logger: logging.Logger) -> tuple[Handler, ...]:
-    """Those of a logger that ranks are to have. Of a module's logger none: the module is imported
-    there, and adds them itself."""
+    """Return the handlers that ranks get. None for a module's logger: the module is imported there
+    and adds its own."""
     if _is_of_module(logger):
         return ()
     return tuple(found for one in logger.handlers if (found := _described(one)))
@@ -79,33 +80,33 @@ def _described(handler: logging.Handler) -> Handler | None:
 
 
 def of_this_process() -> dict[str, logging.Logger]:
-    """All loggers by name, root's with the name that it has."""
+    """Return all loggers by name, including the root logger under its name."""
     root = logging.getLogger()
     known = {**root.manager.loggerDict, root.name: root}
     return {name: one for name, one in known.items() if isinstance(one, logging.Logger)}
 
 
 def reduced(logger: logging.Logger) -> Any:
-    """As a reducer's value: this process's logger of its name. One that `getLogger` does not find
-    logging itself refuses."""
+    """Return the reducer value: this process's logger of the same name. logging itself refuses a
+    logger that `getLogger` does not find."""
     made: Any = logger.__reduce__()
     return *made, state(logger), None, None, rebuild.fill_logger
 
 
 def state(logger: logging.Logger) -> State:
-    """What ranks' logger of its name is given."""
+    """Return the state that ranks' logger of the same name gets."""
     own = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
     return own, handlers(logger)
 
 
 def states() -> dict[str, State]:
-    """That of all loggers that are not as `getLogger` makes them."""
+    """Return the states of all loggers that differ from a new one of `getLogger`."""
     each = {name: state(one) for name, one in of_this_process().items()}
     return {name: one for name, one in each.items() if one != _AS_MADE}
 
 
 def losses(logger: logging.Logger) -> Iterator[str]:
-    """What to say of what ranks' logger of this name does without."""
+    """Yield notes on what ranks' logger of this name lacks."""
     is_silent = bool(logger.handlers) and not logger.propagate and not _is_of_module(logger)
     if is_silent and not handlers(logger):
         yield _UNHEARD.format(logger.name)

@@ -59,7 +59,7 @@ class ToRanks:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
-        self._parts: list[Any] = []  # semaphores that must not be replaced elsewhere
+        self._parts: list[Any] = []  # of events: new ones elsewhere would not be the notebook's
 
     def reduce(self, obj: Any) -> Any:
         """Reduce a primitive to the notebook's own; a lock without a name to a new one, with a
@@ -144,7 +144,8 @@ def _start_tracker() -> None:
 
 
 class _Spawning:
-    """What multiprocessing asks for descriptors while it pickles for a new process."""
+    """The interface that multiprocessing calls for descriptors while it pickles for a new
+    process."""
 
     def duplicate_for_child(self, fd: int) -> int:
         return fd

@@ -435,7 +435,7 @@ def defined(function: Any) -> tuple[str, str, int]:
     """Return where the code of a function begins, its defaults that are numbers or strings, and a
     number of the code: %autoreload compiles a function alone, as if it began on another line."""
     one = unwrapped(function)[-1]
-    one = getattr(one, "__func__", one)  # of a method of a class
+    one = getattr(one, "__func__", one)  # a bound classmethod
     if type(one) is not types.FunctionType:
         return "", "", 0
     given = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]

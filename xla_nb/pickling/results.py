@@ -1,6 +1,6 @@
-"""A rank's result on its way to the notebook.
+"""Pickle a rank's result for the notebook.
 
-Nothing here imports torch, which takes seconds; where a value is a tensor it is already imported.
+Nothing here imports torch, which takes seconds; if a value is a tensor, torch is already imported.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from xla_nb.pickling.parcel import Packed
 from xla_nb.pickling.pickler import Pickler, pickled
 from xla_nb.pickling.refusals import Unshippable
 
-#: The value in a result's parcel.
+#: The name of the value in a result's parcel.
 RESULT = "result"
 
 
 class HomePickler(Pickler):
-    """Values on devices become CPU tensors and NumPy arrays; `hooks` of tensors and optimizers come
-    too."""
+    """Values on devices become CPU tensors and NumPy arrays; `hooks`: include hooks of tensors and
+    optimizers."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class HomePickler(Pickler):
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
     def _reduced_as_sent(self, kind: type) -> Callable[[Any], Any]:
-        """How instances are reduced on the way out, but for those of a class that says it itself:
-        these are pickled as it says."""
+        """Return the reducer for instances of a class, the one used for sending to ranks, except
+        for classes that define their own pickling."""
         if issubclass(kind, types.ModuleType):
             return self._live.reduce_special
         if kind is functools._lru_cache_wrapper:
@@ -83,7 +83,7 @@ class HomePickler(Pickler):
         return self._as_on_the_way_out(obj)
 
     def _method(self, method: Any) -> Any:
-        """One of a class by its name there: its function has no other."""
+        """Reduce a method of a class by its name there: its function has no other name."""
         owner, name = method.__self__, method.__name__
         if isinstance(owner, type) and getattr(owner, name, None) == method:
             return getattr, (owner, name)
@@ -119,7 +119,8 @@ def _is_the_notebooks(definition: Any) -> bool:
 
 
 def _path(definition: Any) -> str:
-    """A name for a notebook that does not know the number: the one under which ranks have it."""
+    """Return a name for a notebook that does not know the number: the one under which ranks hold
+    it."""
     name = getattr(definition, "__qualname__", "")
     if code_facts.value_of("__main__", name) is definition:
         return str(name)
@@ -139,10 +140,11 @@ def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
 
 
 def pack_home(value: object, tell: Callable[[str], None] = lambda text: None) -> Packed:
-    """A rank's result. Raises what pickling raises.
+    """Return a rank's result as a parcel. Raises what pickling raises.
 
-    `tell` gets a sentence where it has to go without hooks, as torch's own pickling does: what a
-    hook refers to is no reason to lose what was trained."""
+    `tell` receives a sentence if hooks had to be left out, as in torch's own pickling: what a hook
+    refers to is no reason to lose what was trained.
+    """
     try:
         return _packed(value, hooks=True)
     except Exception as problem:

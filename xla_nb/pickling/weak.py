@@ -1,4 +1,4 @@
-"""Weak references: what they refer to is sent, and lives on ranks if something there holds it.
+"""Weak references: their targets are sent, and live on ranks if something there holds them.
 
 Whether something does is known once the parcel is opened.
 """
@@ -15,7 +15,7 @@ _NOTE = "a weak reference is sent without its `{}`, so it is dead on ranks"
 
 
 def reduced(ref: Any) -> Any:
-    """As a reducer's value."""
+    """Return the reducer value."""
     kind = type(ref)
     if kind is weakref.ref:
         return _made, (kind, ref(), ref.__callback__)
@@ -29,18 +29,18 @@ def reduced(ref: Any) -> Any:
 
 
 def _behind(proxy: Any) -> object:
-    """What a proxy refers to: any method that it is asked for is that object's."""
+    """Return the target of a proxy: any method looked up on a proxy belongs to its target."""
     try:
         return proxy.__reduce_ex__.__self__
     except ReferenceError:
         return None
 
 
-# What a pickle calls
+# Called by pickles
 
 
 def _made(make: Callable[..., Any], target: object, *callback: Callable[[Any], Any] | None) -> Any:
-    """A reference or a proxy, which is dead already where there is no target."""
+    """Create a reference or proxy, already dead if there is no target."""
     return make(_Gone()) if target is None else make(_noted(target), *callback)
 
 
@@ -57,4 +57,4 @@ def _noted(target: object) -> object:
 
 
 class _Gone:
-    """What nothing holds."""
+    """A target that nothing holds."""

@@ -1,1 +1,1 @@
-"""What libraries' objects are made of, beside what their own pickling does."""
+"""State of libraries' objects that their own pickling leaves out."""

@@ -1,7 +1,7 @@
-"""JAX arrays and torchax tensors as values of other libraries: NumPy arrays, and CPU tensors.
+"""Convert JAX arrays and torchax tensors to NumPy arrays and CPU tensors.
 
 Nothing here communicates, since other processes may not take part. An array sharded over several
-processes can be read only where this one has a copy; otherwise it is `Spread`.
+processes can be read only where this process has a copy; otherwise it is `Spread`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Spread(ValueError):
-    """An array of which this process has only a part."""
+    """Raised for an array of which this process has only a part."""
 
     def __init__(self, array: Any) -> None:
         super().__init__(
@@ -23,30 +23,30 @@ class Spread(ValueError):
 
 
 def is_jax(value: object) -> bool:
-    """Whether this is a JAX array; does not import JAX."""
+    """True for a JAX array; does not import JAX."""
     jax = sys.modules.get("jax")
     return jax is not None and hasattr(jax, "Array") and isinstance(value, jax.Array)
 
 
 def is_torch(value: object) -> bool:
-    """Whether this is a torch tensor, torchax ones included; does not import torch."""
+    """True for a torch tensor, including torchax ones; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor)
 
 
 def is_torchax(value: object) -> bool:
-    """Whether this is a torchax tensor or a view of one; its data is a JAX array."""
+    """True for a torchax tensor or a view of one; its data is a JAX array."""
     packages = (base.__module__.partition(".")[0] for base in type(value).__mro__)
     return is_torch(value) and "torchax" in packages
 
 
 def is_here(array: Any) -> bool:
-    """Whether this process can read all of a JAX array without the others."""
+    """True if this process can read all of a JAX array without the others."""
     return bool(array.is_fully_addressable or array.is_fully_replicated)
 
 
 def to_numpy(array: Any) -> Any:
-    """A JAX array copied to a NumPy array. Raises `Spread`."""
+    """Copy a JAX array to a NumPy array. Raises `Spread`."""
     import numpy as np
 
     if is_jax(array) and not is_here(array):
@@ -55,7 +55,7 @@ def to_numpy(array: Any) -> Any:
 
 
 def of_torch(tensor: Any) -> Any:
-    """A CPU tensor as a NumPy array, which shares its memory if NumPy has the dtype."""
+    """Return a CPU tensor as a NumPy array that shares its memory if NumPy has the dtype."""
     with without_torchax():
         tensor = tensor.detach().cpu()
         try:
@@ -68,7 +68,7 @@ def of_torch(tensor: Any) -> Any:
 
 
 def to_torch(numbers: Any, dtype: Any) -> Any:
-    """A NumPy array as a CPU tensor, which takes over its memory."""
+    """Return a NumPy array as a CPU tensor, which takes over its memory."""
     import torch
 
     with without_torchax():
@@ -79,7 +79,7 @@ def to_torch(numbers: Any, dtype: Any) -> Any:
 
 
 def home(tensor: Any) -> Any:
-    """A torchax tensor as a CPU tensor. Raises `Spread`."""
+    """Return a torchax tensor as a CPU tensor. Raises `Spread`."""
     import torch
 
     cpu = to_torch(to_numpy(tensor.jax()), tensor.dtype)

@@ -1,8 +1,8 @@
-"""What pandas objects share: memory that none of them may change for the others (copy-on-write).
+"""Keep pandas' copy-on-write reference counts, which protect memory shared by its objects.
 
-pandas counts who has a block of memory in `BlockValuesRefs`, which it does not pickle. A parcel
-keeps the memory shared, so without the count writing to `df` would change `y = df["label"]`. Counts
-of one are kept as well: that others are made of a frame is no change to it.
+pandas counts in `BlockValuesRefs` who refers to a block of memory, and does not pickle that. A
+parcel keeps the memory shared, so without the count writing to `df` would change `y = df["label"]`.
+Counts of one are kept as well: creating others from a frame does not change the frame.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INTERNALS, _MANAGERS = "pandas._libs.internals", "pandas.core.internals.manager
 
 
 def reduced(obj: Any) -> Any:
-    """A manager of blocks, an index or a count as a reducer's value; NotImplemented for others."""
+    """Return the reducer value of a block manager, index or count; NotImplemented for others."""
     if type(obj).__name__ == "BlockValuesRefs" and type(obj).__module__ == _INTERNALS:
         return new_count, ()
     if not is_counted(type(obj)):
@@ -33,7 +33,7 @@ def reduced(obj: Any) -> Any:
 
 
 def is_counted(kind: type) -> bool:
-    """Whether objects of a class may share memory, each in its own way."""
+    """True if objects of a class may share memory under reference counts."""
     internals: Any = sys.modules.get(_INTERNALS)
     if internals is None or "pandas" not in kind.__module__:
         return False
@@ -43,8 +43,8 @@ def is_counted(kind: type) -> bool:
 
 
 def is_apart(obj: Any) -> bool:
-    """Whether nobody can tell what it shares with others: from pandas 3 on, which always copies on
-    write, unless it has objects that may be changed by themselves."""
+    """True if it cannot be observed what this shares with others: from pandas 3 on, which always
+    copies on write, unless it holds objects that may be changed in place."""
     pandas: Any = sys.modules.get("pandas")
     if not is_pandas(type(obj)) or int(pandas.__version__.partition(".")[0]) < 3:
         return False
@@ -54,9 +54,9 @@ def is_apart(obj: Any) -> bool:
 
 
 def places_of_indices(objects: Iterable[object]) -> set[int]:
-    """Where the memory of the indices among these begins, which nobody changes."""
+    """Return the addresses at which the immutable memory of the indices among these begins."""
     index = getattr(sys.modules.get("pandas"), "Index", None)
-    if index is None:  # as in most notebooks, for each unit of each cell
+    if index is None:  # in most notebooks, and called for every unit of every cell
         return set()
     own = (vars(one).get("_data") for one in objects if isinstance(one, index))
     arrays = (getattr(one, "_ndarray", one) for one in own)

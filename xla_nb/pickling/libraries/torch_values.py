@@ -1,8 +1,9 @@
-"""Objects of torch where torch's own pickling loses something of them, or pickle finds no name.
+"""Pickle torch objects of which torch's own pickling loses something, or for which it finds no
+name.
 
-torch makes a plain Parameter of a parameter of another class. It leaves out gradients and hooks,
-which `held` has, and loses attributes of a tensor, or fails, where they lead back to it. Storages
-are made again around memory that a parcel has or maps.
+torch turns a parameter of a subclass into a plain Parameter. It leaves out gradients and hooks,
+which `held` returns, and loses attributes of a tensor, or fails, if they refer back to it. Storages
+are re-created around memory that a parcel contains or maps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HELD = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def held(tensor: Any) -> dict[str, object]:
-    """What torch leaves out of this one."""
+    """Return what torch leaves out of this tensor."""
     if not tensor.is_leaf:
         return {}
     held = {name: getattr(tensor, name) for name in HELD}
@@ -32,7 +33,7 @@ def held(tensor: Any) -> dict[str, object]:
 
 
 def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:
-    """The tensor as a reducer's value; NotImplemented where torch loses nothing."""
+    """Return the tensor's reducer value; NotImplemented if torch loses nothing."""
     torch: Any = sys.modules["torch"]
     kind = type(tensor)
     if issubclass(kind, torch.nn.Parameter) and _is_pickled_by_torch(kind):
@@ -50,7 +51,7 @@ def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:
             make is torch._tensor._rebuild_from_type_v2
             and kind.__setstate__ is torch.Tensor.__setstate__
         ):
-            *arguments, own = arguments  # which may lead back to the tensor
+            *arguments, own = arguments  # which may refer back to the tensor
             arguments = *arguments, None
         made = make, arguments
     else:
@@ -59,14 +60,14 @@ def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:
 
 
 def _reduced_by_torch(tensor: Any) -> Any:
-    """Without torch's warning that hooks are not sent: they are."""
+    """Reduce without torch's warning that hooks are not sent: they are."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="backward hook .* will not be serialized")
         return tensor.__reduce_ex__(5)
 
 
 def _is_pickled_by_torch(kind: Any) -> bool:
-    """Whether a class of parameters does not say itself how they are pickled."""
+    """True if a class of parameters does not define its own pickling."""
     torch: Any = sys.modules["torch"]
     return bool(kind.__reduce_ex__ is torch.nn.Parameter.__reduce_ex__)
 
@@ -78,19 +79,19 @@ def _is_reduced_by_torch(kind: Any) -> bool:
 def _reduced_parameter(
     kind: type, data: Any, requires_grad: bool, own: object, held: Mapping[str, object]
 ) -> Any:
-    """A parameter of this class, over `data`, with the state `own`, as a reducer's value."""
+    """Return the reducer value of a parameter of this class over `data`, with the state `own`."""
     return _with_state((parameter, (kind, data, requires_grad)), own, held)
 
 
 def home(tensor: Any) -> Any:
-    """A tensor on a device as a CPU tensor."""
+    """Return a tensor on a device as a CPU tensor."""
     home = tensor.detach().cpu()
     parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
     return home if parameter else home.requires_grad_(tensor.requires_grad)
 
 
 def reduced_home(tensor: Any, home: Any, held: Mapping[str, object]) -> Any:
-    """A tensor on a device as a reducer's value, over the CPU tensor `home`."""
+    """Return the reducer value of a tensor on a device, over the CPU tensor `home`."""
     if not isinstance(tensor, sys.modules["torch"].nn.Parameter):
         made = reduced_tensor(home, held)
         return home.__reduce_ex__(5) if made is NotImplemented else made
@@ -105,14 +106,14 @@ def _with_state(made: Any, own: object, held: Mapping[str, object]) -> Any:
 
 
 def parameter(kind: type, data: Any, requires_grad: bool) -> Any:
-    """As `torch.nn.Parameter.__new__` makes one, without the `__new__` and `__init__` of its
-    class, which may want other arguments."""
+    """Create a parameter like `torch.nn.Parameter.__new__`, without the `__new__` and `__init__` of
+    its class, which may need other arguments."""
     torch: Any = importlib.import_module("torch")
     return torch.Tensor._make_subclass(kind, data, requires_grad)
 
 
 def fill_tensor(tensor: Any, state: tuple[Any, Mapping[str, object]]) -> None:
-    """Give a new tensor its own state, as torch does, and what torch leaves out."""
+    """Set a new tensor's own state, as torch does, and what torch leaves out."""
     torch: Any = importlib.import_module("torch")
     own, held = state
     if own and type(tensor).__setstate__ is not torch.Tensor.__setstate__:
@@ -126,8 +127,8 @@ def fill_tensor(tensor: Any, state: tuple[Any, Mapping[str, object]]) -> None:
 
 
 def raw_storage(memory: Any, shared: bool) -> Any:
-    """shared: where the memory is still shared, torch is to know, or its `share_memory_()` would
-    move the storage elsewhere."""
+    """Create a storage. shared: if the memory is still shared, tell torch, or its `share_memory_()`
+    would move the storage elsewhere."""
     torch: Any = importlib.import_module("torch")
     if len(memory) == 0:
         return torch.UntypedStorage(0)
@@ -148,18 +149,18 @@ def typed_storage(raw: Any, dtype: Any) -> Any:
 
 
 def with_typed_storage(rebuild: Callable[..., Any], raw: Any, *arguments: Any) -> Any:
-    """torch (2.9) pickles the storage of float8 and uint16 tensors bare, and rebuilds a wrapped
-    one."""
+    """Rebuild with a wrapped storage: torch (2.9) pickles the storage of float8 and uint16 tensors
+    bare and expects a wrapped one."""
     torch: Any = importlib.import_module("torch")
     return rebuild(typed_storage(raw, torch.uint8), *arguments)
 
 
-# ---------------------------------------------------------------- what has a name
+# ---------------------------------------------------------------- objects with a name
 
 
 def reduced_by_name(torch: Any, obj: Any) -> Any:
-    """Such an object as a reducer's value, NotImplemented for others."""
-    if isinstance(obj, torch.memory_format):  # which calls itself `torch.channels_last`
+    """Return the reducer value of an object that has a name; NotImplemented for others."""
+    if isinstance(obj, torch.memory_format):  # its repr is `torch.channels_last`
         return getattr, (torch, str(obj).rpartition(".")[2])
     if isinstance(obj, torch.finfo | torch.iinfo):
         return type(obj), (getattr(torch, obj.dtype),)
@@ -167,7 +168,7 @@ def reduced_by_name(torch: Any, obj: Any) -> Any:
 
 
 def reduced_loader(loader: Any) -> Any:
-    """A DataLoader without persistent workers, which it has once somebody has looped over it."""
+    """Reduce a DataLoader without the persistent workers that it has after the first loop."""
     held = vars(loader)
     if held.get("_iterator") is None or not code_facts.is_pickled_by_its_dict(type(loader)):
         return NotImplemented
@@ -179,11 +180,13 @@ _HOOKED = "Optimizer.profile_hook_step.<locals>.wrapper"
 
 
 def reduced_step(function: types.FunctionType) -> Any:
-    """A step as torch has wrapped it, as a reducer's value; NotImplemented for others.
+    """Return the reducer value of an optimizer's `step` wrapped by torch; NotImplemented for
+    others.
 
-    torch wraps it when it makes the first optimizer of a class. The wrapper has the name of what it
-    wraps, `SGD.step`, which a rank would find unwrapped where no optimizer of the class has been
-    made yet. The step of AdamW is Adam's."""
+    torch wraps it when the first optimizer of a class is created. The wrapper has the name of what
+    it wraps, `SGD.step`, which a rank would find unwrapped if no optimizer of the class exists yet.
+    The step of AdamW is Adam's.
+    """
     if function.__code__.co_qualname != _HOOKED or code_facts.is_the_notebooks(function):
         return NotImplemented
     cls = code_facts.value_of(function.__module__, function.__qualname__.rpartition(".")[0])
@@ -191,6 +194,6 @@ def reduced_step(function: types.FunctionType) -> Any:
 
 
 def step(cls: Any) -> Any:
-    """The `step` of a class of optimizers as torch has wrapped it."""
+    """Return the `step` of an optimizer class as torch wraps it."""
     cls._patch_step_function(object.__new__(cls))
     return cls.step
