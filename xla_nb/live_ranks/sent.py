@@ -307,8 +307,8 @@ class Sent:
         look: Look,
     ) -> None:
         """Add notes on values that ranks had and that are the notebook's again: ranks' changes to
-        them are lost, except in parts with a name of their own that is not sent. Of a rebound name
-        the user knows."""
+        them are lost, except in parts with a name of their own that is not sent. Rebound names are
+        not noted, since the user knows of them."""
         todo = {key for key in sent if self._is_back(key, units[key])}
         definitions = {key: look.objects[key] for key in changed if isinstance(key, int)}
         todo |= {key for key, one in definitions.items() if self._is_filled_anew(key, one)}

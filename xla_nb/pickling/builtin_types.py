@@ -92,8 +92,8 @@ _REDUCE, _SET = BaseException.__reduce__, BaseException.__setstate__
 
 
 def _link(link: Any) -> Any:
-    """Return None for an exception that cannot be pickled itself: that is no reason to lose this
-    one."""
+    """Return the link; None for an exception that cannot be pickled itself, which is no reason to
+    lose this one."""
     if isinstance(link, BaseException):
         try:
             cloudpickle.dumps(link)

@@ -267,7 +267,7 @@ def arguments_of_container(base: type, obj: Any) -> tuple[Any, ...]:
 
 def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
     """Return the function that puts a part into a container, and the contents: keys and values, or
-    items. Methods of the class that change what is put in have already run."""
+    items. The class's own methods for adding parts were called already."""
     columns = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
     return _CONTAINERS[base], [list(column(obj)) for column in columns]
 

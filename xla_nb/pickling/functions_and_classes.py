@@ -90,9 +90,9 @@ class Live:
     """Reduces functions and classes of the notebook, and objects made from them.
 
     Names are not part of a function: `names_met` returns those that must be sent as well. Only a
-    function reached through data `carries` its constants and code, which data may need. Unless
-    `joins`, functions share globals of their own instead of those of the module in which the pickle
-    is opened. `source` follows what else is sent. A pickle collects
+    function reached through data `carries` the names that hold constants and code, which data may
+    need. Unless `joins`, functions share globals of their own instead of those of the module in
+    which the pickle is opened. `source` follows what else is sent. A pickle collects
 
     met       everything it has met
     writing   the name and value being written

@@ -39,7 +39,7 @@ class File:
 
     @classmethod
     def of(cls, fd: int) -> File:
-        """Return an open file of this process, even one that is in no folder any more."""
+        """Return an open file of this process, even a deleted one."""
         access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
         return cls(f"/proc/{os.getpid()}/fd/{fd}", access, identity(fd))
 

@@ -227,8 +227,8 @@ class Modules:
         }
 
     def former(self, definition: Any) -> Any:
-        """Return the function or class that %autoreload replaced with this one, after which it gave
-        objects this one; None if it did not, or updated the same object. Enums are excluded: each
+        """Return the function or class that %autoreload replaced with this one, to which existing
+        objects now refer; None if it did not, or updated the same object. Enums are excluded: each
         class keeps its members."""
         name, path = definition.__module__, definition.__qualname__
         number = self.again[name]

@@ -375,8 +375,8 @@ _handlers: weakref.WeakSet[logging.Handler] = weakref.WeakSet()
 
 
 def fill_logger(made: logging.Logger, state: tuple[Mapping[str, object], tuple[Any, ...]]) -> None:
-    """Set a logger's level and the like, and its handlers if it has none or only has those set here
-    before."""
+    """Set a logger's level and the like, and its handlers if it has none or some that were set
+    here."""
     vars(made).update(state[0])
     if not made.handlers or not _handlers.isdisjoint(made.handlers):
         made.handlers[:] = [one for each in state[1] if (one := each.made()) is not None]
