@@ -741,7 +741,7 @@ def test_a_file_that_was_edited_before_ranks_import_it_is_as_it_says_and_a_line_
     module("edited_before", "def f(): return 2\n", 2e9)
     shown = live.ok("%%xla 0 -o found\nedited_before.f()")
     assert live.value("found.results") == "{0: 2}"
-    assert "was changed" in shown.stderr
+    assert "has changed since the notebook" in shown.stderr
 
 
 def test_a_module_is_found_though_the_notebook_has_left_its_folder(live, tmp_path):
