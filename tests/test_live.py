@@ -209,7 +209,7 @@ def test_a_push_says_what_was_sent_again_with_it(live):
     live.ok("sent_with = [1]")
     live.ok("%%xla\nsent_with.append(rank)")
     told = live.ok("xla_nb.ranks().push(with_it=sent_with)").stdout
-    assert "re-sent `sent_with` from the notebook: shared with the arguments" in told
+    assert "replaced the ranks' `sent_with` with the notebook's: shared with the arguments" in told
 
 
 def test_a_name_for_what_an_own_module_has_is_that_of_the_ranks(live, tmp_path):
@@ -238,7 +238,7 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     )
     live.ok("net.eval()")
     told = str(live.ok("%%xla\nnet, of_net").data)
-    assert "re-sent `net` from the notebook: `net` changed there" in told
+    assert "replaced the ranks' `net` with the notebook's: `net` changed there" in told
     for name in ("of_net", "OfNet", "by_default"):
         assert f"`{name}` shares something with the former `net`" in told
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
@@ -468,7 +468,9 @@ def test_a_value_of_an_own_module_that_ranks_lose_to_the_notebooks_is_told(live,
     live.ok("%%xla\nstate_of.TABLE['rank'] = state_of.NUMBER")
     live.ok("state_of.TABLE['here'] = state_of.NUMBER = 1")
     told = str(live.ok("%%xla -o got_\nstate_of.TABLE, state_of.NUMBER").data)
-    assert "re-sent `state_of.TABLE` from the notebook: `state_of.TABLE` changed" in told
+    assert (
+        "replaced the ranks' `state_of.TABLE` with the notebook's: `state_of.TABLE` changed" in told
+    )
     assert "NUMBER` changed" not in told
     assert live.value("got_[1]") == "({'here': 1}, 1)"
 
@@ -856,7 +858,7 @@ def test_a_class_that_the_notebook_has_changed_in_place_is_told_each_time(live):
         "class Best:\n    best, seen, kept, last = None, [], {'a': [object()]}, 0\n"
         "def best_of(x, all=[]): Best.best = max(all := [*all, x]); Best.seen.append(x)"
     )
-    told = "re-sent `Best` from the notebook: `Best` changed there"
+    told = "replaced the ranks' `Best` with the notebook's: `Best` changed there"
     for unrelated in (1, 2):
         assert "changed there" not in live.ok("%%xla\nbest_of(3)").stderr
         live.ok(f"Best.unrelated{unrelated} = 0")
@@ -871,7 +873,7 @@ def test_so_is_a_function_with_attributes_and_no_other(live):
     live.ok("%%xla\ntallied(), untallied()")
     live.ok("tallied.__defaults__ = untallied.__defaults__ = (2,)")
     told = live.ok("%%xla\ntallied(), untallied()").stderr
-    assert "re-sent `tallied` from the notebook: `tallied` changed there" in told
+    assert "replaced the ranks' `tallied` with the notebook's: `tallied` changed there" in told
     assert "untallied" not in told
     assert results(live, "tallied.calls, untallied()") == "{0: (2, 2), 1: (2, 2)}"
 
@@ -885,7 +887,7 @@ def test_so_is_a_class_of_a_module_that_autoreload_has_changed(live, module):
         live.ok("%%xla\ncounts.go()")
         module("counting", text.format("0.1") + "def other(): return 1\n", 2e9)
         told = live.ok("%%xla\ncounts.go(), counting.other()").stderr
-        assert "re-sent `Counts` from the notebook: `Counts` changed there" in told
+        assert "replaced the ranks' `Counts` with the notebook's: `Counts` changed there" in told
     finally:
         live.ok("%autoreload 0")
 

@@ -139,7 +139,7 @@ def test_a_name_for_a_part_of_a_class_is_told_with_the_class(notebook):
     notebook.run("items, seen = Registry.items, look.seen")
     assert notebook.cell("len(items), len(seen), Registry.items is items") == (0, 0, True)
     assert {*notebook.notes} == {
-        f"re-sent `{whose}` from the notebook: shared with the new `{name}`"
+        f"replaced the ranks' `{whose}` with the notebook's: shared with the new `{name}`"
         for name, whose in (("items", "Registry"), ("seen", "look"))
     }
 
@@ -235,7 +235,7 @@ STORIES = {
         optimizer.param_groups[0]["lr"] = 0.2
         >>> its() is net.weight and rates.optimizer is optimizer and net.weight.item() == 7
         sent: optimizer rates
-        told: re-sent `optimizer` and `rates` from the notebook: `optimizer` and `rates` ch…
+        told: replaced the ranks' `optimizer` and `rates` with the notebook's: `optimizer` and `r…
         >>> optimizer.param_groups[0]["lr"] == 0.2
     """,
     "what a partial or a method holds is a part of it, also of a builtin": """
@@ -271,7 +271,7 @@ STORIES = {
         >>> add() == 1
         held = add, read; del add, read
         >>> held[1]() == 0
-        told: re-sent the former `add`, now under another name…
+        told: replaced the ranks' former `add`, now under another name…
     """,
     "values share memory": """
         import numpy, torch
@@ -310,7 +310,7 @@ STORIES = {
         >>> apart.n = net.n = 5; x.fill(5)
         trainer, part = Box(of=net, log=[]), x[2:]
         >>> trainer.of is net and (net.n, apart.n, float(x[0]), part.fill(1)) == (5, 5, 0, None)
-        told: re-sent `x` from the notebook: shared with the new `part`
+        told: replaced the ranks' `x` with the notebook's: shared with the new `part`
         >>> float(x.sum()) == 2
     """,
     "a frame is not changed by what is made of it": """
@@ -347,7 +347,7 @@ STORIES = {
         >>> frame.iloc[0, 0] = 7.0; first.tolist() == [7.0, 1.0]
         frame.iloc[1, 0] = 9.0
         >>> (frame["a"].tolist(), first.tolist()) == ([3.0, 9.0, 2.0], [3.0, 9.0])
-        told: re-sent `first` and `frame` from the notebook: `first` and `frame` changed there
+        told: replaced the ranks' `first` and `frame` with the notebook's: `first` and `frame` ch…
         >>> frame.iloc[0, 0] = 5.0; first.tolist() == [5.0, 9.0]
     """,
     "a sentinel stays the ranks' own": """
@@ -494,7 +494,7 @@ STORIES = {
         two.n = 5
         >>> (one.n, two.n) == (1, 5)
         sent: two
-        told: re-sent `two` from the notebook: `two` changed there
+        told: replaced the ranks' `two` with the notebook's: `two` changed there
     """,
     "what stays the ranks' inside a value that was changed is told": """
         inner = [1]
@@ -502,7 +502,7 @@ STORIES = {
         >>> inner.append(2); nested == {"a": [1, 2]}
         nested["c"] = 5
         >>> (nested, inner) == ({"a": [1, 2], "c": 5}, [1, 2])
-        told: re-sent `nested` from the notebook, except `inner`: `nested` changed there
+        told: replaced the ranks' `nested` with the notebook's, except `inner`: `nested` changed…
     """,
     "of what was bound anew no name of ours is told": """
         import torch
@@ -513,7 +513,7 @@ STORIES = {
         >>> (len(w), len(d), len(li)) == (3, 1, 2)
         d["w"] = w
         >>> (len(w), len(d), len(li)) == (3, 1, 2)
-        told: re-sent `d` and `li` from the notebook, except `w`: `d` and `li` changed there
+        told: replaced the ranks' `d` and `li` with the notebook's, except `w`: `d` and `li` chan…
     """,
     "a definition that shares something is told by its one name": """
         import functools, numpy
@@ -523,7 +523,7 @@ STORIES = {
         other.kept = box[1:]
         >>> len(box)
         >>> other
-        told: re-sent `box` from the notebook: shared with the new `other`
+        told: replaced the ranks' `box` with the notebook's: shared with the new `other`
     """,
 }
 

@@ -34,7 +34,7 @@ from xla_nb.wording import listed
 
 #: Prefix of ranks' names for values that the notebook has renamed or no longer names.
 _FORMER = f"{OURS}former_"
-_NOT_KEPT = "re-sent the former `{}`, now under another name, from the notebook"
+_NOT_KEPT = "replaced the ranks' former `{}`, now under another name, with the notebook's"
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,7 @@ class Sent:
                 why = f"shared with the new {_listed(fresh, look)}"
             else:
                 why = f"{_listed(causes, look)} changed there"
-            note = f"re-sent {_listed(again, look)} from the notebook"
+            note = f"replaced the ranks' {_listed(again, look)} with the notebook's"
             inside = _objects(units[key] for key in again)
             if theirs := {key for key in named if id(look.objects[key]) in inside}:
                 note += f", except {_listed(theirs, look)}"
