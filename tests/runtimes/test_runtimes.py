@@ -157,7 +157,7 @@ def test_a_tensor_parallel_program_for_cuda_trains_as_in_the_notebook(kernel):
     assert kernel.value("trained[0][1][2]") == "'(Shard(dim=0),)'"
     for call, words in (
         ("init_device_mesh('cuda', (4,))", "UsageError: A 'cuda' mesh needs a process"),
-        ("mesh.get_group()", "UsageError: mesh.get_group() has no answer under SPMD"),
+        ("mesh.get_group()", "UsageError: mesh.get_group() does not work under SPMD"),
         ("local_map(torch.sum, out_placements=[])", "UsageError: local_map: the function works on"),
     ):
         shown = kernel.run(f"%%xla_spawn -n 4 --runtime spmd --view text\n{call}")

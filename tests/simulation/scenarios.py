@@ -512,9 +512,9 @@ def complaint(call: Callable[[], object]) -> str:
 def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
     for groups, reason in (
         (((0, 1), (2, 3)), "must be a list"),
-        ([[0, 1], [1, 2, 3]], "rank 1 is named 2 times"),
-        ([[0, 0], [1, 2, 3]], "rank 0 is named 2 times"),
-        ([[0, 1, 2, 3], []], "an empty one"),
+        ([[0, 1], [1, 2, 3]], "rank 1 appears 2 times"),
+        ([[0, 0], [1, 2, 3]], "rank 0 appears 2 times"),
+        ([[0, 1, 2, 3], []], "an empty group"),
         ([[0, 1, 2, 3, 4]], "rank 4 is not one of the 4"),
         ([[0.0, 1.0], [2.0, 3.0]], "cannot be interpreted as an integer"),
     ):

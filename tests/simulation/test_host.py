@@ -155,7 +155,7 @@ def test_a_collective_in_a_child_of_a_rank_is_refused(simulate: Simulate) -> Non
     said = "A child process of rank 1 called rendezvous i64[1] dim 0. Call it in the rank itself: "
     assert found == [
         ("", [b"\x00", b"\x01"]),
-        (f"{said}its children are no ranks.", [b"\x00", b"\x01"]),
+        (f"{said}child processes are not ranks.", [b"\x00", b"\x01"]),
     ]
 
 

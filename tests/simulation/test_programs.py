@@ -57,7 +57,7 @@ def test_a_program_on_some_ranks_refuses_collectives_of_others_by_name(simulate:
         " needs ",
         ", which do not run this cell (it runs on ranks 0, 2). Run the cell on all ranks",
     )
-    groups = ", or give it groups of the ranks that run it."
+    groups = ", or pass groups of the ranks that run it."
     assert found[0] == [
         *[4.0] * 3,
         f"all_reduce{start}ranks 1, 3{end}{groups}",
@@ -90,7 +90,7 @@ def test_a_thread_in_the_middle_of_a_collective_is_waited_for(simulate: Simulate
     outlived, *others = simulate("a_thread_that_is_busy_in_a_collective").values()
     assert outlived[0].startswith("A thread of rank 0 was in all_reduce sum f32[150000], part ")
     # Others may have given up before, or hear of it from that rank.
-    ways = " returned while |, which had returned| after its cell or program had ended there"
+    ways = " returned while |, which had returned| after its cell or program had ended"
     told = re.compile(rf"[Rr]anks? 0\b.*({ways})")
     assert all(told.search(each[0]) for each in others), others
     assert [each[1:] for each in (outlived, *others)] == [[10.0] * 3] * 4

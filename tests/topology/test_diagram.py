@@ -29,7 +29,7 @@ def test_simulated_ranks_are_shown_as_the_tpu_that_was_asked_for(machine):
 def test_ranks_may_be_told_of_a_cpu(machine):
     machine(0)
     world = diagram.here({"XLA_NB_SIMULATE": "cpu"}, 2)
-    assert world.title.startswith("2 ranks on 1 host in 1 slice, simulated, as a CPU")
+    assert world.title.startswith("2 ranks on 1 host in 1 slice, simulated as a CPU")
     assert ranks(world) == [[0], [1]]
 
 

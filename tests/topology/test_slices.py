@@ -231,12 +231,12 @@ def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
         (
             [{"MEGASCALE_SLICE_ID": "2"}],
             2,
-            "host-1 has MEGASCALE_SLICE_ID=2, but no such seat is free in 2 slices",
+            "host-1 has MEGASCALE_SLICE_ID=2, but no such position is free in 2 slices",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "1"}],
             1,
-            "host-1 has MEGASCALE_SLICE_ID=1, but no such seat is free in 1 slice",
+            "host-1 has MEGASCALE_SLICE_ID=1, but no such position is free in 1 slice",
         ),
         (
             [{"MEGASCALE_SLICE_ID": "0"}] * 3,
@@ -246,7 +246,7 @@ def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
         (
             [{"TPU_WORKER_ID": "2"}],
             2,
-            "host-1 has TPU_WORKER_ID=2, but no such seat is free in 2 slices",
+            "host-1 has TPU_WORKER_ID=2, but no such position is free in 2 slices",
         ),
         (
             [{"TPU_WORKER_ID": "1"}] * 2,
@@ -261,7 +261,7 @@ def test_an_impossible_number_of_slices_is_refused(count, wanted, message):
         (
             [{"TPU_WORKER_HOSTNAMES": "a,b,c,d"}],
             2,
-            "TPU_WORKER_HOSTNAMES=a,b,c,d, which is 4 hosts, but a slice of this run has 2 hosts",
+            "HOSTNAMES=a,b,c,d, which lists 4 hosts, but a slice of this run has 2 hosts",
         ),
         (
             [{"MEGASCALE_COORDINATOR_ADDRESS": "a"}, {"MEGASCALE_COORDINATOR_ADDRESS": "b"}],

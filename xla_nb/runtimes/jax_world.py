@@ -281,8 +281,8 @@ def _check_size(num_processes: int) -> None:
     if num_processes != jax.process_count():
         raise UsageError(
             f"jax.distributed.initialize(num_processes={num_processes}), but this run has "
-            f"{several(jax.process_count(), 'rank')}. Launch with another -n, or leave the "
-            "argument out: xla_nb has already joined the ranks."
+            f"{several(jax.process_count(), 'rank')}. Launch with another -n, or omit the "
+            "argument: xla_nb has already joined the ranks."
         )
 
 
@@ -315,7 +315,7 @@ class RankGone(Exception):
     a cause."""
 
     def __init__(self) -> None:
-        super().__init__("another rank ended, and this collective needs it")
+        super().__init__("a rank that this collective needs has ended")
 
 
 def consequence(error: BaseException) -> BaseException | None:

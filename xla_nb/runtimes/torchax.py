@@ -107,7 +107,7 @@ def opened() -> str | None:
         return xla.opened() if "torch_xla" in sys.modules else None
     return (
         "A value from the notebook, or a module that it needs, opens JAX's devices before the "
-        "ranks exist, and then the process can no longer start ranks. Make or import it in the "
+        "ranks exist; after that, the process cannot start ranks. Create or import it in the "
         "function."
     )
 
@@ -210,7 +210,7 @@ def check_versions() -> tuple[str, ...]:
     commands that install what does.
     """
     found = {name: version for name in _NAMES if (version := _version(name))}
-    in_words = ", ".join(map(" ".join, found.items())) or "none of it"
+    in_words = ", ".join(map(" ".join, found.items())) or "none of them"
     imported = _imported()
     needed = ("jax", "jaxlib") if imported is None else _NAMES
     missing = [name for name in needed if name not in found]

@@ -56,7 +56,7 @@ def opened() -> str | None:
         return None
     return (
         "A value from the notebook, or a module that it needs, opens the XLA device before the "
-        "ranks exist, and then the process can no longer start ranks. Make or import it in the "
+        "ranks exist; after that, the process cannot start ranks. Create or import it in the "
         "function."
     )
 

@@ -127,7 +127,7 @@ class Agreement:
         if os.getpid() != self._owner:
             raise RuntimeError(
                 f"A child process of rank {self.mesh.rank} called {shorten(what)}. Call it in the "
-                "rank itself: its children are no ranks."
+                "rank itself: child processes are not ranks."
             )
         if self._failure is not None:
             raise _again(type(self._failure).__name__, str(self._failure))
@@ -150,7 +150,7 @@ class Agreement:
         if self.has_ended:
             raise CollectiveMismatch(
                 f"A thread of rank {self.mesh.rank} was in {shorten(what)} after its cell or "
-                "program had ended there. Join threads that call collectives before the end."
+                "program had ended. Join threads that call collectives before the end."
             )
 
     def confirm(self, what: str, others: Iterable[int]) -> None:
@@ -341,7 +341,7 @@ class Agreement:
         absent = set(others) - self._members
         if absent:
             operation, do = mine.what.partition(" ")[0], "does" if len(absent) == 1 else "do"
-            groups = "" if operation in _OF_ALL else ", or give it groups of the ranks that run it"
+            groups = "" if operation in _OF_ALL else ", or pass groups of the ranks that run it"
             raise CollectiveMismatch(
                 f"{operation} needs {ranks(absent)}, which {do} not run this cell (it runs on "
                 f"{ranks(self._members)}). Run the cell on all ranks{groups}."

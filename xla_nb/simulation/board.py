@@ -92,7 +92,7 @@ class Board:
         start = self._start(rank, step)
         size, end = _HEAD.size + len(message), start + _MESSAGE
         if size > _MESSAGE:
-            raise ValueError(f"A message of {len(message)} bytes does not fit the board.")
+            raise ValueError(f"A message of {len(message)} bytes does not fit on the board.")
         for part in payload:
             begin, end = end, end + len(part)
             self._messages[begin:end] = part

@@ -92,8 +92,8 @@ def write(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
 def _refuse_placeholders(tensors: list[Tensor]) -> None:
     _, sources = XLAC._get_tensors_xla_device_data_node(tensors)
     if any(map(XLAC._is_placecholder, sources)):
-        reason = "a loop is compiled whole, with the collectives in it"
-        fix = "Loop in Python where xla_nb.simulated() is true"
+        reason = "the loop is compiled as a whole, including its collectives"
+        fix = "Where xla_nb.simulated() is true, use a Python loop"
         raise NotCarried("a collective in torch_xla's scan", reason, fix)
 
 

@@ -50,9 +50,9 @@ def check(groups: Groups, size: int) -> None:
     for rank, count in counts.items():
         check_rank("groups", rank, size)
         if count > 1:
-            raise ValueError(f"groups: rank {rank} is named {count} times in {plain(groups)}.")
+            raise ValueError(f"groups: rank {rank} appears {count} times in {plain(groups)}.")
     if not all(len(group) for group in groups):
-        raise ValueError(f"groups: there is an empty one in {plain(groups)}.")
+        raise ValueError(f"groups: {plain(groups)} contains an empty group.")
 
 
 def check_pairs(pairs: Groups, size: int) -> None:
@@ -80,5 +80,5 @@ def plain(groups: Groups) -> str:
 def _check_list(name: str, ranks: object) -> None:
     if not isinstance(ranks, list):
         raise TypeError(
-            f"{name} must be a list, as torch_xla takes no other, not {type(ranks).__name__}."
+            f"{name} must be a list (torch_xla accepts only lists), not {type(ranks).__name__}."
         )

@@ -160,7 +160,7 @@ def limit_threads(ranks: int) -> None:
 def install(share: HostShare) -> SimulatedHost:
     """Make this process's next `xmp.spawn(fn, start_method="fork")` start the ranks of `share`."""
     if torch_xla._XLAC._xla_runtime_is_initialized():
-        raise RuntimeError("The XLA runtime of this process is already initialized.")
+        raise RuntimeError("The XLA runtime is already initialized in this process.")
     for name in _DROPPED:
         os.environ.pop(name, None)
     answers.say_device()

@@ -17,7 +17,7 @@ from torch_xla.experimental import custom_kernel
 Why = tuple[str, str]  # the reason, and what to do instead
 
 _SPMD = (
-    "SPMD drives all devices from one process, and ranks started by xmp.spawn have one device each",
+    "SPMD drives all devices from one process, but a rank started by xmp.spawn has one device",
     "Use --runtime spmd",
 )
 _CHANNELS = (
@@ -29,13 +29,13 @@ _COORDINATOR = (
     "Remove the call",
 )
 _MEMORY = (
-    "its devices are the CPU's, which do not count the memory that they use",
+    "XLA's CPU devices do not report memory use",
     "Measure it on a TPU",
 )
 _KERNELS = (
-    "Pallas kernels are programs of a TPU's own cores",
-    "Use torch's operation, such as torch.nn.functional.scaled_dot_product_attention, where "
-    "xla_nb.simulated() is true",
+    "Pallas kernels run only on the cores of a TPU",
+    "Where xla_nb.simulated() is true, use a torch operation such as "
+    "torch.nn.functional.scaled_dot_product_attention",
 )
 _DTENSOR = ("DTensor on XLA needs SPMD", "Use --runtime spmd")
 

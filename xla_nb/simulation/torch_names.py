@@ -70,9 +70,9 @@ class XlacNames:
         self, kind: str, values: Sequence[Tensor], scale: float, groups: Groups, *_: object
     ) -> None:
         if not isinstance(values, Sequence) or not values:
-            raise TypeError("all_reduce in place: torch_xla needs a list of one tensor or more.")
+            raise TypeError("all_reduce in place: torch_xla needs a list of at least one tensor.")
         if any(map(_is_part_of_complex, values)):
-            reason = "torch_xla ends in an error of XLA for those of dist.all_reduce and broadcast"
+            reason = "dist.all_reduce and broadcast make one, and XLA raises an error for it"
             fix = 'Use value = xm.all_reduce("sum", value)'
             raise NotCarried("reducing a real view of complex numbers in place", reason, fix)
         host = fetch(values)
@@ -256,8 +256,8 @@ def _carry_model(carrier: Carrier) -> None:
             raise TypeError(f"`payload` must be bytes, not {type(payload)}")
         if not XLAC._get_allow_execution():
             raise RuntimeError(
-                "A rendezvous executes what is pending, which torch_xla.compile(full_graph=True) "
-                "does not allow."
+                "A rendezvous executes pending operations, which "
+                "torch_xla.compile(full_graph=True) does not allow."
             )
         torch_xla.sync()
         return carrier.rendezvous(payload)

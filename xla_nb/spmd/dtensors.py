@@ -83,7 +83,7 @@ def distribute_tensor(
     if not tensor.is_leaf:
         raise UsageError(
             "distribute_tensor takes parameters, buffers and inputs, but this tensor is computed "
-            "from others. Distribute what it is computed from; XLA lays out the rest."
+            "from others. Distribute those; XLA lays out the rest."
         )
     mesh = meshes.of(device_mesh)
     wanted = placements or [Replicate()] * len(mesh.names)
@@ -107,8 +107,8 @@ def from_local(
     meshes.of(_mesh(device_mesh))
     if any(type(each) is not Replicate for each in placements or ()):
         raise UsageError(
-            f"DTensor.from_local: {list(placements or ())} joins parts that ranks hold, but under "
-            "SPMD one process holds the whole tensor. Use distribute_tensor on it."
+            f"DTensor.from_local: {list(placements or ())} joins the parts of several ranks, but "
+            "under SPMD one process holds the whole tensor. Use distribute_tensor on it."
         )
     return tensor.to(sharding.device())
 

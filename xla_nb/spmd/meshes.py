@@ -42,8 +42,8 @@ def _devices() -> int:
         # torch_xla would only warn, then crash with a segmentation fault at the next sync.
         raise UsageError(
             "SPMD can no longer start: this process has opened the XLA device. Launch with "
-            "--runtime spmd; in a process of your own make the mesh first, and touch devices "
-            "(torch_xla.device(), .to('xla')) after it."
+            "--runtime spmd; in your own process, make the mesh before you use devices "
+            "(torch_xla.device(), .to('xla'))."
         )
     return int(xr.global_runtime_device_count())
 
@@ -51,7 +51,7 @@ def _devices() -> int:
 def _no_ranks(method: str) -> Callable[..., NoReturn]:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise UsageError(
-            f"mesh.{method}() has no answer under SPMD: one process owns all devices of the mesh, "
+            f"mesh.{method}() does not work under SPMD: one process owns all devices of the mesh, "
             "so there are no ranks and no process groups. Load the whole batch and split it with "
             "distribute_tensor(batch, mesh, [Shard(0)]); instead of FSDP or DDP, split parameters "
             'by placements: xla_nb.spmd.parallelize(model, mesh, {"*.weight": Shard(0)}).'
@@ -146,5 +146,5 @@ def _does_not_cover(axes: object, devices: int) -> str:
     return (
         f"The mesh {axes!r} does not cover the {several(devices, 'device')} of this process. Give "
         f'each axis a size, such as {{"model": {devices}}}, whose product is {devices}; one may be '
-        "-1 for what the others leave. Or start the process with another number of devices."
+        "-1, for the remaining devices. Or start the process with another number of devices."
     )

@@ -73,7 +73,7 @@ def _add(
     if first != new:
         raise UsageError(
             f"{other} and {where} are the same tensor, but the plan places it in two ways. Make "
-            "them agree, or remove one of them from the plan."
+            "them agree, or remove one from the plan."
         )
 
 

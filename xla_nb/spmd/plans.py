@@ -67,7 +67,7 @@ def _targets(model: Any, key: Any, value: Any) -> list[Target]:
         raise UsageError(
             f"The plan maps {key!r} to {value!r}, which is neither a ParallelStyle nor a "
             "placement. Use a style such as ColwiseParallel(), or for a parameter Shard(0) or a "
-            "list with one placement for each axis of the mesh."
+            "list with one placement per mesh axis."
         )
     held = _modules(model) if is_style else dict(named_tensors(model))
     names = _matching(held, key)
@@ -76,7 +76,7 @@ def _targets(model: Any, key: Any, value: Any) -> list[Target]:
         close = difflib.get_close_matches(str(key), held, n=3, cutoff=0.4)
         known = listed(filter(None, held), most=8)
         hint = f"Did you mean {listed(close, 'or')}?" if close else f"Names: {known}."
-        raise UsageError(f"The plan's key {key!r} matches no {kind} of the model. {hint}")
+        raise UsageError(f"The plan's key {key!r} matches no {kind} in the model. {hint}")
     once = {id(held[name]) if is_style else name: name for name in names}
     return [Target(name, held[name], value if is_style else placements) for name in once.values()]
 
@@ -117,7 +117,7 @@ def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
     style, module = target.value, target.tensor_or_module
     if len(axes) != 1:
         raise UsageError(
-            f"{target.where}: a style places over one axis, but this mesh has {len(axes)}: "
+            f"{target.where}: a style uses one mesh axis, but this mesh has {len(axes)}: "
             f"{', '.join(map(repr, axes))}. Choose one of them: "
             f"parallelize(model, mesh[{axes[-1]!r}], plan)."
         )
@@ -149,7 +149,7 @@ def _read_layer(style: Any, module: Any, target: Target, reading: Reading) -> No
     is_linear, by_column = isinstance(module, nn.Linear), isinstance(style, ColwiseParallel)
     if not is_linear and not isinstance(module, nn.Embedding):
         raise UsageError(
-            f"{target.where}: this style is for nn.Linear and nn.Embedding, and the module is a "
+            f"{target.where}: this style is for nn.Linear and nn.Embedding, but the module is a "
             f"{type(module).__name__}. Name modules inside it, or give its parameters placements: "
             f'"{target.name}.weight": Shard(0).'
         )
@@ -186,7 +186,7 @@ def _refuse_overriding(style: Any, target: Target) -> None:
     for name in own:
         if getattr(type(style), name) is not getattr(base, name):
             raise UsageError(
-                f"{target.where}: it replaces {name} of {base.__name__}, which runs on DTensors, "
-                "and under SPMD there are none. Derive it from ParallelStyle, or give the module's "
+                f"{target.where}: it overrides {name} of {base.__name__}, which runs on DTensors, "
+                "but SPMD has none. Derive it from ParallelStyle, or give the module's "
                 f'parameters placements: "{target.name}.weight": Shard(0).'
             )

@@ -52,7 +52,7 @@ def layout(mesh: Mesh, placements: Sequence[Placement], ndim: int, where: str) -
             if not -ndim <= placement.dim < ndim:
                 raise UsageError(
                     f"{where}: the tensor has {several(ndim, 'dimension')}, but {placement!r} on "
-                    f"axis {name!r} needs a dimension {placement.dim}."
+                    f"axis {name!r} needs dimension {placement.dim}."
                 )
             splits[placement.dim].append(mesh.axis(name))
     return tuple(tuple(sorted(axes)) for axes in splits)
@@ -89,8 +89,8 @@ def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
     described = _described(tensor)
     if described not in _given:
         raise AttributeError(
-            f"This tensor has no placements {'that were given' if described else 'yet'}: XLA "
-            "chooses them when it computes the value. Call torch_xla.sync() before, place it with "
+            f"This tensor has no placements {'of yours' if described else 'yet'}: XLA chooses "
+            "them when it computes the value. Call torch_xla.sync() first, place it with "
             "distribute_tensor, or use xla_nb.spmd.show(tensor)."
         )
     return _given[described]

@@ -177,7 +177,7 @@ def require_one_host(accelerator: str | None, chips: int, runtime: str) -> None:
     """Raise UsageError on a slice of several hosts."""
     if _several_hosts(accelerator, chips):
         raise UsageError(
-            f"--runtime {runtime} works on one host only, but this one, with "
+            f"--runtime {runtime} works on one host only, but this host, with "
             f"{several(chips, 'chip')}, is part of a {accelerator}. Use --runtime xla."
         )
 

@@ -23,10 +23,10 @@ WIDTH = 100
 _RANKS = 1024  # at most
 
 _CHIPS = (
-    "[ ] is a chip and its process, with the numbers of its ranks. Here ranks are numbered in the "
-    "order of their processes; on the TPU libtpu assigns the ordinals, which may differ."
+    "[ ] is a chip and its process, with its rank numbers. Ranks are numbered in process order "
+    "here; on the TPU, libtpu assigns the ordinals, which may differ."
 )
-_CORES = "[ ] is a simulated chip and its process, with the number of its rank."
+_CORES = "[ ] is a simulated chip and its process, with its rank number."
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def here(environ: Mapping[str, str], n: int | None) -> Diagram:
     chips = count_chips()
     if choose_device(environ, chips) == "CPU":
         tpu = tpu_types.simulated(environ.get(SIMULATE, ""), n)
-        kind = f"simulated {tpu.accelerator}" if tpu else "simulated, as a CPU"
+        kind = f"simulated {tpu.accelerator}" if tpu else "simulated as a CPU"
         where = "on this machine" if chips else "on this machine, which has no TPU"
         return _drawn(tpu.ranks if tpu else n or SIMULATED, None, kind, where)
     accelerator = accelerator_type(environ)

@@ -160,7 +160,7 @@ _TRAPS = (
         "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE "
         "ROLE_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE "
         "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS",
-        "it describes one torchrun process and would do so in every rank",
+        "it describes one torchrun process, not each rank",
     ),
     # Without torchrun these are the user's choice of a port for the ranks to meet at: they stay.
     _Trap("MASTER_ADDR MASTER_PORT", "torchrun itself uses that port", when=_torchrun),

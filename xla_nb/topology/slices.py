@@ -141,7 +141,7 @@ def _seated(
         if free is None:
             shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
             others = "".join(f"; {_settings(taken[seat], *names)}" for seat in fits)
-            _refuse(f"{_settings(host, *names)}, but no such seat is free in {shape}{others}")
+            _refuse(f"{_settings(host, *names)}, but no such position is free in {shape}{others}")
         taken[free] = host
     return taken
 
@@ -164,7 +164,7 @@ def _check_neighbors(row: Sequence[Host]) -> None:
     count = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
     if count != len(row):
         _refuse(
-            f"{_settings(lists[0], WORKERS)}, which is {several(count, 'host')}, but a slice of "
+            f"{_settings(lists[0], WORKERS)}, which lists {several(count, 'host')}, but a slice of "
             f"this run has {several(len(row), 'host')}"
         )
 

@@ -124,7 +124,7 @@ def simulatable(label: str, wish: str) -> str:
         return kind
     if devices_per_chip(kind) == 2:
         raise UsageError(
-            f"{label}: a process of a {kind} has two devices, and a simulated one has one. Choose "
+            f"{label}: a process of a {kind} has two devices, but a simulated one has one. Choose "
             f"{_CHOICES}."
         )
     if generation(kind) not in _KINDS:
