@@ -1,4 +1,4 @@
-"""The simulated TPU host: real CPU processes that answer torch_xla as the cores of a TPU do.
+"""The simulated TPU host: real CPU processes that look to torch_xla like the cores of a TPU.
 
 `host.install(share)` prepares the process that calls `xmp.spawn`; torch_xla then starts the ranks
 itself. `mesh` moves bytes, `agreement` checks that all ranks call the same operation, `collectives`

@@ -1,9 +1,9 @@
-"""In a program, the ranks of a collective compare what they are about to do before any data moves.
+"""Compare what the ranks of a collective are about to do before any data moves.
 
-Every rank gives its operation and source line to the others and reads theirs: on the board, if all
+Every rank sends its operation and source line to the others and reads theirs: on the board, if all
 ranks of the world are on this host and take part, else over the streams. Where a TPU would hang,
 every waiting rank raises an error that names the ranks that disagree, returned or died; it
-waits for those that are late. Small data travels in the same frame, as `payload`.
+waits for late ranks. Small data travels in the same frame, as `payload`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from xla_nb.simulation.waits import Waits
 from xla_nb.wording import ranks
 
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
-_GLANCE = 0.1  # seconds between two looks at what keeps ranks away, and at the own program's end
-_ROOM = 1 << 14  # bytes of a payload that fit the sockets' buffers
+_GLANCE = 0.1  # seconds between two checks of why ranks are missing and whether the program ended
+_ROOM = 1 << 14  # payload bytes that fit in the sockets' buffers
 _OF_ALL = "rendezvous", "init_process_group"  # operations without groups
-_RETURNED = "returned"  # why most farewells are said
-_PATIENCE = 1.0  # seconds that a farewell may take this thread
+_RETURNED = "returned"  # the reason in most farewells
+_PATIENCE = 1.0  # seconds that a farewell may block this thread
 
 
 class CollectiveMismatch(RuntimeError):
-    """Ranks called different collectives. `follows`: because another rank had failed. `early`:
-    ranks that had returned without the collective."""
+    """Ranks called different collectives. `follows`: as a consequence of another rank's failure.
+    `early`: ranks that had returned without calling the collective."""
 
     def __init__(self, message: str, follows: bool = False, early: Iterable[int] = ()) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class RankLost(RuntimeError):
 
 @dataclass
 class _Visit:
-    """A meeting at the board. `over`: all ranks were there."""
+    """A meeting at the board. `over`: all ranks arrived."""
 
     step: int
     mine: Frame
@@ -68,8 +68,8 @@ class Agreement:
     """The meetings of one rank in one program, which ends with `leave`. One thread at a time may
     meet.
 
-    board: where the whole world meets, if all of it is on one host. number: the program's, the same
-    on its ranks, which are `members` (default: all).
+    board: the meeting point of the whole world, if all of it is on one host. number: the program
+    number, the same on all ranks of the program, which are `members` (default: all).
     """
 
     def __init__(
@@ -86,28 +86,28 @@ class Agreement:
         self._board = board
         self._waits = waits or Waits()
         self._members = frozenset(range(mesh.size) if members is None else members)
-        self._visits: list[_Visit] = []  # those that are not over, and the last
+        self._visits: list[_Visit] = []  # unfinished ones, and the last
         self._owner = os.getpid()
         self._gone: dict[int, Frame] = {}  # farewells received, by rank
-        self._failure: RuntimeError | None = None  # for which this rank is out of step with others
+        self._failure: RuntimeError | None = None  # the error that put this rank out of step
 
     def room(self, members: Sized) -> int:
-        """The most bytes of a payload at a meeting of these."""
+        """The maximum payload size in bytes at a meeting of these ranks."""
         return self._board.room if self._board and self._are_all(members) else _ROOM
 
     def _are_all(self, members: Sized) -> bool:
         return len(members) == self.mesh.size
 
     def begin(self) -> None:
-        """Be ready for the others, and drop what is left of earlier programs."""
+        """Get ready to meet others, and drop messages left from earlier programs."""
         if self._board is not None:
             self._board.begin(self.mesh.rank, self.number)
         self._hear(self.mesh.streams)
 
     def _hear(self, others: Iterable[int]) -> None:
-        """Read what these have sent."""
+        """Read the messages that these ranks have sent."""
         for rank in others:
-            with suppress(StreamClosed):  # told to those who wait for it
+            with suppress(StreamClosed):  # raised to callers that wait for this rank
                 self._look(rank, come=False)
 
     def meet(
@@ -117,10 +117,10 @@ class Agreement:
         payload: Sequence[Buffer] = (),
         dealt: Mapping[int, Buffer] | None = None,
     ) -> dict[int, Buffer]:
-        """Meet `members` for the operation `what`, which says how long payloads are or that they
-        say so; returns each rank's payload, valid until the next meeting.
+        """Meet `members` for the operation `what`, which implies the payload size unless payloads
+        contain it; returns each rank's payload, valid until the next meeting.
 
-        dealt: another payload for each of some ranks, of any length.
+        dealt: separate payloads for some ranks, each of any length.
 
         Raises CollectiveMismatch or RankLost.
         """
@@ -145,8 +145,8 @@ class Agreement:
             self._waits.stop()
 
     def check(self, what: str) -> None:
-        """Raise CollectiveMismatch if the program has ended: what this rank does in a collective
-        now, in a thread, others may not wait for."""
+        """Raise CollectiveMismatch if the program has ended: others no longer wait for a collective
+        that a thread of this rank is in."""
         if self.has_ended:
             raise CollectiveMismatch(
                 f"A thread of rank {self.mesh.rank} was in {shorten(what)} after its cell or "
@@ -154,8 +154,8 @@ class Agreement:
             )
 
     def confirm(self, what: str, others: Iterable[int]) -> None:
-        """Raise CollectiveMismatch if what was read in memory that these ranks share may be no
-        longer what they had written: one of them gave up meanwhile, or this program has ended."""
+        """Raise CollectiveMismatch if data read from memory shared with these ranks may have been
+        overwritten: one of them gave up in between, or this program has ended."""
         self.check(what)
         mine = Frame(self.number, shorten(what), "")
         self._hear(self._alive(others))
@@ -187,7 +187,7 @@ class Agreement:
         step = self._visits[-1].step + 1 if self._visits else step_of(self.number, 0)
         self._visits.append(_Visit(step, mine, payload))
         for visit in self._visits:
-            if not visit.over:  # also one that was interrupted: others may still read its message
+            if not visit.over:  # also an interrupted one: others may still read its message
                 self._stay(board, visit)
         del self._visits[:-1]
         if not board.is_agreed(step):
@@ -195,9 +195,9 @@ class Agreement:
             raise CollectiveMismatch(disagreement(_frames_at(board, step, everyone), ()))
 
     def _stay(self, board: Board, visit: _Visit) -> None:
-        """Be at the board until all ranks are."""
+        """Stay at the board until all ranks have arrived."""
         mine, step = visit.mine, visit.step
-        # Others may still read there what this rank had put up in an earlier program.
+        # Others may still be reading what this rank wrote there in an earlier program.
         self._wait_at(board, visit, functools.partial(board.behind, self.number))
         if not board.arrive(self.mesh.rank, step, mine.what.encode(), mine.pack(), visit.payload):
             self._wait_at(board, visit, functools.partial(board.missing, step))
@@ -214,8 +214,8 @@ class Agreement:
                 self._glance(board, visit, missing)
 
     def _glance(self, board: Board, visit: _Visit, absent: Callable[[], list[int]]) -> None:
-        """Raise what keeps ranks from the board, if streams tell: those of the missing ones, or of
-        others who know."""
+        """Raise the reason why ranks are missing at the board, if streams contain one: the streams
+        of the missing ranks, or of others that know it."""
         mine, step = visit.mine, visit.step
         returned, closed = self._returned(self.mesh.streams), {}
         for rank in self.mesh.poll(self.mesh.streams, 0):
@@ -225,7 +225,7 @@ class Agreement:
                 closed[rank] = error
         missing = set(absent())
         if not missing:
-            return  # what has come may be the next thing, and need not be a frame
+            return  # received data may belong to the next step, and need not be a frame
         elsewhere = {}
         for rank in self.mesh.streams:
             if frame := self._look(rank, take=True):
@@ -244,15 +244,15 @@ class Agreement:
             raise failure
 
     def leave(self, reason: str) -> None:
-        """Tell all ranks that this one is done, and why; those that wait for it fail at once. A
+        """Tell all ranks that this one is done, and why; ranks that wait for it fail at once. A
         thread of this rank that is in a collective fails at its next step."""
         if not self.has_ended:
             self.has_ended = True
             if reason == _RETURNED and self._board is not None:
-                self._board.returns(self.mesh.rank, self.number)  # to tell each takes long of many
+                self._board.returns(self.mesh.rank, self.number)  # messaging many ranks takes long
             else:
                 self._tell(Frame(self.number, reason, "", farewell=True))
-            if self.mesh.is_sending:  # to one who does not read, for whom no program waits
+            if self.mesh.is_sending:  # to a rank that does not read; no program waits for it
                 rest = threading.Thread(target=self.mesh.flush, name="xla_nb-farewell", daemon=True)
                 rest.start()
                 rest.join(_PATIENCE)
@@ -282,7 +282,8 @@ class Agreement:
         return frames
 
     def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[None]:
-        """Before each look at who is missing: however late they are, this rank waits for them."""
+        """Yield before each check for missing ranks, without a time limit: late ranks are waited
+        for."""
         started, warned = time.monotonic(), False
         while True:
             waited = time.monotonic() - started
@@ -304,9 +305,9 @@ class Agreement:
             missing.discard(rank)
 
     def _look(self, rank: int, come: bool = True, take: bool = False) -> Frame | None:
-        """What a rank has sent in this program, but for a farewell, which is kept.
+        """The frame that a rank has sent in this program, except a farewell, which is stored.
 
-        come: only what has been read from its stream already. take: once."""
+        come: look only at data already read from the stream. take: remove the frame."""
         stream = self.mesh.streams[rank]
         with stream.guard:
             while True:
@@ -328,12 +329,12 @@ class Agreement:
                 return None if frame.farewell else frame
 
     def _returned(self, others: Iterable[int]) -> set[int]:
-        """Those of these ranks that have said on the board that they have returned: what they had
-        sent is in their streams by now."""
+        """Which of these ranks are marked on the board as returned: all that they sent is already
+        in their streams."""
         return set() if self._board is None else self._board.returned(self.number, others)
 
     def _take_leave(self, returned: Iterable[int]) -> None:
-        """Of ranks whose streams have been read since they had returned."""
+        """Mark ranks as left once everything they sent before returning has been read."""
         for rank in returned:
             self._gone.setdefault(rank, Frame(self.number, _RETURNED, "", farewell=True))
 
@@ -367,8 +368,8 @@ class Agreement:
         raise RankLost(f"{ended} while this rank was in {show(mine)}") from cause
 
     def break_off(self, what: str, error: BaseException) -> None:
-        """Tell the others, who may wait for this rank in the middle of a collective, that an error
-        has ended it here."""
+        """Tell the others, which may wait for this rank in the middle of a collective, that an
+        error has ended it here."""
         if self._failure is None:
             if not isinstance(error, (CollectiveMismatch, RankLost)):
                 error = self._raised(error, what)
@@ -379,8 +380,8 @@ class Agreement:
         return CollectiveMismatch(reason, follows=True)
 
     def _give_up(self, failure: RuntimeError) -> None:
-        """Leave the step that others are at, so that none of them takes this rank for the one that
-        has ended; no collective of this process is in step with theirs any more."""
+        """Leave the step that others are in, so that none of them blames this rank for the end;
+        no later collective of this process is in step with theirs."""
         self._failure = failure
         name = bytearray(type(failure).__name__.encode())
         self._tell(Frame(self.number, str(failure), "", name, farewell=True))
@@ -392,7 +393,7 @@ def _frames_at(board: Board, step: int, of: Iterable[int]) -> dict[int, Frame]:
 
 
 def _again(name: str, message: str) -> RuntimeError:
-    """An error of this name, raised in another rank or before."""
+    """An error of this class name, raised in another rank or earlier."""
     if name == CollectiveMismatch.__name__:
         return CollectiveMismatch(message, follows=True)
     return RankLost(message)

@@ -1,7 +1,7 @@
-"""What torch_xla says of a simulated host and its devices.
+"""Make torch_xla describe a simulated host and its devices.
 
-With a TPU's type in the environment (topology/tpu_types.py) ranks are told that they are on that
-TPU; without one, that they have a CPU.
+With a TPU type in the environment (topology/tpu_types.py) ranks see that TPU; without one, they see
+a CPU.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SAVED_GRAPHS = "XLA_SAVE_TENSORS_FILE"
 
 
 def say_device() -> None:
-    """In the job and, through the fork, in its ranks: name the device as a program reads it.
+    """In the job and, through the fork, in its ranks: set the device name that programs read.
 
-    torch_xla's C++ and child processes read the system's environment, which goes on saying that
-    the client is the CPU's; Python's `os.environ` is a copy of it.
+    torch_xla's C++ and child processes read the system's environment, which still names the CPU
+    client; Python's `os.environ` is a copy of it.
     """
     os.environ[_DEVICE] = "CPU"
     if tpu_types.type_answered(os.environ):
@@ -46,8 +46,8 @@ def _metadata(environ: Mapping[str, str], key: str) -> str:
 
 
 def say_position(local_rank: int, ranks_here: int) -> None:
-    """In a rank: the variables that torch_xla, or a library in its place, reads its position
-    from."""
+    """In a rank: set the variables from which torch_xla, or a library in its place, reads its
+    position."""
     os.environ["PJRT_LOCAL_PROCESS_RANK"] = str(local_rank)
     os.environ["PJRT_LOCAL_PROCESS_COUNT"] = str(ranks_here)
     if tpu_types.type_answered(os.environ):
@@ -91,7 +91,8 @@ def say_identity(rank: int, size: int, ranks_here: int) -> None:
 
 
 def _attributes(rank: int, name: str, ranks_here: int) -> dict[str, object]:
-    """What runtime_device_attributes gives: of libtpu's, only what follows from the topology."""
+    """The result of runtime_device_attributes: only libtpu attributes that follow from the
+    topology."""
     if not tpu_types.type_answered(os.environ):
         return {"name": name}
     place = tpu_types.coordinates(os.environ, rank, ranks_here)
@@ -99,7 +100,7 @@ def _attributes(rank: int, name: str, ranks_here: int) -> dict[str, object]:
 
 
 def name_graphs(rank: int) -> None:
-    """In a rank, before its runtime starts: graphs go to `FILE.RANK.0`, to whose name torch_xla
-    appends the device's number."""
+    """In a rank, before its runtime starts: save graphs to `FILE.RANK.0`; torch_xla appends the
+    device number, the last part."""
     if name := os.environ.get(_SAVED_GRAPHS):
         os.environ[_SAVED_GRAPHS] = f"{name}.{rank}"

@@ -1,11 +1,12 @@
-"""Where all ranks of a host meet: each puts its message into memory that all share.
+"""Barrier in shared memory with message slots for each rank of a host.
 
-A rank has arrived at a step when its number on the board is the step's. The last one rings a bell;
-the others wait until then. So what a meeting takes a rank hardly grows with their number.
-There are two places for messages, in turn: one may put its next while others still read the last.
+A rank has arrived at a step when its number on the board is the step's. The last one rings a bell
+(an eventfd); the others wait for it. So the cost of a meeting per rank hardly grows with their
+number. Each rank has two message slots, used in turn: it may write its next message while others
+still read the last one.
 
-Numbers and messages are seen in the order in which they are written: x86-64 sees to that, and
-torch_xla is built for nothing else.
+Other ranks see numbers and messages in the order in which they were written: x86-64 guarantees
+that, and torch_xla is built for nothing else.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from struct import Struct
 
 Buffer = bytes | memoryview
 _DIGEST = 16  # bytes
-_MESSAGE = 1 << 16  # bytes at most, with its head
+_MESSAGE = 1 << 16  # maximum bytes, including the head
 _HEAD = Struct("=QII")  # step; lengths of message and payload
-_PAYLOADS = 1 << 20  # bytes that each rank reads at a meeting, but for many ranks
-_PAYLOAD = 1 << 14  # bytes of one, however many ranks
+_PAYLOADS = 1 << 20  # bytes that each rank reads at a meeting, unless there are many ranks
+_PAYLOAD = 1 << 14  # minimum bytes of one payload, however many ranks
 _PROGRAM = 1 << 32  # steps of one program
-_TURNS = 10  # how often others have the core before a rank sleeps: waking it takes longer
+_TURNS = 10  # times a rank yields its core before it sleeps, because waking it takes longer
 
 
 def step_of(program: int, number: int) -> int:
@@ -35,33 +36,33 @@ def step_of(program: int, number: int) -> int:
 
 
 class Board:
-    """Made before the fork, for ranks 0 to `size` - 1. Takes memory as it is used."""
+    """Created before the fork, for ranks 0 to `size` - 1. Memory is allocated as it is used."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        #: The most bytes of a payload.
+        #: The maximum size of a payload in bytes.
         self.room = max(_PAYLOAD, _PAYLOADS // size & -mmap.PAGESIZE)
         begin = -(-size * (3 * 8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
         slots = 2 * size * (_MESSAGE + self.room)
         memory = memoryview(mmap.mmap(-1, begin + slots))
         self._steps = memory[: 8 * size].cast("Q")
-        self._programs = memory[8 * size : 16 * size].cast("Q")  # the last that each has begun
-        self._returns = memory[16 * size : 24 * size].cast("Q")  # one more than the last that did
+        self._programs = memory[8 * size : 16 * size].cast("Q")  # the last that each rank began
+        self._returns = memory[16 * size : 24 * size].cast("Q")  # 1 + the last one that returned
         digests = memory[24 * size : (24 + 2 * _DIGEST) * size]
         self._digests = digests[: _DIGEST * size], digests[_DIGEST * size :]
         self._messages = memory[begin:]
         self._order = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         weakref.finalize(self, os.close, self._bell)
-        self._ears: select.epoll | None = None  # of this process
+        self._ears: select.epoll | None = None  # per process
 
     def listen(self) -> None:
-        """In a rank, before its first meeting: hear the bell from now on."""
+        """In a rank, before its first meeting: start to listen for the bell."""
         self._ears = select.epoll()
         self._ears.register(self._bell, select.EPOLLIN | select.EPOLLET)  # each ring wakes all once
 
     def begin(self, rank: int, program: int) -> None:
-        """Say that a rank has begun a program: it reads nothing of earlier ones any more."""
+        """Mark that a rank has begun a program: it no longer reads messages of earlier ones."""
         self._programs[rank] = program
         with self._order:
             pass
@@ -69,26 +70,26 @@ class Board:
             os.eventfd_write(self._bell, 1)
 
     def behind(self, program: int) -> list[int]:
-        """The ranks that have not begun it. Nobody may arrive before all have: others may still
-        be at its last step of an earlier program."""
+        """The ranks that have not begun the program. No rank may arrive before all have begun:
+        others may still be at the last step of an earlier program."""
         if min(self._programs) >= program:
             return []
         return [rank for rank, begun in enumerate(self._programs) if begun < program]
 
     def returns(self, rank: int, program: int) -> None:
-        """Say that a rank has returned from a program. Nobody is woken: most wait for nothing."""
+        """Mark that a rank has returned from a program. Wakes no rank: most wait for nothing."""
         self._returns[rank] = program + 1
 
     def returned(self, program: int, of: Iterable[int]) -> set[int]:
-        """Those of these ranks that have returned from it, or from a later one."""
+        """Which of these ranks have returned from the program, or from a later one."""
         return {rank for rank in of if self._returns[rank] > program}
 
     def arrive(
         self, rank: int, step: int, what: bytes, message: bytes, payload: Sequence[Buffer] = ()
     ) -> bool:
-        """Put a message and a payload, in parts, up; whether all ranks have arrived. `what` is to
-        be the same on all of them. The payload has at most `room` bytes. Raises ValueError if the
-        message is longer than 64 KiB."""
+        """Write a message and a payload, given in parts; returns whether all ranks have arrived.
+        `what` is compared between ranks. The payload has at most `room` bytes. Raises ValueError if
+        the message is longer than 64 KiB."""
         start = self._start(rank, step)
         size, end = _HEAD.size + len(message), start + _MESSAGE
         if size > _MESSAGE:
@@ -113,20 +114,20 @@ class Board:
         return step <= min(self._steps) and max(self._steps) <= step + 1
 
     def missing(self, step: int) -> list[int]:
-        """The ranks that have not arrived. One that is a step ahead has; one of another program
-        has not."""
+        """The ranks that have not arrived. A rank that is one step ahead has arrived; a rank in
+        another program has not."""
         if self.is_complete(step):
             return []
         return [rank for rank, at in enumerate(self._steps) if not step <= at <= step + 1]
 
     def is_agreed(self, step: int) -> bool:
-        """Whether all ranks are there for the same, once all have arrived."""
+        """Whether all ranks, having arrived, gave the same `what`."""
         digests = bytes(self._digests[step % 2])
         return digests == digests[:_DIGEST] * self._size
 
     def messages(self, step: int, of: Iterable[int]) -> dict[int, bytes]:
-        """The messages of ranks that have arrived, but for those that have gone on to another
-        program meanwhile."""
+        """The messages of ranks that have arrived, except ranks that have moved on to another
+        program."""
         found = {}
         for rank in of:
             start = self._start(rank, step)
@@ -138,7 +139,7 @@ class Board:
         return found
 
     def payloads(self, step: int) -> dict[int, memoryview]:
-        """Every rank's, once all have arrived, without a copy: valid until this rank's next
+        """Every rank's payload, once all have arrived, without a copy: valid until this rank's next
         step."""
         found = {}
         for rank in range(self._size):
@@ -148,8 +149,8 @@ class Board:
         return found
 
     def wait(self, missing: Callable[[], object], seconds: float) -> bool:
-        """Wait until nobody is missing or the bell rings, which may be for something else; False if
-        it does not."""
+        """Wait until no rank is missing or the bell rings, possibly for something else; returns
+        False on timeout."""
         for _ in range(_TURNS):
             os.sched_yield()
             if not missing():

@@ -1,9 +1,9 @@
 """The operations between ranks, on CPU tensors: reduce, gather, scatter, exchange, permute.
 
-Small values travel with the meeting: a few kilobytes, or more at the board of a host. Of larger
-ones each rank reduces its share, in memory that a host's ranks share, else by pieces at meetings.
-Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only: XLA and torch_xla's
-names are in `torch_names`.
+Small values travel with the meeting: a few kilobytes, or more at the board of a host. For larger
+values each rank reduces a share, through memory shared by the ranks of a host, or in pieces at
+meetings. Results are equal, bit for bit, on all ranks of a group. CPU arithmetic only: XLA and
+torch_xla's names are in `torch_names`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PIECE = 1 << 20  # bytes of a tensor that ranks of several hosts exchange at a 
 
 
 def show(tensor: Tensor) -> str:
-    """A tensor's type and shape in short: f32[4,8]."""
+    """A tensor's type and shape, abbreviated: f32[4,8]."""
     return f"{dtype_abbrs[tensor.dtype]}[{','.join(map(str, tensor.shape))}]"
 
 
@@ -78,12 +78,12 @@ _FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @functools.lru_cache(maxsize=64)
 def _factor(scale: float, dtype: torch.dtype) -> Tensor:
-    """Rounded to the type before it multiplies, as XLA does."""
+    """The scale as a tensor, rounded to the dtype before it multiplies, as XLA does."""
     return torch.tensor(scale).to(dtype)
 
 
 class Carrier:
-    """Performs the collectives of one rank, in the process of which it is `of` its programs."""
+    """Performs the collectives of one rank; `of` binds it to the rank's programs."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
@@ -171,7 +171,7 @@ class Carrier:
         return torch.zeros_like(tensor) if moved is None else moved.view(tensor.shape)
 
     def send_receive(self, tensor: Tensor, source: int, target: int) -> Tensor:
-        """Point to point: only these two ranks meet. Returns the tensor this rank then holds."""
+        """Point to point: only these two ranks meet. Returns this rank's resulting tensor."""
         grouping.check_rank("send/recv", source, self.size)
         grouping.check_rank("send/recv", target, self.size)
         if source == target:
@@ -234,11 +234,11 @@ class _Meeting:
         self._members = members
         self._packs = packs
         self._me = group.index(carrier.rank) if carrier.rank in group else 0
-        self._rows: list[Tensor] | None = None  # of every pack, if they travel with the frames
-        self._walk: Walk | None = None  # the way of larger ones, on one host
-        self._here = list(group)  # those of this host
+        self._rows: list[Tensor] | None = None  # of every pack, if sent with the frames
+        self._walk: Walk | None = None  # for larger ones, on one host
+        self._here = list(group)  # ranks of the group on this host
         self._peers: list[int] = []  # on other hosts, for all_reduce
-        self._part = 0  # how many barriers and swaps there have been since, on every rank alike
+        self._part = 0  # barriers and swaps so far, the same on every rank
 
     def __enter__(self) -> _Meeting:
         agreement = self._agreement
@@ -249,7 +249,7 @@ class _Meeting:
         self._find_way()
         try:
             agreement.meet(self._what, self._members)
-        except KeyboardInterrupt as error:  # the others will begin without this rank
+        except KeyboardInterrupt as error:  # the others will start without this rank
             agreement.break_off(self._what, error)
             raise
         return self
@@ -257,11 +257,11 @@ class _Meeting:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
             self._agreement.confirm(self._what, self._here if self._walk or self._peers else ())
-        elif self._rows is None:  # others are in the middle of it
+        elif self._rows is None:  # others are in the middle of the collective
             self._agreement.break_off(self._what, error)
 
     def _find_way(self) -> None:
-        """How large values go: through memory where all ranks of the group are on this host."""
+        """Choose the path of large values: shared memory if the whole group is on this host."""
         memory, rank = self._carrier.memory, self._carrier.rank
         self._here = [other for other in self._group if other in memory.members]
         if len(self._here) == len(self._group):
@@ -270,15 +270,16 @@ class _Meeting:
             self._peers = grouping.same_share(self._group, rank, len(memory.members))
 
     def _barrier(self) -> None:
-        """Wait until every rank of the group that is on this host is here."""
+        """Wait until every rank of the group on this host has arrived."""
         self._part += 1
         self._meet_again(self._here)
 
     def _meet_again(
         self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None, start: int = 0
     ) -> dict[int, Buffer]:
-        """Meet some of the ranks within the collective, for what a part of it has from byte `start`
-        on. Not for what it began with: one that was interrupted may begin it anew."""
+        """Meet some of the ranks within the collective, for the bytes of a part from `start` on.
+        The operation differs from that of the first meeting, because an interrupted rank may begin
+        the collective again."""
         what = f"{self._what}, part {self._part}" + (f", from byte {start}" if start else "")
         return self._agreement.meet(what, ranks, dealt=dealt)
 
@@ -319,8 +320,8 @@ class _Meeting:
         return self._share(share).view(-1)[: flat.numel()]
 
     def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
-        """In each host's memory first; then the ranks with the same share of it, one on each host,
-        fold theirs. So each value crosses the network once for a host, not once for a rank."""
+        """Reduce in each host's memory first; then the ranks with the same share, one on each host,
+        fold theirs. So each value crosses the network once per host, not once per rank."""
         on_host = Reduction(reduction.kind)
 
         def fold(rows: Tensor) -> Tensor:
@@ -330,8 +331,8 @@ class _Meeting:
         return Walk(carrier.memory, self._here, carrier.rank, self._barrier).all_reduce(parts, fold)
 
     def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        """Send tensors to ranks, and fill others, as long, with what they send: in pieces, of which
-        other ranks of this host may have fewer, or none."""
+        """Send the tensors in `out` to ranks, and fill those in `into` with what ranks send: in
+        pieces, of which other ranks of this host may have fewer, or none."""
         self._part += 1
         sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
         members = sorted({self._carrier.rank, *out, *into})
@@ -344,10 +345,10 @@ class _Meeting:
                 data[piece] = met[rank]
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
-        """Send the pack to `target` and return that of `source`; either may be None."""
+        """Send the pack to `target` and return the pack of `source`; either may be None."""
         own = source is not None and source == self._carrier.rank
         away = target is not None and target != self._carrier.rank
-        if self._walk is not None:  # all take part in every step of it
+        if self._walk is not None:  # all ranks take part in each of its steps
             moved = self._walk.move(self._packs[index].flat, None if own else source, away)
             return self._packs[index].flat.clone() if own else moved
         if own:
@@ -367,7 +368,7 @@ class _Meeting:
         return self._exchange(self._group, flat)
 
     def _exchange(self, ranks: Sequence[int], flat: Tensor) -> Tensor:
-        """What each of these ranks has, this one's among them, one row each."""
+        """The tensors of these ranks, including this one, one row each."""
         rows = flat.new_empty(len(ranks), flat.numel())
         rows[ranks.index(self._carrier.rank)] = flat
         self._swap_rows(ranks, [flat] * len(ranks), rows)

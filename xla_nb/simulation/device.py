@@ -1,7 +1,7 @@
-"""Tensors between the XLA device of a rank and the host, unseen by autograd.
+"""Move tensors between the XLA device of a rank and the host, hidden from autograd.
 
-What a collective needs is executed and read, and its results are put where torch_xla's own would
-put them.
+The inputs of a collective are executed and read, and its results are written where torch_xla's own
+collective would write them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 from xla_nb.simulation.refusals import NotCarried
 
 XLAC: Any = torch_xla._XLAC
-#: torch_xla's own, which `torch_names` and `host` replace.
+#: torch_xla's own functions, which `torch_names` and `host` replace.
 _gather_into, _token = XLAC._xla_all_gather_out, XLAC._get_all_reduce_token
 _placeholder = XLAC._xla_create_placeholder_tensor
 _WITHOUT_DLPACK = torch.float8_e4m3fn, torch.float8_e5m2
 
-#: What torch_xla traces a loop's body with (experimental/scan.py); it has no value.
+#: Tensors with which torch_xla traces a loop's body (experimental/scan.py); they have no value.
 _placeholders = WeakIdKeyDictionary()
 
 
 def watch_placeholders() -> None:
-    """So that one is told from a tensor with a value: to read it ends the process."""
+    """Record placeholder tensors, because reading one ends the process."""
 
     def create(shape: object) -> Tensor:
         tensor: Tensor = _placeholder(shape)
@@ -40,9 +40,9 @@ def watch_placeholders() -> None:
 
 
 def fetch(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The values on the host, read-only because they may be the device's own memory.
+    """Return the values on the host, read-only because they may be the device's own memory.
 
-    All pending operations are executed with them, once.
+    Also executes all pending operations, once.
     """
     tensors = list(tensors)
     for tensor in tensors:
@@ -56,9 +56,9 @@ def fetch(tensors: Sequence[Tensor]) -> list[Tensor]:
             XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
         if any(pending(tensors)) or any(each.dtype in _WITHOUT_DLPACK for each in tensors):
             return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
-    # Uploads what torch left on the host (torch.complex), which to_dlpack ends the process for.
+    # Uploads values that torch left on the host (torch.complex); to_dlpack would crash on them.
     XLAC._get_tensors_xla_device_data_node(tensors)
-    XLAC._xla_wait_device_ops([])  # a tensor has no readable buffer before that
+    XLAC._xla_wait_device_ops([])  # before this, a tensor has no readable buffer
     return [from_dlpack(XLAC._to_dlpack(tensor)) for tensor in tensors]
 
 
@@ -70,11 +70,11 @@ def upload(results: Sequence[Tensor], like: Tensor) -> list[Tensor]:
 
 
 def write(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-    """Write in place as torch_xla does: a tensor is given another value, and its shape.
+    """Write in place as torch_xla does: a tensor gets another value and that value's shape.
 
-    Autograd's version counters stay. The base of a view does not show what is written to the
-    view. A view made before shows what is written to its base, as gradients must that
-    DistributedDataParallel has as views of its buckets.
+    Autograd's version counters do not change. A write to a view does not show in its base. A write
+    to a base shows in existing views, as DistributedDataParallel needs: its gradients are views of
+    its buckets.
     """
     if not tensors:
         return
@@ -98,12 +98,13 @@ def _refuse_placeholders(tensors: list[Tensor]) -> None:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Whether it is all of its memory; `.data` and `.detach()` of a part are no views for torch."""
+    """Whether it covers all of its memory; `.data` and `.detach()` of a part are not views in
+    torch."""
     return not tensor._is_view() and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """torch_xla's own tensor, below what torch does for views ("functionalization")."""
+    """torch_xla's own tensor, below torch's handling of views ("functionalization")."""
     if not torch._is_functional_tensor(tensor):
         return tensor
     torch._sync(tensor)
@@ -113,8 +114,8 @@ def _own(tensor: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _execution() -> Iterator[None]:
-    """Execute even inside `torch_xla.compile(full_graph=True)`, which on a TPU would hold the
-    collective in its graph; here the graph is cut at it."""
+    """Allow execution even inside `torch_xla.compile(full_graph=True)`: on a TPU the collective
+    would be part of the graph; here the graph is cut at it."""
     allowed = XLAC._get_allow_execution()
     XLAC._set_allow_execution(True)
     try:

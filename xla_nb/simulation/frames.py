@@ -1,4 +1,4 @@
-"""What a rank tells the others at a meeting, in bytes and, if they differ, in words."""
+"""Messages that ranks exchange at a meeting, as bytes and, if they differ, as error texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xla_nb.simulation.places import name_line, show_line
 from xla_nb.wording import listed, ranks
 
 _HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether a farewell
-_LONGEST = 4000  # characters of an operation that are sent and shown
+_LONGEST = 4000  # maximum characters of an operation that are sent and shown
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Frame:
     """One rank's message at a meeting: its operation, or a farewell with the reason in `what`
     ("returned", "raised ValueError").
 
-    One that gives up, as another has ended inside a collective, has in the payload of its farewell
-    the name of the error that those who read it are to raise too.
+    If a rank gives up because another ended inside a collective, the payload of its farewell is
+    the name of the error that its readers raise too.
     """
 
     program: int
@@ -39,8 +39,8 @@ class Frame:
 
     @staticmethod
     def unpack(message: bytes) -> tuple[Frame, int] | None:
-        """The frame that a message, or what has come of a stream, begins with, and its length; None
-        if it is not all there."""
+        """The frame at the start of a message or a stream's data, and its length; None if it is
+        incomplete."""
         if len(message) < _HEAD.size:
             return None
         program, *lengths, farewell = _HEAD.unpack_from(message)
@@ -72,15 +72,15 @@ def disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
 
 
 def _who_differs(groups: list[list[int]]) -> str:
-    """`rank 1 and ranks 0, 2, 3 called different collectives`, while the groups are few."""
+    """`rank 1 and ranks 0, 2, 3 called different collectives`, for up to three groups."""
     who = listed(map(ranks, groups)) if len(groups) <= 3 else f"{len(groups)} groups of ranks"
     return f"{who} called different collectives"
 
 
 def _who_ended(ended: list[int], frames: dict[int, Frame]) -> str:
-    """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`; where most
-    have returned, and the collective is one too many, `rank 0 waited in all_reduce (Cell In[3],
-    line 7) for ranks 1–3, which had returned`."""
+    """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`; if most ranks
+    have returned, and the others call one collective too many, `rank 0 waited in all_reduce
+    (Cell In[3], line 7) for ranks 1–3, which had returned`."""
     how = {frames[rank].what for rank in ended}
     callers = [rank for rank in frames if rank not in ended]
     calls = {(frames[rank].what.partition(" ")[0], frames[rank].where) for rank in callers}
@@ -94,7 +94,7 @@ def _who_ended(ended: list[int], frames: dict[int, Frame]) -> str:
 
 
 def are_most(ended: Sequence[int], callers: Sequence[int]) -> bool:
-    """Whether it is those who are still in a collective who differ from the others."""
+    """Whether most ranks have ended, so that the callers are the ones that differ."""
     return len(ended) > len(callers)
 
 
@@ -103,13 +103,13 @@ def show(frame: Frame, start: int = 0) -> str:
 
 
 def _first_difference(texts: Sequence[str]) -> int:
-    """Where the texts first differ."""
+    """The index at which the texts first differ."""
     columns = enumerate(zip(*texts, strict=False))
     return next((i for i, column in columns if len(set(column)) > 1), min(map(len, texts)))
 
 
 def _abridge(what: str, start: int) -> str:
-    """A long list of tensors shortened to its head and what follows `start`, where two differ."""
+    """Shorten a long list of tensors to its head and the part at `start`, where two differ."""
     if len(what) <= 200:
         return what
     start = max(80, min(start - 20, len(what) - 100))

@@ -1,6 +1,6 @@
-"""The groups of ranks that collectives are given: refused where XLA refuses them, and early.
+"""Check the groups of ranks passed to collectives: refuse what XLA refuses, but at the call.
 
-What torch_xla or XLA would say only once the graph is compiled, or not at all, is said at the call.
+torch_xla or XLA would raise only when the graph is compiled, or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def own(groups: Groups, rank: int, size: int) -> list[int]:
 
 
 def meeting(groups: Groups, group: Sequence[int], size: int) -> Sequence[int]:
-    """The ranks that must meet: all that the groups name, but those that are alone in theirs."""
+    """The ranks that must meet: all in the groups, except those in a group of one."""
     if len(group) == 1:
         return group
     together = {int(rank) for each in groups if len(each) > 1 for rank in each}
@@ -32,8 +32,8 @@ def meeting(groups: Groups, group: Sequence[int], size: int) -> Sequence[int]:
 
 
 def same_share(group: Sequence[int], rank: int, ranks_here: int) -> list[int]:
-    """The ranks of a group that have this rank's share, one on each host; empty unless the group
-    has equally many, and several, ranks on each of several hosts."""
+    """The ranks of a group that reduce the same share as this rank, one on each host; empty unless
+    the group spans several hosts and has the same number of ranks, at least 2, on each."""
     hosts: defaultdict[int, list[int]] = defaultdict(list)
     for each in group:
         hosts[each // ranks_here].append(each)
@@ -56,7 +56,7 @@ def check(groups: Groups, size: int) -> None:
 
 
 def check_pairs(pairs: Groups, size: int) -> None:
-    """The pairs of source and target of a collective_permute."""
+    """Check the (source, target) pairs of a collective_permute."""
     _check_list("pairs", pairs)
     for ends in zip(*pairs, strict=True):
         for rank in ends:

@@ -1,4 +1,4 @@
-"""The simulated TPU host: makes `xmp.spawn` start ranks that answer as the cores of a TPU do.
+"""The simulated TPU host: make `xmp.spawn` start ranks that behave like the cores of a TPU.
 
 It uses torch_xla's own extension point, a device plugin for "CPU"; the built-in CPU client still
 computes in each process. `install` opens only socket pairs and one loopback socket, so a launch
@@ -30,7 +30,7 @@ from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
 
 _DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
-_NUMBER = 4  # bytes, of how often process groups were made
+_NUMBER = 4  # bytes of the counter of process groups
 _START = timedelta(seconds=120)  # for other hosts to start
 
 
@@ -39,7 +39,7 @@ class HostShare:
     """This host's share of the world.
 
     `store` is the address of a TCPStore that all hosts reach; a world of one host needs none.
-    `serves`: rank 0, on this host, serves the store.
+    `serves`: rank 0 is on this host and serves the store.
     """
 
     ranks_here: int
@@ -97,8 +97,8 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         self._board = Board(share.size) if share.size == share.ranks_here else None
         self._store = Store(share)
         self._carrier = Carrier(self._memory)
-        # Once, before the fork: in each rank it would take 5 ms. They are replacements that torch
-        # does not own.
+        # Once, before the fork: in each rank it would take 5 ms. Kept here because torch holds no
+        # reference to the replacements.
         self._alive = [*carry(self._carrier), *install_refusals()]
 
     def physical_chip_count(self) -> int:
@@ -109,7 +109,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         return self._share.first_rank // self._share.ranks_here
 
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
-        """In a new rank, before its runtime starts: join the others and take on its identity."""
+        """In a new rank, before its runtime starts: join the others and set its identity."""
         share = self._share
         rank = share.first_rank + local_rank
         answers.say_position(local_rank, share.ranks_here)
@@ -137,8 +137,8 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         return streams
 
     def _answer_rendezvous(self, carrier: Carrier) -> None:
-        """Let `init_method="xla://"` use the run's own store, so that runs never share a port, and
-        each time other keys in it."""
+        """Make `init_method="xla://"` use the run's own store, so that runs never share a port,
+        with a new key prefix each time."""
         done = 0
 
         def handler(url: str, **_: object) -> Iterator[tuple[dist.Store, int, int]]:
@@ -152,7 +152,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
 
 
 def limit_threads(ranks: int) -> None:
-    """Divide the cores among the ranks: threads spinning for the same few cores slow all down."""
+    """Divide the cores among the ranks: threads that spin on the same few cores slow all ranks."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 

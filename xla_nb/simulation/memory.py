@@ -1,8 +1,8 @@
-"""Memory that the ranks of one host share: large values go through it, a chunk at a time.
+"""Memory shared by the ranks of one host, for large values, a chunk at a time.
 
-Each rank writes to its own rows, and reads those of others once all of them have written. There are
-two rows for each purpose, in turn, so that a rank may write its next chunk while others still read
-the last one. A walk ends when all have read, so the next collective may be one of other ranks.
+Each rank writes to its own rows, and reads those of others once all have written. Each purpose has
+two rows, used in turn, so that a rank may write its next chunk while others still read the last
+one. A walk ends when all have read, so other ranks may take part in the next collective.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 _LARGEST, _SMALLEST = 1 << 22, 1 << 16  # bytes of a chunk
-_ALL = 1 << 26  # bytes for one purpose of all ranks, where chunks need not be smaller for it
+_ALL = 1 << 26  # bytes per purpose for all ranks, unless the smallest chunks need more
 
 
 class SharedMemory:
-    """Made before the fork. Takes memory as it is used, 256 MiB at most for up to 1,024 ranks."""
+    """Created before the fork. Allocates memory as it is used, up to 256 MiB for 1,024 ranks."""
 
     def __init__(self, members: range) -> None:
         self.members = members
         chunk = max(_SMALLEST, min(_LARGEST, _ALL // len(members) & -4096))
         self.nbytes = 4 * len(members) * chunk
-        shared = mmap.mmap(-1, self.nbytes)  # of this process and those that it forks
+        shared = mmap.mmap(-1, self.nbytes)  # shared with the processes that it forks
         self._areas = torch.frombuffer(shared, dtype=torch.uint8).view(4, len(members), chunk)
 
     def areas(self, dtype: torch.dtype) -> Tensor:
-        """[purpose, rank of this host, number]: purposes 0 and 1 are what ranks have, 2 and 3 what
-        they make of it."""
+        """[purpose, rank of this host, number]: purposes 0 and 1 are the ranks' inputs, 2 and 3
+        their results."""
         return self._areas.view(dtype)
 
 
@@ -63,7 +63,7 @@ class Walk:
         return gathered
 
     def deal(self, rows: Tensor) -> Tensor:
-        """Send row i to rank i of the group; the rows received, in the group's order."""
+        """Send row i to rank i of the group; return the rows received, in the group's order."""
         ranks, count = rows.shape
         areas = self._memory.areas(rows.dtype)
         received = torch.empty_like(rows)
@@ -101,7 +101,7 @@ class Walk:
         return reduced
 
     def _collect(self, reduced: Tensor, areas: Tensor, turn: int, start: int, stop: int) -> None:
-        """What the ranks have made of a chunk, each of its share."""
+        """Copy the result of a chunk, of which each rank has reduced a share."""
         share = -(-(stop - start) // len(self._rows))
         for row in self._rows:
             count = min(share, stop - start)
@@ -109,7 +109,7 @@ class Walk:
             start += count
 
     def move(self, flat: Tensor, source: int | None, sends: bool) -> Tensor | None:
-        """What rank `source` of this host sends, if any."""
+        """Return the tensor that rank `source` of this host sends, if any."""
         areas = self._memory.areas(flat.dtype)
         moved = None if source is None else torch.empty_like(flat)
         for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
@@ -123,12 +123,12 @@ class Walk:
         return moved
 
     def _of_group(self, area: Tensor) -> Tensor:
-        """The group's rows; without a copy where it is every rank of this host."""
+        """The group's rows; without a copy if the group is every rank of this host."""
         return area if self._rows == [*range(area.shape[0])] else area[self._rows]
 
 
 def _copy(parts: Sequence[Tensor], start: int, into: Tensor) -> None:
-    """The numbers from `start` on, through all parts in turn, to the end of `into`."""
+    """Copy the numbers from `start` on, across all parts, until `into` is full."""
     done = 0
     for part in parts:
         size = min(part.numel() - start, into.numel() - done)

@@ -1,9 +1,9 @@
-"""The bytes between ranks: one stream to every other rank.
+"""Byte streams between ranks: one to every other rank.
 
-On one host the streams are socket pairs, which ranks send to each other through mailboxes made
+On one host the streams are socket pairs, which ranks send to each other through mailboxes created
 before the fork, so nothing listens and a launch without collectives costs almost nothing; between
-hosts they are TCP connections made at start. A stream never waits, and no exception, an interrupt
-at any moment neither, makes it lose, repeat or forget a byte: ranks outlive their failed programs.
+hosts they are TCP connections made at start. A stream never blocks, and no exception, not even an
+interrupt at any moment, makes it lose or repeat a byte: ranks outlive their failed programs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from xla_nb.messages import channel
 from xla_nb.wording import ranks
 
 _CHUNK = 1 << 18  # bytes read at once
-_GATE = 60.0  # seconds for all ranks of a host to begin
-_PAUSE = 0.005  # seconds until others have taken descriptors out of their mailboxes
+_GATE = 60.0  # seconds until all ranks of a host must have begun
+_PAUSE = 0.005  # seconds to wait for others to empty their mailboxes of descriptors
 _GREETING = 5.0  # seconds for a connecting rank to send its number
-_PARTS = 64  # parts of what is sent with one system call
+_PARTS = 64  # buffers sent with one system call
 
 
 class StreamClosed(ConnectionError):
@@ -39,7 +39,7 @@ class StreamClosed(ConnectionError):
 
 @dataclass(frozen=True)
 class _Sending:
-    """What is on its way, and how much of it the socket has accepted, call by call."""
+    """Data being sent, and how many bytes the socket has accepted, call by call."""
 
     parts: tuple[memoryview, ...] = ()
     accepted: list[int] = field(default_factory=list)
@@ -54,29 +54,29 @@ class _Sending:
 
 
 class Stream:
-    """A stream of bytes to one rank, for several threads.
+    """A byte stream to one rank, usable from several threads.
 
-    What a system call has moved is noted by `extend`, in C: between the two, Python cannot raise
-    what an interrupt raises. Whatever else belongs together is one assignment.
+    The result of a system call is recorded by `extend`, in C: between the two, Python cannot raise
+    an interrupt. Other changes that belong together are one assignment.
     """
 
     def __init__(self, rank: int, sock: socket.socket) -> None:
         self.rank = rank
         self.sock = sock
-        self.guard = threading.RLock()  # held for several calls that belong together
+        self.guard = threading.RLock()  # hold it for several calls that belong together
         self._sending = _Sending()
-        self._read = [b""]  # and not dropped yet
+        self._read = [b""]  # and not yet dropped
 
     def send(self, *parts: bytes | memoryview) -> None:
-        """Send these, after what is left of earlier ones: as much as the socket accepts now.
-        `flush` sends the rest."""
+        """Send these parts, after unsent earlier ones: as much as the socket accepts now. `flush`
+        sends the rest."""
         with self.guard:
             views = (memoryview(part) for part in parts)
             self._sending = _Sending((*self._sending.rest(), *views))
             self.flush()
 
     def flush(self) -> bool:
-        """Send what is left, as much as the socket accepts now; whether nothing is left."""
+        """Send unsent data, as much as the socket accepts now; returns whether all is sent."""
         with self.guard:
             accepted = self._sending.accepted
             while rest := self._sending.rest()[:_PARTS]:
@@ -93,24 +93,24 @@ class Stream:
 
     @property
     def is_sending(self) -> bool:
-        """Whether something may be left to send."""
+        """Whether there may be unsent data."""
         return bool(self._sending.parts)
 
     @property
     def inbox(self) -> bytes:
-        """What has been read and is not dropped yet."""
+        """Data that has been read and not yet dropped."""
         with self.guard:
             if len(self._read) > 1:
                 self._read = [b"".join(self._read)]
             return self._read[0]
 
     def drop(self, count: int) -> None:
-        """Drop so many bytes of the inbox."""
+        """Drop the first `count` bytes of the inbox."""
         with self.guard:
             self._read = [self.inbox[count:]]
 
     def fill(self) -> bool:
-        """Read what is available now into the inbox; False if that is nothing."""
+        """Read available data into the inbox; returns False if there is none."""
         with self.guard:
             try:
                 self._read.extend(map(self.sock.recv, (_CHUNK,), (socket.MSG_DONTWAIT,)))
@@ -137,8 +137,8 @@ class Mesh:
         self.streams = dict(streams)
 
     def poll(self, wanted: Collection[int], seconds: float) -> list[int]:
-        """Wait until one of these ranks' streams, or more, is readable; returns their ranks. What
-        is left to send to any rank goes on meanwhile."""
+        """Wait until at least one of these ranks' streams is readable; returns the ranks. Continues
+        to send unsent data to any rank."""
         self._unsent()
         by_fd, poller = {}, select.poll()
         for rank, stream in self.streams.items():
@@ -151,11 +151,11 @@ class Mesh:
 
     @property
     def is_sending(self) -> bool:
-        """Whether something is left to send."""
+        """Whether there is unsent data."""
         return any(stream.is_sending for stream in self.streams.values())
 
     def flush(self) -> None:
-        """Send what is left; returns when all of it is on its way."""
+        """Send unsent data; returns when the sockets have accepted all of it."""
         while unsent := self._unsent():
             poller = select.poll()
             for stream in unsent:
@@ -163,21 +163,21 @@ class Mesh:
             poller.poll()
 
     def _unsent(self) -> list[Stream]:
-        """The streams in which something is left to send, after another attempt."""
+        """Try again to send; returns the streams that still have unsent data."""
         unsent = []
         for stream in self.streams.values():
-            with suppress(StreamClosed):  # told to those who read from it
+            with suppress(StreamClosed):  # raised to callers that read from it
                 if stream.is_sending and not stream.flush():
                     unsent.append(stream)
         return unsent
 
 
 class Mailboxes:
-    """How the ranks of one host get a socket pair for every two of them: each has a mailbox, made
-    before the fork, to which those with lower numbers send their pairs' other ends.
+    """Give every two ranks of one host a socket pair: each rank has a mailbox, created before the
+    fork, to which ranks with lower numbers send the other ends of their pairs.
 
-    So a process holds two descriptors per rank, where pairs made before the fork are as many as
-    the square of the ranks.
+    So a process holds two descriptors per rank; pairs created before the fork would take the square
+    of the number of ranks.
     """
 
     def __init__(self, members: range) -> None:
@@ -188,7 +188,7 @@ class Mailboxes:
         self._gate, self._gate_holder = os.pipe()  # reads end of file once no process holds it
         self._owner = os.getpid()
         self._forks_left = 0
-        # A rank is known to be dead once no other process holds its descriptors, this one included.
+        # A rank is seen to be dead only when no process, including this one, holds its descriptors.
         os.register_at_fork(after_in_parent=self._count_fork)
 
     def expect_ranks(self) -> None:
@@ -204,10 +204,10 @@ class Mailboxes:
                 os.close(self._gate)
 
     def claim(self, rank: int) -> dict[int, Stream]:
-        """In a rank: a stream to every other one, once each of them has begun.
+        """In a rank: open a stream to every other rank, once each of them has begun.
 
         Without that wait, a pool process that finishes before another has begun would get a second
-        rank. The stream to a rank that ended before it sent its end is a closed one.
+        rank. The stream to a rank that ended before it sent its end is closed.
         """
         os.close(self._gate_holder)
         channel.ready(self._gate, _GATE)
@@ -241,8 +241,8 @@ class Mailboxes:
 
 
 def _post(slot: socket.socket, sender: int, end: socket.socket) -> None:
-    """Send an end to a mailbox. A user may have only so many descriptors on their way as open
-    (unix(7), ETOOMANYREFS), until others have taken theirs out."""
+    """Send an end to a mailbox. The number of descriptors that a user may have in flight is limited
+    (unix(7), ETOOMANYREFS), so this waits for others to take theirs out."""
     while True:
         try:
             socket.send_fds(slot, [sender.to_bytes(4, "little")], [end.fileno()])
@@ -257,7 +257,8 @@ def _post(slot: socket.socket, sender: int, end: socket.socket) -> None:
 
 
 def _received(box: socket.socket, count: int) -> Iterator[tuple[int, socket.socket]]:
-    """What so many ranks send, and its senders; less where some have ended. Raises TimeoutError."""
+    """The sockets that `count` ranks send, with their senders; fewer if some have ended. Raises
+    TimeoutError."""
     for received in range(count):
         if not channel.ready(box, _GATE):
             raise TimeoutError(f"{count - received} ranks did not join within {_GATE:g} s.")

@@ -1,4 +1,4 @@
-"""The tensors of a collective as flat ones, one for each dtype, and what comes back of them."""
+"""Flatten the tensors of a collective into one buffer per dtype, and unflatten the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pack:
 
     @functools.cached_property
     def flat(self) -> Tensor:
-        """Row after row, each with its share of every tensor."""
+        """The rows, one after another, each with its share of every tensor."""
         if len(self.parts) == 1:
             return self.parts[0]
         rows = [part.view(self._rows, part.numel() // self._rows) for part in self.parts]
@@ -39,7 +39,7 @@ class Pack:
         ]
 
     def put(self, flat: Tensor) -> None:
-        """Set results that are one of `rows` shares of each tensor along its first dimension."""
+        """Set results that are one of `rows` shares of each tensor along dimension 0."""
         shapes = [(*(n // self._rows for n in one[:1]), *one[1:]) for one in self._shapes]
         counts = [shape.numel() // self._rows for shape in self._shapes]
         parts = zip(flat.split(counts), shapes, strict=True)

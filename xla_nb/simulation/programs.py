@@ -1,4 +1,4 @@
-"""The programs that a rank runs, one after another, and which of its threads belong to them."""
+"""Track the programs that a rank runs, one after another, and the threads of each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from xla_nb.simulation.waits import Waits
 
 
 class Programs:
-    """A rank's. The first one, 0, has begun; each ends with `leave` or as the next one begins.
+    """The programs of one rank. The first, number 0, has begun; each ends with `leave` or when the
+    next one begins.
 
-    What a thread is in the middle of stays with the agreement that it has begun with, and ends
-    at its next step.
+    A thread in the middle of a collective keeps the agreement with which it began, and fails at its
+    next step.
     """
 
     def __init__(self, mesh: Mesh, board: Board | None = None) -> None:
@@ -32,7 +33,8 @@ class Programs:
 
     @property
     def agreement(self) -> Agreement:
-        """The running program's. Raises CollectiveMismatch in a thread of an earlier one."""
+        """The running program's agreement. Raises CollectiveMismatch in a thread of an earlier
+        program."""
         thread = threading.current_thread()
         if thread in self._older:
             raise CollectiveMismatch(
@@ -42,12 +44,12 @@ class Programs:
         return self._agreement
 
     def begin(self, number: int, members: Iterable[int] | None = None) -> None:
-        """Begin the program of that number, higher than the last one's and the same on its ranks,
-        which are `members` (default: all). Called in the thread that runs it."""
+        """Begin program `number`, higher than the last one's and the same on all ranks that run it,
+        which are `members` (default: all). Called in the thread that runs the program."""
         last = self._agreement
         last.leave("ended")
         here = threading.current_thread()
-        # Not those that Python did not start, as autograd's: they work for any program.
+        # Threads not started by Python, such as autograd's, work for any program.
         threads = (thread for thread in threading.enumerate() if thread is not here)
         self._older = WeakSet(t for t in threads if not isinstance(t, threading._DummyThread))
         self._agreement = Agreement(self._mesh, self._board, self.waits, number, members)

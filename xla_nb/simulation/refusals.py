@@ -1,7 +1,7 @@
-"""Functions that the simulated host does not support, refused by name.
+"""Refuse functions that the simulated host does not support, by name.
 
-A function that would communicate on a TPU must never answer with this rank's own values: that would
-be a wrong result without an error.
+A function that would communicate on a TPU must never return this rank's own values: that would be a
+wrong result without an error.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def refuse(name: str, why: Why) -> Callable[..., NoReturn]:
 
 
 def install_refusals() -> list[object]:
-    """Refuse in this process; the caller must keep the returned objects alive."""
+    """Install the refusals in this process; the caller must keep the returned objects alive."""
     xlac: Any = torch_xla._XLAC
     for name, why in REFUSED.items():
         if hasattr(xlac, name):

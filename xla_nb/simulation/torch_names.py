@@ -1,8 +1,8 @@
-"""The collectives under the names that torch_xla and torch.distributed call.
+"""Install the collectives under the names that torch_xla and torch.distributed call.
 
 `carry(carrier)` replaces them in this process: functions of `torch_xla._XLAC`, kernels of
 `_c10d_functional` for XLA, the `xla` process group's point-to-point calls. Every name that
-communicates is carried here or refused in `refusals`; none may answer with local values.
+communicates is carried here or refused in `refusals`; none may return local values.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from xla_nb.simulation.refusals import NotCarried
 
 XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
-#: An all_gather that is called as an all_reduce, which is what torch and its users see of it.
+#: Prefix of an all_gather called as an all_reduce, which torch and its users see.
 _GATHER = "gather along "
-#: As torch_xla says on a TPU.
+#: The warning of torch_xla on a TPU.
 _INEFFICIENT = (
     "Individual send/recv ops are inefficient on an XLA device. Consider using "
     "xla_model.collective_permute() and specifying all source-target pairs."
@@ -39,13 +39,13 @@ _FUNCTIONAL_KINDS = {"product": "mul", "prod": "mul", "band": "and", "bor": "or"
 
 
 def _is_part_of_complex(value: Tensor) -> bool:
-    """Whether it is the real view that torch.distributed makes of a complex tensor."""
+    """Whether it is the real view that torch.distributed creates of a complex tensor."""
     base = value._base
     return base is not None and base.is_complex() and not value.is_complex()
 
 
 class XlacNames:
-    """The functions of `torch_xla._XLAC` that communicate, by their names."""
+    """The functions of `torch_xla._XLAC` that communicate, by name."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
@@ -56,7 +56,7 @@ class XlacNames:
                 setattr(XLAC, name, torch.compiler.disable(function.__get__(self)))
 
     def _result(self, host: Tensor, value: Tensor) -> Tensor:
-        """On the device; a leaf for autograd that requires a gradient where `value` does."""
+        """Upload a result: a leaf for autograd that requires a gradient if `value` does."""
         return upload([host], value)[0].requires_grad_(value.requires_grad)
 
     def _xla_all_reduce(
@@ -116,7 +116,7 @@ class XlacNames:
         host = fetch(values)
         return self._carrier.reduce_scatter(Reduction(kind, scale), host, dim, count, groups)
 
-    # `how`: scale, and the same.
+    # `how`: scale, then the same.
 
     def _xla_reduce_scatter(
         self, kind: str, value: Tensor, token: T, *how: Any
@@ -163,7 +163,7 @@ class XlacNames:
 
 
 def _single(coalesced: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
-    """A kernel of one tensor, by that of several."""
+    """Turn a kernel of several tensors into a kernel of one."""
 
     def single(self: FunctionalNames, value: Tensor, *how: object) -> Tensor:
         return coalesced(self, [value], *how)[0]
@@ -172,7 +172,7 @@ def _single(coalesced: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
 
 
 class FunctionalNames:
-    """The kernels of `_c10d_functional` for XLA; unlike torch_xla's they respect the group."""
+    """The kernels of `_c10d_functional` for XLA; unlike torch_xla's, they respect the group."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
@@ -244,8 +244,8 @@ class FunctionalNames:
 
 
 def _carry_model(carrier: Carrier) -> None:
-    """Replace functions of `xla_model` that are simpler to replace whole than through what they
-    call."""
+    """Replace functions of `xla_model` that are simpler to replace as a whole than through the
+    functions that they call."""
 
     def rendezvous(
         payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None
@@ -285,14 +285,14 @@ def _carry_model(carrier: Carrier) -> None:
 
 
 def _cut_compiled_graphs() -> None:
-    """Have torch.compile cut its graphs at collectives, which run between the compiled parts."""
+    """Make torch.compile cut its graphs at collectives, which run between the compiled parts."""
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, operator = name.partition("::")
         if namespace in ("_c10d_functional", "_c10d_functional_autograd"):
             packet = getattr(getattr(torch.ops, namespace), operator.partition(".")[0])
             torch._dynamo.disallow_in_graph([packet, packet.default])
-    # Its collectives in place would leave a graph that only writes their results back, which
-    # torch_xla cannot compile.
+    # Its in-place collectives would leave a graph that only writes their results back, and
+    # torch_xla cannot compile such a graph.
     torch._dynamo.trace_rules.add("torch_xla.distributed.xla_backend")
 
 

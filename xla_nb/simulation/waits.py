@@ -1,4 +1,4 @@
-"""What a rank waits for in a collective, and how long it has waited in all: for its meter."""
+"""The collective that a rank waits in, and its total waiting time, for the rank's meter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xla_nb.stopwatch import Stopwatch, Wait
 
 
 class Waits:
-    """The collective that this rank waits in, and how long it has waited in all; for any thread."""
+    """The collective that this rank waits in, and its total waiting time; usable in any thread."""
 
     def __init__(self) -> None:
         self._wait: tuple[str, float, Callable[[], Iterable[int]]] | None = None
