@@ -1,4 +1,4 @@
-"""The runtimes a rank can join: the modules xla, spmd and torchax, which `NAMES` lists.
+"""The runtimes that ranks can use: the modules xla, spmd and torchax, listed in `NAMES`.
 
 `fit`, `forking` and `gauges` serve all of them; the other modules serve the runtime in their name.
 `plan` runs in the notebook, which does not import torch, so no module here imports torch or JAX at
@@ -24,7 +24,7 @@ NAMES = ("xla", "spmd", "torchax")
 @dataclass(frozen=True)
 class Machine:
     """One of the `hosts` of a run: `device` is "TPU" or "CPU". `env` is its environment,
-    `user_env` the variables of --env, which win."""
+    `user_env` the variables of --env, which take precedence."""
 
     device: str
     chips: int
@@ -34,15 +34,14 @@ class Machine:
     hosts: int = 1
 
     def variable(self, name: str) -> str:
-        """The variable's value in the ranks; empty if it is not set."""
+        """The variable's value in the ranks; an empty string if it is not set."""
         return self.user_env.get(name, self.env.get(name, ""))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a launch needs: `sets` are variables of its environment, `imports` are modules for its
-    fork server, `notices` are what its user should know. `ranks` None: the runtime counts its
-    devices."""
+    """The needs of a launch: `sets` are variables for its environment, `imports` modules for its
+    fork server, `notices` messages for the user. `ranks` None: the runtime counts its devices."""
 
     ranks: int | None
     sets: Mapping[str, str] = field(default_factory=dict)
@@ -54,8 +53,8 @@ class Plan:
 class RankInfo:
     """A rank's position in its world, and its device.
 
-    `device` is the value of that name in a cell without a function, `shown` its text for people;
-    `devices` are the names of all devices where one process drives several.
+    `device` is the value of that name in a cell without a function, `shown` its text for display;
+    `devices` are the names of all devices if one process drives several.
     """
 
     local_rank: int
@@ -69,7 +68,7 @@ class Prepared(Gauges):
     """A runtime in the job and, through the fork, in each rank. The meter reads its gauges."""
 
     ranks: int
-    simulated = False  # whether the ranks are those of a simulated TPU host
+    simulated = False  # whether the ranks belong to a simulated TPU host
 
     @abc.abstractmethod
     def start(self, life: Lifecycle) -> None:
@@ -81,37 +80,37 @@ class Prepared(Gauges):
 
     @abc.abstractmethod
     def rank_info(self, rank: int) -> RankInfo:
-        """In a rank that has joined."""
+        """In a rank that has joined: its position and device."""
 
     def begin(self, number: int, members: Iterable[int] | None) -> None:
-        """In a rank that lives on, before each program: its number, higher than the last one's and
-        the same on all ranks that run it, which are `members` (None: all)."""
+        """In a live rank, before each program. Its `number` is higher than the last one's and the
+        same on all ranks that run it, which are `members` (None: all)."""
 
     def leave(self, reason: str) -> None:
         """In a rank, after its function; `reason` is "returned" or "raised ValueError"."""
 
     def consequence(self, error: BaseException) -> BaseException | None:
-        """The error, in clear words, if only another rank's end caused it; otherwise None."""
+        """The error, with a clear message, if the end of another rank caused it; otherwise None."""
         return None
 
 
 class Runtime(Protocol):
-    """What a runtime's module defines."""
+    """The functions that a runtime's module defines."""
 
     def plan(self, machine: Machine, n: int | None) -> Plan:
-        """What a launch needs. Raises XlaNbError if this machine or n does not fit."""
+        """Plan a launch. Raises XlaNbError if this machine or n does not fit."""
 
     def set_up(self) -> None:
         """In the job, before the program's module is executed."""
 
     def prepare(self, order: Order) -> Prepared:
-        """In the job, after the module and before the fork. OSError: the machine's limits."""
+        """In the job, after the module and before the fork. Raises OSError at a system limit."""
 
     def opened(self) -> str | None:
-        """Why this process can no longer fork ranks, if the program opened a device."""
+        """Why this process can no longer fork ranks, if the program opened a device; else None."""
 
 
 def named(name: str) -> Runtime:
-    """The runtime of that name, one of `NAMES`."""
+    """Return the runtime with this name, one of `NAMES`."""
     module: Any = importlib.import_module(f"xla_nb.runtimes.{name}")
     return cast(Runtime, module)

@@ -1,6 +1,6 @@
-"""Fits a launch to the machine that will run its ranks: the device, their number and environment.
+"""Fit a launch to the machine of its ranks: their device, number and environment.
 
-It runs on that machine, before anything is started there.
+Runs on that machine, before anything is started on it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from xla_nb.runtimes import Machine
 from xla_nb.topology import environment
 from xla_nb.topology.chips import accelerator_type, choose_device, count_chips
 
-#: Called while a launch waits, with the seconds so far and what it waits for.
+#: Called while a launch waits, with the seconds so far and a text that says for what.
 OnWait = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A launch fitted to a machine: `ranks` None for one per device, `imports` the modules for its
-    processes, `notices` what the user should know: changes to the environment, say."""
+    """A launch fitted to a machine: `ranks` is None for one per device, `imports` are modules for
+    its processes, `notices` messages for the user, such as changes to the environment."""
 
     device: str
     ranks: int | None

@@ -1,6 +1,6 @@
-"""Ranks as processes: forked from their job and watched, each death reported with its status.
+"""Fork ranks from their job and watch their processes; each death is reported with its status.
 
-torch_xla starts its ranks through a process pool, which ends all others the moment one dies and
+torch_xla starts its ranks through a process pool, which kills all others the moment one dies and
 reports only "broken pool". Here a death is an event, and the other ranks keep their grace period.
 """
 
@@ -40,13 +40,13 @@ class Latch:
         os.close(self._writer)
 
     def wait(self) -> None:
-        os.read(self._reader, 1)  # end of file: no process holds the writing end
+        os.read(self._reader, 1)  # end of file when no process holds the writing end
 
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """What a process of the ranks runs: `enter(local_rank, processes)`, then `main(rank)` for each
-    of its ranks. `latch` opens when all have entered; `report` gets each death."""
+    """The functions that a rank process runs: `enter(local_rank, processes)`, then `main(rank)` for
+    each of its ranks. `latch` opens when all have entered; `report` is called with each death."""
 
     enter: Callable[[int, int], None]
     main: Callable[[int], None]
@@ -55,7 +55,7 @@ class Lifecycle:
 
 
 class RankContext(context.ForkContext):
-    """A fork context that watches its processes, from the moment `count` of them run."""
+    """A fork context that watches its processes once `count` of them are running."""
 
     def __init__(self, count: int, life: Lifecycle) -> None:
         super().__init__()
@@ -70,15 +70,15 @@ class RankContext(context.ForkContext):
 
     def started(self, process: Any) -> None:
         """Called after each fork; the watching thread starts after the last one."""
-        # At once: at its next start multiprocessing reaps processes that have died.
+        # Now: at its next start, multiprocessing reaps processes that have died.
         self._started[os.pidfd_open(process.pid)] = process
         if len(self._started) == self._count:
             self._life.latch.arrive()
             self._watcher.start()
 
     def give_up(self) -> None:
-        """End the processes that run already: one more could not be started, and they would wait
-        for it."""
+        """Kill the processes that are already running: another could not be started, and they would
+        wait for it."""
         for fd, process in self._started.items():
             signal.pidfd_send_signal(fd, signal.SIGKILL)
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -86,7 +86,7 @@ class RankContext(context.ForkContext):
         self._started.clear()
 
     def finish(self) -> None:
-        """Wait until every death has been reported; called when the pool has shut down."""
+        """Wait until every death has been reported; call after the pool has shut down."""
         if self._watcher.ident is not None:
             self._watcher.join()
 
@@ -102,7 +102,7 @@ class RankContext(context.ForkContext):
                 self._died(alive.pop(fd))
 
     def _died(self, process: Any) -> None:
-        # Another thread may have reaped it, and be about to store its status.
+        # Another thread may have reaped it and not yet stored its status.
         deadline = time.monotonic() + 1
         while (status := process.exitcode) is None and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -116,12 +116,12 @@ class _RankProcess(context.ForkProcess):
         super().__init__(*args, **kwargs)
         self._ranks = ranks
         first, *_ = kwargs.get("args") or [None]
-        self._calls: Any = first if isinstance(first, queues.Queue) else None  # of a pool
+        self._calls: Any = first if isinstance(first, queues.Queue) else None  # in a pool
 
     def run(self) -> None:
         atexit._clear = _clear
         for inherited in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-            inherited.atexit = False  # or each rank would delete a folder that all ranks use
+            inherited.atexit = False  # otherwise each rank would delete a folder that all ranks use
         try:
             super().run()
         finally:
@@ -129,7 +129,7 @@ class _RankProcess(context.ForkProcess):
 
     def start(self) -> None:
         try:
-            atexit._clear = _keep  # Python 3.13 would have the rank forget what its job has there
+            atexit._clear = _keep  # Python 3.13 would drop the job's exit handlers in the rank
             try:
                 super().start()
             finally:
@@ -142,11 +142,11 @@ class _RankProcess(context.ForkProcess):
             raise
 
     def terminate(self) -> None:
-        """Ask a pool's process to end after its rank, as a pool that breaks does not from Python
-        3.13 on. It would end healthy ranks before they can report where they are."""
+        """Ask a pool's process to end after its rank. From Python 3.13 on, a broken pool would
+        otherwise terminate healthy ranks before they can report where they are."""
         calls, self._calls = self._calls, None
         if calls is not None:
-            calls._sem.acquire(block=False)  # which the process gives back, as for any item
+            calls._sem.acquire(block=False)  # the process releases it, as for any item
             calls._writer.send(None)
 
 
@@ -154,22 +154,22 @@ _clear = atexit._clear
 
 
 def _keep() -> None:
-    """In the place of what forgets exit handlers."""
+    """Replace `atexit._clear`, to keep the exit handlers."""
 
 
 def forget_exit_handlers() -> None:
-    """Leave this process's imports no say in how its ranks end: they would delete what other
-    processes use. The job calls this before any code of the user's runs."""
+    """Drop the exit handlers of this process's imports: in its ranks they would delete resources
+    that other processes use. The job calls this before any user code runs."""
     atexit._clear()
-    atexit.register(logging.shutdown)  # which writes what a handler of the user's has collected
+    atexit.register(logging.shutdown)  # flushes the user's buffering handlers
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
 
 
 def _end_as_a_script_does() -> None:
-    """Let pools end their idle workers, wait for threads, and call what `atexit` has.
+    """Let pools end their idle workers, wait for threads, and call the `atexit` handlers.
 
-    multiprocessing, which ends this process afterwards, does it in another order, and without
-    `atexit`: it waits for the workers of pools that nobody has told to end.
+    multiprocessing, which ends this process afterwards, uses another order and skips `atexit`: it
+    would wait for workers of pools that were never told to end.
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]
@@ -182,8 +182,8 @@ def _end_as_a_script_does() -> None:
 def fork_ranks(count: int, life: Lifecycle, first: int = 0) -> None:
     """Fork `count` processes with one rank each, from `first` on, and wait until all have ended.
 
-    A rank's process ends with the rank, unlike in torch_xla's pool, which keeps it until the last
-    rank is done: the others see a rank leave when its connections close.
+    A process ends with its rank, so the others see a rank leave when its connections close.
+    torch_xla's pool keeps each process until the last rank is done.
     """
     ranks = RankContext(count, life)
 

@@ -1,4 +1,4 @@
-"""What the meter reads from a runtime: compilations, steps, memory, the collective in progress."""
+"""A runtime's figures for the meter: compilations, steps, memory, the collective in progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Counts(NamedTuple):
     """torch_xla's counters at one moment, or another runtime's equivalents."""
 
     hits: int = 0  # graphs found in the compilation cache
-    misses: int = 0  # graphs not found there, which are compiled next
+    misses: int = 0  # graphs not found in it, which are compiled next
     compiles: int = 0
     compile_seconds: float = 0.0
     steps: int = 0
@@ -24,7 +24,7 @@ class Counts(NamedTuple):
 
 
 def counts(xlac: Any) -> Counts:
-    """Read from `torch_xla._XLAC`; takes about 20 µs and no lock that training holds for long."""
+    """Read `torch_xla._XLAC`; takes about 20 µs and no lock that training holds for long."""
     compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
     names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
     return Counts(
@@ -38,12 +38,12 @@ def counts(xlac: Any) -> Counts:
 
 
 def executed(xlac: Any) -> int:
-    """Graphs that were looked up so far, each to be executed."""
+    """The number of graphs looked up so far, each to be executed."""
     return sum(xlac._xla_counter_value(name) or 0 for name in ("CachedCompile", "UncachedCompile"))
 
 
 def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
-    """Bytes in use on a device of torch_xla's, and its capacity; None where unknown."""
+    """Bytes in use on a torch_xla device, and its capacity; None if unknown."""
     try:
         info = xlac._xla_memory_info(device)
         return info["bytes_used"], info["bytes_limit"]
@@ -54,25 +54,25 @@ def device_memory(xlac: Any, device: str) -> tuple[int, int] | None:
 class Gauges(abc.ABC):
     """A runtime's figures; safe to read from any thread of a rank.
 
-    What has a default here is for runtimes whose collectives are part of a compiled program."""
+    The defaults are for runtimes whose collectives are part of a compiled program."""
 
     @abc.abstractmethod
     def counts(self) -> Counts:
-        """What was compiled and run so far."""
+        """Compilations and steps so far."""
 
     def waiting(self) -> Wait | None:
-        """The collective that this rank waits in; None if none, or not visible."""
+        """The collective that this rank waits in; None if there is none, or it is not visible."""
         return None
 
     def waited(self) -> float | None:
-        """Seconds that this rank has waited in collectives so far, with the one that it waits in;
-        None where that is not visible."""
+        """Seconds that this rank has waited in collectives so far, including the current one; None
+        if that is not visible."""
         return None
 
     def executed(self) -> int | None:
-        """Graphs that were looked up so far, in a microsecond; None where they are not counted."""
+        """The number of graphs looked up so far; None if not counted. Takes a microsecond."""
         return None
 
     def memory(self) -> tuple[int, int] | None:
-        """Bytes in use on the device, and its capacity; None where unknown."""
+        """Bytes in use on the device, and its capacity; None if unknown."""
         return None

@@ -1,8 +1,8 @@
-"""One JAX world for the ranks of a run: its coordinator, how a rank joins it, and how it leaves.
+"""One JAX world for the ranks of a run: its coordinator, and how ranks join and leave.
 
 JAX aborts every process, with a C++ stack, when one of them is gone. Here the coordinator is a
-process of its own and never gives a rank up, so a rank's end reaches the others as a Python
-exception in the collective that needs it, or not at all.
+separate process that never gives up on a rank, so the end of a rank reaches the others as a Python
+exception in a collective that needs it, or not at all.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LOOPBACK = "127.0.0.1"
 NEVER = 10**9
 
 #: Seconds that a rank waits for the others to join before JAX aborts it: longer than any job waits
-#: for ranks that have lost one.
+#: for ranks after one has died.
 JOINING = 86_400
 
 
 @dataclass(frozen=True)
 class World:
-    """What the ranks share: the coordinator's address, "host:port", the number of ranks in all and
-    on each host; `platform` is "cpu", "cuda" or "tpu"."""
+    """The world that the ranks share: the coordinator's address, "host:port", the total number of
+    ranks and the number on each host; `platform` is "cpu", "cuda" or "tpu"."""
 
     address: str
     ranks: int
@@ -47,7 +47,7 @@ class World:
 class Coordinator:
     """The process of the ranks' coordination service, by default on a free loopback port.
 
-    Started in the job before it forks the ranks: the service has threads, the job must have none.
+    The job starts it before it forks the ranks: the service has threads, the job must have none.
     Raises LaunchError if it does not start.
     """
 
@@ -68,7 +68,7 @@ class Coordinator:
             )
 
     def close(self) -> None:
-        """Call only when all ranks have ended: losing the coordinator aborts a rank."""
+        """Stop the process. Call only after all ranks have ended: losing it aborts a rank."""
         self._port.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._pid, signal.SIGKILL)
@@ -112,13 +112,13 @@ def _close_all_but(fd: int) -> None:
 
 
 def backend_started() -> bool:
-    """Whether this process has opened JAX's devices, after which it can no longer fork ranks."""
+    """Whether this process has opened JAX's devices, so that it can no longer fork ranks."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def read_variables() -> None:
-    """Let JAX read its variables from this process's environment again, as its import does."""
+    """Make JAX read its variables from this process's environment again, as its import does."""
     import jax
 
     for name, (kind, *_) in jax.config.meta.items():
@@ -128,7 +128,7 @@ def read_variables() -> None:
 
 
 def _value(kind: object, text: str) -> object:
-    """A flag's value from its text (jax/_src/config.py: bool_env, int_env)."""
+    """Parse a flag's value from its text (jax/_src/config.py: bool_env, int_env)."""
     if kind is bool:
         return text.lower() in ("y", "yes", "t", "true", "on", "1")
     return kind(text) if kind in (int, float) and callable(kind) else text
@@ -137,7 +137,7 @@ def _value(kind: object, text: str) -> object:
 def join(world: World, rank: int) -> None:
     """Make this process rank `rank` of the world; returns when all ranks have joined.
 
-    Opens the devices too, which all ranks must do together: a rank that returned before its first
+    Also opens the devices, which all ranks must do together: a rank that returned before its first
     use of JAX would leave the others waiting for its devices.
     """
     import jax
@@ -163,7 +163,7 @@ def join(world: World, rank: int) -> None:
     _choose_platform(world, rank % world.ranks_here, client)
     jax.devices()
     if world.platform == "cpu":
-        # gloo connects the ranks in their first collective, and waits at most 30 s there.
+        # gloo connects the ranks in their first collective, and waits at most 30 s for them.
         multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a refused rank does not keep the others waiting.
     for number in _asked_early:
@@ -174,7 +174,7 @@ _NO_PROXY = "no_grpc_proxy"  # gRPC reads the lower-case name only
 
 
 def _bypass_proxy(host: str) -> None:
-    """gRPC uses the environment's proxies even for an address of this machine."""
+    """Exclude the host from gRPC's proxies, which it uses even for addresses of this machine."""
     hosts = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
     os.environ[_NO_PROXY] = ",".join(filter(None, [hosts, host]))
 
@@ -189,7 +189,7 @@ def _choose_platform(world: World, local_rank: int, client: Any) -> None:
     elif world.platform == "tpu":
         from torch_xla._internal import tpu
 
-        tpu.configure_topology(local_rank, world.ranks_here)  # libtpu's: one chip for each
+        tpu.configure_topology(local_rank, world.ranks_here)  # for libtpu: one chip per rank
     else:
         # With synchronous dispatch nothing that other ranks need is pending when the entry returns,
         # and an exception points at the line of its collective.
@@ -198,7 +198,7 @@ def _choose_platform(world: World, local_rank: int, client: Any) -> None:
 
 
 def _own_address(world: World) -> str:
-    """The address at which other ranks reach this one."""
+    """The address at which other ranks can reach this one."""
     if world.ranks_here == world.ranks:
         return LOOPBACK
     host, _, port = world.address.rpartition(":")
@@ -224,16 +224,17 @@ def _use_gloo(client: Any, address: str) -> None:
 
 
 def leave(reason: str) -> None:
-    """Call when the entry is done and the process about to end; `reason` is "returned", or why not.
+    """Leave the world. Call when the entry is done and the process is about to end; `reason` is
+    "returned", or why it did not return.
 
-    A rank that returned first finishes its pending operations, because others may wait for them; a
+    A rank that returned finishes its pending operations first, because others may wait for them; a
     rank that raised or was stopped may itself be waiting in vain, and leaves at once.
     """
     if reason != "returned" or not backend_started():
         return
     import jax
 
-    # Only values that nobody has read can fail here.
+    # Only values that were never read can fail here.
     with contextlib.suppress(Exception):
         jax.block_until_ready(jax.live_arrays())
     with contextlib.suppress(Exception):
@@ -241,17 +242,18 @@ def leave(reason: str) -> None:
         jax.block_until_ready([jax.device_put(0.0, device) + 1 for device in jax.local_devices()])
 
 
-# ---------------------------------------------------------------- a cell's own initialize
+# ---------------------------------------------------------------- jax.distributed in cells
 
-#: The numbers of processes that a cell asked for in the job, before there were ranks.
+#: The numbers of processes that a cell requested in the job, before there were ranks.
 _asked_early: list[int] = []
 
 
 def install_guard() -> None:
-    """In the job, before the cell's module, which may bind `jax.distributed.initialize` to a name:
-    the ranks join by themselves, so it has nothing left to do but to check the number of ranks.
+    """Replace `jax.distributed.initialize` and `shutdown`. Called in the job before the cell's
+    module, which may bind them to other names.
 
-    `shutdown` does nothing: a rank leaves when its function has ended, without waiting for others.
+    The ranks join by themselves, so `initialize` only checks the number of ranks. `shutdown` does
+    nothing: a rank leaves when its function has ended, without waiting for others.
     """
     import jax
     from jax._src import distributed
@@ -275,7 +277,7 @@ def _initialize(
 
 
 def _check_size(num_processes: int) -> None:
-    """Raise UsageError if a cell would run in another world than it says."""
+    """Raise UsageError if the world's size differs from the number that a cell gave."""
     import jax
 
     if num_processes != jax.process_count():
@@ -290,17 +292,17 @@ def _check_size(num_processes: int) -> None:
 
 
 def enable_torchax() -> None:
-    """Make `device="jax"` work, where torchax is installed; call after `join`, because it opens the
+    """Make `device="jax"` work if torchax is installed; call after `join`, because it opens the
     device."""
-    torchax: Any = sys.modules.get("torchax")  # which the fork server has imported
+    torchax: Any = sys.modules.get("torchax")  # imported by the fork server
     if torchax is not None and not torchax.default_env().enabled:
         torchax.enable_globally()
         os.register_at_fork(after_in_child=functools.partial(_compute_by_torch, torchax))
 
 
 def _compute_by_torch(torchax: Any) -> None:
-    """Have a process that a rank forked, as a DataLoader's worker is, compute without JAX, whose
-    threads it has not: torchax makes some CPU tensors by JAX, and would wait for them forever."""
+    """Make a process that a rank forked, such as a DataLoader worker, compute without JAX, because
+    it lacks JAX's threads: torchax creates some CPU tensors with JAX, and would wait forever."""
     env = torchax.default_env()
     env.dispatch = lambda func, types, args, kwargs: func(*args, **(kwargs or {}))
 
@@ -311,15 +313,15 @@ _GLOO = re.compile(r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)", re
 
 
 class RankGone(Exception):
-    """The connection to a rank that this one was in a collective with is gone: a consequence, not
-    a cause."""
+    """The connection to another rank of this rank's collective is gone: a consequence, not a
+    cause."""
 
     def __init__(self) -> None:
         super().__init__("a rank that this collective needs has ended")
 
 
 def consequence(error: BaseException) -> BaseException | None:
-    """A RankGone for any of gloo's messages about a rank that is gone; None for other errors."""
+    """RankGone for any of gloo's errors about a lost connection; None for other errors."""
     if not _GLOO.search(str(error)):
         return None
     return RankGone().with_traceback(error.__traceback__)

@@ -1,7 +1,7 @@
-"""SPMD: one process owns every device of the host, and shardings say what each computes.
+"""SPMD: one process owns every device of the host, and shardings determine what each computes.
 
-Without a TPU the devices are virtual ones of the CPU client. Only the process that runs the user's
-function opens the devices: a second one would find none.
+Without a TPU the devices are virtual devices of the CPU client. Only the process that runs the
+user's function opens the devices: a second process would find none.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from xla_nb.runtimes.forking import Lifecycle, fork_ranks
 from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, require_one_host
 
-#: XLA logs at every compilation under SPMD that its partitioner will be replaced. XLA_USE_SPMD asks
-#: for what happens here anyway, with a warning from torch_xla, so `join` removes it.
+#: At every compilation under SPMD, XLA logs that its partitioner will be replaced. XLA_USE_SPMD
+#: requests SPMD, which is on here anyway, and makes torch_xla warn, so `join` removes it.
 _SETS = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_USE_SPMD": "0"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """All devices of a TPU host, in one process for each of several hosts, which libtpu joins;
-    without a TPU, `n` virtual devices."""
+    """Plan one process with all devices of a TPU host (libtpu joins the processes of several
+    hosts); without a TPU, with `n` virtual devices."""
     if machine.device == "TPU":
         devices = machine.chips * devices_per_chip(machine.accelerator)
         if machine.hosts == 1:
@@ -48,8 +48,8 @@ def plan(machine: Machine, n: int | None) -> Plan:
             "--runtime spmd. Use -n for the number of devices."
         )
     count = str(tpu_types.simulated_ranks(machine.variable(SIMULATE), n))
-    # The CPU client runs a graph's devices in a thread pool, which must hold all devices that wait
-    # for each other in a collective: with fewer threads it hangs (measured).
+    # The CPU client runs a graph's devices in a thread pool, which needs a thread for each device
+    # that waits in a collective: with fewer threads it hangs (measured).
     return Plan(
         int(count),
         {**_SETS, "CPU_NUM_DEVICES": count, "XLA_THREAD_POOL_SIZE": count, "PJRT_NPROC": count},
@@ -61,20 +61,20 @@ opened = xla.opened
 
 
 def set_up() -> None:
-    """Let torch's functions place models as `xla_nb.spmd` does, before a cell binds any of them."""
+    """Make torch's functions place models like `xla_nb.spmd`, before a cell binds any of them."""
     from xla_nb.spmd import dtensors
 
     dtensors.install()
 
 
 def prepare(order: Order) -> Devices:
-    """Nothing to do before the fork: the process itself opens the devices."""
+    """Does nothing before the fork: the process itself opens the devices."""
     return Devices(order.host_group)
 
 
 @dataclass(frozen=True)
 class Devices(xla.OnTorchXla):
-    """All devices of the host, and their one process; virtual ones of the CPU imitate no TPU host.
+    """All devices of the host, and their process; virtual CPU devices do not simulate a TPU host.
 
     torch_xla does not report the memory of devices under SPMD."""
 

@@ -1,4 +1,4 @@
-"""torchax and JAX: every rank is a process of one JAX world, with one device.
+"""torchax and JAX: every rank is a process of one JAX world and has one device.
 
 The device is a TPU chip, a GPU if JAX's CUDA plugin is installed, or else the CPU with gloo's
 collectives. Ranks join the world after the cell's imports, before anything opens devices.
@@ -30,8 +30,8 @@ from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, devices_per_chip, process_bounds, require_one_host
 from xla_nb.wording import listed, several
 
-#: Imported by the fork server; `import jax` starts no thread and opens no device. torchax and its
-#: modules, and torch's, only where torchax is installed.
+#: Imported by the fork server; `import jax` starts no thread and opens no device. The modules of
+#: torchax and torch are imported only if torchax is installed.
 IMPORTS = (
     "jax",
     "jax.experimental.multihost_utils",
@@ -47,7 +47,7 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """A rank for each TPU chip or GPU, or for each simulated chip on the CPU."""
+    """Plan a rank for each TPU chip or GPU, or for each simulated chip on the CPU."""
     notices = check_versions()
     is_there = _imported() is not None
     imports = tuple(name for name in IMPORTS if is_there or not name.startswith("torch"))
@@ -97,7 +97,7 @@ def _gpus(visible: str, devices: Path = Path("/dev")) -> int:
 
 def set_up() -> None:
     """Guard `jax.distributed.initialize`, which a cell may call or bind; and read JAX's variables
-    again, because its import came before this launch's environment."""
+    again, because JAX was imported before this launch's environment was set."""
     jax_world.install_guard()
     jax_world.read_variables()
 
@@ -113,7 +113,7 @@ def opened() -> str | None:
 
 
 def prepare(order: Order) -> Processes:
-    """Start the coordinator, a process of its own on the first host."""
+    """Start the coordinator, a separate process on the first host."""
     assert order.ranks is not None
     here, ranks = order.host_group, order.ranks
     host, port = here.address or (jax_world.LOOPBACK, 0)
@@ -138,7 +138,7 @@ class Processes(Prepared):
     world: jax_world.World
     coordinator: jax_world.Coordinator | None
     others: Path | None
-    compiled: list[float] = field(default_factory=list)  # the seconds of each compilation so far
+    compiled: list[float] = field(default_factory=list)  # seconds of each compilation so far
 
     def start(self, life: Lifecycle) -> None:
         try:
@@ -171,12 +171,12 @@ class Processes(Prepared):
             self.compiled.append(duration_secs)
 
     def counts(self) -> Counts:
-        """JAX counts compilations only; one in progress is a miss that is not compiled yet."""
+        """JAX counts only compilations; one in progress is a miss that is not yet compiled."""
         count = len(self.compiled)
         return Counts(0, count + _compiling(), count, sum(self.compiled))
 
     def memory(self) -> tuple[int, int] | None:
-        """None on the CPU."""
+        """Bytes in use on the device, and its capacity; None on the CPU."""
         import jax
 
         stats = jax.local_devices()[0].memory_stats()
@@ -203,11 +203,11 @@ _NAMES = ("torchax", "torch", "jax", "jaxlib")
 
 
 def check_versions() -> tuple[str, ...]:
-    """What the user should know of the installed versions, found without importing anything.
+    """Return notices about the installed versions, found without importing anything.
 
-    torch_xla's wheel contains an old torchax in the same folder as the real one; which of them is
-    there depends on what was installed last. Raises LaunchError if these cannot work, with the
-    commands that install what does.
+    torch_xla's wheel contains an old torchax in the same folder as the real one; the package that
+    was installed last wins. Raises LaunchError, with the commands that install working versions, if
+    these cannot work.
     """
     found = {name: version for name in _NAMES if (version := _version(name))}
     in_words = ", ".join(map(" ".join, found.items())) or "none of them"
@@ -228,7 +228,7 @@ def check_versions() -> tuple[str, ...]:
             "torchax and overwrote its files"
         )
     elif found["torchax"] == "0.0.13" and Version(found["torch"]) >= Version("2.13"):
-        problem = "needs a torch older than 2.13"  # it names overloads of `aten.prod` that are gone
+        problem = "needs a torch older than 2.13"  # it uses overloads of `aten.prod` that are gone
     if problem:
         raise LaunchError(
             f"--runtime torchax {problem} (installed: {in_words}). Run `pip install 'torch==2.9.*' "
@@ -246,8 +246,8 @@ def _version(name: str) -> str | None:
 
 
 def _imported() -> str | None:
-    """The version in the files that an import of torchax would load, "" where they do not say, None
-    where there are none."""
+    """The version in the files that an import of torchax would load; "" if they contain none, None
+    if there are no files."""
     spec = PathFinder.find_spec("torchax")
     if spec is None or spec.origin is None:
         return None

@@ -1,6 +1,6 @@
 """The torch_xla runtime: a process per device, started by torch_xla's own `xmp.spawn`.
 
-torch_xla decides how many ranks there are, and each one's chip and ordinal. Without a TPU the same
+torch_xla determines the number of ranks, and each rank's chip and ordinal. Without a TPU the same
 call starts the ranks of a simulated host.
 """
 
@@ -25,7 +25,7 @@ from xla_nb.topology import tpu_types
 from xla_nb.topology.chips import SIMULATE, SIMULATED, process_bounds
 from xla_nb.topology.slices import WORKERS
 
-#: Imported by the fork server, so that no job and no rank pays for it.
+#: Imported by the fork server, so that jobs and ranks need not.
 IMPORTS = (
     __name__,
     "torch_xla.core.xla_model",
@@ -36,7 +36,7 @@ IMPORTS = (
 
 
 def plan(machine: Machine, n: int | None) -> Plan:
-    """All ranks of the TPU, or `n` on one host if its chips allow it; of a simulated one, too."""
+    """Plan all ranks of a real or simulated TPU, or `n` on one host if its chips allow it."""
     if machine.device == "TPU":
         sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
         return Plan(n, sets, IMPORTS)
@@ -49,7 +49,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
 
 
 def opened() -> str | None:
-    """Why no rank can be forked; the caller adds the line that did it."""
+    """Why no rank can be forked, or None; the caller adds the line that opened the device."""
     import torch_xla
 
     if not torch_xla._XLAC._xla_runtime_is_initialized():
@@ -62,7 +62,7 @@ def opened() -> str | None:
 
 
 def set_up() -> None:
-    """Say which device ranks will have; `opened` detects what a cell must not do before."""
+    """Name the device that ranks will have; `opened` detects a cell that opens it too early."""
     if tpu_types.type_answered(os.environ):
         from xla_nb.simulation import answers
 
@@ -70,7 +70,7 @@ def set_up() -> None:
 
 
 def prepare(order: Order) -> Chips:
-    """Set this process up so that `xmp.spawn` starts the ranks of the order."""
+    """Set up this process so that `xmp.spawn` starts the ranks of the order."""
     import torch
     from torch_xla._internal import pjrt
 
@@ -94,7 +94,7 @@ def prepare(order: Order) -> Chips:
 
 
 def _chips() -> tuple[int, int]:
-    """The number of processes that torch_xla will start, and of ranks in them."""
+    """The numbers of processes that torch_xla will start, and of ranks in them."""
     from torch_xla._internal import tpu
     from torch_xla.experimental import plugins
 
@@ -106,7 +106,7 @@ def _chips() -> tuple[int, int]:
 
 
 class OnTorchXla(Prepared):
-    """What runtimes of torch_xla have in common."""
+    """Common parts of the runtimes that use torch_xla."""
 
     def executed(self) -> int:
         import torch_xla
@@ -120,13 +120,13 @@ class OnTorchXla(Prepared):
 
 
 def open_client() -> None:
-    """In a rank, before its function: start torch_xla's client, and keep a client that JAX starts
-    beside it, to trace a Pallas kernel, from discovering the TPU's slices a second time: on several
-    slices it would wait for ever.
+    """In a rank, before its function: start torch_xla's client, and keep JAX's own client, started
+    to trace a Pallas kernel, from discovering the TPU's slices a second time: on several slices it
+    would wait forever.
 
-    torch_xla sets the variable around each of its calls into JAX and then restores what was there,
+    torch_xla sets the variable around each of its calls into JAX and then restores the old value,
     which is safe in one thread only (_internal/jax_workarounds.py, jax_env_context; pytorch/xla
-    issues 8812 and 8954). Its own client must not see it, so it is set once that is there.
+    issues 8812 and 8954). torch_xla's client must not see it, so it is set after that has started.
     """
     import torch_xla
 
@@ -136,7 +136,7 @@ def open_client() -> None:
 
 @dataclass(frozen=True)
 class Chips(OnTorchXla):
-    """The chips of this host, or simulated ones."""
+    """The chips of this host, real or simulated."""
 
     processes: int
     ranks: int
@@ -182,8 +182,8 @@ class Chips(OnTorchXla):
 
 @dataclass(frozen=True)
 class SimulatedChips(Chips):
-    """The ranks of a simulated host, which know what they wait for; XLA's CPU client knows no
-    memory."""
+    """The ranks of a simulated host, which report the collective that they wait in; XLA's CPU
+    client does not report memory."""
 
     host: Any  # a SimulatedHost
     simulated = True
@@ -211,9 +211,9 @@ class SimulatedChips(Chips):
 def _run_single_devices_in_the_main_thread() -> None:
     """Replace the thread in which torch_xla runs the entry of a process with one device.
 
-    Python delivers signals to the main thread alone: only there does an interrupt end `time.sleep`,
-    `queue.get` or `subprocess.run`, and may a program set handlers of its own. A process with
-    several devices (TPU v2 and v3) needs torch_xla's threads (pjrt._run_thread_per_device).
+    Python delivers signals only to the main thread: only in it does an interrupt end `time.sleep`,
+    `queue.get` or `subprocess.run`, and only it may set signal handlers. A process with several
+    devices (TPU v2 and v3) needs torch_xla's threads (pjrt._run_thread_per_device).
     """
     import torch
     from torch_xla._internal import pjrt
@@ -233,24 +233,24 @@ def _run_single_devices_in_the_main_thread() -> None:
 
 
 def go_on_from(context: contextvars.Context, has_grad: bool) -> None:
-    """Let a new thread have what the main thread's context variables hold, and its grad mode."""
+    """Copy the main thread's context variables and grad mode to a new thread."""
     import torch
 
     for variable, value in context.items():
-        if not isinstance(value, decimal.Context):  # one that threads share would be changed by all
+        if not isinstance(value, decimal.Context):  # shared, it would be changed by all threads
             variable.set(value)
     torch.set_grad_enabled(has_grad)
 
 
 class _MainThread:
-    """What torch_xla asks of a pool of threads, in the thread that asks."""
+    """A stand-in for torch_xla's thread pool that runs in the calling thread."""
 
     def map(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
         return [function(argument) for argument in arguments]
 
 
 def described(device: str, attributes: Mapping[str, object]) -> str:
-    """`xla:0`, with chip and core on a TPU: `xla:0 (chip 0,1,0 core 0)`.
+    """The device's name, with chip and core on a TPU: `xla:0 (chip 0,1,0 core 0)`.
 
     libtpu's attributes are `coords` and `core_on_chip` (torch_xla/runtime.py,
     runtime_device_attributes).

@@ -28,7 +28,7 @@ from xla_nb.simulation.refusals import NotCarried
 
 XLAC: Any = torch_xla._XLAC
 T = TypeVar("T")
-#: Prefix of an all_gather called as an all_reduce, which torch and its users see.
+#: Kind of an all_reduce that performs an all_gather; torch and its users see an all_reduce.
 _GATHER = "gather along "
 #: The warning of torch_xla on a TPU.
 _INEFFICIENT = (

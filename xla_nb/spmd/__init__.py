@@ -1,8 +1,8 @@
 """SPMD: one process drives all devices of the host, with a model sharded over them.
 
-`mesh` names the axes of the devices, `parallelize` places a model by a tensor-parallel plan of
-torch's, `show` says which device holds what. This file imports no torch: the notebook's kernel
-imports it to display what the process with the devices returned.
+`mesh` names the axes of the devices, `parallelize` places a model by a tensor-parallel plan as in
+torch, `show` displays which device holds which part. This file does not import torch: the
+notebook's kernel imports it to display results of the process with the devices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-#: The public names, and the module of each.
+#: The public names and their modules.
 _HOMES = {
     "Mesh": "meshes",
     "Picture": "placed",

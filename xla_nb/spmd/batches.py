@@ -1,4 +1,4 @@
-"""Batches moved to the devices and split over one axis of the mesh.
+"""Move batches to the devices and split them over one axis of the mesh.
 
 Only dimension 0 is split; devices along the other axes hold copies. Values that are not tensors
 pass through.
@@ -19,7 +19,7 @@ from xla_nb.spmd.meshes import of
 
 
 def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
-    """The batch on the devices, split on dimension 0 over the axis.
+    """Return the batch on the devices, split on dimension 0 over the axis.
 
     A batch is a tensor, or nested tuples, lists and dicts of tensors. Its number of examples need
     not divide evenly: XLA pads the last parts, and padding never enters a result.

@@ -1,7 +1,7 @@
-"""The lines of a program written for CUDA that place a model: `init_device_mesh`,
+"""Run the calls of programs written for CUDA that place a model: `init_device_mesh`,
 `parallelize_module`, `distribute_tensor`, `distribute_module`, `DTensor.from_local`.
 
-torch passes the `distribute_` functions on to torch_xla; from there they come here.
+torch passes the `distribute_` functions on to torch_xla, and torch_xla's are replaced by these.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from xla_nb.errors import UsageError
 from xla_nb.spmd import meshes, sharding
 from xla_nb.spmd.parallel import parallelize
 
-_without_moving: Any = xs.xla_distribute_module.__wrapped__  # below what turns SPMD on again
+_without_moving: Any = xs.xla_distribute_module.__wrapped__  # its wrapper turns SPMD on again
 
 
 def install() -> None:
-    """In a process of the SPMD runtime, before the user's code."""
+    """Install in a process of the SPMD runtime, before the user's code."""
     new: Any = staticmethod(make_mesh)
     DeviceMesh.__new__ = new
     xs.xla_distribute_tensor = distribute_tensor
@@ -33,7 +33,7 @@ def install() -> None:
     DTensor.from_local = staticmethod(from_local)
     parallel.parallelize_module = parallel.api.parallelize_module = parallelize_module
     experimental.local_map = experimental._func_map.local_map = refuse_local_map
-    # Every tensor on the devices is whole for the program; others have none of these attributes.
+    # The program sees every tensor on the devices as whole; other tensors lack these attributes.
     tensors: Any = torch.Tensor
     tensors.device_mesh = _attribute("device_mesh", lambda tensor: sharding.given(tensor)[0])
     tensors.placements = _attribute("placements", lambda tensor: sharding.given(tensor)[1])
@@ -50,8 +50,8 @@ def _attribute(name: str, read: Callable[[Tensor], Any]) -> property:
 
 
 def make_mesh(cls: type, device_type: str = "xla", *_args: Any, **_options: Any) -> Any:
-    """As DeviceMesh's __new__: a mesh over XLA devices is one of ours; others need the program's
-    own process group."""
+    """Replace DeviceMesh.__new__: a mesh over XLA devices becomes a `meshes.Mesh`; others need the
+    program's own process group."""
     if device_type != "xla" and not dist.is_initialized():
         raise UsageError(
             f"A {device_type!r} mesh needs a process for each device, but under --runtime spmd one "
@@ -75,10 +75,10 @@ def parallelize_module(
 def distribute_tensor(
     tensor: Tensor, device_mesh: Any, placements: Sequence[Placement] | None = None
 ) -> Tensor:
-    """A new leaf with the tensor's values, laid out over the mesh.
+    """Return a new leaf with the tensor's values, laid out over the mesh.
 
-    A tensor that is on the devices already is laid out too: programs written for torch_xla, which
-    does just that, may drop the result.
+    A tensor that is already on the devices is laid out too, because torch_xla does only that and
+    programs written for it may drop the result.
     """
     if not tensor.is_leaf:
         raise UsageError(
@@ -103,7 +103,7 @@ def from_local(
     placements: Sequence[Placement] | None = None,
     **_options: Any,
 ) -> Tensor:
-    """A replicated "local" tensor is the whole one; gradients flow back."""
+    """Return a replicated "local" tensor as the whole tensor; gradients flow back."""
     meshes.of(_mesh(device_mesh))
     if any(type(each) is not Replicate for each in placements or ()):
         raise UsageError(
@@ -114,14 +114,14 @@ def from_local(
 
 
 def distribute_module(module: nn.Module, device_mesh: Any = None, *functions: Any) -> Any:
-    """Place a module by a function that places its submodules, which torch_xla's own runs with
-    those for inputs and outputs; the rest is replicated."""
+    """Place a module by a function that places its submodules; torch_xla's own code runs it, and
+    the functions for inputs and outputs. The rest is replicated."""
     mesh = _mesh(device_mesh)
     return parallelize(_without_moving(module, mesh, *functions), mesh, {})
 
 
 def refuse_local_map(*_args: object, **_options: object) -> NoReturn:
-    """On tensors that are whole torch's would run the function once, on all parts together."""
+    """Refuse: on whole tensors, torch's local_map would run the function once, on all parts."""
     raise UsageError(
         "local_map: the function works on this rank's part, but under SPMD one process has all "
         "parts. Call the function on the whole tensor."

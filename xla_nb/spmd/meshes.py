@@ -21,9 +21,9 @@ from xla_nb.wording import several
 
 
 def mesh(axes: Mapping[str, int]) -> Mesh:
-    """The devices of this process as a mesh with these axes, such as `{"data": 2, "model": 2}`.
+    """Return the devices of this process as a mesh with these axes: `{"data": 2, "model": 2}`.
 
-    One size may be -1 for what the other axes leave. Starts SPMD in this process if needed. Raises
+    One size may be -1, for the remaining devices. Starts SPMD in this process if needed. Raises
     UsageError if the sizes do not cover the devices.
     """
     count = _devices()
@@ -37,7 +37,7 @@ def mesh(axes: Mapping[str, int]) -> Mesh:
 
 
 def _devices() -> int:
-    """How many devices a mesh of this process covers. Raises UsageError where SPMD cannot start."""
+    """The number of devices that a mesh covers. Raises UsageError if SPMD cannot start."""
     if not xr.is_spmd() and torch_xla._XLAC._xla_get_spmd_config_is_locked():
         # torch_xla would only warn, then crash with a segmentation fault at the next sync.
         raise UsageError(
@@ -68,13 +68,13 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
 
     @property
     def whole(self) -> Mesh:
-        """The mesh that this one is a part of, or itself."""
+        """The mesh of which this is a part, or this mesh itself."""
         whole: Mesh = self.__dict__.get("_whole", self)
         return whole
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the axes, numbered if they have none."""
+        """The names of the axes; `axis0`, `axis1`, … if they have none."""
         return self.mesh_dim_names or tuple(f"axis{i}" for i in range(self.mesh.ndim))
 
     @property
@@ -101,7 +101,7 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         return self.whole.names.index(name)
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """0 where there is one device; otherwise no process is one of several."""
+        """0 if there is one device; raises UsageError otherwise, because SPMD has one process."""
         axis = self.names.index(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim
         return 0 if self.size(axis) == 1 else _no_ranks("get_local_rank")()
 
@@ -113,16 +113,16 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
 
     @cached_property
     def xla(self) -> Any:
-        """The whole mesh in torch_xla's own type."""
+        """The whole mesh as torch_xla's own type."""
         whole = self.whole
         return xs.Mesh(whole.mesh.flatten().numpy(), tuple(whole.mesh.shape), whole.names)
 
 
 def of(mesh: Any) -> Mesh:
-    """Any mesh of torch's, torch_xla's or ours as one of ours, in a process with SPMD.
+    """Convert a mesh of torch, torch_xla or this module to a `Mesh`; starts SPMD if needed.
 
-    Raises UsageError unless it covers the devices of this process, which may be another one than
-    made it.
+    Raises UsageError unless it covers the devices of this process; another process may have created
+    the mesh.
     """
     if isinstance(mesh, xs.Mesh):
         mesh = Mesh("xla", mesh.get_logical_mesh(), mesh_dim_names=mesh.axis_names)

@@ -1,8 +1,9 @@
-"""Normalization in operations that XLA can split.
+"""Compute norms in operations that XLA can split.
 
 torch_xla lowers LayerNorm, BatchNorm and GroupNorm to XLA's batch normalization, which the
-partitioner does not split: it gathers the whole activation on every device. Here torch's own
-decompositions into means and elementwise operations take its place, which have the same values.
+partitioner does not split: it gathers the whole activation on every device. This module replaces
+them with torch's own decompositions into means and elementwise operations, which give the same
+values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.library import Library
 
 @functools.cache
 def make_splittable() -> Library:
-    """Have no norm on the devices of this process gather its input."""
+    """Make norms in this process splittable, so that none gathers its input."""
     library = Library("aten", "IMPL")
     operators: Any = torch.ops.aten
     kernels = {

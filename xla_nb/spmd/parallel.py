@@ -1,4 +1,4 @@
-"""`parallelize`: a model placed over a mesh by a plan.
+"""`parallelize`: place a model over a mesh by a plan.
 
 The plan is checked before the first parameter moves, so a refused plan leaves the model alone.
 Parameters stay the same objects, and tied ones stay tied.
@@ -24,12 +24,12 @@ from xla_nb.spmd.sharding import Layout, layout
 
 
 def parallelize(model: Any, mesh: Any, plan: Any) -> Any:
-    """Place a model over the devices by the plan that parallelize_module would take on CUDA.
+    """Place a model over the devices by a plan for torch's parallelize_module.
 
     `mesh` is a mesh or a part of one; over its other axes everything is replicated. A plan maps
     module names, with wildcards, to styles, or parameter names to placements; anything it does not
     name is replicated. Changes the model in place, moves it to the XLA device and returns it.
-    Raises UsageError, also where XLA cannot do what a style asks.
+    Raises UsageError for a wrong plan, or if XLA cannot express a style.
     """
     mesh = of(mesh)
     if not isinstance(model, nn.Module):
@@ -112,7 +112,7 @@ def _lay_out(tensor: Tensor, mesh: Mesh, wanted: Layout | None) -> None:
 
 
 def _moved(tensor: Tensor) -> Tensor:
-    """The tensor on the XLA device: the same object where torch can keep it."""
+    """Move the tensor to the XLA device, as the same object if torch can keep it."""
     if tensor.device.type == "xla":
         return tensor
     moved = tensor.detach().to(sharding.device())
@@ -132,8 +132,8 @@ def _moved(tensor: Tensor) -> Tensor:
 
 
 def _note_batch(whole: Mesh, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a model's forward: note how its inputs are split on dimension 0. A pending value that
-    was computed from a batch has no sharding yet; then what was noted last stays."""
+    """Before a model's forward: record how its inputs are split on dimension 0. A pending value
+    computed from a batch has no sharding yet; then the last record stays."""
     for value in pytree.tree_leaves((args, kwargs)):
         if isinstance(value, Tensor) and value.ndim and sharding.sharding(value) is not None:
             whole.batch = (value.shape[0], sharding.layout_of(value, whole)[0])
@@ -141,8 +141,8 @@ def _note_batch(whole: Mesh, _: object, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _with_batch(layout: Layout, tensor: Tensor, mesh: Mesh) -> Layout:
-    """The layout with dimension 0 split as the batch is over axes outside the plan, if the tensor
-    holds the batch: without that the batch would be gathered."""
+    """The layout with dimension 0 also split over the batch's axes outside the plan, if the tensor
+    contains the batch; otherwise the batch would be gathered."""
     size, split = mesh.whole.batch
     planned = {mesh.axis(name) for name in mesh.names}
     axes = [axis for axis in split if axis not in planned]
@@ -152,8 +152,8 @@ def _with_batch(layout: Layout, tensor: Tensor, mesh: Mesh) -> Layout:
 
 
 class _Hooks:
-    """The hooks of one module: its inputs and outputs get sharding constraints in the graph, and
-    XLA chooses the collectives that it takes."""
+    """The hooks of one module: they add sharding constraints for its inputs and outputs to the
+    graph, and XLA chooses the collectives."""
 
     def __init__(self, reading: Reading, mesh: Mesh, where: str) -> None:
         self._reading, self._mesh, self._where = reading, mesh, where

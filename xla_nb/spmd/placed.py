@@ -1,6 +1,6 @@
-"""Where tensors are, as plain data that a cell's function can return to the notebook.
+"""The placement of tensors as plain data, which a cell's function can return to the notebook.
 
-No torch and no torch_xla: the notebook's kernel would have to import them to unpickle it.
+Does not use torch or torch_xla, which the notebook's kernel would have to import to unpickle it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 from xla_nb.wording import several, size, spans
 
-_TENSORS, _PARTS = 60, 8  # shown at most; of repeated layers, one counts
+_TENSORS, _PARTS = 60, 8  # maximum shown; repeated layers count as one
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a tensor is; `str` gives one line."""
+    """The placement of a tensor; `str` gives one line."""
 
     shape: tuple[int, ...]
     dtype: str
     axes: tuple[tuple[str, ...], ...] | None  # mesh axes that split each dimension
     itemsize: int
-    parts: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...]  # devices, and region
+    parts: tuple[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], ...]  # (devices, region)
 
     @property
     def shard(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class Placed:
         return f"Shard({dim}) over {axes}" if axes else ""
 
     def lines(self) -> Iterator[str]:
-        """`devices 0, 2: [0:8, 0:8]`, a line for each part."""
+        """One line per part: `devices 0, 2: [0:8, 0:8]`."""
         for devices, region in self.parts[:_PARTS]:
             extent = ", ".join(f"{start}:{stop}" for start, stop in region)
             empty = any(start == stop for start, stop in region)
@@ -80,8 +80,8 @@ class Picture:
         return f"{several(len(devices), 'device')}, {size(held)} on each"
 
     def _rows(self) -> Iterator[tuple[list[str], list[str], list[str]]]:
-        """Name, facts and parts of each tensor; of repeated layers that are placed alike, one, with
-        `*` for the layer's number."""
+        """Name, facts and parts of each tensor; repeated layers with the same placement are merged
+        into one, with `*` for the layer's number."""
         groups: dict[tuple[str, Placed], list[str]] = {}
         for name, placed in self.tensors.items():
             pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)

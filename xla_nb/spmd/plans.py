@@ -1,4 +1,4 @@
-"""Plans: what each key of a plan matches, and what a style of torch's asks of a module.
+"""Resolve plans: the modules that each key matches, and the layouts that torch's styles require.
 
 A key matches as in torch's parallelize_module, part by part with wildcards, from the model down.
 Unlike there, a key that matches nothing is an error.
@@ -49,7 +49,7 @@ class Target:
 
 
 def resolve(model: Any, plan: object) -> list[Target]:
-    """Everything the plan matches, in its order; an empty plan replicates everything."""
+    """All matches of the plan, in its order; an empty plan replicates everything."""
     if isinstance(plan, ParallelStyle):
         plan = {"": plan}
     if not isinstance(plan, Mapping):
@@ -96,14 +96,13 @@ def _modules(model: Any) -> dict[str, Any]:
 # --- styles -----------------------------------------------------------------------------------
 
 
-#: How a value is laid out when it reaches a module's boundary, and how it should leave it; None
-#: leaves it as it is.
+#: A value's layouts before and after a module's boundary; None leaves the value as it is.
 Handover = tuple[Placement, Placement] | None
 
 
 @dataclass
 class Reading:
-    """What a style asks of one module; inputs and outputs beyond these are left as they are."""
+    """The layouts that a style requires of one module; other inputs and outputs do not change."""
 
     parameters: dict[str, Placement] = field(default_factory=dict)
     inputs: list[Handover] = field(default_factory=list)
@@ -112,8 +111,8 @@ class Reading:
 
 
 def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
-    """What a style of torch's asks of its module, on a mesh with these axes; None for a style of
-    the user's own, whose `_apply` has to be run. Raises UsageError."""
+    """Read the layouts that one of torch's styles requires, on a mesh with these axes; None for a
+    user-defined style, whose `_apply` must be run. Raises UsageError."""
     style, module = target.value, target.tensor_or_module
     if len(axes) != 1:
         raise UsageError(
@@ -145,7 +144,7 @@ def read(target: Target, axes: tuple[str, ...]) -> Reading | None:
 
 
 def _read_layer(style: Any, module: Any, target: Target, reading: Reading) -> None:
-    """As the `_partition_` functions and `_apply` of ColwiseParallel and RowwiseParallel do."""
+    """Follow the `_partition_` functions and `_apply` of ColwiseParallel and RowwiseParallel."""
     is_linear, by_column = isinstance(module, nn.Linear), isinstance(style, ColwiseParallel)
     if not is_linear and not isinstance(module, nn.Embedding):
         raise UsageError(
@@ -180,7 +179,7 @@ def _handover(arriving: Any, wanted: Any) -> Handover:
 
 
 def _refuse_overriding(style: Any, target: Target) -> None:
-    """Refuse a subclass that does something else than its base, which would be left out here."""
+    """Refuse a subclass that overrides methods of its base, because they would not be called."""
     base = next(each for each in type(style).__mro__ if each.__module__ == torch_styles.__name__)
     own = [name for name in vars(base) if name.startswith(("_apply", "_p", "_replicate"))]
     for name in own:

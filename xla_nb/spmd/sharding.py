@@ -1,7 +1,8 @@
-"""Where tensors are on the devices: laid out by placements, read back from what XLA holds.
+"""Lay tensors out over the devices by placements, and read their shardings back from XLA.
 
-The only module that uses torch_xla's private names for it. Tensors stay ordinary tensors on the XLA
-device: nn.Parameter and autograd refuse torch_xla's XLAShardedTensor, so it never leaves this file.
+The only module that uses torch_xla's private names for this. Tensors stay ordinary tensors on the
+XLA device: nn.Parameter and autograd refuse torch_xla's XLAShardedTensor, so it never leaves this
+file.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ XLAC: Any = torch_xla._XLAC
 #: For each dimension of a tensor, the axes of the whole mesh that split it, outermost first.
 Layout = tuple[tuple[int, ...], ...]
 
-#: What each sharding, in XLA's own notation, was last given as: a mesh, or a part of one, and a
-#: placement for each of its axes.
+#: By sharding, in XLA's own notation: the mesh, or part of one, and the placement for each of its
+#: axes that last produced it.
 _given: dict[str, tuple[Mesh, tuple[Placement, ...]]] = {}
 
 
@@ -82,9 +83,9 @@ def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
 
 
 def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
-    """The mesh and the placements of a tensor, as this sharding was last given.
+    """The mesh and the placements with which the tensor's sharding was last set.
 
-    Raises AttributeError where XLA has not chosen one yet, or chose another.
+    Raises AttributeError if XLA has not chosen a sharding yet, or chose one that was never set.
     """
     described = _described(tensor)
     if described not in _given:
@@ -97,12 +98,12 @@ def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
 
 
 def sharding(tensor: Tensor) -> Any:
-    """The sharding that XLA holds for a tensor on the device; None if it was never marked."""
+    """XLA's sharding of a tensor on the device; None if it was never marked."""
     return XLAC._get_xla_op_sharding(tensor) if _described(tensor) else None
 
 
 def _described(tensor: Tensor) -> str:
-    """The sharding in XLA's own notation."""
+    """The sharding in XLA's own notation; empty if there is none."""
     return str(XLAC._get_xla_sharding_spec(tensor)) if tensor.device.type == "xla" else ""
 
 
@@ -115,14 +116,14 @@ def _sharding(mesh: Mesh, layout: Layout) -> Any:
 
 
 def _annotated(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
-    # A new value in the graph: marking the tensor itself would move the user's.
+    # A new value in the graph: marking the tensor itself would move the user's tensor.
     annotated = tensor.clone()
     XLAC._xla_annotate_custom_sharding(annotated, _sharding(mesh, layout))
     return annotated
 
 
 class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not read by mypy
-    """The tensor laid out as `forward` from here on, and its gradient as `backward`."""
+    """Lay the tensor out as `forward` from here on, and its gradient as `backward`."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout) -> Tensor:
@@ -134,19 +135,19 @@ class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not r
         return _annotated(gradient, ctx.mesh, ctx.backward_layout), None, None, None
 
 
-# --- what XLA holds ---------------------------------------------------------------------------
+# --- reading shardings ------------------------------------------------------------------------
 
 
 def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
-    """Where each parameter and buffer is; with a mesh, over which of its axes it is split."""
+    """Return the placement of each parameter and buffer; with a mesh, also its axes."""
     whole = None if mesh is None else of(mesh).whole
     return {name: placement_of(tensor, whole) for name, tensor in named_tensors(model)}
 
 
 def show(model: Any) -> Picture:
-    """A picture of which device holds which part of a model or a tensor.
+    """Return a picture of which device holds which part of a model or a tensor.
 
-    Return it from the cell's function; the notebook displays it.
+    Return it from the cell's function, and the notebook displays it.
     """
     found: dict[int, tuple[Tensor, list[str]]] = {}
     for name, tensor in named_tensors(model):
@@ -155,7 +156,7 @@ def show(model: Any) -> Picture:
 
 
 def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
-    """Where one tensor is."""
+    """The placement of one tensor."""
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for number, region in enumerate(_regions(tensor)):
         holders.setdefault(tuple((each.start, each.stop) for each in region), []).append(number)
@@ -173,7 +174,7 @@ def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
 
 
 def layout_of(tensor: Tensor, mesh: Mesh) -> Layout:
-    """Which axes of the whole mesh split each dimension: those along which the parts differ."""
+    """The axes of the whole mesh that split each dimension: parts differ along them."""
     regions = _regions(tensor)
     devices = mesh.mesh.numpy()
     here = regions[int(devices.flat[0])]

@@ -1,1 +1,1 @@
-"""Hosts, slices and chips: what a machine has, and which variables each process needs."""
+"""Hosts, slices and chips of machines, and the variables that each process needs."""

@@ -1,4 +1,4 @@
-"""Addresses and ports at which the hosts of a run reach each other."""
+"""Addresses and ports through which the hosts of a run reach each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def own_address(peer: tuple[str, int]) -> str:
-    """This machine's address on the interface that leads to a peer. Nothing is sent."""
+    """This machine's address on the interface that leads to a peer. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(peer)
         address: str = probe.getsockname()[0]
@@ -14,7 +14,7 @@ def own_address(peer: tuple[str, int]) -> str:
 
 
 def hold_port(host: str, port: int = 0) -> socket.socket:
-    """Reserve a port for a service of ours (SO_REUSEPORT) until the socket is closed: it is bound
+    """Reserve a port (SO_REUSEPORT) for one of our services until the socket is closed: it is bound
     but does not listen. Raises OSError."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,4 +1,4 @@
-"""The chips of a machine: which device ranks use, and how many ranks the chips allow.
+"""The chips of a machine: the device that ranks use, and how many ranks the chips allow.
 
 Pure functions of an environment and of /sys. Chips are counted as torch_xla counts them (its files
 are named below), without importing it.
@@ -17,11 +17,11 @@ from xla_nb.wording import listed, several
 #: Default number of ranks on a simulated host.
 SIMULATED = 4
 
-#: The variable that asks for a simulated host, and for the TPU that it answers as (tpu_types.py).
+#: The variable that requests a simulated host, and the TPU that it simulates (tpu_types.py).
 SIMULATE = "XLA_NB_SIMULATE"
 
 # The PCI devices that torch_xla counts (_internal/tpu.py, num_available_chips), each with the
-# smallest accelerator type it can be. v2 and v3 share an id, and behave alike.
+# smallest accelerator type it can be. v2 and v3 share an id, and behave the same.
 _VENDOR = "0x1ae0"
 _CHIPS = {
     "0x0027": "v2-8",
@@ -30,18 +30,18 @@ _CHIPS = {
     "0x0063": "v5litepod-{chips}",
     "0x006f": "v6e-{chips}",
     "0x0076": "tpu7x-8",
-    "0x0056": "",  # for torch_xla's own tests
+    "0x0056": "",  # used in torch_xla's own tests
 }
 
-#: Generations whose types count chips (the others': cores, two per chip), and have hosts of 8.
+#: Generations whose types count chips (others count cores, two per chip), and that have hosts of 8.
 COUNTED_BY_CHIP = ("v5litepod", "v5e", "v6e")
 
-#: The shape of n processes of one chip each on a host: those that libtpu accepts as parts of a
+#: The shape of n processes of one chip each on a host: the shapes that libtpu accepts as parts of a
 #: host's 2x4 or 2x2 chips. Chips are numbered along x first, so ranks 0 to n-1 fill these shapes.
 PROCESS_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 
 
-# --- what this machine has -------------------------------------------------------------------
+# --- this machine -----------------------------------------------------------------------------
 
 
 def count_chips(pci: Path = Path("/sys/bus/pci/devices")) -> int:
@@ -63,7 +63,7 @@ def accelerator_type(
 def choose_device(environ: Mapping[str, str], chips: int) -> str:
     """The device for the ranks: PJRT_DEVICE if set, else the TPU if there is one.
 
-    "CPU" is a simulated host; SIMULATE asks for it, whatever there is. Raises UsageError for a
+    "CPU" is a simulated host; SIMULATE selects it even if there is a TPU. Raises UsageError for a
     device that is missing or not supported.
     """
     if environ.get(SIMULATE):
@@ -83,14 +83,14 @@ def choose_device(environ: Mapping[str, str], chips: int) -> str:
 
 
 def asks_to_simulate(environ: Mapping[str, str]) -> bool:
-    """Whether these variables ask for simulated ranks where there are chips too."""
+    """Whether these variables request simulated ranks even if there are chips."""
     return bool(environ.get(SIMULATE)) or environ.get("PJRT_DEVICE") == "CPU"
 
 
 def simulated() -> bool:
-    """Whether this rank's TPU is simulated; in the notebook, whether the next launch's would be.
+    """Return whether this rank's TPU is simulated; in the notebook, whether the next launch's is.
 
-    A simulated host answers as a TPU does, so this is for programs that must know. Raises
+    A simulated host looks like a TPU to programs; this is for those that must know. Raises
     UsageError if PJRT_DEVICE names a device that is missing or not supported.
     """
     return choose_device(os.environ, count_chips()) == "CPU"
@@ -103,13 +103,13 @@ def _pci_chips(pci: Path) -> tuple[str, ...]:
     return tuple(model for model in models if model in _CHIPS)
 
 
-# --- how many ranks --------------------------------------------------------------------------
+# --- number of ranks --------------------------------------------------------------------------
 
 
 def possible_ranks(accelerator: str | None, chips: int) -> list[int]:
     """The values of -n that a host with these chips allows.
 
-    A process has one chip, and a rank is a device: two per chip on v2 and v3, else one.
+    A process has one chip, and a rank is a device: two per chip on v2 and v3, one on others.
     """
     if _several_hosts(accelerator, chips) or generation(accelerator) == "tpu7x":
         return []
@@ -121,8 +121,8 @@ def process_bounds(
 ) -> dict[str, str]:
     """The variables that make torch_xla start exactly n ranks on this host.
 
-    n None: a rank for every device, which is also all that a run on several hosts allows. Raises
-    UsageError if n is not possible.
+    n None: a rank for every device, the only choice for a run on several hosts. Raises UsageError
+    if n is not possible.
 
     torch_xla starts min(chips, size of TPU_PROCESS_BOUNDS) processes (_internal/tpu.py,
     num_local_processes), and process i takes chip i: TPU_VISIBLE_CHIPS differs in each, so it must
@@ -140,7 +140,7 @@ def process_bounds(
     possible = possible_ranks(accelerator, chips)
     if n is None:
         n = chips * devices_per_chip(accelerator)
-        if n not in possible:  # such as a slice of several hosts: torch_xla decides
+        if n not in possible:  # for example, a slice of several hosts: torch_xla decides
             return {}
     if n not in possible:
         raise UsageError(_impossible(accelerator, chips, n, possible))
@@ -183,7 +183,7 @@ def require_one_host(accelerator: str | None, chips: int, runtime: str) -> None:
 
 
 def slice_chips(accelerator: str | None) -> int | None:
-    """The chips of a whole slice; None if the type has no number."""
+    """The number of chips in a whole slice; None if the type contains no number."""
     size = (accelerator or "").partition("-")[2]
     if not size.isdigit():
         return None

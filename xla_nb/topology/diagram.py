@@ -1,4 +1,4 @@
-"""`%xla_topology`: this machine's chips and the ranks on them, as text."""
+"""`%xla_topology`: show this machine's chips and their ranks as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xla_nb.topology.chips import (
 from xla_nb.wording import several, without_middle
 
 WIDTH = 100
-_RANKS = 1024  # at most
+_RANKS = 1024  # maximum
 
 _CHIPS = (
     "[ ] is a chip and its process, with its rank numbers. Ranks are numbered in process order "
@@ -31,7 +31,7 @@ _CORES = "[ ] is a simulated chip and its process, with its rank number."
 
 @dataclass(frozen=True)
 class Diagram:
-    """`str` gives it in lines of at most WIDTH characters. `processes`: the ranks of each."""
+    """`str` gives lines of at most WIDTH characters. `processes`: the ranks of each process."""
 
     title: str
     processes: Sequence[range]
@@ -46,8 +46,8 @@ class Diagram:
 
 
 def here(environ: Mapping[str, str], n: int | None) -> Diagram:
-    """This machine: its chips, or a simulated host. Raises UsageError if n is not possible, or too
-    many to draw."""
+    """The diagram of this machine: its chips, or a simulated host. Raises UsageError if n is not
+    possible, or too many to draw."""
     if n and n > _RANKS:
         raise UsageError(f"{several(n, 'rank')} are too many to draw. Draw at most {_RANKS:,}.")
     chips = count_chips()
@@ -64,7 +64,7 @@ def here(environ: Mapping[str, str], n: int | None) -> Diagram:
 
 
 def _drawn(count: int, accelerator: str | None, kind: str, where: str) -> Diagram:
-    """So many processes, whose ranks are numbered in their order."""
+    """The diagram of `count` processes, whose ranks are numbered in process order."""
     each = devices_per_chip(accelerator)
     processes = [range(at * each, (at + 1) * each) for at in range(count)]
     title = f"{several(count * each, 'rank')} on 1 host in 1 slice, {kind}: {where}"

@@ -1,8 +1,8 @@
-"""The environment of a launch: what ranks need, and what would break them if it stayed.
+"""The environment of a launch: set the variables that ranks need, remove those that break them.
 
 Each torch_xla process fills in its variables with `setdefault` (_internal/tpu.py,
-configure_topology), so whatever the notebook left set wins over the right value. Each trap names
-the file of torch_xla, JAX or libtpu that reads it.
+configure_topology), so a value left in the notebook overrides the right one. Each trap names the
+file of torch_xla, JAX or libtpu that reads it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ def clean(
     sets: Mapping[str, str],
     user_env: Mapping[str, str],
 ) -> tuple[dict[str, str], list[str]]:
-    """The environment of a launch, and the changes from the notebook's that matter, each in a line.
+    """Return the environment of a launch, and its relevant changes from the notebook's, as lines.
 
     sets: variables that the launch needs (see `chips.process_bounds`).
-    user_env: --env, which overrides everything; a change warns if it is known to break launches.
+    user_env: --env, which overrides everything; changes include a warning for each variable that is
+        known to break launches.
     """
     cleaned, changes = dict(environ), []
     for name, why in _traps(environ, device):
@@ -34,7 +35,7 @@ def clean(
     cleaned["PJRT_DEVICE"] = device
     needs = dict(sets)
     if device == "TPU" and "TPU_SKIP_MDS_QUERY" in environ:
-        # Without the metadata server, torch_xla reads the host's worker number from here or from
+        # Without the metadata server, torch_xla reads the host's worker number from this or from
         # CLOUD_TPU_TASK_ID (_internal/tpu.py, build_tpu_env_from_vars), which was removed.
         needs.setdefault("TPU_WORKER_ID", environ.get("TPU_WORKER_ID", "0"))
     for name, value in needs.items():
@@ -53,7 +54,7 @@ def _shown(name: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class _Trap:
-    """Variables that break a launch on these devices if `when` holds for their value."""
+    """Variables that break a launch on these devices if `when` is true for their value."""
 
     names: str
     why: str
@@ -62,7 +63,7 @@ class _Trap:
 
 
 def _traps(environ: Mapping[str, str], device: str) -> Iterator[tuple[str, str]]:
-    """The variables of `environ` that break a launch, each with the reason."""
+    """The variables in `environ` that break a launch, each with the reason."""
     for trap in _TRAPS:
         if device in trap.devices:
             for name in trap.names.split():
@@ -71,12 +72,12 @@ def _traps(environ: Mapping[str, str], device: str) -> Iterator[tuple[str, str]]
 
 
 def _on(value: str, environ: Mapping[str, str]) -> bool:
-    """A flag as torch_xla reads it (utils/utils.py, check_env_flag)."""
+    """Read a flag as torch_xla does (utils/utils.py, check_env_flag)."""
     return value == "true" or (value.isdigit() and int(value) > 0)
 
 
 def lists_hosts(value: str) -> bool:
-    """Whether this is a list of hosts (name, or name:port:address), not the text of a warning."""
+    """Whether this is a list of hosts (name, or name:port:address), not a warning text."""
     return re.fullmatch(r"[\w.:-]+(,[\w.:-]+)*", value) is not None
 
 
@@ -101,13 +102,13 @@ _TRAPS = (
         "CLOUD_TPU_TASK_ID TPU_VISIBLE_CHIPS TPU_PROCESS_PORT",
         "it would override each rank's own value",
     ),
-    # The older name of TPU_VISIBLE_CHIPS. torch_xla does not read it, libtpu still does.
+    # The older name of TPU_VISIBLE_CHIPS. torch_xla does not read it, but libtpu does.
     _Trap(
         "TPU_VISIBLE_DEVICES",
         "it would override each rank's own chip",
         devices=("TPU",),
     ),
-    # _internal/tpu.py, configure_topology, again: Kaggle sets `local`, one address for 8 ranks
+    # Also _internal/tpu.py, configure_topology: Kaggle sets `local`, one address for 8 ranks
     # (`Expected 8 worker addresses, got 1`).
     _Trap(
         "TPU_PROCESS_ADDRESSES",
@@ -121,8 +122,8 @@ _TRAPS = (
         "-n sets the number of ranks; an earlier run in this notebook may have left it behind",
         devices=("TPU",),
     ),
-    # Kaggle may leave the text of a warning here. _internal/tpu.py, get_worker_ips takes it for
-    # host names, and libtpu refuses to start (`unexpected worker hostname`).
+    # Kaggle may leave a warning text in these. _internal/tpu.py, get_worker_ips takes it for host
+    # names, and libtpu refuses to start (`unexpected worker hostname`).
     _Trap(
         "TPU_WORKER_HOSTNAMES TPU_WORKER_ADDRS",
         "it is not a list of hosts",
@@ -139,8 +140,8 @@ _TRAPS = (
     ),
     # core/xla_env_vars.py names it and an error of xmp.spawn recommends it, but nothing reads it.
     _Trap("TPU_NUM_DEVICES", "torch_xla does not read it; -n sets the number of ranks"),
-    # Makes the CPU client create so many devices in every process, as threads whose collectives
-    # never meet. A simulated host has one device per process.
+    # Makes the CPU client create this number of devices in every process, as threads whose
+    # collectives never meet. A simulated host has one device per process.
     _Trap(
         "CPU_NUM_DEVICES",
         "every rank has one device; -n sets the number of ranks",
@@ -154,7 +155,7 @@ _TRAPS = (
         "it would override each rank's own value",
     ),
     # torchrun's description of its own processes. torch.distributed's env:// would give every rank
-    # this one rank number; with a run id, _internal/rendezvous.py, pjrt_rendezvous_handler takes
+    # this rank number; with a run id, _internal/rendezvous.py, pjrt_rendezvous_handler takes
     # ranks for torchrun's own (a second initialize_multiprocess) and joins torchrun's store.
     _Trap(
         "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE "
@@ -162,6 +163,6 @@ _TRAPS = (
         "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS",
         "it describes one torchrun process, not each rank",
     ),
-    # Without torchrun these are the user's choice of a port for the ranks to meet at: they stay.
+    # Without torchrun the user has set these, as the ranks' meeting point: they are kept.
     _Trap("MASTER_ADDR MASTER_PORT", "torchrun itself uses that port", when=_torchrun),
 )

@@ -1,4 +1,4 @@
-"""Slices of TPU hosts: the seat of each host, and the variables that describe it.
+"""Slices of TPU hosts: the seat (position) of each host, and the variables that describe it.
 
 Pure functions of hosts and their environments. Variables that GKE or queued resources have set on a
 host decide its seat; a contradiction is an error that names both sides. The variables are read by
@@ -31,8 +31,8 @@ WORKERS = "TPU_WORKER_HOSTNAMES"
 
 @dataclass(frozen=True)
 class Host:
-    """One machine. `address`: how the others reach it; `environ`: its own variables, as GKE or
-    queued resources set them; `name`: for people."""
+    """One machine. `address` is where the others reach it, `environ` its own variables, as GKE or
+    queued resources set them, and `name` its name for display."""
 
     address: str
     name: str = ""
@@ -45,7 +45,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Seat:
-    """A host's position: its slice, its worker number in the slice, and the variables it gets."""
+    """A host's position: its slice, its worker number in the slice, and its variables."""
 
     host: Host
     slice: int
@@ -56,12 +56,12 @@ class Seat:
 def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]:
     """Seat the hosts; returns the seats in rank order, slice by slice and worker by worker.
 
-    hosts: in that order, unless their variables say otherwise.
-    slices: None for what the hosts' variables say, else 1.
+    hosts: seated in this order, unless their variables specify another.
+    slices: None to use the hosts' variables, or 1 if they have none.
     pod: the hosts are real TPU VMs. Their own environments give their worker numbers and neighbors;
-        what is not set there is left out, because torch_xla asks the metadata server for it. If
-        False (simulated hosts, or on paper), both follow from the seats, and the machines' own TPU
-        variables, which describe their chips, are ignored.
+        variables not set there are left out, because torch_xla asks the metadata server for them.
+        If False (simulated or hypothetical hosts), both follow from the seats, and the machines'
+        own TPU variables, which describe their chips, are ignored.
 
     Raises UsageError if the hosts do not fit, or their variables contradict each other.
     """
@@ -84,7 +84,7 @@ def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]
     return result
 
 
-# ---------------------------------------------------------------- how many slices
+# ---------------------------------------------------------------- number of slices
 
 
 def _slices(hosts: Sequence[Host], option: int | None) -> int:
@@ -95,7 +95,7 @@ def _slices(hosts: Sequence[Host], option: int | None) -> int:
 
 
 def check_equal(hosts: int, count: int) -> None:
-    """Raises UsageError where so many hosts cannot form so many slices of equal size."""
+    """Raise UsageError if `hosts` hosts cannot form `count` slices of equal size."""
     if hosts % count:
         possible = [number for number in range(1, hosts + 1) if hosts % number == 0]
         raise UsageError(
@@ -105,9 +105,10 @@ def check_equal(hosts: int, count: int) -> None:
 
 
 def _coordinator(hosts: Sequence[Host], first: Host, count: int) -> dict[str, str]:
-    """The variables that all hosts of several slices share: where they meet, and their count.
+    """The variables shared by all hosts of several slices: the coordinator's address and port, and
+    the number of slices.
 
-    An address that queued resources set may include the port (in the form that JAX reads,
+    An address set by queued resources may include the port (in the form that JAX reads,
     `coordinator_address.split(':')[0]`); that port is then used."""
     preset = _agreed(hosts, COORDINATOR)
     address = first.address if preset is None else preset.environ[COORDINATOR]
@@ -127,8 +128,8 @@ def _coordinator(hosts: Sequence[Host], first: Host, count: int) -> dict[str, st
 def _seated(
     hosts: Sequence[Host], slices: int, workers: int, pod: bool
 ) -> dict[tuple[int, int], Host]:
-    """Every host by (slice, worker). Hosts with preset numbers are seated first; the others take
-    the free seats in order."""
+    """The hosts by (slice, worker). Hosts with preset numbers are seated first; the others take the
+    free seats in order."""
     names = [SLICE, WORKER] if pod else [SLICE]
     numbered = [
         (host, _number(host, SLICE), _number(host, WORKER) if pod else None) for host in hosts
@@ -150,7 +151,7 @@ def _seated(
 
 
 def _own(host: Host) -> dict[str, str]:
-    """The variables that a host of a pod already has."""
+    """The variables that a pod's host already has."""
     own = {name: host.environ[name] for name in (WORKER, WORKERS) if host.environ.get(name)}
     if not environment.lists_hosts(own.get(WORKERS, "")):  # Kaggle leaves a warning there
         own.pop(WORKERS, None)
@@ -175,8 +176,8 @@ def _check_neighbors(row: Sequence[Host]) -> None:
 def _agreed(
     hosts: Sequence[Host], name: str, wanted: str | None = None, source: str = ""
 ) -> Host | None:
-    """A host with this variable, which must be the same on all hosts that have it, and the wanted
-    one; None if no host has it."""
+    """A host that has this variable; None if no host has it. The value must be the same on all such
+    hosts, and equal to `wanted` if given."""
     having = [host for host in hosts if host.environ.get(name)]
     for other in having[1:]:
         if other.environ[name] != having[0].environ[name]:
@@ -191,7 +192,7 @@ def _agreed(
 
 
 def _number(host: Host, name: str) -> int | None:
-    """A number that a host has in a variable; None if it is not set."""
+    """The number in a host's variable; None if it is not set."""
     text = host.environ.get(name)
     if text and not text.isdecimal():
         _refuse(f"{_settings(host, name)}, which is not a number")

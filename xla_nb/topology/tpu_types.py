@@ -1,8 +1,8 @@
-"""What follows from a TPU's type: the hosts of a slice, and what a simulated host of that type
-answers as.
+"""Facts that follow from a TPU's type: the hosts of a slice, and how a simulated host describes
+itself.
 
-Pure functions. The variables of a simulated host are what GKE sets on the host of a TPU; `metadata`
-gives the same as the metadata server of a TPU VM does, which is what torch_xla asks first.
+Pure functions. The variables of a simulated host are those that GKE sets on a TPU host; `metadata`
+gives the same answers as the metadata server of a TPU VM, which torch_xla asks first.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from xla_nb.wording import several
 #: Generations whose chips lie in a plane. A slice is as square as a power of two can be, according
 #: to torch_xla for v2 and v3 (_ACCELERATOR_TYPE_TO_HOST_BOUNDS), Google's tables for v5e and v6e.
 _FLAT = ("v2", "v3", *COUNTED_BY_CHIP)
-#: Generations whose slices, beyond one host, are blocks whose shape is chosen at creation.
+#: Generations whose slices of several hosts are blocks, with a shape chosen at creation.
 _BLOCKS = ("v4", "v5p")
 
-#: Answer as torch_xla's CPU client does.
+#: Simulate no TPU: describe the device as torch_xla's CPU client does.
 CPU = "cpu"
 
-#: What libtpu calls a chip (jax/_src/mesh_utils.py has the same names).
+#: libtpu's names of chips (jax/_src/mesh_utils.py has the same names).
 _KINDS = {"v4": "TPU v4", "v5p": "TPU v5", "v5litepod": "TPU v5 lite", "v6e": "TPU v6 lite"}
 _CHOICES = "v4-8, v5p-8, v5litepod-8, v6e-8 or cpu"
 _TYPE = "TPU_ACCELERATOR_TYPE"
@@ -49,14 +49,14 @@ Bounds = tuple[int, int, int]
 
 
 def hosts(accelerator: str) -> int:
-    """The hosts of a slice: 4 chips each, but a v5e or v6e of up to 8 chips is one host."""
+    """The number of hosts in a slice: 4 chips each, but up to 8 chips of a v5e or v6e on one."""
     chips = _chips(accelerator)
     one_host = 8 if generation(accelerator) in COUNTED_BY_CHIP else 4
     return 1 if chips <= one_host else chips // 4
 
 
 def chips_per_host(accelerator: str, count: int) -> int:
-    """The chips of each of `count` hosts; raises UsageError if the slice has another number."""
+    """The chips on each of `count` hosts. Raises UsageError if the slice has another number."""
     chips, expected = _chips(accelerator), hosts(accelerator)
     small = expected == 1 and count == chips // 4  # 8 chips as two machines of 4, as GKE offers
     if count != expected and not small:
@@ -79,7 +79,7 @@ def _chips(accelerator: str) -> int:
 
 
 def _square(count: int) -> Bounds:
-    """A power of two in a plane, as square as can be."""
+    """The most nearly square plane of `count`, a power of two."""
     x = 2 ** (int(math.log2(count)) // 2)
     return (x, count // x, 1)
 
@@ -89,7 +89,7 @@ def _square(count: int) -> Bounds:
 
 @dataclass(frozen=True)
 class SimulatedTpu:
-    """What one of the simulated hosts of a slice answers as: `ranks` use some of its `chips`."""
+    """The TPU of one simulated host of a slice: `ranks` use some of its `chips`."""
 
     accelerator: str
     chips: int
@@ -97,9 +97,9 @@ class SimulatedTpu:
     hosts: int = 1
 
     def variables(self) -> dict[str, str]:
-        """What describes it in the environment of its ranks; a host's number in its slice is its
-        seat's (slices.seats)."""
-        # Slices of v4 and v5p are stacks of hosts here.
+        """The variables that describe it to its ranks; a host's number in its slice comes from its
+        seat (slices.seats)."""
+        # Simulated slices of v4 and v5p are stacks of hosts.
         is_flat = generation(self.accelerator) in _FLAT and not self.hosts & (self.hosts - 1)
         hosts = _square(self.hosts) if is_flat else (1, 1, self.hosts)
         x, y, z = (a * b for a, b in zip(_shape(self.ranks), hosts, strict=True))
@@ -116,9 +116,9 @@ class SimulatedTpu:
 
 
 def simulatable(label: str, wish: str) -> str:
-    """A type that can be simulated, as torch_xla spells it, or CPU; `label` is what its user set.
+    """The requested type, in torch_xla's spelling, or CPU; `label` names the setting in errors.
 
-    Raises UsageError."""
+    Raises UsageError if the type cannot be simulated."""
     kind = re.sub(r"^v5e-", "v5litepod-", wish.strip().lower())
     if kind == CPU:
         return kind
@@ -129,18 +129,18 @@ def simulatable(label: str, wish: str) -> str:
         )
     if generation(kind) not in _KINDS:
         raise UsageError(f"{label}: {wish!r} cannot be simulated. Choose {_CHOICES}.")
-    hosts(kind)  # refuses sizes that no TPU has
+    hosts(kind)  # raises UsageError for sizes that no TPU has
     return kind
 
 
 def simulated(wish: str, n: int | None, hosts: int = 1) -> SimulatedTpu | None:
-    """The TPU that answers a wish, on one of `hosts` of a slice; None to answer as a CPU.
+    """The TPU to simulate on one of `hosts` hosts of a slice; None to simulate a CPU.
 
-    wish: a type, CPU, or empty for the smallest that has n chips: 4 of a v4, 8 of a v5e. More than
-        these on one host are said to be a v5e's too, which has no such host.
-    n: its ranks; None for all its chips, of which a v4 has SIMULATED.
+    wish: a type, CPU, or empty for the smallest with n chips: 4 of a v4, or 8 of a v5e. More chips
+        on one host are also presented as a v5e, although no v5e has such a host.
+    n: its ranks; None for all its chips, or SIMULATED if `wish` is empty.
 
-    Raises UsageError if the type has not that many hosts or chips.
+    Raises UsageError if the type does not have that many hosts or chips.
     """
     wish = simulatable(SIMULATE, wish) if wish else ""
     if wish == CPU:
@@ -157,7 +157,7 @@ def simulated(wish: str, n: int | None, hosts: int = 1) -> SimulatedTpu | None:
 
 
 def simulated_ranks(wish: str, n: int | None) -> int:
-    """How many ranks a simulated host has; n None: as many as its chips."""
+    """The number of ranks of a simulated host; n None: one per chip."""
     answering = simulated(wish, n)
     return answering.ranks if answering else n or SIMULATED
 
@@ -166,7 +166,7 @@ def simulated_ranks(wish: str, n: int | None) -> int:
 
 
 def type_answered(environ: Mapping[str, str]) -> str:
-    """The type that ranks with these variables answer as; empty for a CPU."""
+    """The type that ranks with these variables simulate; empty for a CPU."""
     kind = environ.get(SIMULATE, "")
     return "" if kind == CPU else kind
 
@@ -177,7 +177,7 @@ def host_chips(environ: Mapping[str, str]) -> int:
 
 
 def tpu_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """What torch_xla reads of a TPU VM's attribute `tpu-env` (_internal/tpu.py, get_tpu_env)."""
+    """The result of torch_xla's get_tpu_env (_internal/tpu.py): a TPU VM's attribute `tpu-env`."""
     return {
         "ACCELERATOR_TYPE": environ[_TYPE],
         "TPU_PROCESS_BOUNDS": environ[_HOSTS],
@@ -187,8 +187,8 @@ def tpu_env(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def metadata(environ: Mapping[str, str], key: str) -> str | None:
-    """An attribute of a TPU VM that torch_xla asks the metadata server for (_internal/tpu.py,
-    get_tpu_env and get_worker_ips); None for any other one."""
+    """The value of a TPU VM attribute that torch_xla requests from the metadata server
+    (_internal/tpu.py, get_tpu_env and get_worker_ips); None for any other attribute."""
     if key == "tpu-env":
         return "".join(f"{name}: '{value}'\n" for name, value in tpu_env(environ).items())
     if key == "worker-network-endpoints":
@@ -197,12 +197,12 @@ def metadata(environ: Mapping[str, str], key: str) -> str | None:
 
 
 def device_kind(accelerator: str) -> str:
-    """What libtpu calls the devices of a TPU of this type."""
+    """libtpu's name for the devices of a TPU of this type."""
     return _KINDS[generation(accelerator)]
 
 
 def coordinates(environ: Mapping[str, str], rank: int, ranks_here: int) -> Bounds:
-    """Where a rank's chip is in its slice: chips are numbered along x first, hosts too."""
+    """The position of a rank's chip in its slice; chips and hosts are numbered along x first."""
     own, hosts = _shape(ranks_here), _bounds(environ[_HOSTS])
     host, local = divmod(rank % (ranks_here * math.prod(hosts)), ranks_here)
     x, y, z = (
