@@ -36,7 +36,7 @@ class Latch:
         self._reader, self._writer = os.pipe()
 
     def arrive(self) -> None:
-        """Called once in each process, including the one that made the latch."""
+        """Called once in each process, including the one that created the latch."""
         os.close(self._writer)
 
     def wait(self) -> None:

@@ -68,7 +68,7 @@ def set_up() -> None:
 
 
 def prepare(order: Order) -> Devices:
-    """Does nothing before the fork: the process itself opens the devices."""
+    """Do nothing before the fork: the process itself opens the devices."""
     return Devices(order.host_group)
 
 

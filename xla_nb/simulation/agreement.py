@@ -282,8 +282,8 @@ class Agreement:
         return frames
 
     def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[None]:
-        """Yield before each check for missing ranks, without a time limit: late ranks are waited
-        for."""
+        """Yield before each check for missing ranks, without a time limit: this rank waits for late
+        ranks."""
         started, warned = time.monotonic(), False
         while True:
             waited = time.monotonic() - started

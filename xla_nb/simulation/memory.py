@@ -18,7 +18,7 @@ _ALL = 1 << 26  # bytes per purpose for all ranks, unless the smallest chunks ne
 
 
 class SharedMemory:
-    """Created before the fork. Allocates memory as it is used, up to 256 MiB for 1,024 ranks."""
+    """Created before the fork. Allocates memory on use, at most 256 MiB for up to 1,024 ranks."""
 
     def __init__(self, members: range) -> None:
         self.members = members

@@ -267,7 +267,7 @@ def _carry_model(carrier: Carrier) -> None:
     def gather(
         value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
     ) -> Tensor:
-        """Moves each value once, where torch_xla pads with zeros and sums."""
+        """Move each value once, where torch_xla pads with zeros and sums."""
         if torch.compiler.is_compiling() or groups == []:
             padded: Tensor = traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
             return padded

@@ -101,7 +101,7 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         return self.whole.names.index(name)
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """0 if there is one device; raises UsageError otherwise, because SPMD has one process."""
+        """0 if the axis has one device; otherwise raises UsageError: SPMD has one process."""
         axis = self.names.index(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim
         return 0 if self.size(axis) == 1 else _no_ranks("get_local_rank")()
 

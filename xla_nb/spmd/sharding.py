@@ -139,7 +139,7 @@ class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not r
 
 
 def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
-    """Return the placement of each parameter and buffer; with a mesh, also its axes."""
+    """Return each parameter's and buffer's placement; with a mesh, also the axes that split it."""
     whole = None if mesh is None else of(mesh).whole
     return {name: placement_of(tensor, whole) for name, tensor in named_tensors(model)}
 

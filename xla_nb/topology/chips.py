@@ -17,7 +17,7 @@ from xla_nb.wording import listed, several
 #: Default number of ranks on a simulated host.
 SIMULATED = 4
 
-#: The variable that requests a simulated host, and the TPU that it simulates (tpu_types.py).
+#: The variable that requests a simulated host and names the TPU to simulate (tpu_types.py).
 SIMULATE = "XLA_NB_SIMULATE"
 
 # The PCI devices that torch_xla counts (_internal/tpu.py, num_available_chips), each with the

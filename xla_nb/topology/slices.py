@@ -159,7 +159,7 @@ def _own(host: Host) -> dict[str, str]:
 
 
 def _check_neighbors(row: Sequence[Host]) -> None:
-    """The hosts of a slice must have the same list of neighbors, of the slice's size."""
+    """Check that the hosts of a slice have the same list of neighbors, of the slice's size."""
     lists = [host for host in row if WORKERS in _own(host)]
     _agreed(lists, WORKERS)
     count = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
