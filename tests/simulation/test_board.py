@@ -68,7 +68,7 @@ def test_ranks_that_are_there_for_something_else_are_noticed() -> None:
 
 
 def test_a_message_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="A message of 65536 bytes does not fit the board"):
+    with pytest.raises(ValueError, match="A message of 65536 bytes does not fit on the board"):
         Board(1).arrive(0, FIRST, b"sum", bytes(1 << 16))
 
 
