@@ -528,10 +528,8 @@ def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
         for call in calls:
             assert reason in complaint(functools.partial(call, groups)), groups
     assert "must be a list" in complaint(lambda: xm.collective_permute(mine(4), ((0, 1), (1, 0))))
-    assert "a list of at least one tensor" in complaint(lambda: xm.all_reduce("sum", []))
-    assert "a list of at least one tensor" in complaint(
-        lambda: xm.all_reduce("sum", iter([mine(4)]))
-    )
+    assert "at least one tensor" in complaint(lambda: xm.all_reduce("sum", []))
+    assert "at least one tensor" in complaint(lambda: xm.all_reduce("sum", iter([mine(4)])))
     same(xm.all_reduce("sum", mine(4)), everyones(4).sum(0))
 
 
