@@ -240,7 +240,7 @@ def test_what_ranks_made_of_a_value_is_told_once_the_notebook_has_sent_it_anew(l
     told = str(live.ok("%%xla\nnet, of_net").data)
     assert "replaced the ranks' `net` with the notebook's: `net` changed there" in told
     for name in ("of_net", "OfNet", "by_default"):
-        assert f"`{name}` shares something with the former `net`" in told
+        assert f"`{name}` shares data with the old `net`" in told
     assert "with the former" not in str(live.ok("%%xla\nnet, of_net").data)
 
 
@@ -249,8 +249,8 @@ def test_of_several_former_values_only_those_that_a_name_shares_something_with_a
     live.ok("%%xla\nof_big_, of_few_ = big_, few_")
     live.ok("big_[0] = 1; few_.append(1)")
     told = str(live.ok("%%xla\nbig_[0], few_").data)
-    assert "`of_big_` shares something with the former `big_`, which" in told
-    assert "`of_few_` shares something with the former `few_`, which" in told
+    assert "`of_big_` shares data with the old `big_`, which" in told
+    assert "`of_few_` shares data with the old `few_`, which" in told
 
 
 def test_what_the_notebook_has_wrapped_or_kept_is_no_former_value(live):
@@ -261,7 +261,7 @@ def test_what_the_notebook_has_wrapped_or_kept_is_no_former_value(live):
         "%%xla -o got_\nof_wrapped[0] is wrapped[0].weight, of_wrapped[1] is kept_first"
     )
     assert live.value("dict(got_.results)") == "{0: (True, True), 1: (True, True)}"
-    assert "shares something" not in str(shown.data)
+    assert "shares data with the old" not in str(shown.data)
 
 
 def test_values_that_share_nothing_with_a_former_one_but_the_process_are_not_told(live):
@@ -276,8 +276,8 @@ def test_values_that_share_nothing_with_a_former_one_but_the_process_are_not_tol
     )
     live.ok("loads.data.append(3)")
     told = live.ok("%%xla 0\nloads, of_loads").data["text/plain"]
-    assert "`of_loads` shares something with the former `loads`" in told
-    assert told.count("shares something") == 1
+    assert "`of_loads` shares data with the old `loads`" in told
+    assert told.count("shares data with the old") == 1
 
 
 def test_a_logger_that_was_set_up_after_the_ranks_started_is_heard_there(live):
@@ -1145,7 +1145,7 @@ def test_a_replay_stops_before_values_that_only_code_has(kernel):
 
 def test_a_lock_that_a_cell_leaves_locked_is_free_for_the_next(live):
     shown = live.ok("%%xla\nif rank == 1: lock.acquire()")
-    assert "Rank 1 ended the cell with the `lock`" in str(shown.data) + shown.stdout
+    assert "Rank 1 finished the cell while holding `lock`" in str(shown.data) + shown.stdout
     assert results(live, "with lock:\n    held = rank\nheld") == "{0: 0, 1: 1}"
 
 

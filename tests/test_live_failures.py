@@ -457,7 +457,7 @@ def test_the_lock_of_a_rank_that_has_died_is_free_for_the_others(kernel, group):
     assert "Rank 0 exited with status 3 before it had finished" in shown.error
     assert results(kernel, group, "with lock: got = held\ngot", "1") == "{1: 1}"
     notices = kernel.value(f"[n.text for n in xla_nb.ranks({group!r})._group.run.state.notices]")
-    assert "Rank 0 died with the `lock`; it is free again." in notices
+    assert "Rank 0 died while holding `lock`; it has been released." in notices
 
 
 # ---------------------------------------------------------------- replay

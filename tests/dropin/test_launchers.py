@@ -193,7 +193,7 @@ def test_a_result_that_cannot_be_sent_is_none_and_told_once(published):
     assert published.value("run[0], list(run[3]) == list(range(9))") == "(None, True)"
     assert shown.stderr == (
         "Cannot send a result (builtins.generator) to the notebook: it is or contains a generator. "
-        "There is None in its place. Return a list of its items.\n"
+        "It was replaced by None. Return a list of its items.\n"
     )
 
 

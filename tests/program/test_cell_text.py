@@ -56,7 +56,7 @@ def test_code_that_a_magic_executed_has_the_lines_of_its_cell():
     [
         ("await x", "c, line 1: 'await' outside function"),
         ("x = 1\ny = '\0'\n", "c, line 2: a NUL character. Correct the line."),
-        ("x = 1\n# \ud800\n", "c, line 2: half of a character. Correct the line."),
+        ("x = 1\n# \ud800\n", "c, line 2: half a character. Correct the line."),
         ("x = 1\ny = " + "-" * 20_000 + "1\n", "c: a statement is nested too deeply for Python."),
         ("x = 1\ny = 1" + " + 1" * 50_000, "c: a statement is nested too deeply for Python."),
         ("x = 1\ny = " + "(" * 300 + ")" * 300, "c, line 2: too many nested parentheses."),

@@ -25,8 +25,8 @@ def test_who_reads_the_notebooks_rank_gets_the_ranks_in_a_bare_cell_and_is_told(
     notebook.run("rank, device = 7, 'mine'\ndef where():\n    at = device\n    return rank, at")
     program = notebook.build("where()")
     assert notebook.rank(program) == (0, "xla:0")
-    told = "Cell In[2], line {} of `where`: here `{}` is each rank's own, not the notebook's. "
-    told += "To use the notebook's, pass it to the function as an argument"
+    told = "Cell In[2], line {} of `where`: here `{}` is each rank's own variable, not "
+    told += "the notebook's. To use the notebook's, pass it to the function as an argument"
     assert program.once == (told.format(3, "device"), told.format(4, "rank"))
 
 
@@ -305,7 +305,7 @@ def test_a_note_says_that_ranks_do_not_get_ipythons_history(notebook):
     notebook.run("def g(): return _ + 1")
     cell = Cell("Cell In[2]", "Out, g()")
     scope = replace(notebook.scope, history={"_", "Out"})
-    its = "is IPython's history, which ranks do not get: name the value. A rank that gets to that"
+    its = "is IPython history, which ranks do not get. Name the value. A rank that reaches that"
     assert build(cell, scope, name="xla_nb_cell").notes == (
         f"Cell In[2], line 1: `Out` {its} line raises NameError",
         f"Cell In[1], line 1 of `g`: `_` {its} line raises NameError",

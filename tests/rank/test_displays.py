@@ -92,7 +92,7 @@ def test_what_json_cannot_hold_is_told_in_one_line(shown, capsys):
     displays.display({"application/json": object()}, raw=True)
     assert shown() == []
     assert capsys.readouterr().err == (
-        "Not displayed: JSON cannot hold it (application/json): TypeError: "
+        "Not displayed: not valid JSON (application/json): TypeError: "
         "Object of type object is not JSON serializable\n"
     )
 
@@ -117,7 +117,7 @@ def test_a_form_that_is_too_large_is_left_out_and_told(shown):
     displays.display({"text/html": "x" * (LARGEST + 1), "text/plain": "big"}, raw=True)
     (one,) = shown()
     assert set(one.data) == {"text/plain"}
-    assert one.text == "big\n(text/html of 8 MiB left out: a display may have 8 MiB)"
+    assert one.text == "big\n(text/html of 8 MiB omitted: the limit per display is 8 MiB)"
 
 
 def test_a_long_text_is_cut_with_the_number_left_out(shown):
@@ -237,7 +237,7 @@ def test_a_full_disk_is_told_and_raises_nothing(tmp_path):
         displays.display("lost")
     finally:
         displays.screens.end()
-    assert told == ["all that it displayed"]
+    assert told == ["all of its displays"]
 
 
 # ---------------------------------------------------------------- what a function leaves

@@ -97,7 +97,7 @@ def test_a_name_that_takes_too_long_is_told_and_the_others_are_described(monkeyp
     monkeypatch.setattr(variables, "MOST", 1 << 40)
     slow, quick = describe({"slow": grown, "quick": 1}, ["slow", "quick"], each_within=0.2)
     assert slow.leaves[-1].state == "late"
-    assert slow.leaves[-1].why == "looking at it takes too long"
+    assert slow.leaves[-1].why == "inspecting it takes too long"
     assert quick.leaves[0].state == "known"
 
 
@@ -127,7 +127,7 @@ def test_of_very_many_parts_the_first_are_compared_and_that_is_said(monkeypatch)
     monkeypatch.setattr(variables, "MOST", 3)
     leaves = one([torch.zeros(1) for _ in range(10)]).leaves
     assert [leaf.path for leaf in leaves] == ["", "[0]", "[1]", "…"]
-    assert (leaves[-1].state, leaves[-1].why) == ("opaque", "only 3 parts are compared")
+    assert (leaves[-1].state, leaves[-1].why) == ("opaque", "only the first 3 parts are compared")
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ print(json.dumps({
 def test_a_sharded_tensor_is_gathered_only_if_asked():
     told = run(SHARDED, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")
     assert told["states"] == ["known", "opaque"]
-    assert told["why"] == "it is sharded, and reading it would compute"
+    assert told["why"] == "it is sharded; reading it would run a computation"
     assert told["quiet"]
     assert told["computed"] == 2.0
 

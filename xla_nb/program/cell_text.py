@@ -99,7 +99,7 @@ def unreadable(cell: Cell, error: Exception) -> ProgramError:
     elif isinstance(error, SyntaxError):
         line, problem, shown = error.lineno or 1, error.msg, _pointed(error)
     elif isinstance(error, UnicodeEncodeError):
-        line, problem = cell.source.count("\n", 0, error.start) + 1, "half of a character"
+        line, problem = cell.source.count("\n", 0, error.start) + 1, "half a character"
     elif isinstance(error, RecursionError | MemoryError):
         return ProgramError(
             f"{cell.label}: a statement is nested too deeply for Python. Split it into several. "

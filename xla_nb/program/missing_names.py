@@ -84,16 +84,16 @@ class MissingNames:
                 raise ProgramError(f"{place}: {self.lost[name]}. Nothing was run on ranks.")
             why = f"name '{name}' is not defined in this cell or in the notebook.{self._hint(name)}"
             if name in self.history:
-                why = f"`{name}` is IPython's history, which ranks do not get: name the value."
-            yield f"{place}: {why} A rank that gets to that line raises NameError"
+                why = f"`{name}` is IPython history, which ranks do not get. Name the value."
+            yield f"{place}: {why} A rank that reaches that line raises NameError"
 
     def shadowed(self, live: Live, names: Iterable[str]) -> Iterator[str]:
         """What to tell of functions of the notebook that read its globals of these names."""
         for name in sorted(live.absent.keys() & names):
             if place := self._place(name, live.absent[name]):
                 yield (
-                    f"{place}: here `{name}` is each rank's own, not the notebook's. To use the "
-                    "notebook's, pass it to the function as an argument"
+                    f"{place}: here `{name}` is each rank's own variable, not the notebook's. To "
+                    "use the notebook's, pass it to the function as an argument"
                 )
 
     def looked_up(self, names: Names, label: str, live: Live) -> Iterator[str]:
@@ -102,8 +102,8 @@ class MissingNames:
         functions = [one for one in live.met.names.get("globals", ()) if goes_through_globals(one)]
         for place in [*(label for _ in own), *(self._place("globals", one) for one in functions)]:
             yield (
-                f"{place or label}: on ranks `globals()` has those names of the notebook alone "
-                "that code mentions. Pass the others to the function, as a dict say"
+                f"{place or label}: on ranks `globals()` has only notebook variables whose names "
+                "appear in code. Pass other values to the function, for example in a dict"
             )
 
     def _place(self, name: str, code: CodeType) -> str:
@@ -121,7 +121,7 @@ class MissingNames:
 
     def _hint(self, name: str) -> str:
         if name in RANK_NAMES:
-            return " Make it a parameter: only cells without a function have it."
+            return " Make it a parameter: it is predefined only in cells without a function."
         written = newest(self.cells, name)
         if written is None:
             public = {n for names in self.held for n in names if n[:1] != "_"}
@@ -130,5 +130,5 @@ class MissingNames:
             return f" {written.cell.label} deleted it."
         return (
             f" {written.cell.label} assigns it, but the notebook does not have it: that cell ran "
-            "on ranks, had not reached that line, or the name was deleted since."
+            "on ranks or did not reach that line, or the name was deleted since."
         )

@@ -60,7 +60,7 @@ def source(program: Program) -> str:
     more = "".join(f", {part!r}" for part in program.script)
     more += f", imports={program.imports!r}" if program.imports else ""
     return (
-        f'"""Module {program.name}: what xla_nb took from the notebook for one run."""\n'
+        f'"""Module {program.name}: notebook values for one xla_nb run."""\n'
         f"from {_LOADER} import restore as {_RESTORE}\n\n"
         f"{_RESTORE}(globals(){more})  # {', '.join(program.restored)}\n"
     )

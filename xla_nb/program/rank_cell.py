@@ -45,8 +45,8 @@ def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankC
     nodes = [node for node in tree.body if not is_future(node)]
     if not live and all(isinstance(node, (*IMPORT, *DEFINITION)) for node in nodes):
         raise ProgramError(
-            f"{cell.label} has nothing for ranks to run: no function, and no statements besides "
-            "imports and classes. Define a function, or name one of the notebook's after "
+            f"{cell.label} has nothing for ranks to run: no functions, and no statements other "
+            "than imports and classes. Define a function, or name a notebook function after "
             "%%xla_spawn."
         )
     return RankCell(

@@ -23,8 +23,8 @@ from xla_nb.record.sample import INPUT
 from xla_nb.stopwatch import Wait
 
 _NO_RANK = (
-    "Only a function that runs on ranks can ask in the notebook, until it returns. Call input() "
-    "there, or ask before the launch."
+    "input() works only in a function that runs on ranks, until it returns. Call it there, or "
+    "before the launch."
 )
 _builtin: Callable[..., str] = builtins.input
 

@@ -29,9 +29,7 @@ from xla_nb.wording import listed
 #: What a namespace has of Python and of xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
 _HOUR = 3600.0  # seconds
-_FORMER = (
-    "`{0}` shares something with the former {1}, which the notebook has sent anew: make `{0}` again"
-)
+_FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; create `{0}` again"
 _NAMES, _LONGEST = 64, 500  # in one event, and characters of one
 
 

@@ -54,7 +54,7 @@ class Screen:
             return self._journal.add(line, clears=kind == "clear")
         except OSError as problem:
             if self._losses is not None:
-                self._losses.note("all that it displayed", problem)
+                self._losses.note("all of its displays", problem)
         return 0
 
     def clear(self, wait: bool) -> None:
@@ -128,7 +128,7 @@ def publish(
             screen.add("show", id=id and str(id), result=result, **body)
     except (ValueError, TypeError, RecursionError) as problem:  # of the user's making
         forms = listed([str(name) for name in data])
-        told = f"Not displayed: JSON cannot hold it ({forms}): {type(problem).__name__}: {problem}"
+        told = f"Not displayed: not valid JSON ({forms}): {type(problem).__name__}: {problem}"
         print(told, file=sys.stderr)
 
 
@@ -174,7 +174,7 @@ def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
         made["text/plain"] = f"{text[:_TEXT]}\n… {len(text) - _TEXT:,} more characters"
     if (nbytes := len(encode("", data=made))) > LARGEST * 0.99:
         text = made.pop("text/plain", "")
-        told = f"{listed(made)} of {size(nbytes)} left out: a display may have {size(LARGEST)}"
+        told = f"{listed(made)} of {size(nbytes)} omitted: the limit per display is {size(LARGEST)}"
         return {"text/plain": f"{text}\n({told})".strip()}
     return made
 
@@ -226,7 +226,7 @@ def _show_result(value: object) -> bool:
     try:
         data, metadata = untrusted.within(untrusted.PATIENCE, lambda: bundle(value))
     except untrusted.TooLong as late:
-        print(f"The result is not displayed: drawing it took {late}.", file=sys.stderr)
+        print(f"The result is not displayed: rendering it took {late}.", file=sys.stderr)
         return False
     is_drawn = bool(set(data) - {"text/plain"})
     if is_drawn:

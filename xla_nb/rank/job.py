@@ -43,7 +43,7 @@ from xla_nb.runtimes import Runtime
 from xla_nb.runtimes.forking import Latch, Lifecycle, forget_exit_handlers
 from xla_nb.wording import in_one_line
 
-_DIED_WITH_LOCK = "Rank {rank} died with the `lock`; it is free again."
+_DIED_WITH_LOCK = "Rank {rank} died while holding `lock`; it has been released."
 
 
 def install() -> None:
@@ -100,7 +100,7 @@ def _begin(parcel_fd: int, order_fd: int, imported: Mapping[str, str], sender: S
             order: Order = pickle.load(file)
         _take_on(order, parcel_fd, imported, sender)
     except Exception as error:
-        message = f"Cannot begin to load the program: {type(error).__name__}: {error}"
+        message = f"Cannot prepare to load the program: {type(error).__name__}: {error}"
         raise _Refused(type(error).__name__, message, traceback.format_exc()) from error
     return order
 
@@ -131,7 +131,8 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
         os.chdir(order.request.cwd)
     except OSError as problem:
         print(
-            f"Cannot enter the notebook's directory {order.request.cwd}: {problem}", file=sys.stderr
+            f"Cannot change to the notebook's directory {order.request.cwd}: {problem}",
+            file=sys.stderr,
         )
 
 
@@ -291,8 +292,10 @@ def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
     """The refusal of a value that was pickled in the notebook and cannot be made again here."""
     failure = tracebacks.tell(error.problem, table.sources)
     if error.name == SHARED_MEMORY:
-        message = f"Cannot open an array or a tensor in shared memory on ranks: {error.problem}"
-        return _Refused(type(error.problem).__name__, f"{message}. Keep it until the ranks start.")
+        message = f"Cannot open an array or tensor in shared memory on ranks: {error.problem}"
+        return _Refused(
+            type(error.problem).__name__, f"{message}. Keep it until the ranks have started."
+        )
     name = {ARGUMENTS: "--args", ENTRY: label.rpartition(", ")[2]}.get(error.name, error.name)
     details = table.details.get(error.name)
     told = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"

@@ -285,7 +285,10 @@ def _run_cell(
     finally:
         cell.tell_if_not_open(index)
         if job.lock.let_go():
-            program.tell(index, f"Rank {index} ended the cell with the `lock`; it is free again.")
+            program.tell(
+                index,
+                f"Rank {index} finished the cell while holding `lock`; it has been released.",
+            )
         cell.tell_names(program, index)
         mend()
         flush()
@@ -374,22 +377,22 @@ def _failure(
 
 
 _BY_TEXT = (
-    "xla_nb: Ranks get only those names of the notebook that code mentions. If this is another, "
+    "xla_nb: Ranks get only notebook variables whose names appear in code. If this name does not, "
     "mention it in the function that looks it up, or pass its value as an argument."
 )
 #: (name of the error, what its message has in it): what to do.
 _ADVICE = {
     ("builtins.EOFError", "EOF when reading a line"): (
-        "xla_nb: There is no keyboard here. Call input() in the function that runs on ranks, which "
-        "asks in the notebook, or ask before the launch."
+        "xla_nb: Ranks have no standard input. Call input() in the function that runs on ranks, "
+        "which prompts in the notebook, or call it before the launch."
     ),
     ("bdb.BdbQuit", ""): (
-        "xla_nb: Ranks have no keyboard, so breakpoint() and pdb end at once. Call the function in "
-        "the notebook to step through it, or print() what you look for."
+        "xla_nb: Ranks have no standard input, so breakpoint() and pdb exit at once. Debug the "
+        "function in the notebook, or print() the values you need."
     ),
     ("builtins.RuntimeError", "Cannot re-initialize CUDA in forked subprocess"): (
-        "xla_nb: Ranks are forked whatever `start_method` is, and have XLA devices, no CUDA ones: "
-        'take torch_xla.device() or "xla" where the program names "cuda".'
+        "xla_nb: Ranks are always forked, whatever `start_method` says, and have XLA devices, not "
+        'CUDA devices. Use torch_xla.device() or "xla" where the program names "cuda".'
     ),
 }
 

@@ -204,7 +204,7 @@ class OnRank:
             if not request.drops or issubclass(type(problem), OSError):
                 raise ResultError(f"Cannot send the result {what}. {advice}.") from None
             nbytes = write_home(request, record.result(rank), None, tell)
-            text = f"Cannot send a result {what}. There is None in its place. {advice}."
+            text = f"Cannot send a result {what}. It was replaced by None. {advice}."
             self.program.sender.send(events.Notice(text=text))
         known = "None" if value is None else ""
         self.program.sender.send(events.RankFinished(rank=rank, preview=known, nbytes=nbytes))

@@ -158,7 +158,7 @@ def _variable(
             _compute([one.value for one in _leaves(value, check) if _is_pending(one)])
         leaves, nbytes = untrusted.within(seconds, lambda: _told(value, compute, check, known))
     except untrusted.TooLong:
-        return Variable(name, kind, (Leaf("", kind, "late", why="looking at it takes too long"),))
+        return Variable(name, kind, (Leaf("", kind, "late", why="inspecting it takes too long"),))
     except Exception as problem:
         return Variable(name, kind, (Leaf("", kind, "opaque", why=_why(problem)),))
     tensors = [leaf for leaf in leaves if leaf.shape is not None]
@@ -189,7 +189,9 @@ def _told(
     with _without_their_code():
         for one in _leaves(value, check):
             if len(told) == MOST:
-                told.append(Leaf("…", "", "opaque", why=f"only {MOST:,} parts are compared"))
+                told.append(
+                    Leaf("…", "", "opaque", why=f"only the first {MOST:,} parts are compared")
+                )
                 break
             read = known.get(id(one.value)) if one.has_elements else None
             leaf = replace(read[1], path=one.path) if read else _leaf(one, compute, check)
@@ -386,7 +388,7 @@ def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
     """Why the elements of a tensor or array cannot be read; ("known", "") if they can."""
     array, why = _array(value), ""
     if jax_values.is_jax(array):
-        why = "" if jax_values.is_here(array) else "this rank has only a part of it"
+        why = "" if jax_values.is_here(array) else "this rank holds only a part of it"
     elif jax_values.is_torch(array):
         torch: Any = sys.modules["torch"]
         place = array.device.type
@@ -398,14 +400,14 @@ def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
             why = f"tensors on device {place} cannot be compared"
         elif place == "xla" and not is_computed:
             if _native()._check_tensor_need_materialization([array])[0]:
-                return "pending", "it is not computed yet"
+                return "pending", "it has not been computed yet"
             if _native()._get_xla_sharding_spec(array) not in ("", "{replicated}"):
-                why = "it is sharded, and reading it would compute"
+                why = "it is sharded; reading it would run a computation"
     elif array is not None:
         # The bytes of wider numbers, and of records, may differ though they are equal.
         widest = {"V": 0, "f": 8, "c": 16}.get(array.dtype.kind, array.dtype.itemsize)
         if array.dtype.hasobject or array.dtype.itemsize > widest:
-            why = f"its elements are {array.dtype}"
+            why = f"elements of dtype {array.dtype} cannot be compared"
     return ("opaque", why) if why else ("known", "")
 
 
