@@ -1,1 +1,1 @@
-"""A cell becomes a program: what it needs from the notebook, as a module's source and values."""
+"""Turn a cell into a program: a module's source, and the values it needs from the notebook."""

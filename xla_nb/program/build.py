@@ -1,7 +1,8 @@
 """Build a Program from a launched cell and what it needs from the notebook.
 
-What the notebook holds travels as it is, in one pickle: the names that a cell reads, and what each
-needs in turn. Only a launched cell without a function travels as source, which ranks execute.
+The notebook's objects travel as they are, in one pickle: the values of names that a cell reads, and
+what each needs in turn. Only a launched cell without a function travels as source, which ranks
+execute.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from xla_nb.program.names import Names, newest
 from xla_nb.program.rank_cell import RANK_NAMES, RankCell, functions, rank_cell
 from xla_nb.wording import shortened
 
-_BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython takes away
+_BUILTINS = frozenset(vars(builtins)) | {"exit", "quit"}  # which IPython removes
 _MODULE_NAMES = frozenset(
     {
         *("__name__", "__package__", "__spec__", "__loader__"),
@@ -50,12 +51,12 @@ _MODULE_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class Scope:
-    """What the notebook (or script) contains at this moment.
+    """The contents of the notebook (or script) at this moment.
 
     `values` are its live globals; `cells` ran before, oldest first. `executed` are the cells that a
-    magic has executed. For live ranks, `sent` is what they have been sent, `remote` are the names
-    that are theirs, and `lost` those of ranks that have ended, each with a clause on that. The
-    names in `history` are IPython's: `Out` and `_`.
+    magic has executed. For live ranks, `sent` records what was sent to them, `remote` are the names
+    that belong to them, and `lost` the names of ranks that have ended, each with a clause about it.
+    The names in `history` are IPython's: `Out` and `_`.
     """
 
     values: Mapping[str, object]
@@ -71,17 +72,17 @@ class Scope:
 class Program:
     """Everything the ranks need to run a cell.
 
-    `label` names what was launched. The module imports `imports`, for what that does, and has the
-    values in `parcel`, among them `restored` and the entry's arguments. `details` describe those
-    values that are no code. `body` is the cell's text, which every rank then runs in the module's
-    namespace, where it is plain statements; else ranks call `entry` with their index and the
-    arguments, and have bound `binds` by that. Results refer to functions and classes that are sent
-    as they are by their numbers in `definitions`. `futures` are in force for the body. `script` is
-    a script's file and, if `python -m` was given one, the name of its module. `notes` are for the
-    user, `once` those to be told once in a session. `drops`: None takes the place of a result that
-    cannot be sent. `remote` are the names that are the ranks' own, `both` those of them that a live
-    cell reads and that the notebook has too. `magic` is the one that launches the cell, "" for a
-    function. `called` is how it was, in a list of runs.
+    `label` names what was launched. The module imports `imports` for their side effects, and has
+    the values in `parcel`, among them `restored` and the entry's arguments. `details` describe
+    values that are not code. For a cell of plain statements, `body` is its text, which every rank
+    runs in the module's namespace; else ranks call `entry` with their index and the arguments,
+    which binds `binds`. Results refer to functions and classes that were sent by their numbers in
+    `definitions`. `flags` are compiler flags for the body's `__future__` imports. `script` is a
+    script's file and, with `python -m`, the name of its module. `notes` are for the user, `once`
+    those to be shown once in a session. `drops`: a result that cannot be sent is replaced by None.
+    `remote` are the names that belong to the ranks, `both` those of them that a live cell reads and
+    that the notebook has too. `magic` is the one that launches the cell, "" for a function.
+    `called` is the text of the call in lists of runs.
     """
 
     name: str
@@ -108,35 +109,35 @@ class Program:
 
 
 def build(cell: Cell, scope: Scope, *, name: str) -> Program:
-    """Make a cell that is itself what ranks run into a Program: a launched cell without a function,
-    or one for live ranks. Of that the Program has what they lack: `scope.sent` knows what they
-    have, and is to be told once they have got it (`Sent.confirm`).
+    """Make a Program of a cell that ranks run as a whole: a launched cell without a function, or a
+    cell for live ranks. The latter contains only values that the ranks lack according to
+    `scope.sent`; call `Sent.confirm` when they have received it.
     Raises ProgramError and ShippingError."""
     try:
         plan = rank_cell(cell, _futures(scope), live=scope.sent is not None)
         made = _Needs(scope, plan, {}, ()).program(name, cell.label)
         return replace(made, magic=cell.magic, body=cell.source)
-    except RecursionError as error:  # Python compiles what is a little too deep to be analyzed
+    except RecursionError as error:  # Python compiles code a little too deep to analyze
         raise unreadable(cell, error) from None
 
 
 def build_entry(
     cell: Cell, scope: Scope, *, entry: str | None, args: tuple[object, ...], name: str
 ) -> Program:
-    """Make the call of a launched cell's function, which the notebook has by now, into a Program:
-    of `entry`, else of the last one defined at the cell's top level. Raises as `build` does."""
+    """Make a Program that calls a launched cell's function, which the notebook has already:
+    `entry`, by default the last one defined at the cell's top level. Raises as `build` does."""
     entry = unicodedata.normalize("NFKC", entry) if entry else functions(parsed(cell))[-1].name
     fn = check_entry(entry, args, cell, scope.values)
     made = build_call(fn, scope, args=args, name=name)
-    called = f"{entry}{made.called or '()'}"  # as the cell's label does not name it
+    called = f"{entry}{made.called or '()'}"  # the cell's label does not name it
     return replace(made, label=cell.label, magic=cell.magic, called=called)
 
 
 def build_question(
     question: Callable[..., object], args: tuple[object, ...], *, name: str
 ) -> Program:
-    """A call of what ranks have themselves, which takes nothing of the notebook's along."""
-    entry = f"{ENTRY}_of_question"  # the next call may be of what ranks have been sent as ENTRY
+    """A Program that calls a function of xla_nb on ranks; it sends nothing of the notebook."""
+    entry = f"{ENTRY}_of_question"  # not ENTRY: a next call may be of ranks' ENTRY
     values = {entry: question, ARGUMENTS: args}
     return Program(name, pickler.pack(values, Live(joins=False)), entry=entry)
 
@@ -149,8 +150,8 @@ def build_call(
     name: str,
     drops: bool = False,
 ) -> Program:
-    """Make a call of a live function into a Program; one that `drops` was written for another
-    launcher. Raises as `build` does."""
+    """Make a Program that calls a live function; with `drops` it was written for another launcher.
+    Raises as `build` does."""
     takes_lock = check_live(fn, args, "args=({},)", defaults=drops)
     label = origins.name_of(getattr(fn, "__func__", fn)) or type(fn).__name__
     own = origins.name_of(fn)
@@ -162,20 +163,19 @@ def build_call(
 
 
 def _argument(value: object) -> str:
-    """One of an entry's arguments in a list of runs: a number or a text as it is written, the class
-    of anything else."""
+    """An argument of an entry for lists of runs: the repr of a number or text, else the class."""
     is_plain = type(value) in (int, float, bool, str, types.NoneType)
     return shortened(repr(value) if is_plain else type(value).__name__, 40)
 
 
 def build_group(scope: Scope, *, name: str, label: str) -> Program:
-    """The program of live ranks: a module that has nothing yet."""
+    """The program of live ranks: a module that is still empty."""
     return replace(_Needs(scope, None, {}, ()).program(name, label), body="")
 
 
 class _Needs:
-    """What a program needs from the notebook: one that runs the text of a cell (`plan`), or one
-    that has `called`, by its name, with `args`."""
+    """The needs of a program from the notebook: one that runs the text of a cell (`plan`), or one
+    that calls the function in `called`, by name, with `args`."""
 
     def __init__(
         self,
@@ -196,13 +196,13 @@ class _Needs:
             self._text.names.update(code_facts.in_texts(code))
         own = {name for name in _BUILTINS & self._values.keys() if self._is_own(name)}
         self._known = _BUILTINS - own | _MODULE_NAMES | scope.remote
-        if plan or scope.sent:  # each program of live ranks gets them, a call too
+        if plan or scope.sent:  # in every program of live ranks, even a call
             self._known |= RANK_NAMES
         self._roots = {**called, **self._read(), **self._changeable()}
 
     def _is_own(self, name: str) -> bool:
-        """Whether the notebook has something of its own under the name of a builtin. Of IPython's
-        `open` and `exit` ranks have Python's."""
+        """Whether the notebook has replaced this builtin. IPython's `open` and `exit` do not count:
+        ranks have Python's."""
         held: Any = self._values[name]
         is_function = type(held) is types.FunctionType
         made_in = held.__globals__.get("__name__") if is_function else type(held).__module__
@@ -210,20 +210,20 @@ class _Needs:
         return held is not getattr(builtins, name, None) and not is_ipythons
 
     def _read(self) -> dict[str, object]:
-        """What the cell reads of the notebook's."""
+        """The values of the notebook that the cell reads."""
         texts = set[str]().union(*map(code_facts.in_texts, self._names.code)) - self._names.binds
         names = ((self._names.wanted() | texts) & self._values.keys()) - self._known
         return {name: self._values[name] for name in sorted(names)}
 
     def _changeable(self) -> dict[str, object]:
-        """The lists and dicts among the arguments, by the notebook's names: a rank tells by these
-        which it has changed. Those of live ranks stay changed."""
+        """The containers among the arguments, by the notebook's names, which a rank reports when it
+        has changed them. None for live ranks, where they stay changed."""
         plain = [one for one in self._args if type(one) in code_facts.CONTAINERS]
         plain = plain if self._scope.sent is None else []
         return {name: one for one in plain for name in origins.names_of(one, self._values)[:1]}
 
     def program(self, name: str, label: str) -> Program:
-        """The program but for what it runs.
+        """The program, without what it runs.
 
         Raises ProgramError and ShippingError."""
         sent, live = self._scope.sent, self._live()
@@ -273,7 +273,7 @@ class _Needs:
         if sent is None:
             return pickler.pack(values, live)
         assert isinstance(live, LiveUnits)
-        if self._plan:  # a cell has no arguments, and may lack nothing
+        if self._plan:  # a cell has no arguments, and ranks may lack nothing
             del values[ARGUMENTS]
         sent.awaits(self._names.later.keys() - self._values.keys() - self._names.binds)
         return sent.pack(values, live, self._scope.remote)
@@ -294,13 +294,13 @@ class _Needs:
 
     @property
     def _shadowed(self) -> Set[str]:
-        """Names of the notebook's that each rank has for itself."""
+        """Names in the notebook that are predefined on each rank."""
         return RANK_NAMES & self._known & self._values.keys()
 
     # Refusing
 
     def _refusal(self, fault: BaseException, live: Live) -> str:
-        """What cannot be packed, and why not."""
+        """The error text: what cannot be packed, and why."""
         name, value = live.writing
         if name == ARGUMENTS:
             tried = enumerate(self._args)
@@ -322,11 +322,11 @@ class _Needs:
         return True
 
     def _origin(self, name: str) -> str:
-        """The line of the last statement that binds the name."""
+        """The line of the last statement that binds the name, or ""."""
         bound = newest(self._cells, name)
         return f"{bound.cell.label}, line {span(bound.node)[0]}" if bound else ""
 
-    # Telling
+    # Reporting
 
     def _of_magics(self, live: Live) -> Iterator[str]:
         """Notes on magics in functions of the notebook. Raises ProgramError for those that do not
@@ -346,19 +346,19 @@ class _Needs:
         return {**told, ARGUMENTS: ", ".join(map(refusals.described, self._args))}
 
     def _sources(self, live: Live) -> dict[str, str]:
-        """The cells whose lines tracebacks may show, by their labels."""
+        """The sources of cells that tracebacks may show, by label."""
         cells = [cell for cell in self._cells.texts() if cell.label in live.met.labels]
         cells += [self._plan.cell] if self._plan else []
         return {cell.label: cell.source for cell in cells}
 
     def _both(self) -> list[str]:
-        """The names of the ranks' own that a live program reads, itself or in functions, and that
-        the notebook has as well."""
+        """The names of the ranks that a live program reads, directly or in functions, and that the
+        notebook has as well."""
         sent = self._scope.sent
         read = self._names.wanted() | (sent.reads if sent else set())
         return sorted(read & self._scope.remote & self._values.keys())
 
 
 def _futures(scope: Scope) -> frozenset[str]:
-    """What the notebook's cells have imported from `__future__`."""
+    """The names that the notebook's cells have imported from `__future__`."""
     return frozenset[str]().union(*(futures(cell.source) for cell in scope.cells))

@@ -21,8 +21,8 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITION = (*FUNCTION, ast.ClassDef)
 IMPORT = (ast.Import, ast.ImportFrom)
-#: What Python raises for a text that it cannot compile: for a NUL character or half a character
-#: ValueError, for one that is nested too deeply the last two.
+#: Errors that Python raises for text that it cannot compile: ValueError for a NUL character or half
+#: a character, the last two for deep nesting.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -31,8 +31,8 @@ class Cell:
     """A cell (or script) as text.
 
     `label` is its file name in tracebacks; `source` is Python after IPython's transformation,
-    with the cell's own line numbers; `filename` is the name that the notebook compiled it under,
-    without the `above` first lines. `magic` is the one that launches it.
+    with the cell's line numbers; `filename` is the name under which the notebook compiled it,
+    without the first `above` lines. `magic` is the one that launches it.
     """
 
     label: str
@@ -42,12 +42,12 @@ class Cell:
     magic: str = ""
 
 
-#: What begins the last line of a launched cell that runs in the notebook: it calls its function.
+#: Start of the line added to a launched cell that runs in the notebook: it calls the function.
 CALL = "get_ipython().run_cell_magic('xla_call', "
 
 
 def own_text(source: str) -> str:
-    """What is the user's of a cell."""
+    """The part of a cell's source that the user wrote."""
     return source.partition(CALL)[0]
 
 
@@ -62,7 +62,7 @@ class Statement:
 def parse(cell: Cell) -> ast.Module:
     """The cell's syntax tree. Raises ProgramError, which shows the line and the column."""
     try:
-        with quiet():  # what does not parse alone: `return` at top level
+        with quiet():  # finds errors that parsing does not: `return` at top level
             compile(cell.source, cell.label, "exec", dont_inherit=True)
         return _parse(cell.source)
     except UNREADABLE as error:
@@ -85,7 +85,7 @@ def _parse(source: str) -> ast.Module:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the compiler's warnings, which the notebook showed when it ran the cell."""
+    """Suppress compiler warnings, which the notebook showed when it ran the cell."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -94,7 +94,7 @@ def quiet() -> Iterator[None]:
 def unreadable(cell: Cell, error: Exception) -> ProgramError:
     """The error for a cell that Python cannot compile: one of UNREADABLE."""
     line, problem, shown = 1, str(error), ""
-    if "\0" in cell.source:  # of which each Python says something else, without the line
+    if "\0" in cell.source:  # for which messages differ between releases, without a line
         line, problem = cell.source.count("\n", 0, cell.source.index("\0")) + 1, "a NUL character"
     elif isinstance(error, SyntaxError):
         line, problem, shown = error.lineno or 1, error.msg, _pointed(error)
@@ -111,7 +111,7 @@ def unreadable(cell: Cell, error: Exception) -> ProgramError:
 
 
 def _pointed(error: SyntaxError) -> str:
-    """The line with a mark below its column; of a long line what is near."""
+    """The line with a mark below its column; a long line is cut around it."""
     text, column = (error.text or "").rstrip("\n"), max((error.offset or 1) - 1, 0)
     start = max(0, column - 60) if len(text) > 120 else 0
     near = text[start : start + 120]
@@ -124,7 +124,7 @@ def span(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno or node.lineno
 
 
-@functools.cache  # of all cells: they are read in turn, of which a bounded cache would keep none
+@functools.cache  # unbounded: cells are read in turn, which would evict all of a bounded one
 def futures(source: str) -> frozenset[str]:
     """The names that the text imports from `__future__`."""
     imports = filter(is_future, parsed(Cell("", source)).body)
@@ -151,15 +151,15 @@ _ALL_FUTURES = future_flags(__future__.all_feature_names)
 
 
 class Cells:
-    """The cells that ran, oldest first, and searches in them. `executed` are those that a magic
-    has executed, as `%%time` does, by which their code is labelled."""
+    """The cells that ran, oldest first, with searches. `executed` are those that a magic such as
+    `%%time` has executed; their code has other file names."""
 
     def __init__(self, cells: Sequence[Cell], executed: Sequence[Cell] = ()) -> None:
         self.cells = list(cells)
         self._executed = list(executed)
 
     def labelled(self, code: CodeType) -> CodeType | None:
-        """Code under the label and with the lines of its cell."""
+        """The code with its cell's label and line numbers; None if no cell is found."""
         cell = self._of(code)
         if cell is None:
             return None
@@ -167,7 +167,7 @@ class Cells:
         return code.replace(co_filename=cell.label, co_firstlineno=first_line)
 
     def holding(self, code: CodeType) -> Statement | None:
-        """The top-level statement that code is from."""
+        """The top-level statement that contains the code."""
         cell = self._of(code)
         for node in parsed(cell).body if cell else ():
             first, last = span(node)
@@ -180,8 +180,8 @@ class Cells:
         yield from self._executed
 
     def _of(self, code: CodeType) -> Cell | None:
-        """The cell that was compiled under the file name of code, or has the text that was. Several
-        that `%%time` executed have one file name."""
+        """The cell that was compiled under the code's file name, or that has the same text. Cells
+        that `%%time` executed may share a file name."""
         name = code.co_filename
         named = (cell for cell in reversed(self.cells) if cell.filename == name)
         magics = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
@@ -193,7 +193,7 @@ class Cells:
 
 
 def _holds(cell: Cell, code: CodeType) -> bool:
-    """Whether the text, compiled again without the lines above, contains an equal code object."""
+    """Whether the text, recompiled without the lines above, contains an equal code object."""
     text = "\n".join(cell.source.split("\n")[cell.above :])
     return code in _codes(text, code.co_filename, code.co_flags & _ALL_FUTURES)
 

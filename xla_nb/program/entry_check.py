@@ -21,8 +21,8 @@ _FIX = '--args "({},)"'
 def check_entry(
     entry: str, args: Sequence[object], cell: Cell, values: Mapping[str, object]
 ) -> Callable[..., object]:
-    """The function that a launched cell defines or names, of what the notebook has, once ranks can
-    call it. Raises ProgramError."""
+    """Check and return the notebook's function that a launched cell defines or names.
+    Raises ProgramError if ranks cannot call it."""
     own = {function.name: function for function in functions(parsed(cell))}
     if entry not in values:
         raise ProgramError(_no_entry(entry, cell, list(own), values))
@@ -43,8 +43,8 @@ def check_live(
     *,
     defaults: bool = False,
 ) -> bool:
-    """Check an entry; True if it takes the lock, which one with a default does not that is to keep
-    its `defaults`. `fix` shows how arguments are passed."""
+    """Check an entry; returns whether it takes the lock. With `defaults`, a `lock` parameter keeps
+    its default. `fix` shows how to pass arguments. Raises ProgramError."""
     if not callable(fn):
         raise ProgramError(f"{fn!r} is not callable. Pass the function that ranks call.")
     name = name_of(fn, "__qualname__") or type(fn).__name__
@@ -89,7 +89,7 @@ def _remedy(signature: inspect.Signature, fix: str) -> str:
 
 
 def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
-    """Whether a parameter `lock` is not among those passed, so that it gets the shared lock."""
+    """Whether there is a `lock` parameter that the arguments leave free for the shared lock."""
     for position, (name, parameter) in enumerate(signature.parameters.items()):
         if name == "lock":
             open_ = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and position >= passed

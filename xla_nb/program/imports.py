@@ -1,4 +1,4 @@
-"""The imports that ranks repeat."""
+"""Imports that ranks repeat."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from xla_nb.program.cell_text import Cell, parsed
 def repeated(
     cells: Iterable[Cell], names: Collection[str], values: Iterable[object]
 ) -> tuple[str, ...]:
-    """The loaded modules that ranks import before values are made: those that cells `import a.b`
-    and none reads, which register something, and those for which source has `names`, inside
-    packages among the `values` that it uses. What importing changes, the notebook's values have
-    already."""
+    """The loaded modules that ranks import before values are unpickled: those that cells
+    `import a.b` but never read, since importing may register something, and submodules that source
+    mentions in `names`, of packages among the `values` that it uses. Imported before, because the
+    notebook's values already contain what importing changes."""
     texts = [cell.source for cell in cells]
     plain = set[str]().union(*map(_plain, texts))
     unread = {name for name in plain if not any(name in _read(text) for text in texts)}
@@ -27,9 +27,9 @@ def repeated(
     return tuple(sorted(name for name in unread | inside if name in sys.modules))
 
 
-@functools.cache  # as futures() is
+@functools.cache  # unbounded, as for futures()
 def _plain(source: str) -> frozenset[str]:
-    """What a cell imports at its top level as `import a.b`, under no other name."""
+    """The modules that a cell imports at top level as `import a.b`, without `as`."""
     imports = (one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import))
     aliases = (alias for one in imports for alias in one.names)
     return frozenset(one.name for one in aliases if "." in one.name and not one.asname)
@@ -37,7 +37,7 @@ def _plain(source: str) -> frozenset[str]:
 
 @functools.cache
 def _read(source: str) -> frozenset[str]:
-    """What a cell reads as `a.b`, and what that begins with."""
+    """The dotted names `a.b` that a cell reads, and their prefixes."""
     parts = ast.walk(parsed(Cell("", source)))
     return frozenset(ast.unparse(one) for one in parts if _is_path(one))
 
@@ -49,8 +49,8 @@ def _is_path(node: ast.AST) -> bool:
 
 
 def imported_as(value: Any) -> str:
-    """What both sides have where they import the same: a module's name, or that of a function or
-    class with its module's; empty for anything else."""
+    """A name by which both sides can import the value: a module's name, or a function's or class's
+    with its module; empty for anything else."""
     if type(value) is ModuleType:
         return value.__name__ if sys.modules.get(value.__name__) is value else ""
     is_code = type(value) in (FunctionType, BuiltinFunctionType, type)

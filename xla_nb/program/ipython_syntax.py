@@ -2,7 +2,7 @@
 
 A rank has no IPython. `rank.shell` runs what can work the same there, magics that only configure
 the notebook are skipped with a note, and others are refused before anything starts. This module
-sees the plain calls that IPython translates its syntax to.
+reads the plain calls to which IPython translates its syntax.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check(tree: ast.AST, label: str) -> tuple[str, ...]:
     notes = []
     for line, sign, name in find(tree):
         if sign == "%" and name == "matplotlib":
-            continue  # what it asks for is so on ranks: figures are displayed
+            continue  # ranks display figures anyway
         if sign == "%" and name in IGNORED:
             notes.append(f"{label}, line {line}: %{name} is skipped on ranks")
         elif sign == "%%" or (sign == "%" and name not in SUPPORTED):

@@ -1,7 +1,7 @@
-"""Names that a program reads and nothing binds.
+"""Find names that a program reads and nothing binds.
 
-They are told once it is known what travels: a function among it may bind one with `global` when it
-runs. Whether a rank gets to the line, running it tells.
+They are reported after packing, when it is known which functions are sent: one may bind a name with
+`global`. Only running the program shows whether a rank reaches the line.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from xla_nb.program.origins import star_names
 from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.wording import meant
 
-#: What binds names only where a condition holds.
+#: Statements that bind names only under a condition.
 _CONDITIONAL = ast.If | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.TryStar | ast.Match
-#: What code uses that binds names, or looks for them, which its text does not show.
+#: Functions that may bind or look up names which do not appear in the code.
 _NAMESPACES = {"globals", "locals", "vars", "exec"}
 
 
 def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str, str]]:
-    """What is to be said of the names of live ranks that have ended, and what new live ranks need:
-    `remote` has the label of what had set each."""
+    """For each name of live ranks that have ended, clauses on what was lost and on how to set it on
+    new ranks; `remote` has the label of the cell or call that had set it."""
     at = time.strftime("%H:%M", time.localtime(ended))
     return {
         name: (
@@ -44,11 +44,11 @@ def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str,
 
 @dataclass(frozen=True)
 class MissingNames:
-    """What is missing, of what runs on ranks.
+    """Finds missing names in code that runs on ranks.
 
-    cells    those that ran
-    held     all names that there are to take, and those that every module has
-    lost     the names of ranks that have ended, each with a clause on that
+    cells    the cells that ran
+    held     collections of all available names, and of names that every module has
+    lost     the names of ranks that have ended, each with a clause about it
     history  the names of IPython's history
     """
 
@@ -58,9 +58,9 @@ class MissingNames:
     history: Collection[str]
 
     def told(self, names: Names, label: str, live: Live) -> Iterator[str]:
-        """What to tell of `names` that the cell `label` reads, and of those that functions of the
+        """Notes on missing `names` that the cell `label` reads, and on those that functions of the
         notebook read, if no function that `live` has pickled binds them.
-        Raises ProgramError for those that ranks had which have ended."""
+        Raises ProgramError for names of ranks that have ended."""
         assigned, absent = live.assigned, live.absent
         known = [star_names(module) for module in names.stars]
         required = {} if None in known else names.required()
@@ -88,7 +88,7 @@ class MissingNames:
             yield f"{place}: {why} A rank that reaches that line raises NameError"
 
     def shadowed(self, live: Live, names: Iterable[str]) -> Iterator[str]:
-        """What to tell of functions of the notebook that read its globals of these names."""
+        """Notes on functions of the notebook that read its globals of these names."""
         for name in sorted(live.absent.keys() & names):
             if place := self._place(name, live.absent[name]):
                 yield (
@@ -97,7 +97,7 @@ class MissingNames:
                 )
 
     def looked_up(self, names: Names, label: str, live: Live) -> Iterator[str]:
-        """What to tell of code that goes through the notebook's globals."""
+        """Notes on code that uses `globals()` for more than the names it mentions."""
         own = [code for code in names.code if goes_through_globals(code)]
         functions = [one for one in live.met.names.get("globals", ()) if goes_through_globals(one)]
         for place in [*(label for _ in own), *(self._place("globals", one) for one in functions)]:
@@ -107,7 +107,7 @@ class MissingNames:
             )
 
     def _place(self, name: str, code: CodeType) -> str:
-        """Where code of the notebook reads a name; empty where that is not known."""
+        """The line where code of the notebook reads a name; empty if unknown."""
         found = self.cells.holding(code)
         line = names_in([found.node]).required().get(name) if found else None
         if found is None or line is None:
@@ -115,7 +115,7 @@ class MissingNames:
         return f"{found.cell.label}, line {line} of `{code.co_qualname}`"
 
     def _is_guarded(self, name: str) -> bool:
-        """Whether it is bound where a condition holds that did not: `try: import m …`."""
+        """Whether it is bound only under a condition, which did not hold: `try: import m …`."""
         written = newest(self.cells, name)
         return written is not None and isinstance(written.node, _CONDITIONAL)
 

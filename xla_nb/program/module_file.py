@@ -1,4 +1,4 @@
-"""A program as a module file, with what is to be known of the notebook's cells beside it.
+"""Write a program as a module file, with a map of the notebook's cells beside it.
 
 The file is plain, importable Python: a DataLoader's spawned worker simply imports it.
 """
@@ -19,7 +19,7 @@ _RESTORE = "_xla_nb_restore"
 
 @dataclass(frozen=True)
 class ModuleMap:
-    """What lies beside a program's file: the cells' sources by their labels.
+    """The map beside a program's file: the cells' sources by label.
 
     `flags` are compiler flags for the ``__future__`` imports in force. `body` is the text of the
     cell `label` that every rank runs, if it has no entry. `details` are `Program.details`.
@@ -35,13 +35,13 @@ class ModuleMap:
 
     @classmethod
     def of(cls, program: Program) -> ModuleMap:
-        """That of a program; live ranks need no file."""
+        """The map of a program; live ranks need no file."""
         sources, details = dict(program.sources), dict(program.details)
         own = program.label, program.flags, program.body
         return cls(sources, *own, details, program.imports)
 
     def text(self) -> str:
-        """What `parse` reads."""
+        """The map as text for `parse`."""
         return json.dumps(vars(self))
 
     @classmethod
@@ -67,7 +67,7 @@ def source(program: Program) -> str:
 
 
 def write(program: Program, path: Path) -> None:
-    """Write the module's file, and what is known of the cells beside it. Raises OSError."""
+    """Write the module's file, and the map of cells beside it. Raises OSError."""
     path.parent.mkdir(0o700, exist_ok=True)
     private.write(path, source(program).encode())
     private.write(lines(path), ModuleMap.of(program).text().encode())

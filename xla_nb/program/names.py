@@ -1,7 +1,7 @@
-"""Which global names statements read and bind, as Python's compiler has them.
+"""Global names that statements read and bind, as Python's compiler resolves them.
 
-Their code tells scopes, class-private names, `global` and type parameters. Only what it does not
-have is taken from the tree.
+Bytecode shows scopes, class-private names, `global` and type parameters. Only what it lacks is
+taken from the syntax tree.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 _GOES = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 _LEAVES = {"RAISE_VARARGS", "RERAISE"} | _GOES | _RETURNS
 _WITH = bytes([dis.opmap["WITH_EXCEPT_START"]])
-#: What Python calls the functions that it makes of expressions and type parameters, and runs there.
+#: Names of the code that Python makes of expressions and type parameters, and runs at once.
 _AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
-#: What the code of classes, annotations and docstrings names.
+#: Names used implicitly by the code of classes, annotations and docstrings.
 _IMPLICIT = State({"__name__", "__annotations__", "__doc__"})
-#: The parts of a tree that tell more than code does.
+#: Nodes of the tree with information that code lacks.
 _TELLING = (ast.Call, *FUNCTION, ast.arg, ast.AnnAssign, ast.ImportFrom, ast.Try, ast.TryStar)
 
 
 @dataclass
 class Names:
-    """The global names of some statements, those read with the line of their first use.
+    """The global names of some statements; names read have the line of their first use.
 
-    `now` are read while the statements run, maybe before they bind them; `later` by functions of
-    theirs that may be called before. `hints` may be missing (annotations that are text, names under
-    `except NameError`). `binds` are bound or deleted, also by their functions through `global`.
-    `stars` are the modules of `from m import *`, `code` is what was read.
+    `now` are read while the statements run, perhaps before they bind them; `later` by functions of
+    theirs that may be called before that. `hints` may be missing (annotations that are text, names
+    under `except NameError`). `binds` are bound or deleted, also in functions through `global`.
+    `stars` are the modules of `from m import *`, `code` is the code that was read.
     """
 
     now: dict[str, int] = field(default_factory=dict)
@@ -85,9 +85,9 @@ def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Na
 
 
 def bindings(code: CodeType) -> set[str]:
-    """The names that the code of statements binds or deletes, conditionally or not, and that of
-    classes there which say `global`."""
-    steps = () if _BINDING.isdisjoint(code.co_code) else dis.get_instructions(code)  # it is slow
+    """The names that the code of statements binds or deletes, conditionally or not, including
+    `global` names of classes in it."""
+    steps = () if _BINDING.isdisjoint(code.co_code) else dis.get_instructions(code)  # dis is slow
     found = {step.argval for step in steps if _binds(step, code)}
     inner = (one for one in code.co_consts if isinstance(one, CodeType) and _runs_at_once(one))
     return found.union(*map(bindings, inner))
@@ -101,9 +101,9 @@ def newest(cells: Cells, name: str) -> Statement | None:
     return None
 
 
-@functools.cache  # as futures() is
+@functools.cache  # unbounded, as for futures()
 def _binding(source: str) -> dict[str, int]:
-    """The names that a cell binds, each with the number of the last statement that does."""
+    """The names that a cell binds, each with the index of the last statement that does."""
     found = {}
     with quiet():
         for number, node in enumerate(parsed(Cell("", source)).body):
@@ -125,7 +125,7 @@ class _Reader:
     def __init__(self) -> None:
         self._names = Names()
         self._bound = _IMPLICIT
-        self._later: dict[str, int] = {}  # read by functions that nothing can have called yet
+        self._later: dict[str, int] = {}  # read by functions that cannot have been called yet
         self._hints: set[str] = set()
         self._guarded: set[int] = set()  # lines
 
@@ -140,23 +140,23 @@ class _Reader:
             self._call(before)
 
     def finished(self) -> Names:
-        """The names of all that was taken."""
+        """The names of all statements taken."""
         self._call(self._bound)
         self._names.hints.update(dict.fromkeys(self._hints - self._bound, 0))
         return self._names
 
     def _call(self, bound: State) -> None:
-        """Any function may be called when these names are bound."""
+        """Note that any function may be called now, with these names bound."""
         for name in self._later.keys() - bound:
             self._names.later.setdefault(name, self._later[name])
         self._later.clear()
 
     def _read(self, code: CodeType, bound: State, called: bool, around: State) -> State:
-        """Read code with the global names that are bound before it and those of the class `around`
-        it, in a function that is `called` or not; returns the names that are bound after it."""
+        """Read code, given the global names bound before it and those of the class `around` it;
+        `called`: it is in a function, to be called later. Returns the names bound after it."""
         ends = []
         for step, state in _states(code, bound):
-            known = state if _is_module(code) else bound  # what a class binds is its own
+            known = state if _is_module(code) else bound  # a class binds its own names
             op, about = step.opname, step.argval
             binds = _binds(step, code)
             if binds:
@@ -179,7 +179,7 @@ class _Reader:
         read.setdefault(name, line)
 
     def _text(self, node: ast.AST) -> None:
-        """Take what only the text tells."""
+        """Take names that only the tree shows."""
         match node:
             case ast.ImportFrom(names=[ast.alias(name="*")]):
                 self._names.stars.append(node.module or "")
@@ -193,7 +193,7 @@ class _Reader:
 
 
 def _annotated(node: ast.expr | None) -> Iterator[str]:
-    """What may be names in an annotation, and in its texts."""
+    """Words in an annotation, and in its strings, that may be names."""
     yield from re.findall(r"[^\W\d]\w*", ast.unparse(node)) if node is not None else ()
 
 
@@ -206,7 +206,7 @@ def _catches_name_error(handler: ast.ExceptHandler) -> bool:
 
 
 def _handlers(code: CodeType) -> dict[int, int]:
-    """Where code goes on that raises, by the place from which on it may."""
+    """The offset at which code continues after an exception, by the start of the guarded range."""
     entries = dis.Bytecode(code).exception_entries if code.co_exceptiontable else ()  # type: ignore[attr-defined]
     return {
         entry.start: entry.target
@@ -216,9 +216,9 @@ def _handlers(code: CodeType) -> dict[int, int]:
 
 
 def _states(code: CodeType, bound: State) -> list[tuple[Instruction, State]]:
-    """Each step that code may reach, with the names that are bound before it on all ways there."""
+    """Each instruction that code may reach, with the names bound before it on all paths."""
     steps = list(dis.get_instructions(code))
-    if code.co_flags & inspect.CO_OPTIMIZED:  # a function's, whose own names are others
+    if code.co_flags & inspect.CO_OPTIMIZED:  # a function, whose locals are other names
         return [(step, bound) for step in steps]
     numbers = {step.offset: n for n, step in enumerate(steps)}
     handlers = _handlers(code)
@@ -249,11 +249,11 @@ def _is_module(code: CodeType) -> bool:
 
 
 def _runs_at_once(code: CodeType) -> bool:
-    """Whether code runs where it is made: a class's body, a comprehension, type parameters."""
+    """Whether code runs where it is created: a class body, a comprehension, type parameters."""
     return not code.co_flags & inspect.CO_OPTIMIZED or code.co_name.startswith(_AT_ONCE)
 
 
 def _binds(step: Instruction, code: CodeType) -> bool:
-    """Whether a step of code binds or deletes a global name."""
+    """Whether an instruction binds or deletes a global name."""
     is_global = _is_module(code) or step.opname.endswith("_GLOBAL")
     return is_global and step.opname in _BINDS and step.argval not in _IMPLICIT

@@ -1,4 +1,4 @@
-"""The names of live objects of the notebook, read without running code of the user's."""
+"""Names of live objects of the notebook, read without running user code."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def name_of(value: object, attribute: str = "__name__") -> str:
 
 
 def in_code(name: str, value: object, values: Mapping[str, object]) -> tuple[str, str, object]:
-    """How code calls a value, "" if by no name; and whose parts are to be looked at, under which
-    name: the instance's, of a method that has no name itself."""
+    """The name of a value in code, or ""; and the object whose parts to inspect, after the name
+    under which it appears: the instance, for a method that has no name itself."""
     own = [name] if name in values else names_of(value, values)
-    if own or "[" in name:  # of the arguments
+    if own or "[" in name:  # an item of the arguments
         shown = (own or [name])[0]
         return shown, shown, value
     if not isinstance(value, MethodType | BuiltinMethodType):
@@ -56,7 +56,7 @@ def star_names(module: str) -> set[str] | None:
 
 
 def script(values: Mapping[str, object]) -> tuple[str, ...]:
-    """A script's file, and the name that `python -m` was given; a notebook has neither."""
+    """A script's file, and the name given to `python -m`; empty for a notebook."""
     file, spec = values.get("__file__"), values.get("__spec__")
     if not isinstance(file, str):
         return ()

@@ -1,7 +1,7 @@
-"""A cell that ranks run themselves: of live ranks, or launched without a function.
+"""A cell that ranks run as a whole: for live ranks, or launched without a function.
 
-Only the cell's own text decides, and the `__future__` imports of earlier cells: the same cell must
-not be read differently when the notebook's values change.
+Only the cell's text and the `__future__` imports of earlier cells decide: the same cell must not be
+read differently when the notebook's values change.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class RankCell:
 
 
 def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankCell:
-    """What a cell is for ranks that run all of it; `live` ones keep what it binds. Raises
-    ProgramError."""
+    """Analyze a cell that ranks run as a whole; `live` ranks keep the names that it binds. Raises
+    ProgramError if it has nothing to run."""
     tree = parse(cell)
     in_force = known_futures | futures(cell.source)
     nodes = [node for node in tree.body if not is_future(node)]

@@ -1,7 +1,7 @@
-"""An exception of the user's code, as a traceback of the notebook.
+"""Format an exception of user code as a traceback of the notebook.
 
 Frames of xla_nb and of libraries that call the user's function are cut from the top; everything
-that the user's code called is kept.
+that user code called is kept.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from xla_nb import untrusted
 
 _PACKAGE = __package__.partition(".")[0]
 _OURS = Path(__file__).parents[1]
-#: The most frames of a stack, equal ones that follow each other as one, as Python shows them; and
-#: of all that are looked at. A recursion error would fill the page.
+#: Most frames of a stack that are shown, counting equal consecutive frames as one, as Python does;
+#: and most that are read. A recursion error would fill the page.
 DEPTH, _DEEPEST = 60, 10_000
-_PASSES = "(*args, **kwargs)"  # what calls a function with what it was called with itself
+_PASSES = "(*args, **kwargs)"  # in the line of a wrapper that passes its own arguments on
 
 
 @dataclass(frozen=True)
 class Told:
-    """`place` is the innermost notebook line; `where` is equal for failures with the same error."""
+    """An error as text. `place` is the innermost notebook line; `where` is equal for equal errors."""
 
     kind: str
     message: str
@@ -36,10 +36,10 @@ class Told:
 
 
 def tell(error: BaseException, labels: Container[str]) -> Told:
-    """The error with its traceback, from the first frame of the notebook on.
+    """The error with its traceback, starting at the first frame of the notebook.
 
-    Of one that cannot be told so, because it or what it was raised from raises or hangs: its own
-    type, message and frames."""
+    If formatting it, or an error that it was raised from, raises or hangs: only its own type,
+    message and frames."""
     trace = _from_first_cell(untrusted.trace_of(error), labels)
     message = untrusted.message_of(error)
     if not message.startswith("<its str()"):
@@ -61,7 +61,7 @@ def _in_full(
     kind = type(error)
     ours, name = _is_ours(kind), _name(kind)
     told = traceback.TracebackException(kind, error, trace, limit=-_DEEPEST)
-    if ours:  # where xla_nb raised it does not help the user
+    if ours:  # the place in xla_nb does not help the user
         told.stack = traceback.StackSummary.from_list(_innermost(_without_ours(told.stack)))
         told.__cause__ = told.__context__ = None
     else:
@@ -75,8 +75,8 @@ def _in_full(
 
 
 def _cut_chained(told: traceback.TracebackException, labels: Container[str]) -> None:
-    """Start the errors that it was raised from at the notebook too, and leave our frames out: JAX
-    gives its causes the whole stack of the process, and an interrupt is raised by us."""
+    """Start the causes at the notebook too, and remove our frames: JAX gives its causes the whole
+    stack of the process, and an interrupt is raised by us."""
     chained, seen = [told.__cause__, told.__context__], {id(told)}
     while chained:
         error = chained.pop()
@@ -93,7 +93,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def _name(kind: type) -> str:
-    """As Python's own traceback names it, but for xla_nb's."""
+    """The name as in Python's tracebacks, but without the module for xla_nb's errors."""
     name, module = untrusted.name_of(kind), untrusted.module_of(kind)
     return name if _is_ours(kind) or module in ("builtins", "__main__") else f"{module}.{name}"
 
@@ -112,8 +112,8 @@ def locate(thread: int, labels: Container[str]) -> tuple[str, str]:
 
 
 def locate_frame(frame: FrameType, labels: Container[str]) -> tuple[str, str]:
-    """The innermost notebook line of a frame and those it was called from, and their stack, without
-    how xla_nb waits at its end."""
+    """The innermost notebook line of a frame and its callers, and their stack, without frames of
+    xla_nb at its end."""
     summary = traceback.extract_stack(frame, limit=DEPTH)
     first = next((n for n, entry in enumerate(summary) if entry.filename in labels), 0)
     kept = _without_watchers(_before_ours(summary[first:]) or summary[first:])
@@ -135,8 +135,8 @@ def innermost(thread: int, labels: Container[str]) -> str:
 
 
 def is_in_ours(thread: int) -> bool:
-    """Whether a thread is in code of this package, which the function that it runs may have called
-    or have returned to."""
+    """Whether a thread is in code of this package, called by the function that it runs, or after
+    that function has returned."""
     frame = sys._current_frames().get(thread)
     return frame is not None and frame.f_code.co_filename.startswith(f"{_OURS}/")
 
@@ -146,7 +146,7 @@ def _without_ours(frames: traceback.StackSummary) -> list[traceback.FrameSummary
 
 
 def _before_ours(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Without our innermost frames."""
+    """The frames without our innermost ones."""
     kept = list(frames)
     while kept and _OURS in Path(kept[-1].filename).parents:
         kept.pop()
@@ -154,21 +154,21 @@ def _before_ours(frames: Iterable[traceback.FrameSummary]) -> list[traceback.Fra
 
 
 def _without_watchers(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
-    """Without the frames of what watches a program's loops, loaders and operations, and of torch
-    that hands it these: they are in no program. An innermost one that does more than call what it
-    was given is at fault, and stays."""
+    """Remove frames of wrappers that watch a program's loops, loaders and operations, and those of
+    torch that call the wrappers: a plain program has none. An innermost frame that does more than
+    pass a call on is at fault, and stays."""
     kept: list[traceback.FrameSummary] = []
     for frame in frames:
         fails = frame is frames[-1] and _PASSES not in (frame.line or "")
         if fails or _OURS / "rank" not in Path(frame.filename).parents:
             kept.append(frame)
         elif kept and kept[-1].name == "handle_torch_function":
-            del kept[-2:]  # and the call of it, which stands once more below
+            del kept[-2:]  # and its caller, which is repeated below
     return traceback.StackSummary.from_list(kept)
 
 
 def _as_users(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
-    """The innermost ones without ours, but for those of a fault of ours."""
+    """The innermost frames without ours, unless the fault is ours."""
     return _without_watchers(_innermost(_before_our_raise(frames)))
 
 
@@ -178,7 +178,7 @@ def _innermost(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.F
 
 
 def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Without our innermost frames where xla_nb itself raises a ValueError, say, for the user. A
+    """Remove our innermost frames if xla_nb raises the error on purpose (a ValueError, say). A
     fault of ours has no `raise` there, and keeps them."""
     kept = _before_ours(frames)
     raises = len(kept) < len(frames) and (frames[-1].line or "").startswith("raise ")

@@ -1,1 +1,1 @@
-"""The job, which loads a program and forks ranks, and the ranks, which run it and report."""
+"""The job, which loads a program and forks the ranks, and the ranks, which run it and report."""

@@ -1,7 +1,7 @@
 """`input()` and `getpass` in a rank ask the person at the notebook, and wait for the answer.
 
-A debugger's prompt is not asked: its own output would not be seen before it (rank/process.py says
-what to do instead).
+A debugger's prompt is not sent: its output would not be shown first (rank/process.py has the advice
+to the user).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _builtin: Callable[..., str] = builtins.input
 
 
 class Asker:
-    """Where one rank asks. `why_mute`: why it cannot, where that is so."""
+    """Sends one rank's questions. `why_mute`: why it cannot ask, if so."""
 
     def __init__(self, rank: int, sender: Sender, why_mute: str = "") -> None:
         self._rank, self._sender, self._why_mute = rank, sender, why_mute
         self.waiting: Wait | None = None
 
     def ask(self, prompt: str, secret: bool) -> str:
-        """The answer. Raises EOFError where nobody can give one."""
+        """Ask, and return the answer. Raises EOFError if nobody can answer."""
         if self._why_mute:
             raise EOFError(self._why_mute)
-        output.flush()  # what is printed before the question is seen before it
+        output.flush()  # show earlier output before the question
         with Pipe() as pipe:
             here = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}
             self.waiting = Wait(INPUT, time.monotonic())
@@ -54,19 +54,19 @@ class Asker:
                 self._sender.send(Answered(**here))
 
 
-#: Those of this process's ranks.
+#: The askers of this process's ranks.
 askers: OfRank[Asker] = OfRank()
 
 
 def install() -> None:
-    """Let `input` and `getpass.getpass` ask, in the ranks of this job."""
+    """Have `input` and `getpass.getpass` ask in the ranks of this job."""
     builtins.input = _input
     when_imported("getpass", lambda module: vars(module).update(getpass=_getpass))
 
 
 def _input(prompt: object = "", /) -> str:
-    if sys._getframe(1).f_globals.get("__name__") == "cmd":  # as pdb asks
-        if getattr(sys.stdin, "closed", True):  # as exit() leaves it
+    if sys._getframe(1).f_globals.get("__name__") == "cmd":  # called by pdb
+        if getattr(sys.stdin, "closed", True):  # exit() has closed it
             raise EOFError
         return _builtin(prompt)
     return _ask(prompt, secret=False)
@@ -78,6 +78,6 @@ def _getpass(prompt: str = "Password: ", stream: Any = None, **_: Any) -> str:
 
 def _ask(prompt: object, secret: bool) -> str:
     asker = askers.here()
-    if asker is None:  # the cell's top level, or a thread that its rank has left behind
+    if asker is None:  # the cell's top level, or a thread that outlives its rank
         raise EOFError(_NO_RANK)
     return asker.ask(str(prompt), secret)

@@ -1,9 +1,9 @@
-"""The blocking call of the standard library that a thread is in: `time.sleep`, `Queue.get`.
+"""Find the blocking call of the standard library that a thread is in: `time.sleep`, `Queue.get`.
 
-Only what is known is said: the thread takes no processor time, and stands in a function in C of a
-module that calls nobody else. Such a function has no frame: plain look-ups
-of the names that the bytecode has there find it. A thread that waits for its device stands still
-too, and is in no such call.
+A call is reported only if certain: the thread uses no processor time, and is in a C function of a
+module that calls only the system. Such a function has no frame: it is found by looking up the names
+in the bytecode there. A thread that waits for its device uses no time either, but is not in such a
+call.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType, ModuleType
 
 _STDLIB, _OURS = f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parents[1]}/"
-#: Modules in C that call the system, and no objects of others.
+#: Modules in C that call the system, but no Python objects.
 _SYSTEM = {
     *("time", "select", "posix", "fcntl", "_io", "_signal", "_socket", "_ssl"),
     *("_queue", "_thread", "_multiprocessing"),
 }
-_MOMENT = 0.0005  # seconds without processor time, in which a thread that runs takes some
-#: Instructions that load a name, and those that do nothing to what was loaded.
+_MOMENT = 0.0005  # seconds in which a running thread uses some processor time
+#: Instructions that load a name, and those that do not change what was loaded.
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF")
 _SILENT = ("PUSH_NULL", "PRECALL", "KW_NAMES")
-#: What may keep the dictionary that a frame's variables are copied into, until Python 3.12.
+#: Functions that may keep the dict to which a frame's variables are copied until Python 3.12.
 _KEEPING = {"locals", "vars", "dir", "eval", "exec"}
 
 
 class Standstill:
-    """Whether the thread that creates it is in a blocking call: `call`, since `since` (of
-    `time.monotonic()`), and for how many `seconds` it was in some so far: a look that finds it in
-    one counts all since the look before, so calls between two looks count by their share."""
+    """The blocking call that a thread is in, `call`, since `since` (by `time.monotonic()`); and
+    the `seconds` it has been in any so far. A look that finds a call counts all time since the
+    previous look, so calls between two looks count by their share on average."""
 
     def __init__(self, thread: int) -> None:
         self.call, self.since, self.seconds = "", 0.0, 0.0
@@ -44,7 +44,7 @@ class Standstill:
         self._cpu, self._looked = 0.0, time.monotonic()
 
     def look(self, known: str | None = None) -> None:
-        """Look at it, in any thread. `known`: what it is said to do now."""
+        """Check the thread; may be called in any thread. `known`: what it is known to do now."""
         now, cpu = time.monotonic(), time.clock_gettime(self._clock)
         if cpu != self._cpu:
             self.since = now
@@ -58,10 +58,10 @@ class Standstill:
 
 
 def _call(thread: int) -> str:
-    """The outermost call of the standard library, where the thread stands in one of the system.
+    """The outermost call of the standard library, if the thread is in a system call; else "".
 
-    Code is read while no frame is held, and frames only for a moment. That of a function that
-    returns meanwhile would keep its tensors, and a step's graph would have them as results."""
+    Code is analyzed while no frame is referenced, and frames only briefly: the frame of a function
+    that returns meanwhile would keep its tensors, and a step's graph would have them as results."""
     frame = sys._current_frames()[thread]
     at = frame.f_code, frame.f_lasti
     del frame
@@ -74,9 +74,11 @@ def _call(thread: int) -> str:
         name = frame.f_code.co_qualname.partition(".<locals>")[0]
         called, frame = _shown(frame.f_globals.get("__name__", ""), name), frame.f_back
     if not frame.f_code.co_filename.startswith(_OURS):
-        with contextlib.suppress(Exception):  # an object of the user's, whatever it is
+        with contextlib.suppress(Exception):  # from any user's object
             module, name = _named(_callee(innermost))
-            if module in _SYSTEM and (module != "time" or name == "sleep"):  # not to ask the time
+            if module in _SYSTEM and (
+                module != "time" or name == "sleep"
+            ):  # not the reading of a clock
                 return called or _shown(module, name)
     return ""
 
@@ -86,7 +88,7 @@ def _is_stdlib(file: str) -> bool:
 
 
 def _shown(module: str, name: str) -> str:
-    """`Queue.get` of a class, `time.sleep` of a module."""
+    """`Queue.get` for a method, `time.sleep` for a function."""
     if "." in name and not name.startswith("_"):
         return name
     return f"{module.partition('.')[0].replace('posix', 'os')}.{name.rpartition('.')[2]}"
@@ -105,7 +107,7 @@ def _named(callee: object) -> tuple[str, str]:
 
 
 def _callee(frame: FrameType) -> object:
-    """What the frame has called. Raises an exception where names do not lead to it."""
+    """The callee of the frame. Raises an exception if it cannot be found by names."""
     code = frame.f_code
     load, first, *attributes = _names(code, frame.f_lasti)
     if load == "LOAD_GLOBAL" or not code.co_flags & inspect.CO_OPTIMIZED:
@@ -113,7 +115,7 @@ def _callee(frame: FrameType) -> object:
     elif _KEEPING.isdisjoint(code.co_names):
         variables = frame.f_locals
         found = variables[first]
-        if isinstance(variables, dict):  # a copy, which would keep what it holds
+        if isinstance(variables, dict):  # a copy, which would keep its values alive
             variables.clear()
     for name in attributes:
         found = inspect.getattr_static(found, name)
@@ -122,8 +124,8 @@ def _callee(frame: FrameType) -> object:
 
 @functools.lru_cache(maxsize=64)
 def _names(code: CodeType, at: int) -> list[str]:
-    """How the code finds what it calls there: the instruction that loads the first name, that name,
-    then those of attributes. They start where the call does, and nothing else before it does."""
+    """How the code at that offset finds its callee: the instruction that loads the first name, that
+    name, and those of attributes. They start where the call does; no other instruction does."""
     found: dict[object, list[str]] = {}
     for one in dis.get_instructions(code):
         start = one.positions and (one.positions.lineno, one.positions.col_offset)
@@ -133,6 +135,6 @@ def _names(code: CodeType, at: int) -> list[str]:
             found[start].append(one.argval)
         elif one.opname.startswith(_LOADS) and isinstance(one.argval, str):
             found[start] = [one.opname, one.argval]
-        elif one.opname not in _SILENT and not isinstance(one.argval, tuple):  # of keywords
+        elif one.opname not in _SILENT and not isinstance(one.argval, tuple):  # keyword names
             found.pop(start, None)
     return []

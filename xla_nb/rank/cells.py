@@ -1,4 +1,4 @@
-"""What a live rank is given to run: one program after another, over its line."""
+"""Programs for a live rank: it receives them one after another over a socket, its line."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from xla_nb.rank import loader
 from xla_nb.rank.program import Loaded
 from xla_nb.wording import listed
 
-#: What a namespace has of Python and of xla_nb.
+#: Names in a namespace that come from Python or xla_nb.
 _NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
 _HOUR = 3600.0  # seconds
 _FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; create `{0}` again"
-_NAMES, _LONGEST = 64, 500  # in one event, and characters of one
+_NAMES, _LONGEST = 64, 500  # most names in one event, and most characters of a name
 
 
 class Cell:
-    """One program for a live rank, by its three descriptors, which it closes.
+    """One program for a live rank, from its three file descriptors, which it closes.
 
-    handed   when, of `time.monotonic()` of this host
-    is_open  the module holds all that the notebook has sent
+    handed   when it was handed over, by `time.monotonic()` of this host
+    is_open  the module holds everything that the notebook has sent
     """
 
     def __init__(self, events_fd: int, parcel_fd: int, order_fd: int) -> None:
@@ -66,20 +66,20 @@ class Cell:
             os.close(parcel)
 
     def program(self, group: Loaded) -> Loaded:
-        """The program, which is to be opened: it runs in the group's module."""
+        """The program, not opened yet; it runs in the group's module."""
         return Loaded(self._request, self._sender, group.namespace, group.table, own=group.own)
 
     def tell_if_not_open(self, rank: int, why: str = "") -> None:
-        """Tell the notebook, which is to send it again, if the rank may lack some of it. Called
-        where no interrupt is raised any more: one may have come before there was anything open."""
+        """Report to the notebook if the rank may lack some of the values, so that it re-sends them.
+        Called where interrupts are no longer raised: one may have prevented opening."""
         if not self.is_open:
             self._sender.send(events.NotOpened(rank=rank, why=why))
 
     def open(self, program: Loaded, made: Definitions) -> None:
-        """Have the module hold what the notebook has sent; `made` are the definitions that it has
-        sent before. Raises Unopened, and what importing modules raises."""
+        """Open the notebook's values in the module; `made` are the definitions sent before.
+        Raises Unopened, and what importing modules raises."""
         table = ModuleMap.parse(program.request.table)
-        program.table.sources.update(table.sources)  # those of former cells count as well
+        program.table.sources.update(table.sources)  # keeps those of earlier cells
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
         _find_modules_in(program.request.sys_path)
@@ -95,7 +95,9 @@ class Cell:
             self._sender.send(events.Notice(text=text))
         for text in take_notices():
             self._sender.send(events.Notice(text=text, once=True))
-        for name in self.turn.remote - program.own:  # the notebook's of then, on another rank bound
+        for name in (
+            self.turn.remote - program.own
+        ):  # an older value from the notebook; another rank has bound the name
             namespace.pop(name, None)
         for label, source in table.sources.items():
             loader.remember(label, source)
@@ -103,21 +105,21 @@ class Cell:
         self.is_open = True
 
     def _take(self, program: Loaded, imports: Sequence[str], made: Definitions) -> list[str]:
-        """Import modules, and open what was sent. Returns what is to be said of that."""
+        """Import modules and open the values sent. Returns notices for the user."""
         namespace = program.namespace
         made.there = sys.modules.keys() | ()
         for name in imports:
             importlib.import_module(name)
         if not os.fstat(self._parcel).st_size:
             return []
-        # What the rank has bound the notebook may not know yet: it was packed meanwhile.
+        # The notebook may have packed this before it knew what the rank has bound.
         own = self.turn.remote | program.own
         before = dict(namespace)
         sent = Parcel(self._parcel).open(namespace, table=made, but=own)
         return _of_former(before, namespace, sent.keys() - own, program.own)
 
     def tell_names(self, program: Loaded, rank: int) -> None:
-        """Tell the notebook which names of the module the program has bound, and deleted."""
+        """Report to the notebook which names of the module the program has bound or deleted."""
         if self._before is None:
             return
         before, now = self._before, program.namespace
@@ -137,8 +139,8 @@ class Cell:
 def _of_former(
     before: Mapping[str, object], now: Mapping[str, object], sent: Set[str], own: Set[str]
 ) -> list[str]:
-    """Sentences on which of the rank's `own` values share something with what the notebook has
-    `sent` another of, and does not have any more."""
+    """Notices for the rank's `own` values that share data with old values which the notebook has
+    `sent` anew and no longer has."""
     former = {n for n in filter(_is_the_cells, sent & before.keys()) if before[n] is not now[n]}
     if not (former and own):
         return []
@@ -153,14 +155,14 @@ def _of_former(
 
 
 def _in_parts(names: Iterable[object]) -> Iterator[tuple[str, ...]]:
-    """Those that are the cell's, sorted, as many at a time as one event can hold."""
+    """The names that the cell has bound, sorted, in chunks that fit one event."""
     told = sorted(name for name in names if isinstance(name, str) and _is_the_cells(name))
     for start in range(0, len(told), _NAMES):
         yield tuple(told[start : start + _NAMES])
 
 
 def _find_modules_in(folders: Sequence[str]) -> None:
-    """Look for modules also where the notebook has begun to, at the same place in the order."""
+    """Add folders that the notebook has added to `sys.path`, at the same positions."""
     for place, folder in enumerate(folders):
         if folder not in sys.path:
             sys.path.insert(place, folder)
@@ -168,28 +170,28 @@ def _find_modules_in(folders: Sequence[str]) -> None:
 
 
 def _is_the_cells(name: str) -> bool:
-    """Whether a cell has bound it. What code cannot name, nobody asks for."""
+    """Whether a cell has bound the name, and code can use it."""
     if name.startswith(("__", "_xla_nb")) or name in _NOT_THE_CELLS:
         return False
     return name.isidentifier() and len(name) <= _LONGEST
 
 
 def wait(line: socket.socket) -> None:
-    """Wait until the next program is there, or the end."""
+    """Wait for the next program, or for the end."""
     while not channel.ready(line, _HOUR):
         pass
 
 
 def following(line: socket.socket) -> Cell | None:
-    """The next program, which is waited for; None once there will be no more."""
+    """Wait for and return the next program; None if there will be no more."""
     message, fds = channel.take(line, 16, 3)
     return Cell(*fds) if message else None
 
 
 def connect(control: socket.socket, rank: int) -> socket.socket:
-    """Open the calling rank's line, which brings it programs, and send its other end to whoever
-    starts them."""
+    """Open the calling rank's line, over which it receives programs, and send the other end to the
+    process that starts them."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, contextlib.suppress(OSError):  # nobody is there: the line has ended, then
+    with theirs, contextlib.suppress(OSError):  # no receiver: the line has ended, then
         socket.send_fds(control, [b"%d" % rank], [theirs.fileno()])
     return mine

@@ -1,6 +1,6 @@
-"""What a program changes in lists and dicts of the notebook, of which ranks have copies.
+"""Detect changes of a program to lists and dicts of the notebook, of which ranks have copies.
 
-No code of the user's is run: objects are told apart by their identity.
+No user code is run: other objects are compared by identity.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from xla_nb.pickling import code_facts
 
-_MOST = 10_000  # elements that are looked at, of all values together
-_FIRST = 100  # parts of a result that may be what was changed
+_MOST = 10_000  # most elements compared, for all values together
+_FIRST = 100  # most parts of a result that are compared with changed values
 _LOOKED_INTO = {tuple, *code_facts.CONTAINERS}
 
 
 class Changes:
-    """Compares lists, dicts and such that a namespace has under `names` with what it has there
-    later. `rebinds`: also where that is another object."""
+    """Compares containers (lists, dicts …) that a namespace has under `names` with their later
+    content. `rebinds`: also if the name is bound to another object then."""
 
     def __init__(
         self, namespace: Mapping[str, object], names: Iterable[str], *, rebinds: bool
@@ -31,8 +31,8 @@ class Changes:
         self._before = {n: (id(value), _content(value, self._most)) for n, value in plain.items()}
 
     def lost(self, result: object) -> tuple[str, ...]:
-        """The names whose values have changed, and are neither the program's result nor directly in
-        it, if only as a copy."""
+        """The names whose values have changed and are neither the program's result nor directly in
+        it, not even as a copy."""
         now = {name: self._namespace.get(name) for name in self._before}
         contents = {name: _content(value, self._most) for name, value in now.items()}
         changed = [
@@ -51,8 +51,8 @@ class Changes:
 
 
 def _content(value: object, most: int) -> list[object]:
-    """The constants and lengths of which a value is made, and the ids of other objects. Of a
-    container that would bring it above so many elements there is the length alone."""
+    """The constants and lengths that a value consists of, and the ids of other objects. Containers
+    that would exceed `most` elements contribute only their length."""
     content: list[object] = []
     todo: list[Any] = [value]
     while todo:
@@ -66,15 +66,15 @@ def _content(value: object, most: int) -> list[object]:
 
 
 def _elements(value: Any, most: int) -> list[object]:
-    """Those of a container that has no more than so many."""
+    """The elements of a container; none if there are more than `most`."""
     if len(value) > most:
         return []
-    if isinstance(value, dict):  # by its own methods, an OrderedDict hashes its keys
+    if isinstance(value, dict):  # an OrderedDict's own methods would hash its keys
         return [*dict.keys(value), *dict.values(value)]
     return list(value)
 
 
 def _is(value: object, kinds: Container[type]) -> bool:
-    """Whether its class is one of Python's own: a metaclass of the user's may say what is equal."""
+    """Whether its class is in `kinds`, without comparing classes of a user's metaclass."""
     kind = type(value)
     return type(kind) is type and kind in kinds

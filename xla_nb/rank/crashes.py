@@ -1,8 +1,8 @@
-"""The stack of a rank that crashes in native code: the rank leaves it in memory of its job, which
-tells it with the death.
+"""Python stack of a rank that crashed in native code, written to a memfd of the job, which reports
+it with the death.
 
-Python's faulthandler writes it, a signal handler that knows files only. In the rank's stderr its
-lines, most of them of frames of ours, would bury the cell's own.
+Python's faulthandler writes it in a signal handler, which can only write to a file. In the rank's
+stderr its lines, mostly our frames, would bury the cell's.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _OURS = str(Path(__file__).parents[1])
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 _FRAMES = 20
-_LONGEST = 64 << 10  # bytes, of a stack as faulthandler writes it: 100 frames
+_LONGEST = 64 << 10  # most bytes of faulthandler's stack: it has 100 frames
 
 
 class Crashes:
-    """Made in the job, for so many processes that it forks."""
+    """Crash files, created in the job for each process that it forks."""
 
     def __init__(self, processes: int) -> None:
         self._files = [os.memfd_create("xla_nb-crash") for _ in range(processes)]
 
     def watch(self, local_rank: int) -> None:
-        """In a rank: have its stack written if it crashes."""
+        """In a rank: have faulthandler write its stack if it crashes."""
         mine = self._files.pop(local_rank)
         self.close()
         os.write(mine, b"%d\n" % os.getpid())
         faulthandler.enable(mine, all_threads=False)
 
     def tell(self, death: ProcessDied) -> ProcessDied:
-        """In the job: the death with what the process has left, if it has crashed."""
+        """In the job: the death, with the place and stack if the process crashed."""
         if -death.status not in _CRASHES:
             return death
         for file in self._files:
@@ -54,13 +54,13 @@ class Crashes:
 
 
 def _told(death: ProcessDied, text: str) -> ProcessDied:
-    """faulthandler writes the innermost frame first; processes that the rank forked may have
-    written theirs before."""
+    """The death with the stack in `text`. faulthandler writes the innermost frame first; processes
+    that the rank forked may have written theirs before."""
     frames = _FRAME.findall(text.rpartition("Fatal Python error")[2])
     files = [file for file, _, _ in frames]
     ours = next((at for at, file in enumerate(files) if file.startswith(_OURS)), len(frames))
     own = frames[:ours][:_FRAMES]
-    # A cell's label is no path.
+    # A cell's label is not a path.
     place = next((f"{file}, line {line}" for file, line, _ in own if file[:1] not in "/<"), "")
     shown = [f'  File "{file}", line {line}, in {name}' for file, line, name in reversed(own)]
     stack = "\n".join(["Stack (most recent call last):", *shown]) if shown else ""

@@ -1,8 +1,8 @@
-"""`display` in a rank: what it would show in a notebook goes to the rank's journal of displays.
+"""`display` in a rank: its output goes to the rank's journal of displays.
 
-IPython makes the bundles, with its own formatters, but has no shell here: others take the place of
-its functions that would ask one. What is displayed where there is no rank (at the top level of the
-cell, which the job executes) is printed.
+IPython's formatters make the bundles, but there is no IPython shell here: its functions that need
+one are replaced. Outside a rank (at the top level of the cell, which the job executes) displays are
+printed.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from xla_nb.record.displays import LARGEST, Journal, encode
 from xla_nb.record.files import Losses, Record
 from xla_nb.wording import listed, size
 
-#: matplotlib's backend on ranks: what takes the place of the notebook's own.
+#: matplotlib's backend on ranks, instead of the notebook's.
 BACKEND = "module://xla_nb.rank.figures"
 INLINE = (
     "inline",
     "module://matplotlib_inline.backend_inline",
     "module://ipykernel.pylab.backend_inline",
 )
-_TEXT = 100_000  # characters of a plain text
-#: A widget's model is in the rank, and the page asks the kernel for it.
+_TEXT = 100_000  # most characters of a plain text
+#: Not shown: a widget's model is in the rank, but the page asks the kernel for it.
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Screen:
-    """Where one rank displays. A process that the rank has forked displays there too."""
+    """The displays of one rank, and of processes that it has forked."""
 
     def __init__(self, record: Record, rank: int, losses: Losses | None = None) -> None:
         self._journal = Journal(record.of_rank(rank, "displays"))
         self._losses = losses
-        self._cleared = (0, False)  # the journal's bytes since this process cleared it, and how
+        self._cleared = (0, False)  # the journal's size after this process cleared it, and `wait`
 
     def add(self, kind: str, **body: Any) -> int:
-        """Write a line; gives the bytes of the journal. It raises nothing: what cannot be written
-        is told."""
+        """Write a line; returns the journal's size in bytes. It raises nothing: a line that cannot
+        be written is reported."""
         line = encode(kind, **body)
         try:
             return self._journal.add(line, clears=kind == "clear")
@@ -58,17 +58,17 @@ class Screen:
         return 0
 
     def clear(self, wait: bool) -> None:
-        """Of a loop that clears and prints, this is one line. Other processes display too."""
+        """Clear. A loop that clears and prints adds one line. Other processes may display too."""
         nbytes = self._journal.nbytes
         if nbytes and self._cleared != (nbytes, wait):
             self._cleared = (self.add("clear", wait=wait), wait)
 
 
-#: Those of this process's ranks.
+#: The screens of this process's ranks.
 screens: OfRank[Screen] = OfRank()
 
 
-# ---------------------------------------------------------------- what takes IPython's place
+# ---------------------------------------------------------------- replacements for IPython's
 
 
 def display(
@@ -82,7 +82,7 @@ def display(
     clear: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """As `IPython.display.display`, on a rank."""
+    """`IPython.display.display` on a rank."""
     if display_id is True:
         display_id = os.urandom(16).hex()
     if kwargs.get("update") and not display_id:
@@ -112,7 +112,7 @@ def publish(
     result: bool = False,
     **_: Any,
 ) -> None:
-    """As `IPython.display.publish_display_data`, on a rank."""
+    """`IPython.display.publish_display_data` on a rank."""
     if not isinstance(data, dict):
         raise TypeError(f"data must be a dict, got: {type(data)!r}")
     screen = screens.here()
@@ -126,14 +126,14 @@ def publish(
             screen.add("update", id=str(id), **body)
         else:
             screen.add("show", id=id and str(id), result=result, **body)
-    except (ValueError, TypeError, RecursionError) as problem:  # of the user's making
+    except (ValueError, TypeError, RecursionError) as problem:  # raised by user data
         forms = listed([str(name) for name in data])
         told = f"Not displayed: not valid JSON ({forms}): {type(problem).__name__}: {problem}"
         print(told, file=sys.stderr)
 
 
 def clear_output(wait: bool = False) -> None:
-    """As `IPython.display.clear_output`, on a rank: of what it displayed, not of its lines."""
+    """`IPython.display.clear_output` on a rank: clears its displays, not its lines of output."""
     screen = screens.here()
     if screen is not None:
         screen.clear(bool(wait))
@@ -148,8 +148,8 @@ def is_figure(value: object) -> bool:
 
 
 def bundle(value: object, include: Any = None, exclude: Any = None) -> tuple[Any, Any]:
-    """The forms of an object and what is to be known of them, as IPython makes them. What a
-    `_repr_html_` raises is printed."""
+    """The MIME bundle of an object and its metadata, from IPython's formatters. An exception of a
+    `_repr_html_` is printed."""
     data, metadata = _formatter().format(value, include=include, exclude=exclude)
     return dict(data), dict(metadata)
 
@@ -166,7 +166,7 @@ def _formatter() -> Any:
 
 
 def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
-    """The forms as JSON has them; the text alone where they are too large together."""
+    """The bundle as JSON values; only its text if the whole is too large."""
     made = {str(name): _plain(value) for name, value in data.items()}
     if "text/plain" in made:
         made.pop(_WIDGET, None)
@@ -183,14 +183,14 @@ def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-# ---------------------------------------------------------------- what a function leaves
+# ---------------------------------------------------------------- when a function has ended
 
 _DRAWN = ("_repr_html_", "_repr_mimebundle_", "_repr_png_", "_repr_jpeg_", "_repr_svg_")
 
 
 def show_what_is_left(returned: object) -> bool:
-    """Display the figures that the rank's function left open, and what it returned where that has a
-    form that a notebook draws: True if so. Whatever they do costs the rank nothing."""
+    """Display figures that the rank's function left open, and its result if it has a rich form.
+    Returns whether the result was displayed. Exceptions are printed; they do not fail the rank."""
     try:
         if "matplotlib.pyplot" in sys.modules:
             _show_figures_left_open(returned)
@@ -201,8 +201,8 @@ def show_what_is_left(returned: object) -> bool:
 
 
 def _show_figures_left_open(returned: object) -> None:
-    """Unless the user has chosen another backend. Of the figures, the one that the function
-    returned is displayed as its result."""
+    """Display open figures, unless the user has chosen another backend. A figure that the function
+    returned is displayed as its result instead."""
     from matplotlib import pyplot
 
     if pyplot.get_backend() in (BACKEND, *INLINE):
@@ -212,7 +212,7 @@ def _show_figures_left_open(returned: object) -> None:
 
 
 def show_open_figures() -> None:
-    """Display the figures that are open, and close them."""
+    """Display the open figures and close them."""
     from matplotlib import pyplot
 
     try:
@@ -235,7 +235,7 @@ def _show_result(value: object) -> bool:
 
 
 def _is_drawn(value: object) -> bool:
-    if value is None:  # which most cells return
+    if value is None:  # as most cells return
         return False
     kind = type(value)
     return is_figure(value) or any(getattr_static(kind, name, None) for name in _DRAWN)
@@ -245,7 +245,7 @@ def _is_drawn(value: object) -> bool:
 
 
 def install() -> None:
-    """Let IPython's functions and matplotlib display on ranks."""
+    """Have IPython's functions and matplotlib display on ranks."""
     _take_ipythons_place()
     when_imported("matplotlib", _choose_backend)
 
@@ -253,11 +253,11 @@ def install() -> None:
 def _take_ipythons_place() -> None:
     instead = {"display": display, "publish_display_data": publish, "clear_output": clear_output}
     for name in ("core.display", "core.display_functions", "display"):
-        with contextlib.suppress(ImportError):  # the second is there since IPython 8
+        with contextlib.suppress(ImportError):  # the second exists since IPython 8
             vars(importlib.import_module(f"IPython.{name}")).update(instead)
 
 
 def _choose_backend(matplotlib: types.ModuleType) -> None:
-    """Ours, in place of the notebook's. What the user has chosen stays."""
+    """Set our backend in place of the notebook's; keep one that the user has chosen."""
     if os.environ.get("MPLBACKEND", "") in ("", *INLINE):
         matplotlib.rcParams["backend"] = BACKEND

@@ -1,5 +1,5 @@
-"""How ranks call functions that were written for other launchers, and what these answer there: a
-rank starts no ranks."""
+"""Call functions written for other launchers on ranks, and make those launchers refuse there: a
+rank cannot start ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xla_nb.wording import launched_already
 
 
 class _Call:
-    """A call of a function, by whose name the run goes."""
+    """A callable with the name of its function, by which the run is named."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self.function = function
@@ -39,8 +39,8 @@ def push(index: int, values: Mapping[str, object]) -> None:
 
 
 class Accelerated(_Call):
-    """Calls a function as accelerate's launcher on a TPU does, which gives it no index; returns
-    what it returns (accelerate's own `PrepareForLaunch` does not)."""
+    """Calls a function as accelerate's TPU launcher does, without an index, and returns its result
+    (which accelerate's own `PrepareForLaunch` does not)."""
 
     def __call__(self, index: int, *args: object) -> object:
         from accelerate.utils import PrepareForLaunch  # type: ignore[import-untyped]
@@ -59,8 +59,8 @@ class Accelerated(_Call):
 
 @dataclass
 class _Here:
-    """This process: which magic has launched what it executes, "" for a call, None where it is none
-    of a run; and whether it is to start ranks."""
+    """This process: the magic that launched its code, "" for a call, None outside a run; and
+    whether it is to start ranks."""
 
     magic: str | None = None
     starts: bool = False
@@ -71,7 +71,7 @@ _here = _Here()
 
 @functools.cache
 def _launchers() -> InPlace:
-    """Those of this process."""
+    """The patched launchers of this process."""
 
     def refusing(name: str) -> Callable[..., Any]:
         def launcher(*args: Any, **settings: Any) -> Any:
@@ -87,29 +87,29 @@ def _launchers() -> InPlace:
 
 
 def watch_launchers() -> None:
-    """Let the launchers of this process refuse where it belongs to a run."""
+    """Make the launchers refuse if this process belongs to a run."""
     if not _launchers().is_on:
         _launchers().turn_on()
 
 
 def refuse_launches(magic: str) -> None:
-    """Have launchers refuse from now on: code runs that this magic has launched, "" for a call."""
+    """Make launchers refuse from now on, since this magic, "" for a call, launched the code."""
     watch_launchers()
     _here.magic, _here.starts = magic, False
 
 
 def allow_launches() -> None:
-    """Let launchers do what they do, for the job to start the ranks by them."""
+    """Make launchers work again, so that the job can start the ranks."""
     _here.starts = True
 
 
 def is_rank() -> bool:
-    """Whether this process belongs to a run: a job, a rank, or what was forked by one."""
+    """Whether this process belongs to a run: a job, a rank, or a process forked by one."""
     return _here.magic is not None
 
 
 def refuse_launch(launcher: str) -> None:
-    """Raises UsageError in a process of a run."""
+    """Raise UsageError in a process of a run."""
     magic = _here.magic
     if magic is None:
         return
@@ -128,7 +128,7 @@ def notebook_launcher(
     *others: Any,
     **settings: Any,
 ) -> Any:
-    """One process is none to start: accelerate calls the function in this one."""
+    """Refuse, except for one process: accelerate then calls the function in this one."""
     if num_processes != 1:
         refuse_launch("notebook_launcher")
     launcher = _launchers().original("notebook_launcher")

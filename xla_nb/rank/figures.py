@@ -1,6 +1,6 @@
 """matplotlib's backend on ranks: `plt.show()` displays the open figures and closes them.
 
-matplotlib imports it by its name. It draws as Agg does.
+matplotlib imports it by name. It draws with Agg.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xla_nb.rank import displays
 
 
 class FigureManager(FigureManagerBase):
-    """One figure of pyplot's."""
+    """The manager of one pyplot figure."""
 
     def show(self) -> None:
         displays.display(self.canvas.figure)

@@ -1,5 +1,5 @@
-"""What Tab, `name?` and Shift-Tab know of a rank's objects: names that lead to them are followed
-without running anything, and IPython's inspector describes them."""
+"""Tab completion, `name?` and Shift-Tab for a rank's objects: expressions are resolved without
+running code, and IPython's inspector describes the objects."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from xla_nb import untrusted
 from xla_nb.rank.preview import in_short
 
 _KEY = r"""\d+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-#: `model.layers[0].`, `table["`: an expression, and what is there of an attribute or a key.
+#: `model.layers[0].`, `table["`: an expression, and the beginning of an attribute or a key.
 _MEMBER = re.compile(
     rf"(?<![\w.\])\"'])([^\W\d]\w*(?:\.[^\W\d]\w*|\[(?:{_KEY})\])*)"
     r"\s*(?:\.\s*(?P<name>\w*)|\[\s*[\"'](?P<key>[^\"']*))$"
 )
 _NAME = re.compile(r"(?<![\w.\])\"'])\w*$")
-_WORD = re.compile(r"[^\"'\\\n]+")  # a name, or a key that may stand in either quotes
+_WORD = re.compile(r"[^\"'\\\n]+")  # a name, or a key that is valid in either quotes
 _MOST = 2000  # completions
-_SECONDS = 2.0  # for what an object is
-#: What a class gives its instances without code of the user's.
+_SECONDS = 2.0  # time limit to describe an object
+#: Descriptors that bind to instances without running user code.
 _BINDING = (
     *(types.FunctionType, classmethod, staticmethod, types.MemberDescriptorType),
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
 )
-#: What `name?` shows, in IPython's words and order; those of two are shown without the source.
+#: The fields of `name?`, in IPython's words and order; docstrings are left out if there is source.
 _FIELDS = {
     "Signature": "definition",
     "Init signature": "init_definition",
@@ -48,9 +48,9 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Completions:
-    """What may stand in place of `fragment`, the end of the text before the cursor.
+    """Replacements for `fragment`, the end of the text before the cursor.
 
-    of_object  these are attributes or keys of an object; else names, beside the notebook's"""
+    of_object  they are attributes or keys of an object; else names, besides the notebook's"""
 
     fragment: str = ""
     matches: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Completions:
 
 
 def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
-    """What may stand at the end of a cell up to the cursor, by the rank's names or these."""
+    """Completions at the end of `text`, a cell up to the cursor; `names` default to the rank's."""
     namespace = _rank_names() if names is None else names
     line = text.rpartition("\n")[2]
     member, name = _MEMBER.search(line), _NAME.search(line)
@@ -69,19 +69,19 @@ def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
         if member["name"] is not None:
             return _offered(member["name"], dir(value), of_object=True)
         return _offered(member["key"], list(dict.keys(value)), of_object=True)
-    except Exception:  # it is not there, or known only by running something
+    except Exception:  # it does not exist, or only running code could tell
         return Completions()
 
 
 def _offered(fragment: str, held: Sequence[Any], *, of_object: bool = False) -> Completions:
-    """Words that begin so; those with an underscore only if it was typed, as IPython has it."""
+    """Words that begin with `fragment`; `_names` only if `_` was typed, as in IPython."""
     hides = () if fragment.startswith("_") else "_"
     words = (one for one in held if type(one) is str and _WORD.fullmatch(one))
     fitting = (one for one in words if one.startswith(fragment) and not one.startswith(hides))
     return Completions(fragment, tuple(sorted(fitting)[:_MOST]), of_object)
 
 
-# ---------------------------------------------------------------- what a name leads to
+# ---------------------------------------------------------------- resolving expressions
 
 
 def _rank_names() -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _rank_names() -> dict[str, Any]:
 
 
 def find(namespace: dict[str, Any], expression: str) -> Any:
-    """The object that `model.layers[0].weight` or `table["key"]` leads to. Raises an exception
-    where it is not there, or only a property or other code could tell."""
+    """The object that `model.layers[0].weight` or `table["key"]` refers to. Raises an exception if
+    it does not exist, or if only a property or other code could tell."""
     return _followed(namespace, ast.parse(expression.strip(), mode="eval").body)
 
 
@@ -109,7 +109,7 @@ def _attribute(value: Any, name: str) -> Any:
     is_class = isinstance(value, type)
     held = {} if is_class else untrusted.attributes(value)
     for kept in (held, *(held.get(one, {}) for one in ("_parameters", "_buffers", "_modules"))):
-        if name in kept:  # the latter of a torch module
+        if name in kept:  # the last three are for a torch module
             return kept[name]
     found = inspect.getattr_static(value, name)
     if isinstance(found, _BINDING):
@@ -127,12 +127,12 @@ def _item(value: Any, key: Any) -> Any:
     return kind.__getitem__(value, key)
 
 
-# ---------------------------------------------------------------- what it is
+# ---------------------------------------------------------------- describing objects
 
 
 def about(expression: str, source: bool = False, names: dict[str, Any] | None = None) -> str:
-    """What IPython tells of an object for `name?`, and with its source for `name??`, by the rank's
-    names or these; "" where there is none. Nothing is computed on a device."""
+    """IPython's text on an object for `name?`, with its source for `name??`; "" if there is none.
+    `names` default to the rank's. Nothing is computed on a device."""
     from IPython.core.oinspect import Inspector
 
     try:
@@ -141,7 +141,7 @@ def about(expression: str, source: bool = False, names: dict[str, Any] | None = 
         return ""
 
     def look() -> dict[str, Any]:
-        kind: Any = Inspector  # which wants a theme since IPython 9, and took none before
+        kind: Any = Inspector  # takes a theme since IPython 9
         named = "theme_name" in inspect.signature(kind).parameters
         inspector = kind(theme_name="nocolor") if named else kind()
         name, level = expression.strip(), int(source)
@@ -149,11 +149,13 @@ def about(expression: str, source: bool = False, names: dict[str, Any] | None = 
 
     try:
         known = untrusted.within(_SECONDS, lambda: in_short(look))
-    except Exception:  # of an object of the user's
+    except Exception:  # from a user's object
         known = {"type_name": untrusted.name_of(type(value))}
     if known.get("file"):
         file = Path(known["file"])
-        label = file.name if file.name.startswith("Cell ") else ""  # else the ranks' own module
+        label = (
+            file.name if file.name.startswith("Cell ") else ""
+        )  # else the ranks' generated module
         known["file"] = file if file.exists() else label
     lines = []
     for title, key in _FIELDS.items():

@@ -1,7 +1,7 @@
 """A job: the process between the fork server and the ranks of one run.
 
 It takes over the notebook's environment, loads the program and its values once, and forks the
-ranks. It must never touch a device or run a threaded operation: a fork copies neither soundly.
+ranks. It must never touch a device or run a threaded operation: neither survives a fork.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DIED_WITH_LOCK = "Rank {rank} died while holding `lock`; it has been released."
 
 
 def install() -> None:
-    """Replace in the fork server what is to be otherwise in all jobs and ranks."""
+    """Install, in the fork server, the patches that all jobs and ranks need."""
     loading.watch_loaders()
     displays.install()
     asking.install()
@@ -57,11 +57,11 @@ def install() -> None:
 
 
 def get_ready() -> None:
-    """Do what is the same for all orders, in a process that is forked ahead of need."""
+    """Do the work common to all orders, in a process forked ahead of need."""
     _allow_open_files()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forget_exit_handlers()
-    # What an order will change: so the memory that it is in has been copied when the order comes.
+    # An order will change this state: write to it now, so that its memory is copied in advance.
     for state in pickle.loads(pickle.dumps((Inheritance(), ProcessState()))):
         state.take_on()
 
@@ -75,9 +75,9 @@ def run(
 ) -> int:
     """Run a job from start to end, and return its exit status.
 
-    The two files hold the notebook's values (`Parcel`) and the pickled order; `imported`
-    are the environment variables that importing torch_xla set. Live ranks get their programs over
-    the socket `control_fd`.
+    The two files hold the notebook's values (`Parcel`) and the pickled order; `imported` are the
+    environment variables set by importing torch_xla. Live ranks get their programs over the socket
+    `control_fd`.
     """
     control = None if control_fd is None else socket.socket(fileno=control_fd)
     try:
@@ -87,13 +87,13 @@ def run(
         sender.send(refused.event)
         return 1
     finally:
-        # Semaphores with names, which `os._exit` would leave.
+        # Removes named semaphores, which `os._exit` would leave behind.
         util._run_finalizers(0)  # type: ignore[attr-defined]
     return 0
 
 
 def _begin(parcel_fd: int, order_fd: int, imported: Mapping[str, str], sender: Sender) -> Order:
-    """Read the order, and take on what it says. Raises _Refused."""
+    """Read the order and apply its environment and settings. Raises _Refused."""
     try:
         with open(order_fd, "rb") as file:  # a descriptor, not a path
             file.seek(0)
@@ -137,13 +137,13 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
 
 
 def _allow_open_files() -> None:
-    """Raise the soft limit to the hard one: n ranks share n² streams until each closes others'."""
+    """Raise the soft limit to the hard one: ranks inherit n² streams until they close others'."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _complete_flags(imported: Mapping[str, str]) -> None:
-    """Add the flags that importing torch_xla set, except those set in the notebook."""
+    """Add the flags set by importing torch_xla, except those set in the notebook."""
     for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
         flags = os.environ.get(name, "").split()
         names = {flag.split("=")[0] for flag in flags}
@@ -182,7 +182,7 @@ def _run_ranks(
             simulated=prepared.simulated,
         )
     )
-    known = linux.children()  # the runtime's, and what the cell's top level has started
+    known = linux.children()  # started by the runtime or the cell's top level
     latch = Latch()
     crashes = Crashes(prepared.ranks)
     inherited = Inherited(
@@ -206,9 +206,9 @@ def _run_ranks(
     try:
         prepared.start(Lifecycle(enter, main, latch, died))
     except BrokenProcessPool:
-        pass  # each death is an event by now
-    except Exception as error:  # a rank that could not join has reported that
-        # What a rank raised comes with the traceback that it had there.
+        pass  # each death has been reported as an event
+    except Exception as error:  # a rank that could not join has reported it
+        # An error raised in a rank has a _RemoteTraceback as its cause.
         if isinstance(error, OSError) and not isinstance(error.__cause__, _RemoteTraceback):
             raise _short(f"Cannot start {prepared.ranks} ranks", error) from error
         traceback.print_exc()
@@ -218,17 +218,17 @@ def _run_ranks(
 
 
 def _wait_for_others(known: Collection[int]) -> None:
-    """Wait until this process, which adopts orphans, has no children left but `known`: processes
-    that ranks have started and that go on after them. How long is for the notebook to decide, which
-    ends the job."""
-    # Twice: a list read while a child ends may lack others (proc(5), children).
+    """Wait until this process, which adopts orphans, has no children except `known`, that is, for
+    processes that outlive the ranks that started them. The notebook decides how long, and then ends
+    the job."""
+    # Twice: a list read while a child ends may omit others (proc(5), children).
     while left := _left(known) or _left(known):
         _wait_for_one(left)
 
 
 def _left(known: Collection[int]) -> list[int]:
-    """The children to be waited for; reaps those that have ended. The trackers of multiprocessing
-    serve others and end by themselves."""
+    """The children to wait for; reaps those that have ended. The resource trackers of
+    multiprocessing serve other processes and exit by themselves."""
     return [
         pid
         for pid in linux.children()
@@ -237,8 +237,8 @@ def _left(known: Collection[int]) -> list[int]:
 
 
 def _wait_for_one(pids: list[int]) -> None:
-    """Wait until one of these children has ended, when what it has started is ours; or for a
-    moment, since one that was just forked gets its program's name later."""
+    """Wait until one of these children has ended, whose own children this process then adopts; or
+    for a moment, since a child that was just forked gets its program's name later."""
     watched = [os.pidfd_open(pid) for pid in pids]
     connection.wait(watched, 0.5)
     for fd in watched:
@@ -246,17 +246,17 @@ def _wait_for_one(pids: list[int]) -> None:
 
 
 def _short(problem: str, error: OSError) -> _Refused:
-    """The refusal where the system has too little of what ranks need."""
+    """The refusal for a lack of system resources."""
     advice = linux.shortage(error.errno) or "Use fewer ranks (-n), or free space in /dev/shm."
     return _Refused(type(error).__name__, f"{problem} on this machine: {error}. {advice}")
 
 
 def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any], ModuleMap]:
-    """Execute the program's module with one thread: a thread pool does not survive forks. Gives its
-    namespace, and the map of its lines."""
+    """Execute the program's module with one thread: a thread pool does not survive forks. Returns
+    its namespace and the map of its lines."""
     path = Path(order.request.program)
     table = ModuleMap.open(path)
-    torch: Any = sys.modules.get("torch")  # which the fork server has imported, if it is there
+    torch: Any = sys.modules.get("torch")  # imported by the fork server, if installed
     if torch:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -275,7 +275,7 @@ def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any
 
 
 def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
-    """By the notebook's line that raised it, if one did."""
+    """The refusal for an error, with the notebook line that raised it, if any."""
     failure = tracebacks.tell(error, table.sources)
     inside = f" (at {failure.place})" if failure.place else ""
     told = f"{problem}{inside}: {failure.kind}: {failure.message}"
@@ -283,13 +283,13 @@ def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
 
 
 def _text(failure: tracebacks.Told) -> str:
-    """The traceback without its last line, which the headline has, unless that will be cut."""
+    """The traceback without its last line, which the headline repeats unless it is too long."""
     last = f"\n{failure.kind}: {failure.message}"
     return failure.text.removesuffix(last if len(last) < 300 else "")
 
 
 def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
-    """The refusal of a value that was pickled in the notebook and cannot be made again here."""
+    """The refusal for a value from the notebook that cannot be unpickled here."""
     failure = tracebacks.tell(error.problem, table.sources)
     if error.name == SHARED_MEMORY:
         message = f"Cannot open an array or tensor in shared memory on ranks: {error.problem}"

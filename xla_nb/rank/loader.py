@@ -1,4 +1,4 @@
-"""Load a program's file as the live module of a rank, and run a cell's text in it.
+"""Load a program's file as the module `__main__` of a rank, and run a cell's text in it.
 
 Each statement is compiled under the name of its cell, so tracebacks and `inspect` show the
 notebook. A spawned process (a DataLoader worker) that imports the file as plain Python must get
@@ -37,13 +37,13 @@ PARCEL = "XLA_NB_PARCEL"
 
 
 def parcel_path(fd: int) -> str:
-    """A path that this process and the processes it starts can open the parcel by."""
+    """A path by which this process and its children can open the parcel."""
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
 @functools.lru_cache(maxsize=1)
 def parcel(path: str) -> Parcel:
-    """The run's values, opened by all in one memory."""
+    """The run's values, in memory shared by all processes."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         return Parcel(fd)
@@ -57,16 +57,16 @@ def restore(
     spec: str | None = None,
     imports: Iterable[str] = (),
 ) -> None:
-    """Put the parcel's values into a module, after these imports. A program's file calls this.
+    """Import modules, then put the parcel's values into `namespace`. A program's file calls this.
 
-    `file` is the script's; `spec` is the name that `python -m` was given, which relative imports
-    need, also while the values are made."""
+    `file` is the script's; `spec` is the name given to `python -m`, which relative imports need,
+    also while values are unpickled."""
     if file is not None:
         found = importlib.machinery.ModuleSpec(spec, None, origin=file) if spec else None
         package = found.parent if found else None
         namespace.update(__file__=file, __spec__=found, __package__=package)
-    patches.leave_segments_to_their_makers()  # also in processes that ranks spawn
-    old_names.install()  # there too
+    patches.leave_segments_to_their_makers()  # needed in processes that ranks spawn
+    old_names.install()  # likewise
     absl_flags.let_pickle_have_them()
     with unmoved(lives=False):
         for name in imports:
@@ -77,11 +77,11 @@ def restore(
 class _Main(types.ModuleType):
     """The module ``__main__`` of a rank.
 
-    Its globals say of `__file__` and `__spec__` what the script's or the notebook's say. But a
-    process that multiprocessing spawns must import the program: by the name in the module's
-    `__spec__`, which it prefers to `__file__`."""
+    Its globals `__file__` and `__spec__` are the script's or the notebook's. But a process that
+    multiprocessing spawns must import the program: by the name in the module's attribute
+    `__spec__`, which multiprocessing prefers to `__file__`."""
 
-    __slots__ = ("_program",)  # no global of the cell's
+    __slots__ = ("_program",)  # must not be a global of the cell
 
     def __init__(self, program: Path) -> None:
         super().__init__("__main__")
@@ -91,18 +91,18 @@ class _Main(types.ModuleType):
     def __spec__(self) -> importlib.machinery.ModuleSpec | None:  # type: ignore[override]
         return importlib.util.spec_from_file_location(self._program.stem, self._program)
 
-    def __reduce__(self) -> Any:  # as cloudpickle does it with other modules
+    def __reduce__(self) -> Any:  # as cloudpickle does for other modules
         return importlib.import_module, ("__main__",)
 
 
 def load(path: Path) -> types.ModuleType:
-    """Execute the program's file as ``__main__``, importable under its own name as well."""
+    """Execute the program's file as ``__main__``, also importable under its own name."""
     module = _Main(path)
     shell = RankShell()
     vars(module).update(get_ipython=lambda: shell, display=displays.display)
-    # A spawned helper has the file as `__mp_main__`, and sends objects of its classes back so.
+    # A spawned worker imports the file as `__mp_main__`, and pickles its classes by that name.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = sys.modules[path.stem] = module
-    sys.path.append(str(path.parent))  # not first, where a script has its own folder
+    sys.path.append(str(path.parent))  # not first, which is the script's folder
     for label, source in ModuleMap.open(path).sources.items():
         remember(label, source)
     exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), vars(module))
@@ -110,14 +110,16 @@ def load(path: Path) -> types.ModuleType:
 
 
 def remember(label: str, source: str) -> None:
-    """Let tracebacks and `inspect` show a cell's lines (the entry has linecache's own form)."""
-    lines = [f"{line}\n" for line in source.split("\n")]  # not at a form feed, as Python counts
+    """Have tracebacks and `inspect` show a cell's lines (an entry in linecache's format)."""
+    lines = [
+        f"{line}\n" for line in source.split("\n")
+    ]  # not at form feeds, as Python counts lines
     linecache.cache[label] = (len(source), None, lines, label)
 
 
 def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None = None) -> object:
-    """Run a cell of plain statements; returns the value of a final expression, else None. To
-    `bound` come the names that it surely binds."""
+    """Run a cell of plain statements; returns the value of a final expression, else None. Adds to
+    `bound` the names that it is certain to bind."""
     assert table.body is not None
     tree = ast.parse(table.body, table.label)
     bound = set() if bound is None else bound
@@ -141,8 +143,8 @@ def _compiled(tree: ast.Module | ast.Expression, table: ModuleMap, mode: str) ->
 def _bound_by(
     statement: ast.stmt, code: types.CodeType, namespace: Mapping[str, object]
 ) -> set[str]:
-    """The names that a statement binds whenever it runs, if only to what they held; not by `+=` and
-    the like where that is no constant: they may have changed it in place."""
+    """The names that a statement binds whenever it runs, even to the same object; not those of
+    `+=` and the like unless to a constant: they may have changed the object in place."""
     if isinstance(statement, ast.If | ast.While | ast.Try | ast.TryStar | ast.Match):
         return set()
     inside = () if isinstance(statement, ast.Expr) else ast.walk(statement)
@@ -153,7 +155,7 @@ def _bound_by(
 
 
 def ends_quietly(table: ModuleMap) -> bool:
-    """The cell ends with `;`, as IPython has it: what its last expression gives is not shown."""
+    """Whether the cell ends with `;`, so that its last value is not shown, as in IPython."""
     text = table.body or ""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline) if ";" in text else ()
     ends = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)

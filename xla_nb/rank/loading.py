@@ -1,9 +1,9 @@
-"""How long a rank waits for data, in the `next()` of torch's DataLoader and at the queue of
-torch_xla's loaders; and the errors of those loaders, which are the rank's.
+"""Measure how long a rank waits for data, in `next()` of torch's DataLoader and at the queue of
+torch_xla's loaders; and raise errors of those loaders in the rank.
 
-Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a thread of its own. A
-loader without workers loads in that `next()`, which is waiting too. Of the first wait of a
-program for each kind of loader some seconds are not counted: workers start in it, and torch_xla's
+Only the rank's own thread is timed: torch_xla reads a DataLoader ahead in a separate thread. A
+loader without workers loads in that `next()`, which counts as waiting too. In a program's first
+wait for each kind of loader the first seconds are not counted: workers start then, and torch_xla's
 loader imports JAX.
 """
 
@@ -33,7 +33,7 @@ _START = 8.0
 
 
 class _Waits(Stopwatch):
-    """A rank's; `first` runs instead in the first wait for each kind of loader."""
+    """A rank's stopwatch; `first` runs instead in the first wait for each kind of loader."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class _Waits(Stopwatch):
         self._known: set[object] = set()
 
     def begin(self, executed: Callable[[], int | None]) -> None:
-        """The next program begins, in which the first waits are again. `executed` tells how many
-        graphs have been run, None where they are not counted."""
+        """Begin the next program, which has first waits again. `executed` returns how many graphs
+        have been run, None if they are not counted."""
         self.executed = executed
         self.add(max(0.0, self.first.seconds - _START))
         self.first = Stopwatch()
@@ -50,7 +50,7 @@ class _Waits(Stopwatch):
 
     @property
     def since(self) -> float | None:
-        """None where it is not counted: what the first wait is in is told as elsewhere."""
+        """Start of the current wait; None if not counted, so that the rank shows what it runs."""
         return super().since or (self.first.since if self.first.seconds > _START else None)
 
     @property
@@ -59,35 +59,35 @@ class _Waits(Stopwatch):
 
     @property
     def measured(self) -> float:
-        """All of it, counted or not."""
+        """All seconds waited, counted or not."""
         return super().seconds + self.first.seconds
 
     def of(self, kind: object) -> Stopwatch:
-        """The one that runs in the next wait for a loader of this kind."""
+        """The stopwatch for the next wait for a loader of this kind."""
         if self.first.since is not None or kind not in self._known:
             self._known.add(kind)
             return self.first
         return self
 
 
-#: Those of ranks, by the thread that runs them: of a live one over all its programs.
+#: By thread that runs a rank; for a live rank across all its programs.
 _waits: dict[int, _Waits] = {}
 
 
 def begin(executed: Callable[[], int | None] = lambda: None) -> Stopwatch:
-    """Time the calling thread, which begins a program."""
+    """Time waits of the calling thread, which begins a program."""
     waits = _waits.setdefault(threading.get_ident(), _Waits())
     waits.begin(executed)
     return waits
 
 
 def end() -> None:
-    """Time the calling thread no more."""
+    """Stop timing the calling thread."""
     del _waits[threading.get_ident()]
 
 
 def watch_loaders() -> None:
-    """Let the loaders of this process say when they are waited for."""
+    """Patch the loaders of this process so that waits for them are timed."""
     for module, owner, name in _WAITS:
         when_imported(module, functools.partial(_time, owner, name))
     when_imported("torch_xla.distributed.parallel_loader", _raise_in_the_loop)
@@ -111,11 +111,12 @@ def _time(owner: str, name: str, module: ModuleType) -> None:
 
 
 def _raise_in_the_loop(module: ModuleType) -> None:
-    """Let the loop over a loader of torch_xla's raise what its DataLoader raised.
+    """Have the loop over a torch_xla loader raise the errors of its DataLoader.
 
-    torch_xla 2.9 reads it in a thread that ends of an error alone: the loop seems to be complete
-    after the batches so far, or waits for ever where there was none. It has a queue for errors
-    that are met while batches are sent to the device, which the loop raises: these go there too."""
+    torch_xla 2.9 reads the DataLoader in a thread that just ends on an error: the loop seems to be
+    complete after the batches so far, or waits forever if there were none. The loop raises errors
+    from a queue, which torch_xla uses for errors in sending batches to the device: put these there
+    too."""
     kind = module.ParallelLoader
     read = kind._loader_worker
 
@@ -127,7 +128,7 @@ def _raise_in_the_loop(module: ModuleType) -> None:
 
 
 class _Reading:
-    """A ParallelLoader for the thread that reads its DataLoader."""
+    """A proxy of a ParallelLoader for the thread that reads its DataLoader."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -144,9 +145,9 @@ class _Reading:
 
 
 def timed(iterable: Iterable[T]) -> Iterator[T]:
-    """The same items. In a rank's thread the time for each is waiting for data; not if a graph was
-    run meanwhile: then the iterable does more than load, as torch_xla's own loaders do, or a
-    generator that may train. What is inside of it and timed on its own is not counted twice."""
+    """Yield the same items. In a rank's thread the time for each counts as waiting for data, unless
+    a graph was run meanwhile: the iterable then does more than load, like torch_xla's own loaders.
+    Generators are not timed, since they may train. Nested timed loaders are not counted twice."""
     waits = _waits.get(threading.get_ident())
     if waits is None or waits.executed() is None or isinstance(iterable, GeneratorType):
         yield from iterable
@@ -160,7 +161,7 @@ def timed(iterable: Iterable[T]) -> Iterator[T]:
             item = next(iterator)
         except StopIteration:
             return
-        took = time.monotonic() - begun  # without the count, which takes longer than a number
+        took = time.monotonic() - begun  # excludes the count, which may be slow
         if waits.executed() == before:
             watch.add(took + measured - waits.measured)
         yield item

@@ -1,8 +1,8 @@
-"""The `lock` that the ranks of a host share: multiprocessing's, which also knows who holds it.
+"""The `lock` that the ranks of a host share: a multiprocessing Lock that records its holder.
 
-A process that ends with the lock leaves it locked for ever. A rank that lives on gives it back
-after each program, and its job does where it has died. The meter of a rank that waits reads here
-for whom, so that this can be told.
+A process that ends while holding the lock leaves it locked forever. A live rank releases it after
+each program, and the job releases it for a rank that has died. The meter of a waiting rank reads
+the holder here, so that it can be reported.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 from xla_nb.record.sample import LOCK
 from xla_nb.stopwatch import Stopwatch, Wait
 
-_NONE = Stopwatch()  # of a thread that has not waited
+_NONE = Stopwatch()  # for a thread that has not waited
 
 
 class SharedLock(synchronize.Lock):
-    """A Lock of multiprocessing's fork context, made in the job before it forks the ranks."""
+    """A Lock of multiprocessing's fork context, created in the job before it forks the ranks."""
 
     _semlock: Any  # multiprocessing's
 
     def __init__(self) -> None:
         super().__init__(ctx=multiprocessing.get_context("fork"))
-        # Numbers that the forked processes share: the holder's rank plus 1, 0 if not known, and
-        # its process.
+        # Numbers shared with forked processes: the holder's rank plus 1 (0 if unknown), and its
+        # process ID.
         self._holder = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("i")
         self._ranks: dict[int, int] = {}  # by thread
         self._pid = 0
         self._waits: dict[int, Stopwatch] = {}  # by thread
-        self.taken = 0  # times that this process has got it
+        self.taken = 0  # number of acquisitions in this process
 
     def _make_methods(self) -> None:
-        """Nothing: multiprocessing would put the semaphore's own methods in place of these."""
+        """Do nothing: multiprocessing would replace these methods with the semaphore's."""
 
     def belongs_to(self, rank: int) -> None:
         """Called by the thread that runs a rank, before it runs the user's function."""
@@ -58,22 +58,22 @@ class SharedLock(synchronize.Lock):
         return taken
 
     def release(self) -> None:
-        self._holder[0] = 0  # before the next one may have it
+        self._holder[0] = 0  # before another process may acquire it
         self._semlock.release()
 
     def let_go(self) -> bool:
-        """Give it back if this rank has it still, after its program; whether it had."""
-        # The semaphore's own count: an interrupt may have come before the holder's number.
+        """Release it if this rank still holds it after its program; returns whether it did."""
+        # By the semaphore's count: an interrupt may have prevented setting the holder.
         if not self._semlock._count() or self._holder[0] not in (0, self._own_number()):
             return False
         try:
             self.release()
-        except ValueError:  # another process has done so
+        except ValueError:  # another process has released it
             return False
         return True
 
     def free_from(self, pid: int) -> int | None:
-        """In the job: give it back for a process that has died with it; the rank that had it."""
+        """In the job: release it if the dead process held it. Returns the rank that did."""
         holder = self._holder[0] - 1
         if holder < 0 or self._holder[1] != pid:
             return None
@@ -87,7 +87,7 @@ class SharedLock(synchronize.Lock):
         self.release()
 
     def waiting(self, thread: int) -> Wait | None:
-        """The wait of a thread of this process, if it is in one; safe in any thread."""
+        """The wait that a thread of this process is in, or None; safe in any thread."""
         since = self._waits.get(thread, _NONE).since
         if since is None:
             return None

@@ -1,7 +1,7 @@
 """A rank's meter: a thread that samples what the rank is doing, and sends its stack on request.
 
 It must not disturb the rank: it reads counters that torch_xla and Linux keep anyway, holds the
-interpreter for microseconds a few times a second, and raises nothing.
+GIL for microseconds a few times a second, and raises nothing.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from xla_nb.record.sample import DATA, INPUT, Activity, Loop, Sample
 from xla_nb.runtimes.gauges import Counts, Gauges
 from xla_nb.stopwatch import Wait
 
-#: Seconds between samples on average, and between checks for a request for stacks.
+#: Average seconds between samples, and between checks for a request for stacks.
 TICK = 0.25
-#: Seconds before a process's first.
+#: Seconds before the first sample of a process.
 _SOON = 0.02
-_SLOW = 40  # ticks between samples of a live rank that has nothing to run
-_HALF = 30.0  # seconds of a loop: its rate is of one to two of these,
-_KNOWN = 1.0  # and known from so many on
-_STANDS, _LATE = 3.0, 10  # seconds, and times an item's usual time, after which it stands still
-_COMPILING = 0.1  # share of the time between two looks at a loop, from which its items compiled
-_LONGEST = 300  # characters of an operation that a sample carries
-_BLOCKED = 1.0  # seconds in one blocking call, from which on that is what the rank does
+_SLOW = 40  # ticks between samples of an idle live rank
+_HALF = 30.0  # a loop's rate is measured over one to two times so many seconds,
+_KNOWN = 1.0  # and known after so many
+_STANDS, _LATE = 3.0, 10  # a loop is stalled after so many seconds and usual times of an item
+_COMPILING = 0.1  # an item compiled if compiling took this share of the time between two looks
+_LONGEST = 300  # most characters of an operation in a sample
+_BLOCKED = 1.0  # seconds in one blocking call after which the rank counts as blocked
 _Mark = tuple[int, float, float]
 
 
 class Compiling:
-    """Whether a graph is being compiled: a look-up missed, and the compilation is not done.
+    """Detects whether a graph is being compiled: a look-up missed, and compilation is not done.
 
     torch_xla has no counter for that. Misses minus compiles is not enough: some graphs are compiled
     without a look-up, and a compilation may fail. So the difference is compared with its minimum so
-    far, which is reset at every hit, since a rank that looks a graph up is not compiling.
-    (Executions do not help: the previous step may be executed while this one is compiled.)
+    far, which is reset at every hit, since a rank that looks up a graph is not compiling.
+    (Executions do not help: the previous step may execute while this one is compiled.)
     """
 
     def __init__(self) -> None:
         self._least = self._hits = self._misses = 0
-        self._began: tuple[float, int] | None = None  # when, and how many were compiled then
+        self._began: tuple[float, int] | None = None  # time, and compiles then
 
     def lasting(self, counts: Counts, now: float) -> float | None:
-        """Seconds for which the compilation in progress has been seen; None if there is none."""
+        """Seconds since the compilation in progress was first seen; None if there is none."""
         if not self.now(counts):
             self._began = None
             return None
@@ -77,30 +77,30 @@ class Compiling:
 
 
 class Rates:
-    """Items per second of each loop: of its last half to whole minute, but for the first item and
-    for what lies before one that compiled. Until a loop's is known, that of those before it with
-    its label and as many items is (a label may have a number: `epoch 3`); short ones are taken
-    together."""
+    """Items per second of each loop over its last half to whole minute, excluding the first item
+    and everything before an item that compiled. Until a loop's rate is known, the rate of earlier
+    loops with the same label and total is used (labels may differ in numbers: `epoch 3`); short
+    loops are combined."""
 
     def __init__(self) -> None:
-        #: By loop: where the minute begins and the next one will, and the last item. Each is a
-        #: number of items, when they were done, and the seconds of compiling until then.
+        #: By loop: the starts of this minute and of the next, and the last item. Each mark is the
+        #: number of items, the time when they were done, and seconds of compiling until then.
         self._marks: dict[Progress[Any], tuple[_Mark, _Mark, _Mark]] = {}
-        self._known: dict[tuple[str, int | None], float] = {}  # by label and total,
+        self._known: dict[tuple[str, int | None], float] = {}  # rates, by label and total
         self._short: dict[tuple[str, int | None], tuple[int, float]] = {}  # items and seconds
-        self._compiled = 0.0  # until the last look
+        self._compiled = 0.0  # seconds, until the last look
 
     def look(
         self, loops: list[Progress[Any]], compiled: float = 0.0, now: float = 0.0
     ) -> tuple[Loop, ...]:
-        """compiled: seconds of compiling until `now`."""
+        """The loops with their rates. `compiled`: seconds of compiling until `now`."""
         before, self._marks = self._marks, {}
         for loop in before.keys() - set(loops):
             (begun, at, _), _, (done, then, _) = before[loop]
             items, seconds = self._short.get(_kind(loop), (0, 0.0))
             self._short[_kind(loop)] = items + done - begun, seconds + then - at
-        # Of what was compiled since the last look nobody knows whether it was before an item was
-        # done or after that: it counts for both.
+        # Compiling since the last look may have happened before or after an item was done: it
+        # counts for both.
         before_look, self._compiled = min(compiled, self._compiled), compiled
         return tuple(
             Loop(
@@ -122,8 +122,8 @@ class Rates:
         compiled: tuple[float, float],
         now: float,
     ) -> float | None:
-        """None also where its next item takes so much longer than others that nobody knows when it
-        goes on."""
+        """The rate in items per second; None if unknown, and if the next item takes so much longer
+        than others that the loop counts as stalled."""
         mark = loop.done, loop.at, compiled[0]
         first, middle, last = marks or (mark, mark, mark)
         if mark[0] != last[0]:
@@ -147,18 +147,18 @@ class Rates:
 
 
 def _kind(loop: Progress[Any]) -> tuple[str, int | None]:
-    """What loops that are alike have in common."""
+    """The key that similar loops share: label without numbers, and total."""
     return re.sub(r"\d+", "0", loop.label), loop.total
 
 
 class Meter:
-    """The meter of the thread that creates it, which is the one that runs the user's function. It
-    works in a `with` statement.
+    """A meter of the thread that creates it, which is the one that runs the user's function. Use it
+    in a `with` statement.
 
     changes    finds out why each step compiles, if it does
-    returned   whether the function has, and its result is on its way
-    heeds      whether an interrupt still is ours
-    is_left    whether the thread is in none of the function's code, as soon as that is so"""
+    returned   whether the function has returned and its result is being sent
+    heeds      whether xla_nb's handler of SIGINT is still installed
+    is_left    whether the thread has left the function's code"""
 
     def __init__(
         self,
@@ -175,8 +175,8 @@ class Meter:
     ) -> None:
         """Have `sampler` write a sample to `path` every `every` ticks. Whenever `request` is
         touched, call `answer` with the notebook line and the stack of the rank's thread. `losses`
-        tells of samples that did not fit on the disk; `lock` is what the thread may wait for beside
-        a collective."""
+        reports samples that did not fit on the disk; `lock` is the ranks' lock, for which the
+        thread may wait."""
         self._book, self._path, self._labels = book, path, labels
         self._gauges, self._request, self._answer = gauges, request, answer
         self._every, self._sampler, self._losses, self._lock = every, sampler, losses, lock
@@ -184,9 +184,9 @@ class Meter:
         self.returned: Callable[[], bool] = lambda: False
         self.heeds: Callable[[], bool] = lambda: False
         self.is_left: Callable[[], bool] = lambda: False
-        #: What was counted before: of torch_xla, seconds in collectives, the lock's, data's.
+        #: Counts before this program: torch_xla's, seconds in collectives, the lock's, data's.
         self._before: tuple[Counts, float, tuple[float, int], float] = Counts(), 0.0, (0.0, 0), 0.0
-        self._rests: float | None = None  # since when, as the last sample has it
+        self._rests: float | None = None  # idle since, at the last tick
         self._entry = threading.get_ident()
         self._standstill = Standstill(self._entry)
         self._memory: int | None = None
@@ -206,8 +206,8 @@ class Meter:
         self._sampler.end(self)
 
     def count_from_now(self) -> None:
-        """Leave out what the process has counted so far: it runs several programs in turn."""
-        with contextlib.suppress(Exception):  # a backend that refuses: the first sample tells it
+        """Count from here: the process may have run other programs before."""
+        with contextlib.suppress(Exception):  # a failing backend: the first sample reports it
             waited = self._gauges.waited() or 0.0
             data = self._book.loading.seconds
             self._before = self._gauges.counts(), waited, self._lock_counts(), data
@@ -216,21 +216,21 @@ class Meter:
         return (self._lock.waited(self._entry), self._lock.taken) if self._lock else (0.0, 0)
 
     def _counts(self) -> Counts:
-        """Counters that the user's code has cleared since start at 0."""
+        """Counts of this program; counters that the user's code has cleared restart at 0."""
         now, before = self._gauges.counts(), self._before[0]
         if now.compiles < before.compiles or now.hits < before.hits:
             before, self._before = Counts(), (Counts(), *self._before[1:])
         return Counts(*map(operator.sub, now, before))
 
     def tick(self) -> None:
-        """Sample if it is due, in another thread than the one that is metered."""
+        """Sample if due; called in another thread than the metered one."""
         with self._sampling:
             if not self.is_over:
                 self._safely(self._tick)
                 self._ticks += 1
 
     def end(self) -> None:
-        """Take the last sample here and now: a short cell would wait long for another thread."""
+        """Take the last sample in this thread: a short cell would wait long for another one."""
         with self._sampling:
             if self.changes is not None:
                 self.changes.end()
@@ -241,7 +241,7 @@ class Meter:
     def _safely(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as problem:  # a backend that refuses: never the user's fault
+        except Exception as problem:  # a failing backend must not fail the rank
             print(f"xla_nb: stopped sampling this rank: {problem}", file=sys.stderr)
             self._finish()
 
@@ -261,7 +261,7 @@ class Meter:
             self._sample()
 
     def _is_due(self, tick: int) -> bool:
-        """Nothing changes while a rank is idle: one sample tells that it has become so."""
+        """Whether to sample. An idle rank is sampled once, then every `_SLOW` ticks."""
         rests, before = self._book.idle.since, self._rests
         self._rests = rests
         if rests is not None:
@@ -297,7 +297,9 @@ class Meter:
         waiting = lock_wait or question or collective
         returned = self.returned()
         nbytes = memory.own.nbytes
-        if self._memory is None or not (returned or self.is_left()):  # else what it held is gone
+        if self._memory is None or not (
+            returned or self.is_left()
+        ):  # afterwards its memory has been freed
             self._memory = nbytes
         _, waited_before, (lock_before, taken_before), data_before = self._before
         lock_waited, taken = self._lock_counts()
@@ -306,8 +308,8 @@ class Meter:
         if changes is not None:
             changes.watch(counts)
         self._stand(waiting)
-        place = tracebacks.innermost(self._entry, self._labels)  # at once: it is of that call
-        seen = time.time()  # not before it was there, as an interrupt may have moved it
+        place = tracebacks.innermost(self._entry, self._labels)  # at once: of that call
+        seen = time.time()  # not earlier: an interrupt may have moved the thread
         call = DATA if self._book.loading.since is not None else self._standstill.call
         used, limit = self._gauges.memory() or (None, None)
         return Sample(
@@ -344,7 +346,7 @@ class Meter:
         )
 
     def _stand(self, waiting: Wait | None) -> None:
-        """Look whether the rank is blocked, beside all that is counted otherwise."""
+        """Check whether the rank is blocked in a way that is not counted elsewhere."""
         told = INPUT if waiting and waiting.operation == INPUT else ""
         counted = waiting or self._book.idle.since is not None or self._book.loading.since
         self._standstill.look(told if counted else None)
@@ -367,19 +369,19 @@ class Meter:
 
 
 class Sampler:
-    """The thread that runs a process's meters, for as long as there are some.
+    """The thread that runs a process's meters while there are any.
 
-    A program of live ranks joins the meter of the ranks themselves: to start a thread for it, or
-    to wake one, takes a rank as long as a short cell itself, where there are more ranks than cores.
+    A program of live ranks shares the thread with the meter of the ranks themselves: starting or
+    waking a thread takes as long as a short cell where there are more ranks than cores.
 
-    What begins and ends them may be interrupted at any line of Python: an Event would stay locked
-    then, for it takes its lock in Python.
+    `begin` and `end` may be interrupted at any line of Python. An Event would then stay locked,
+    because it takes its lock in Python.
     """
 
     def __init__(self) -> None:
         self._meters: list[Meter] = []
         self._lock = threading.Lock()
-        self._none = queue.SimpleQueue[None]()  # has an item when there are none any more
+        self._none = queue.SimpleQueue[None]()  # gets an item when no meters are left
         self._runs = False
 
     def begin(self, meter: Meter) -> None:
@@ -390,7 +392,7 @@ class Sampler:
             self._meters.append(meter)
 
     def end(self, meter: Meter) -> None:
-        """Have it take its last sample."""
+        """Have the meter take its last sample, and remove it."""
         meter.end()
         with self._lock:
             self._meters.remove(meter)
@@ -399,7 +401,7 @@ class Sampler:
 
     def _run(self) -> None:
         pause = _SOON
-        chance = random.Random()  # not the user's; steps as long as a tick differ
+        chance = random.Random()  # not the user's generator; jitter, as a step may last a tick
         while True:
             with contextlib.suppress(queue.Empty):
                 self._none.get(timeout=pause)
@@ -415,6 +417,6 @@ class Sampler:
 
 def _touched(path: str | Path) -> int:
     try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 # as Record has it: no Path
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 # no Path, as in Record
     except FileNotFoundError:
         return 0

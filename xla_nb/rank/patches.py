@@ -1,5 +1,5 @@
-"""What libraries do otherwise in a job and its ranks: tqdm's bars for notebooks, torch's loading of
-NumPy's numbers, multiprocessing's segments of shared memory."""
+"""Patches of libraries in a job and its ranks: tqdm's notebook bars, torch's loading of NumPy
+numbers, multiprocessing's shared-memory segments."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from xla_nb.patching import when_imported
 
 
 def install() -> None:
-    """All of it, now or once a library is imported."""
+    """Install all patches, now or when a library is imported."""
     when_imported("tqdm.notebook", _draw_as_text)
     when_imported("torch.serialization", _let_torch_open_numpys)
     leave_segments_to_their_makers()
 
 
 def _draw_as_text(notebook: ModuleType) -> None:
-    """A rank has no page to draw widgets on; lines of the plain bar become bars of the panel
-    (views/observer.py)."""
+    """Use plain bars: a rank cannot show widgets, and the panel turns lines of a plain bar into its
+    own bars (views/observer.py)."""
     from tqdm.std import tqdm, trange  # type: ignore[import-untyped]
 
     vars(notebook).update(tqdm=tqdm, tqdm_notebook=tqdm, trange=trange, tnrange=trange)
 
 
 def _let_torch_open_numpys(serialization: ModuleType) -> None:
-    """`xm.mesh_reduce` sends what it is given through `torch.save` and `torch.load`, which since
-    torch 2.6 opens NumPy's numbers and arrays only where a program says so. They hold no code."""
+    """Allow NumPy types in `torch.load`: `xm.mesh_reduce` sends values through `torch.save` and
+    `torch.load`, which since torch 2.6 refuses NumPy numbers and arrays unless allowed. They hold
+    no code."""
     numpy: Any = importlib.import_module("numpy")
-    core: Any = importlib.import_module(numpy.ndarray(0).__reduce__()[0].__module__)  # by release
+    core: Any = importlib.import_module(
+        numpy.ndarray(0).__reduce__()[0].__module__
+    )  # depends on the release
     kinds = {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
     made_by = [core._reconstruct, core.scalar, numpy.ndarray, numpy.dtype]
     vars(serialization)["add_safe_globals"]([*made_by, *kinds])
@@ -42,7 +45,7 @@ _here = threading.local()
 
 
 class _Tracker:
-    """What `shared_memory` calls: passes on what is said of segments made here."""
+    """A resource tracker for `shared_memory` that tracks only segments created here."""
 
     def __init__(self) -> None:
         self._made: set[str] = set()
@@ -59,10 +62,10 @@ class _Tracker:
 
 
 def leave_segments_to_their_makers() -> None:
-    """Let this process, and those it forks, delete the segments that they make, not those that they
-    attach to. multiprocessing deletes both at a process's end, since a process and those that it
-    starts count as one. Jobs and ranks are not the notebook's descendants: they would delete the
-    notebook's segments, and a rank those of another one."""
+    """Have this process and its forks delete only segments that they create, not those that they
+    attach to. multiprocessing deletes both when a process ends, assuming that all processes share
+    one tracker. Jobs and ranks are not the notebook's descendants: they would delete the notebook's
+    segments, and a rank those of another rank."""
     module: Any = shared_memory
     module.resource_tracker = _Tracker()
     module.SharedMemory.__init__ = _attach

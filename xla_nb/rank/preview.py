@@ -1,7 +1,7 @@
-"""A value in a few words: what a rank returns, and what its variables hold.
+"""Short texts for values: a rank's results, and its variables.
 
-`repr` of an XLA tensor computes it, which only a result may. So in `short_repr` tensors on a device
-are told by shape and dtype, also in whatever a `__repr__` of the user's asks of them.
+`repr` of an XLA tensor computes it, which is acceptable only for a result. So `short_repr` shows
+tensors on a device by shape and dtype, also inside a user's `__repr__`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from xla_nb.wording import in_one_line
 T = TypeVar("T")
 
 _LONGEST = 80  # characters
-_SECONDS = 0.5  # for a repr of a variable
-_LOOK = 2.0  # for that of a result: less than processes have to exit (run/run.py)
+_SECONDS = 0.5  # time limit for the repr of a variable
+_LOOK = 2.0  # and for that of a result: less than processes have to exit (run/run.py)
 #: Functions of tensors that compute nothing.
 _HARMLESS = {"__get__", "dim", "size", "numel", "__len__", "is_floating_point"}
 _ATOMS = {int, float, bool, type(None), complex, str}
-_ROWS, _NAME = 12, 40  # values of a dict that are shown one by one, and characters of a name
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # of the rank's own, and of no use elsewhere
+_ROWS, _NAME = 12, 40  # most values of a dict shown one by one, and characters of a name
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # only valid on the rank
 
 
 class _Short(reprlib.Repr):
-    """Short reprs, also of what is long in bytes, with tensors and arrays as shape and dtype;
-    NumPy's numbers as Python's, dicts in their own order. `reads`: also tensors of one number."""
+    """Short reprs, also of long bytes, with tensors and arrays as shape and dtype, NumPy numbers
+    as Python's, and dicts in their own order. `reads`: show the value of a tensor of one number."""
 
     def __init__(self, *, reads: bool) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Short(reprlib.Repr):
 
     def repr1(self, x: Any, level: int) -> str:
         if type(x) in (bytes, bytearray) and len(x) > self.maxstring:
-            return f"{x[: self.maxstring]!r}…"  # of all it could take minutes
+            return f"{x[: self.maxstring]!r}…"  # the whole could take minutes
         if is_numpy(x, "number", "bool_"):
             return str(x)
         if jax_values.is_torch(x):
@@ -65,7 +65,7 @@ class _Short(reprlib.Repr):
 
 
 def is_numpy(value: object, *kinds: str) -> bool:
-    """Whether it is of one of these classes of NumPy's, if that is imported."""
+    """Whether it is an instance of one of these NumPy classes; False if NumPy is not imported."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, tuple(getattr(numpy, kind) for kind in kinds))
 
@@ -86,7 +86,7 @@ def preview(value: object) -> str:
 
 
 def numbers(value: object) -> dict[str, str]:
-    """The values of a small dict in words, where one is a number; empty for any other value."""
+    """Texts for the values of a small dict with at least one number; empty for other values."""
     if type(value) is not dict or not 0 < len(value) <= _ROWS:
         return {}
     short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
@@ -97,7 +97,7 @@ def numbers(value: object) -> dict[str, str]:
             return {}
         return {key: in_one_line(_Short(reads=True).repr(one), _NAME) for key, one in value.items()}
 
-    with contextlib.suppress(BaseException):  # of a repr of the user's
+    with contextlib.suppress(BaseException):  # from a user's repr
         return untrusted.within(_LOOK, words) if short else {}
     return {}
 
@@ -106,14 +106,14 @@ def numbers(value: object) -> dict[str, str]:
 
 
 def short_repr(value: object) -> str:
-    """In at most 80 characters; `<Net: its repr() raised ValueError>` where it has none."""
+    """The value in at most 80 characters; `<Net: its repr() raised ValueError>` if repr fails."""
     if type(value) in _ATOMS:
         return in_one_line(_Short(reads=False).repr(value), _LONGEST)
     return _words(value, _SECONDS, reads=False)
 
 
 def _words(value: object, seconds: float, *, reads: bool) -> str:
-    """A short repr in a thread of its own; of a value whose repr fails, its class."""
+    """A short repr, computed in a separate thread; if it fails, the class and the problem."""
 
     def look() -> str:
         return in_one_line(_Short(reads=reads).repr(value), _LONGEST)
@@ -125,12 +125,12 @@ def _words(value: object, seconds: float, *, reads: bool) -> str:
 
 
 class Unread(Exception):
-    """What a `__repr__` wanted of a tensor on a device would have computed it."""
+    """An operation in a `__repr__` would have computed a tensor on a device."""
 
 
 def in_short(look: Callable[[], T], *, reads: bool = False) -> T:
-    """What `look` returns; in this thread tensors, but of one number where it `reads`, are told by
-    shape and dtype, and unless it does, nothing is computed with those on a device."""
+    """Call `look`, with tensors shown by shape and dtype in this thread. With `reads`, tensors of
+    one number show their value; without it, nothing is computed with tensors on a device."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return look()

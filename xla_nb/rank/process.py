@@ -1,9 +1,9 @@
-"""A rank: join the runtime, run a program, or of a live rank one after another, and tell how each
+"""A rank: join the runtime, run a program (a live rank runs several in turn), and report how each
 ended.
 
 `enter` runs in each process that the runtime starts, and `main` for each rank of that process (a
-thread per device where torch_xla starts several). Nothing the user's code raises gets past `main`:
-a failure must be reported at once, not when all ranks have ended.
+thread per device where torch_xla starts several). No exception of user code leaves `main`: a
+failure must be reported at once, not after all ranks have ended.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ from xla_nb.stopwatch import Stopwatch
 
 @dataclass
 class Inherited:
-    """What a rank inherits from its job through the fork.
+    """State that a rank inherits from its job through the fork.
 
-    `program` is the one that the job has loaded; live ranks, which have a `control`, get others.
-    `running` is what runs now, and in which thread, by rank; `captured` are the ranks whose log
-    this process's output goes to; `struck` is when an interrupt came last, of `time.monotonic()`.
+    `program` is the program that the job has loaded; live ranks have a `control` socket and get
+    others. `running` maps each rank to its current program and thread; `captured` are the ranks
+    whose log receives this process's output; `struck` is the `time.monotonic()` of the last
+    interrupt.
     """
 
     program: Loaded
@@ -71,7 +72,7 @@ class Inherited:
         """The expected rank of this host's first process.
 
         On a TPU of several hosts torch_xla may number ranks differently; a rank knows its number
-        once it has joined the runtime.
+        after joining the runtime.
         """
         return self.host_group.index * self.runtime.ranks
 
@@ -100,7 +101,7 @@ def enter(local_rank: int, processes: int) -> None:
     _heed_interrupts(job)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.crashes.watch(local_rank)
-    random.setstate(job.random)  # the one generator that Python reseeds in a forked process
+    random.setstate(job.random)  # the only generator that Python reseeds after a fork
     job.latch.arrive()
     _mend_thread_pool()
     try:
@@ -112,7 +113,7 @@ def enter(local_rank: int, processes: int) -> None:
 
 
 def _captured(job: Inherited, rank: int, processes: int) -> range:
-    """The ranks that log to the file of `rank`: several where a process has a thread per rank."""
+    """The ranks that log to the file of `rank`: several if a process has a thread per rank."""
     ranks = job.runtime.ranks
     return range(rank, rank + 1) if processes == ranks else range(job.first, job.first + ranks)
 
@@ -124,9 +125,8 @@ def _log_to(program: Loaded, rank: int) -> None:
 def _mend_thread_pool() -> None:
     """Make torch replace its thread pool while there is one thread.
 
-    torch replaces it at the first use after a fork, without a lock. Autograd's threads, one per
-    device, would race for it ("Invalid thread pool!", SIGABRT; 7 of 50 first backward passes of
-    SPMD).
+    torch replaces it without a lock on first use after a fork. Autograd's threads, one per device,
+    would race ("Invalid thread pool!", SIGABRT; in 7 of 50 first backward passes of SPMD).
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None:
@@ -134,28 +134,28 @@ def _mend_thread_pool() -> None:
 
 
 def _heed_interrupts(job: Inherited) -> None:
-    """Have SIGINT stop what runs."""
+    """Have SIGINT interrupt the running programs."""
     pid = os.getpid()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         _interrupt(job, pid, number, frame)
 
-    # No partial: before Python 3.12 `signal` takes the repr of the handler that was there, and
-    # that of the job's namespace would compute what its tensors have recorded.
+    # No partial: before Python 3.12 `signal` computes the repr of the previous handler, and the
+    # repr of the job's namespace would compute pending tensors.
     signal.signal(signal.SIGINT, interrupted)
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
-    """Report where each entry is, then raise KeyboardInterrupt there.
+    """Report where each program is, then raise KeyboardInterrupt there.
 
-    In the main thread it ends what waits for the system too (`time.sleep`, `queue.get`). A process
-    with several devices has its entries in other threads, where it is raised at the next line of
-    Python: there is no way to end such a wait from outside. A live rank that runs nothing is not
-    disturbed: what it ran has ended meanwhile, or it is about to begin what was handed to it
-    before, and tells that it does (`struck`). What was interrupted is so once, though the notebook
-    may repeat it (`Ladder.repeat`).
+    In the main thread this also ends blocking calls (`time.sleep`, `queue.get`). In a process with
+    several devices the programs run in other threads, where it is raised at the next line of
+    Python: a blocking call there cannot be ended from outside. An idle live rank is not disturbed:
+    its program has ended already, or it is about to begin the next one and will report its start
+    (`struck`). Each program is interrupted once, even if the notebook repeats the interrupt
+    (`Ladder.repeat`).
     """
-    if os.getpid() != pid:  # a process that the user's code forked
+    if os.getpid() != pid:  # a process that user code forked
         raise KeyboardInterrupt
     job.struck = time.monotonic()
     here = threading.get_ident()  # handlers run in the main thread
@@ -182,7 +182,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
 
 
 def main(index: int) -> None:
-    """Run what rank `index` is to run; `xmp.spawn` calls this for each rank."""
+    """Run rank `index`; `xmp.spawn` calls this for each rank."""
     (job,) = _inherited
     job.lock.belongs_to(index)
     try:
@@ -196,7 +196,7 @@ def main(index: int) -> None:
 
 
 def _live(job: Inherited, control: socket.socket, index: int) -> None:
-    """Run the programs that a live rank is given, until it is told to end."""
+    """Run the programs that a live rank receives, until there are no more."""
     try:
         line = cells.connect(control, index)
         info = _joined(job, job.program, index)
@@ -205,17 +205,17 @@ def _live(job: Inherited, control: socket.socket, index: int) -> None:
         return
     idle = Stopwatch()
     idle.start()
-    # What a live rank does is sampled over all its programs, beside the samples of each.
+    # A live rank is sampled across all its programs, in addition to each one's samples.
     history = job.program.record.of_rank(index, "history")
     book = reporting.Book(history, idle=idle, loading=loading.begin())
     reporting.over_programs.begin(book)
     with job.program.meter(index, book, job.runtime, job.lock, job.sampler):
         try:
             _take_cells(job, line, index, info, idle)
-        except BaseException as error:  # of what no program is
+        except BaseException as error:  # outside any program
             traceback.print_exc()
             flush()
-            with contextlib.suppress(BaseException):  # the notebook hears of the process's end
+            with contextlib.suppress(BaseException):  # the process's end is reported anyway
                 job.program.sender.send(_failure(job.program, index, error, None))
             os._exit(1)
     job.runtime.leave("returned")
@@ -232,7 +232,7 @@ def _take_cells(
                 if not cell.turn.asks:
                     idle.stop()
                 if threading.current_thread() is threading.main_thread():
-                    signal.signal(signal.SIGINT, handler)  # a cell may have left another
+                    signal.signal(signal.SIGINT, handler)  # a cell may have replaced it
                 _run_cell(job, cell, index, info, made)
                 idle.start()
             else:
@@ -240,8 +240,8 @@ def _take_cells(
 
 
 def _next_cell(job: Inherited, line: socket.socket, index: int) -> cells.Cell | None:
-    """Wait for the next program. What a signal handler raises meanwhile that a cell has left is
-    told, and ends nothing but where it is to end the process."""
+    """Wait for the next program. An exception of a signal handler that a cell installed is
+    reported, and only SystemExit ends the process."""
     while True:
         try:
             cells.wait(line)
@@ -257,7 +257,7 @@ def _next_cell(job: Inherited, line: socket.socket, index: int) -> cells.Cell | 
 
 
 def _open_for_others(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:
-    """Take what a program brings that this rank does not run."""
+    """Open the values of a program that other ranks run."""
     why = ""
     try:
         cell.open(cell.program(job.program), made)
@@ -269,12 +269,12 @@ def _open_for_others(job: Inherited, cell: cells.Cell, index: int, made: Definit
 def _run_cell(
     job: Inherited, cell: cells.Cell, index: int, info: RankInfo, made: Definitions
 ) -> None:
-    """Run one program of a live rank in the namespace that lives on."""
+    """Run one program of a live rank in its persistent namespace."""
     program = cell.program(job.program)
 
     def begin() -> RankInfo:
         job.runtime.begin(cell.turn.number, cell.turn.members)
-        if job.struck >= cell.handed:  # for this program, or late for the one before
+        if job.struck >= cell.handed:  # meant for this program, or late for the previous one
             _tell_of_start(program, index, info)
         cell.open(program, made)
         return info
@@ -297,16 +297,16 @@ def _run_cell(
 
 
 def _joined(job: Inherited, program: Loaded, index: int) -> RankInfo:
-    """The rank as the runtime has it, once the notebook is told of it."""
+    """The rank's info from the runtime, after reporting the rank to the notebook."""
     info = job.runtime.rank_info(index)
-    if index not in job.captured:  # the runtime gave it another number
+    if index not in job.captured:  # the runtime assigned another number
         _log_to(program, index)
     _tell_of_start(program, index, info)
     return info
 
 
 def _tell_of_start(program: Loaded, index: int, info: RankInfo) -> None:
-    """Tell the notebook, which interrupts it if the program was to stop before."""
+    """Report the start to the notebook, which interrupts a program that it has stopped before."""
     program.sender.send(
         events.RankStarted(
             rank=index,
@@ -319,8 +319,8 @@ def _tell_of_start(program: Loaded, index: int, info: RankInfo) -> None:
 
 
 def _run(job: Inherited, program: Loaded, index: int, begin: Callable[[], RankInfo]) -> None:
-    """Run a program on a rank, and tell how it ended. `begin` does what it needs, and tells of the
-    rank."""
+    """Run a program on a rank, and report how it ended. `begin` prepares it, and returns the
+    rank's info."""
     entries.refuse_launches(program.request.magic)
     job.running[index] = program, threading.get_ident()
     try:
@@ -330,7 +330,7 @@ def _run(job: Inherited, program: Loaded, index: int, begin: Callable[[], RankIn
         finally:
             del job.running[index]
         job.runtime.leave("returned")
-        if value is not None:  # whose preview is known; any other may hang, or end the process
+        if value is not None:  # its preview may hang or end the process; that of None is known
             told = events.RankFinished(
                 rank=index,
                 preview=preview(value),
@@ -356,7 +356,8 @@ def _tell_how_it_failed(job: Inherited, program: Loaded, index: int, error: Base
 
 
 def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
-    """The runtime looks at the error's class and message, which may raise or hang."""
+    """The error in clear words if another rank's end caused it, else None. The runtime inspects
+    the error's class and message, which may raise or hang."""
     try:
         return untrusted.within(untrusted.PATIENCE, lambda: job.runtime.consequence(error))
     except BaseException:
@@ -380,7 +381,7 @@ _BY_TEXT = (
     "xla_nb: Ranks get only notebook variables whose names appear in code. If this name does not, "
     "mention it in the function that looks it up, or pass its value as an argument."
 )
-#: (name of the error, what its message has in it): what to do.
+#: (name of the error, words in its message): advice.
 _ADVICE = {
     ("builtins.EOFError", "EOF when reading a line"): (
         "xla_nb: Ranks have no standard input. Call input() in the function that runs on ranks, "
@@ -398,12 +399,14 @@ _ADVICE = {
 
 
 def _advise(error: BaseException) -> None:
-    """Note below an error of a rank what to do, where that is known."""
+    """Add a note with advice to an error of a rank, if there is any."""
     with contextlib.suppress(Exception):  # an error may refuse notes
         own = f"{untrusted.module_of(type(error))}.{untrusted.name_of(type(error))}"
         message = untrusted.message_of(error)
         frames = [frame for frame, _ in traceback.walk_tb(untrusted.trace_of(error))]
-        codes = [one.f_code for one in frames if one.f_globals is not vars(loader)]  # runs cells
+        codes = [
+            one.f_code for one in frames if one.f_globals is not vars(loader)
+        ]  # loader runs cells
         if isinstance(error, NameError | KeyError) and any(map(code_facts.looks_up, codes[-2:])):
             error.add_note(_BY_TEXT)
         for (kind, words), advice in _ADVICE.items():

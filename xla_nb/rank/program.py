@@ -1,6 +1,6 @@
-"""A program on a rank: called while a meter samples it, and its result written home.
+"""A program on a rank: call it while a meter samples it, and write its result to the record.
 
-What it raises is raised: whoever runs it says how it ended (`process.py`).
+Its exceptions propagate: the caller reports how it ended (`process.py`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from xla_nb.record.output import flush
 from xla_nb.runtimes import Prepared, RankInfo
 
 T = TypeVar("T")
-_LOOK = 2.0  # seconds for what an error has: less than processes have to exit (run/run.py)
+_LOOK = 2.0  # seconds to pickle an error: less than processes have to exit (run/run.py)
 
 
 @dataclass
 class Loaded:
-    """A program in this process: what the notebook asked for, where its events go, the module that
-    it runs in, and the map of that one's lines.
+    """A program in this process: the notebook's request, the sender of its events, the namespace
+    that it runs in, and the map of its module's lines.
 
     `stopping`: it is being interrupted. `returned` are the ranks whose entry has returned, `bound`
-    names that a live rank has bound, if only to what they held; `own` are those of its namespace
-    that programs have bound.
+    the names that a live rank has bound, even to the same object; `own` are the names of its
+    namespace that programs have bound.
     """
 
     request: Request
@@ -62,7 +62,7 @@ class Loaded:
         return Record(self.request.record)
 
     def tell(self, rank: int, text: str) -> None:
-        """A notice of a rank's."""
+        """Send a notice of a rank."""
         self.sender.send(events.Notice(text=text, rank=rank))
 
     def losses(self, rank: int) -> Losses:
@@ -71,7 +71,7 @@ class Loaded:
     def meter(
         self, rank: int, book: reporting.Book, gauges: Prepared, lock: SharedLock, sampler: Sampler
     ) -> Meter:
-        """What samples the calling rank in the program's record."""
+        """A meter that samples the calling rank into the program's record."""
 
         def answer(place: str, stack: str) -> None:
             self.sender.send(events.RankAt(rank=rank, place=place, stack=stack))
@@ -83,7 +83,7 @@ class Loaded:
             gauges,
             self.record.stacks_request,
             answer,
-            1 + gauges.ranks // 64,  # less often where many ranks share few cores
+            1 + gauges.ranks // 64,  # less often if many ranks share few cores
             sampler,
             self.losses(rank),
             lock,
@@ -102,11 +102,11 @@ class OnRank:
     sampler: Sampler
 
     def run(self) -> tuple[object, int]:
-        """What the program returns, and the size of its result in bytes, which has been sent home.
-        None stands for what is not to be told: it was displayed, or its cell ends with `;`.
+        """Run the program, and write its result to the record. Returns the result and its size in
+        bytes; None for a result not to be shown: it was displayed, or its cell ends with `;`.
 
-        Figures and displays are recorded, and the meter runs, until then. No context manager of
-        contextlib's: it assigns the `__traceback__` of the user's exceptions."""
+        Figures and displays are recorded, and the meter runs, meanwhile. This uses no context
+        managers of contextlib: they assign the `__traceback__` of the user's exceptions."""
         program, record, rank = self.program, self.program.record, self.rank
         losses = program.losses(rank)
         book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
@@ -129,7 +129,7 @@ class OnRank:
             reporting.end()
 
     def _returned(self) -> tuple[object, int]:
-        if self.program.stopping:  # while this thread of several was not there yet
+        if self.program.stopping:  # before this thread, one of several, had started
             raise KeyboardInterrupt
         changes = self._changes()
         try:
@@ -147,11 +147,11 @@ class OnRank:
             in_cell = self.program.table.body is not None
             self.program.sender.send(events.Changed(names=lost, in_cell=in_cell))
         nbytes = self._send_home(value)
-        os.sched_yield()  # what other ranks print comes before what is still to do here
+        os.sched_yield()  # let other ranks print before the rest is done here
         return None if quiet or drawn else value, nbytes
 
     def _changes(self) -> Changes:
-        """Of what the notebook has sent by name: none of live ranks, where it stays changed."""
+        """Changes to values sent by name; none for live ranks, where values stay changed."""
         program = self.program
         is_told = self.rank == 0 and program.request.turn is None
         names = program.table.details if is_told else ()
@@ -184,8 +184,8 @@ class OnRank:
         return value
 
     def _send_home(self, value: object) -> int:
-        """Write the result to the record; a result is whole or absent. Returns its size in bytes:
-        0 of a live rank's None, which its event tells without a file."""
+        """Write the result to the record, whole or not at all. Returns its size in bytes: 0 for
+        None of a live rank, which the event reports without a file."""
         request, rank = self.program.request, self.rank
 
         def tell(what: str) -> None:
@@ -212,8 +212,8 @@ class OnRank:
 
 
 def in_this_process(call: Callable[[], T]) -> T:
-    """What `call` returns or raises, but not in a process that the user's code has forked in it:
-    that is no rank, and ends as it would in a script."""
+    """Call `call`; a process that user code has forked inside it is not a rank, and exits here as
+    it would in a script."""
     pid = os.getpid()
     try:
         return call()
@@ -223,7 +223,7 @@ def in_this_process(call: Callable[[], T]) -> T:
 
 
 def _end(error: BaseException | None) -> NoReturn:
-    """End this process, which `error` has left, if not None."""
+    """Exit this process with the status for `error`, or 0 for None."""
     match error:
         case None | SystemExit(code=None):
             status = 0
@@ -237,8 +237,8 @@ def _end(error: BaseException | None) -> NoReturn:
 
 
 def keep(request: Request, path: Path, error: BaseException) -> None:
-    """Write to the record what the entry has raised, for programs that catch it. They get what is
-    told of it all the same, so that it may fail."""
+    """Write the entry's exception to the record, for code that catches it. This may fail: the
+    notebook gets its description anyway."""
     with contextlib.suppress(BaseException):
         untrusted.within(_LOOK, lambda: write_home(request, path, error))
 
@@ -246,7 +246,7 @@ def keep(request: Request, path: Path, error: BaseException) -> None:
 def write_home(
     request: Request, path: Path, value: object, tell: Callable[[str], None] = lambda what: None
 ) -> int:
-    """A value for the notebook; its size in bytes. Raises what pickling raises."""
+    """Write a value for the notebook; returns its size in bytes. Raises what pickling raises."""
     scratch = partial(path)
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
@@ -266,7 +266,7 @@ class ResultError(Exception):
 
 
 def digest(path: Path, rank: int) -> str:
-    """That of a rank's result in the record; where there is none, a word of the rank's own."""
+    """The digest of a rank's result in the record; if there is none, a text unique to the rank."""
     with contextlib.suppress(Exception):
         return parcel.digest(path) or f"rank {rank}"
     return f"rank {rank}"

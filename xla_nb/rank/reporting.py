@@ -1,6 +1,6 @@
-"""`xla_nb.report` and `xla_nb.progress`: how the user's code reports its work.
+"""`xla_nb.report` and `xla_nb.progress`: user code reports its progress.
 
-Neither may wait for a tensor in the thread that trains, which would make its steps synchronous.
+Neither may wait for a tensor in the training thread, which would make its steps synchronous.
 Outside a rank both do nothing.
 """
 
@@ -26,9 +26,9 @@ from xla_nb.wording import odd
 
 T = TypeVar("T")
 
-#: Rows that wait for a step marker; beyond these they are read without one.
+#: Most rows that wait for a step marker; with more they are read without one.
 _WAITING = 64
-#: Bytes of rows that wait for space on a full disk.
+#: Most bytes of rows that wait for space on a full disk.
 _KEPT = 1 << 20
 
 
@@ -36,15 +36,14 @@ def report(*, step: float | None = None, **figures: Any) -> None:
     """Record figures of this rank, such as ``xla_nb.report(loss=loss, accuracy=0.9)``.
 
     Each figure is a number, or a tensor or array of one element. A tensor on an XLA device is
-    read after the next `torch_xla.sync()`, in a thread of xla_nb's own, so reporting at every
-    step does not wait for the device: report before the sync. `step` is the position on the
-    charts' axis, by default the number of this rank's earlier reports of these figures: a loss of
-    training and one of evaluation are counted apart, a loss and an accuracy reported together
-    share a step.
+    read after the next `torch_xla.sync()`, in a separate thread, so reporting at every step does
+    not wait for the device: report before the sync. `step` is the position on the charts' x-axis,
+    by default the number of this rank's earlier reports of these figures: a training loss and an
+    evaluation loss are counted separately, a loss and an accuracy reported together share a step.
 
     The panel draws a chart of each figure, and `run.history` has the values. Outside a rank, in
     a process that a rank started, and after the rank's function has returned, it does nothing.
-    Raises TypeError for a figure that is not one number.
+    Raises TypeError for a figure that is not a single number.
     """
     for book in _open_books():
         book.add(step, figures)
@@ -55,23 +54,23 @@ def progress(iterable: Iterable[T], *, total: float | None = None, label: str = 
 
     The panel shows a bar with rate and time left for each rank, and one for the run. `total` is
     the number of items, by default `len(iterable)` if it has a length; a fraction is rounded up,
-    and what is negative or not finite is no total. Loops may be nested. Outside a rank it only
+    and a negative or non-finite total is ignored. Loops may be nested. Outside a rank it only
     iterates. Raises TypeError for a total that is not a number.
     """
     return Progress(iterable, total=total, label=label)
 
 
 class Progress(Generic[T]):
-    """An iterable that counts its items; `finished` once it is exhausted or abandoned."""
+    """An iterable that counts its items; `finished` when exhausted or abandoned."""
 
     def __init__(self, iterable: Iterable[T], *, total: float | None, label: str) -> None:
         self._iterable = iterable
         self.label = str(label).encode(errors="backslashreplace").decode()
         self.total = _length(iterable) if total is None else _total(total)
         self.done = 0
-        self.at = 0.0  # when the last item was done, or the first one asked for
+        self.at = 0.0  # time when the last item was done, or the first one requested
         self.finished = False
-        self.number = 0  # of those with its label in this rank
+        self.number = 0  # counts the loops with its label on this rank
 
     def __len__(self) -> int:
         if self.total is None:
@@ -98,7 +97,7 @@ class Progress(Generic[T]):
 
 
 def _total(given: float) -> int | None:
-    """As a plain number, since samples carry it: NumPy's and a tensor are none."""
+    """The total as a plain number, since samples carry it: not NumPy's, and not a tensor."""
     try:
         number = float(given)
     except (TypeError, ValueError):
@@ -112,7 +111,7 @@ def _length(iterable: object) -> int | None:
         return None
     try:
         return len(iterable)
-    except TypeError:  # a DataLoader over an iterable dataset has the method, but no length
+    except TypeError:  # a DataLoader over an IterableDataset has the method, but no length
         return None
 
 
@@ -121,7 +120,7 @@ def _length(iterable: object) -> int | None:
 
 @dataclass
 class _Row:
-    """One call of `report`, with tensors that are not read yet."""
+    """One call of `report`; its tensors may not be read yet."""
 
     number: int
     at: float
@@ -131,8 +130,8 @@ class _Row:
 
 @dataclass
 class _Streak:
-    """The values of one figure since the last one that was finite, which was `last`; it is the
-    `times`-th one with any that are not. `told`: the kinds that the notebook knows of."""
+    """The non-finite values of one figure since its last finite one, `last`; this is the
+    `times`-th such streak. `told`: the kinds already reported to the notebook."""
 
     last: float | None = None
     since: float = 0.0
@@ -142,10 +141,10 @@ class _Streak:
     told: tuple[str, ...] = ()
 
     def take(self, step: float, value: float) -> bool:
-        """Take the next value; whether there is anything to tell.
+        """Take the next value; returns whether to report a change.
 
-        What comes and goes is told ever more rarely: a streak after twice as many values as the one
-        before. Else a figure that often has no value would fill the record."""
+        Recurring streaks are reported ever more rarely, each after twice as many values as the one
+        before. Otherwise a figure that is often NaN would fill the record."""
         if math.isfinite(value):
             was_told, self.told = bool(self.told), ()
             self.last, self.kinds, self.length = value, (), 0
@@ -164,14 +163,14 @@ class _Streak:
 
 @dataclass
 class Book:
-    """What one rank reports: rows for the file `path`, and loops for the meter's samples.
+    """The reports of one rank: rows for the file `path`, and loops for the meter's samples.
 
-    losses: tells of rows that did not fit on the disk
-    loading: runs while the rank waits for data
-    idle: runs while a live rank has nothing to run
-    turned: told when a figure is not finite any more, or is again, as events.FigureTurned has it
-    begun: loops that have begun
-    items: items done of all loops, but of those in which another loop began"""
+    losses: reports rows that did not fit on the disk
+    loading: stopwatch that runs while the rank waits for data
+    idle: stopwatch that runs while a live rank is idle
+    turned: called with fields of events.FigureTurned when a figure becomes non-finite or finite
+    begun: number of loops that have begun
+    items: number of items done in all loops, except items in which another loop began"""
 
     path: str | Path
     losses: Losses | None = None
@@ -184,9 +183,9 @@ class Book:
     _begun: Counter[str] = field(default_factory=Counter)  # by their labels
     _count: int = 0
     _streaks: dict[str, _Streak] = field(default_factory=dict)
-    _steps: dict[str, int] = field(default_factory=dict)  # of each figure's next report
+    _steps: dict[str, int] = field(default_factory=dict)  # step of each figure's next report
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
-    _synced: deque[_Row] = field(default_factory=deque)  # with their step launched
+    _synced: deque[_Row] = field(default_factory=deque)  # their step is launched
 
     def __post_init__(self) -> None:
         self._pid = os.getpid()
@@ -206,7 +205,7 @@ class Book:
         loop.number = self._begun[loop.label]
 
     def count(self) -> None:
-        """An item was done."""
+        """Count an item that is done."""
         self.items += 1
         whole = over_programs.of(threading.get_ident())
         if whole is not None and whole is not self:
@@ -227,7 +226,7 @@ class Book:
             self._step()
 
     def compute(self) -> None:
-        """Have what waits for a step marker computed, in one graph: none may come."""
+        """Compute tensors that wait for a step marker, in one graph: there may be no marker."""
         if lazy := self._lazy:
             sys.modules["torch_xla.core.xla_model"].unlazy(lazy)
 
@@ -237,15 +236,15 @@ class Book:
         return [v for row in self._unsynced for v in row.figures.values() if _is_lazy(v)]
 
     def end_loop(self) -> None:
-        """Read what waits for a step marker, if the last one has computed that: what follows a
-        loop may take long, and mark none. Else it stays a part of the next step's graph."""
+        """Read tensors that wait for a step marker, if the last one has computed them: code after
+        the loop may take long without a marker. Otherwise they stay in the next step's graph."""
         if (lazy := self._lazy) and not any(_needs(lazy)):
             self.compute()
             self._step()
 
     def _position(self, step: float | None, names: Iterable[str]) -> float:
-        """Where a row stands by default: after the last of its figures, so that those of another
-        loop do not move it."""
+        """The step of a row, by default after the last of its figures, so that figures of another
+        loop do not shift it."""
         following = max((self._steps.get(name, 0) for name in names), default=0)
         self._steps |= dict.fromkeys(names, following + 1)
         return following if step is None else step
@@ -260,7 +259,7 @@ class Book:
             self._write(self._synced.popleft())
 
     def close(self) -> None:
-        """Write all rows; called in the rank's thread when its function has ended."""
+        """Write all rows; called in the rank's thread after its function has ended."""
         self._step()
         self.settle()
         for name, streak in self._streaks.items():
@@ -288,7 +287,7 @@ class Book:
                 self.losses.note("all of its figures", problem)
 
 
-#: Those of this process's ranks, and of live ones over all programs, which counts their items.
+#: The books of this process's ranks; of live ranks also one over all programs, which counts items.
 _books: OfRank[Book] = OfRank()
 over_programs: OfRank[Book] = OfRank()
 
@@ -303,13 +302,13 @@ def begin(
 
 
 def compute() -> None:
-    """Have what the calling rank has reported computed, while it runs."""
+    """Compute tensors that the calling rank has reported, while it still runs."""
     for book in _open_books():
         book.compute()
 
 
 def end() -> None:
-    """Close the calling rank's book, after the user's function."""
+    """Close the calling rank's book, after the user's function has ended."""
     if over_programs.here() is None:
         loading.end()
     if (book := _books.end()) is not None:
@@ -317,13 +316,13 @@ def end() -> None:
 
 
 def _open_books() -> list[Book]:
-    """The calling rank's book; in a thread that the user started, the process's first one."""
+    """The calling rank's book; in a thread started by user code, the process's first one."""
     book = _books.here()
     return [book] if book is not None and book.is_open else []
 
 
 def _snapshot(name: str, value: Any) -> Any:
-    """The value as a number; a tensor on a device as a copy that is not read yet."""
+    """The value as a number; for a tensor on a device, a copy that is read later."""
     detach = getattr(value, "detach", None)
     if detach is None:
         return _number(name, value)
@@ -345,7 +344,7 @@ def _is_lazy(value: Any) -> bool:
 
 
 def _needs(tensors: list[Any]) -> list[bool]:
-    """Of tensors on a device, which ones are yet to be computed."""
+    """For each tensor on a device, whether it has yet to be computed."""
     needs: list[bool] = sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(tensors)
     return needs
 

@@ -1,4 +1,4 @@
-"""What `get_ipython()` returns in a rank: shell commands and a few magics."""
+"""The object that `get_ipython()` returns on a rank: shell commands and a few magics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xla_nb.record import output
 
 
 class RankShell:
-    """What `get_ipython()` returns in a rank: shell commands and the magics in `SUPPORTED`.
+    """The shell that `get_ipython()` returns on a rank: shell commands and the `SUPPORTED` magics.
 
     `{expression}` and `$name` in a command are expanded from the caller's variables, as in a
     notebook: a text that cannot be expanded is used as written.
@@ -50,11 +50,11 @@ class RankShell:
 
 def expand(text: str, caller: FrameType) -> str:
     """The text with `{expression}` and `$name` expanded from the caller's variables."""
-    from IPython.utils.text import DollarFormatter  # slow to import, and seldom needed
+    from IPython.utils.text import DollarFormatter  # slow to import, rarely needed
 
     try:
         return DollarFormatter().vformat(text, (), {**caller.f_globals, **caller.f_locals})
-    except Exception:  # the braces hold something else: awk '{print $1}'
+    except Exception:  # braces of another kind: awk '{print $1}'
         return text
 
 

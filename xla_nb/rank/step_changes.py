@@ -1,10 +1,10 @@
-"""What changes from step to step where each step compiles a new graph; and which line runs an
+"""Find what changes between steps when each step compiles a new graph, and which line runs an
 operator on the CPU.
 
-The step marker shows only where graphs are compiled. So once a rank has been seen to compile in
-each of some steps, a TorchFunctionMode notes, for some more, which line made tensors of which shape
-on the device. It calls what it is given and changes nothing; it keeps no tensor; and while all is
-well it is not there.
+The step marker shows only where graphs are compiled. So after a rank has compiled in each of
+several steps, a TorchFunctionMode records for a few more which line made tensors of which shape on
+the device. It calls each function unchanged and keeps no tensors; without trouble it is not
+installed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 from xla_nb.program import tracebacks
 from xla_nb.runtimes.gauges import Counts
 
-_STEPS = 6  # in which a rank has trouble before it is looked at, and which are then noted
-_EACH = 0.9  # of the steps are as good as every step
-_SOME = 0.4  # of the graphs may be what each step compiles: others follow a collective, say
-_MARKERS = 4  # at most in a step
-_MOST = 20_000  # operations that are noted
-_LOOKS = 3  # at most, of one cell
-_NUMBERS = 16  # of one operation
-#: Operations whose numbers are constants of the graph. Those of others are data, as torch_xla has
-#: it: another learning rate, say, compiles nothing.
+_STEPS = 6  # steps with trouble before recording, and steps that are then recorded
+_EACH = 0.9  # this share of the steps counts as every step
+_SOME = 0.4  # this share of graphs compiled counts as each step: others follow a collective, say
+_MARKERS = 4  # most step markers in a step
+_MOST = 20_000  # most operations recorded
+_LOOKS = 3  # most recordings in one cell
+_NUMBERS = 16  # most numbers of one operation
+#: Operations whose numbers are constants of the graph. In others torch_xla treats numbers as data:
+#: another learning rate, say, compiles nothing.
 _WITH_CONSTANTS = frozenset(
     {
         *("__getitem__", "__setitem__", "narrow", "select", "roll"),
@@ -41,7 +41,7 @@ _looking = threading.Lock()  # one at a time: a process may have several ranks
 
 
 class _Made(NamedTuple):
-    """What one operation made on the device."""
+    """The tensors that one operation made on the device."""
 
     place: str
     name: str
@@ -50,9 +50,9 @@ class _Made(NamedTuple):
 
 
 class StepChanges:
-    """Of the thread that creates it, which runs the user's function.
+    """Watches the thread that creates it, which runs the user's function.
 
-    place, change  the line, and what changes there; empty while that is not known
+    place, change  the line, and what changes there; empty while unknown
     fallbacks      the line of each operator that runs on the CPU in every step"""
 
     def __init__(self, labels: Container[str]) -> None:
@@ -62,17 +62,17 @@ class StepChanges:
         self.fallbacks: dict[str, str] = {}
         self._before: Counts | None = None
         self._looks = 0
-        self._names: list[str] = []  # operators whose lines are looked for
+        self._names: list[str] = []  # operators whose lines are wanted
         self._steps: list[list[_Made]] = []
-        self._left = 0  # operations that may still be noted
-        self._xlac: Any = None  # while a look is under way
+        self._left = 0  # operations that may still be recorded
+        self._xlac: Any = None  # set while recording
         self._marker: Callable[..., Any] | None = None
         self._mode: Any = None
 
-    # ---------------------------------------------------------- when to look
+    # ---------------------------------------------------------- when to record
 
     def watch(self, counts: Counts) -> None:
-        """Look if there is trouble; called in another thread."""
+        """Start recording if there is trouble; called in another thread."""
         before = self._before = self._before or counts
         if self._xlac is not None:
             return
@@ -95,7 +95,7 @@ class StepChanges:
             self._xlac._xla_step_marker = self._mark
 
     def _mark(self, *args: Any, **kwargs: Any) -> Any:
-        """The step marker, and then the next step."""
+        """Run the step marker, then begin recording the next step or end."""
         assert self._marker is not None
         done = self._marker(*args, **kwargs)
         if threading.get_ident() == self._thread and self._xlac is not None:
@@ -109,12 +109,12 @@ class StepChanges:
         return done
 
     def end(self) -> None:
-        """End the look that is under way, in the thread that is looked at."""
+        """End a recording in progress; called in the watched thread."""
         if self._xlac is None:
             return
         self._left = 0
         if self._mode is not None and not _leave(self._mode):
-            return  # below a mode of the program's, which is there at this marker
+            return  # below a mode of the program that is active at this marker
         self._mode = None
         if self._xlac._xla_step_marker == self._mark:
             self._xlac._xla_step_marker = self._marker
@@ -124,7 +124,7 @@ class StepChanges:
         if found is not None:
             self.place, self.change = found
 
-    # ---------------------------------------------------------- what is noted
+    # ---------------------------------------------------------- recording
 
     def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._left <= 0 or threading.get_ident() != self._thread:
@@ -137,7 +137,7 @@ class StepChanges:
             for name, calls in zip(self._names, before, strict=True):
                 if self._calls(name) > calls:
                     self.fallbacks.setdefault(name, self._place())
-        except Exception:  # an object of the user's: no reason to end the program
+        except Exception:  # from a user's object: must not end the program
             self._left = 0
         return made
 
@@ -179,13 +179,13 @@ def _leave(mode: Any) -> bool:
 
 
 def _runs_compiled() -> bool:
-    """Dynamo has compiled functions of the program, and would compile them again for the mode."""
+    """Whether Dynamo has compiled functions, which it would compile again for the mode."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     return utils is not None and bool(utils.counters["frames"])
 
 
 def _shapes(made: Any) -> Iterator[tuple[int, ...]]:
-    """Of tensors on the device: one, or the first of several. None of a class of the user's."""
+    """Shapes of a tensor on the device, or of the first of several. Skips subclasses."""
     torch = sys.modules["torch"]
     for one in made[:_MARKERS] if type(made) in (tuple, list) else (made,):
         if type(one) in (torch.Tensor, torch.nn.Parameter) and one.device.type == "xla":
@@ -193,7 +193,7 @@ def _shapes(made: Any) -> Iterator[tuple[int, ...]]:
 
 
 def _numbers(given: Any, left: int = _NUMBERS) -> Iterator[float]:
-    """The numbers in what an operation is given, and in its slices and lists."""
+    """The numbers among an operation's arguments, including slices and lists."""
     for one in given[:left]:
         if type(one) in (int, float):
             yield one
@@ -204,8 +204,9 @@ def _numbers(given: Any, left: int = _NUMBERS) -> Iterator[float]:
 
 
 def _change(steps: Sequence[Sequence[_Made]]) -> tuple[str, str] | None:
-    """The line at which most steps first differ from the one before, and how. A step may have
-    several markers: what lies between two of them is compared with what begins at the same line."""
+    """The line at which most steps first differ from the step before, and how. A step may have
+    several markers: a section between two of them is compared with one that begins at the same
+    line."""
     for distance in range(1, _MARKERS + 1):
         pairs = [
             (one, two)
@@ -220,7 +221,7 @@ def _change(steps: Sequence[Sequence[_Made]]) -> tuple[str, str] | None:
 
 
 def _difference(one: Sequence[_Made], two: Sequence[_Made]) -> tuple[str, str] | None:
-    """The first one; none where the steps went different ways before it."""
+    """The first difference; None if the steps took different paths before it."""
     for before, after in zip(one, two, strict=False):
         if before[:2] != after[:2] or not before.place:
             return None

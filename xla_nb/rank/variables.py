@@ -1,9 +1,9 @@
-"""The variables of a rank, described so that ranks can be compared (run/comparing.py).
+"""Describe a rank's variables so that ranks can be compared (run/comparing.py).
 
-A variable is told by its leaves: a tensor is one, a model has one for each parameter and buffer. A
-leaf has a digest, so that ranks can be compared without their values. Nothing of the user's is run
-but `__repr__`, for a short time; nothing is computed on a device unless asked; and no name can take
-more than its time.
+A variable is described by its leaves: a tensor is one leaf, a model has one for each parameter and
+buffer. Each leaf has a digest, so ranks can be compared without sending values. The only user code
+that runs is `__repr__`, under a short time limit; nothing is computed on a device unless requested;
+and each name has a time limit.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.rank.preview import is_numpy, short_repr
 from xla_nb.wording import in_one_line
 
-#: known    its digest is here
+#: known    the digest is available
 #: pending  lazily recorded on the device and not computed yet
-#: late     the time for looking was over
-#: opaque   it cannot be compared; `why` says why
+#: late     the time limit expired
+#: opaque   it cannot be compared; `why` gives the reason
 State = Literal["known", "pending", "late", "opaque"]
 
-MOST = 2000  #: leaves of a variable that are compared
-#: Seconds for all names, and for one of them.
+MOST = 2000  #: most leaves of a variable that are compared
+#: Time limits in seconds: for all names, and for one of them.
 ALL, EACH = 20.0, 10.0
 _TEXT = 60  # characters of a plain value
-_ITEMS = 100  # plain items that a dict has one by one
-_LARGEST_INT = 1 << 53  # up to which a float holds every whole number
-_PIECE = 1 << 16  # elements that are read at once, which stay in the processor's cache
-#: Types whose `repr` tells equal values from others.
+_ITEMS = 100  # most items of a dict of plain values with a leaf each
+_LARGEST_INT = 1 << 53  # up to which a float represents every whole number
+_PIECE = 1 << 16  # elements read at once, few enough for the processor's cache
+#: Types whose `repr` distinguishes unequal values.
 _TOLD_BY_REPR = {
     *(type(None), bool, int, float, complex, str, range, slice, type(...)),
     *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
     *(decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath),
 }
-#: Names that are there beside the user's.
+#: Names in the namespace that are not the user's.
 _OURS = RANK_NAMES | {"get_ipython", "display"}
 
 
@@ -60,16 +60,15 @@ _OURS = RANK_NAMES | {"get_ipython", "display"}
 class Leaf:
     """A tensor, array, number, text or the like inside a variable.
 
-    path    how to get there from the variable: `.fc1.weight`, `['lr']`; "" for the variable itself
+    path    path from the variable: `.fc1.weight`, `['lr']`; "" for the variable itself
     shape   of a tensor or array; None for anything else
-    nbytes  in bytes, where its elements are
-    digest  of its elements, with all NaNs made one and -0.0 made 0.0; "" unless it is known
-    nans    how many of them are NaN
-    norm    the square root of the sum of their squares, without those that are not finite; None
-            for what has no numbers
-    finite  all of them are
+    nbytes  size of its elements in bytes
+    digest  of its elements, with all NaNs made the same and -0.0 made 0.0; "" unless known
+    nans    number of NaN elements
+    norm    square root of the sum of squares of the finite elements; None if they are not numbers
+    finite  all elements are finite
     value   a single number or a short text, as Python writes it
-    part    it is this rank's part of a sharded one, so that ranks differ by design
+    part    this rank's part of a sharded tensor, so that ranks differ by design
     """
 
     path: str
@@ -90,10 +89,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Variable:
-    """One name of a rank's namespace; `text` is what it holds in at most 80 characters.
+    """One name of a rank's namespace; `text` is its value in at most 80 characters.
 
-    shape, dtype and device are those of a tensor or array, or what its tensors have in common.
-    nbytes: of all its tensors and arrays, each counted once."""
+    shape, dtype and device are those of a tensor or array, or common to all its tensors.
+    nbytes: total size of its tensors and arrays, each counted once."""
 
     name: str
     type: str
@@ -105,20 +104,20 @@ class Variable:
     nbytes: int = 0
 
 
-# ---------------------------------------------------------------- what live ranks are asked
+# ---------------------------------------------------------------- questions to live ranks
 
 
 def asked(names: Sequence[str], compute: bool) -> list[Variable]:
-    """What these names of the rank hold, by default all of the user's."""
+    """Describe these names of the rank, by default all of the user's."""
     namespace = vars(sys.modules["__main__"])
     return describe(namespace, names or names_of(namespace), compute=compute)
 
 
 def names_of(namespace: Mapping[str, object]) -> list[str]:
-    """The user's names, sorted: no modules, no `_names`, nothing that each rank has."""
+    """The user's names, sorted: no modules, no `_names`, no names predefined on ranks."""
     return sorted(
         name
-        for name, value in list(namespace.items())  # a thread of the user's may bind more
+        for name, value in list(namespace.items())  # a user's thread may add some meanwhile
         if type(name) is str and not name.startswith("_") and name not in _OURS
         if type(value) is not types.ModuleType
     )
@@ -132,15 +131,15 @@ def describe(
     all_within: float = ALL,
     each_within: float = EACH,
 ) -> list[Variable]:
-    """What the names hold; those that are not bound are left out.
+    """Describe the values of the names, omitting unbound ones.
 
-    compute      whether values that are only recorded are computed first. Every rank has to be
-                 asked for the same names then, since their graphs may have collectives
-    all_within   seconds for all of them; names that are left then are told without their content
-    each_within  seconds for one
+    compute      compute pending values first. All ranks must then be given the same names, since
+                 their graphs may contain collectives
+    all_within   time limit in seconds for all names; later names are described without content
+    each_within  time limit in seconds for each name
     """
     over = time.monotonic() + all_within
-    known: dict[int, tuple[Any, Leaf]] = {}  # with the tensor, so that its id stays
+    known: dict[int, tuple[Any, Leaf]] = {}  # by id; holds the tensor so that the id stays valid
     told = []
     for name in names:
         if name in namespace:
@@ -169,7 +168,7 @@ def _variable(
 
 
 def _limit(seconds: float) -> Callable[[], None]:
-    """Raises `hostile.TooLong` when so much time is over, to end what nobody waits for any more."""
+    """A check that raises `untrusted.TooLong` after so many seconds, to end abandoned work."""
     over = time.monotonic() + seconds
 
     def check() -> None:
@@ -182,8 +181,8 @@ def _limit(seconds: float) -> Callable[[], None]:
 def _told(
     value: object, compute: bool, check: Callable[[], None], known: dict[int, tuple[Any, Leaf]]
 ) -> tuple[tuple[Leaf, ...], int]:
-    """The leaves of a value, and their bytes. Tensors that models, optimizers and names share are
-    read once."""
+    """The leaves of a value, and their total bytes. Tensors shared among models, optimizers and
+    names are read once."""
     told: list[Leaf] = []
     sizes: dict[int, int] = {}
     with _without_their_code():
@@ -203,7 +202,7 @@ def _told(
 
 
 def _without_their_code() -> contextlib.AbstractContextManager[object]:
-    """Have tensors answer without what their classes say."""
+    """Bypass `__torch_function__` of tensor subclasses."""
     torch: Any = sys.modules.get("torch")
     return torch._C.DisableTorchFunction() if torch else contextlib.nullcontext()
 
@@ -228,22 +227,22 @@ def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
 
 
 def _why(problem: Exception) -> str:
-    """Also of what a device says where its memory is gone, such as that of a donated array."""
+    """The reason, for any error, including a device's for deleted memory (a donated array)."""
     said = in_one_line(untrusted.message_of(problem), 120)
     return f"reading it raised {untrusted.name_of(type(problem))}: {said}"
 
 
 def _common(texts: set[str]) -> str:
-    """The one that all are; `several` if they differ."""
+    """The common text; `several` if they differ."""
     return next(iter(texts)) if len(texts) == 1 else "several" if texts else ""
 
 
-# ---------------------------------------------------------------- what a variable is made of
+# ---------------------------------------------------------------- the parts of a variable
 
 
 class _Part(NamedTuple):
-    """A leaf of a value: `text` is equal where plain values are, None for what has elements; `why`
-    it cannot be compared, if so."""
+    """A leaf of a value: `text` is equal for equal plain values, None for a value with elements;
+    `why` is the reason that it cannot be compared, if so."""
 
     path: str
     value: Any
@@ -258,8 +257,8 @@ class _Part(NamedTuple):
 def _leaves(
     value: Any, check: Callable[[], None], path: str = "", above: tuple[int, ...] = ()
 ) -> Iterator[_Part]:
-    """Models are taken apart by parameter and buffer, optimizers by state, containers by item,
-    objects of classes written in Python by attribute."""
+    """The leaves: models by parameter and buffer, optimizers by state, containers by item, and
+    instances of Python classes by attribute."""
     check()
     kind = untrusted.name_of(type(value))
     if _has_elements(value):
@@ -277,7 +276,7 @@ def _leaves(
 
 
 def _has_elements(value: Any) -> bool:
-    """A tensor or array; a number, or a list of numbers, which is an array too."""
+    """Whether it is a tensor, an array, a number, or a list of numbers (treated as an array)."""
     if type(value) in (list, tuple):
         return bool(value) and all(map(_is_number, value))
     return _is_number(value) or _array(value) is not None
@@ -288,8 +287,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _text(value: Any) -> bytes | None:
-    """Equal bytes for equal plain values; None for any other value, and for what has items that are
-    better told one by one."""
+    """Equal bytes for equal plain values; None for other values, and for containers whose items
+    are better described one by one."""
     kind, torch = type(value), sys.modules.get("torch")
     if kind in (bytes, bytearray):
         return bytes(value)
@@ -315,8 +314,7 @@ def _text(value: Any) -> bytes | None:
 
 
 def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
-    """The parts of a container or an object, with the steps to them; None where these are not
-    all."""
+    """The parts of a container or object, each with its path step; None if they may not be all."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         held = untrusted.attributes(value)
@@ -325,7 +323,7 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
         parts = {name: one for each in (*kept, own) for name, one in each.items()}
         return [(f".{name}", one) for name, one in parts.items() if one is not None]
     if torch is not None and isinstance(value, torch.optim.Optimizer):
-        # With parameters by number; not what the user's class has instead.
+        # Parameters by number; not an override in the user's class.
         return [(f".{name}", one) for name, one in torch.optim.Optimizer.state_dict(value).items()]
     if isinstance(value, dict):
         keyed = [(_text(key), held) for key, held in dict.items(value)]
@@ -340,7 +338,7 @@ def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
 
 
 def _has_attributes_only(kind: type) -> bool:
-    """Whether no class in C among its bases, as large as one in Python may be, holds anything."""
+    """Whether instances hold attributes only: all bases are Python classes without C fields."""
     written = all(base.__flags__ & code_facts.HEAP_TYPE for base in kind.__mro__[:-1])
     return written and kind.__basicsize__ == _Plain.__basicsize__ and not _is_installed(kind)
 
@@ -361,21 +359,21 @@ class _Plain:
 
 
 def _array(value: Any) -> Any:
-    """The tensor, JAX array (also of a torchax tensor) or NumPy array that has the elements."""
+    """The tensor, JAX array (of a torchax tensor too) or NumPy array with the elements, or None."""
     held = vars(value).get("_elem", value) if jax_values.is_torchax(value) else value
     is_one = jax_values.is_torch(held) or jax_values.is_jax(held)
     return held if is_one or is_numpy(held, "ndarray", "generic") else None
 
 
 def _about(value: Any) -> dict[str, Any]:
-    """The fields of a Leaf that are known without its elements."""
+    """The fields of a Leaf that do not depend on its elements."""
     if jax_values.is_torch(value):
         return {
             "shape": tuple(map(int, value.shape)),
             "dtype": str(value.dtype).removeprefix("torch."),
             "device": str(value.device),
             "nbytes": value.numel() * value.element_size(),
-            "part": "_is_sharded" in vars(value),  # as torch_xla's FSDP has it
+            "part": "_is_sharded" in vars(value),  # set by torch_xla's FSDP
         }
     if (array := _array(value)) is None:
         return {}
@@ -404,7 +402,7 @@ def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
             if _native()._get_xla_sharding_spec(array) not in ("", "{replicated}"):
                 why = "it is sharded; reading it would run a computation"
     elif array is not None:
-        # The bytes of wider numbers, and of records, may differ though they are equal.
+        # Equal wider numbers (padding), and equal records, may have different bytes.
         widest = {"V": 0, "f": 8, "c": 16}.get(array.dtype.kind, array.dtype.itemsize)
         if array.dtype.hasobject or array.dtype.itemsize > widest:
             why = f"elements of dtype {array.dtype} cannot be compared"
@@ -420,14 +418,14 @@ def _is_pending(one: _Part) -> bool:
 
 
 def _compute(tensors: Sequence[Any]) -> None:
-    """Let torch_xla compute these, in one graph. All ranks have to ask for the same ones: their
-    graphs may have collectives."""
+    """Have torch_xla compute these tensors in one graph. All ranks must pass the same ones, since
+    their graphs may contain collectives."""
     if tensors:
         _native()._xla_sync_multi(list(tensors), devices=[], wait=True, sync_xla_data=True)
 
 
 def _elements(value: Any, is_computed: bool) -> tuple[State, str, Any]:
-    """The elements of a tensor or array, or None and why they are not here."""
+    """The elements of a tensor or array, or None and the reason."""
     try:
         state, why = _obstacle(value, is_computed)
         return state, why, _read(value) if state == "known" else None
@@ -436,7 +434,7 @@ def _elements(value: Any, is_computed: bool) -> tuple[State, str, Any]:
 
 
 def _read(value: Any) -> Any:
-    """The elements, as a NumPy array or a CPU tensor. What is on a device is waited for."""
+    """The elements, as a NumPy array or a CPU tensor. Waits for a device."""
     numpy: Any = importlib.import_module("numpy")
     array = _array(value)
     if jax_values.is_jax(array):
@@ -450,7 +448,7 @@ def _read(value: Any) -> Any:
 
 
 def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
-    """The fields of a Leaf that its elements have: equal numbers have equal digests."""
+    """The fields of a Leaf that depend on its elements: equal numbers have equal digests."""
     numpy: Any = importlib.import_module("numpy")
     hasher, nans, squares, finite = hashlib.sha256(), 0, 0.0, True
     pieces, kind = _pieces(array, check), ""
@@ -459,7 +457,7 @@ def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
         kind = piece.dtype.kind
         if kind in "biufc":
             nans += int(numpy.isnan(piece).sum())
-            # Without BLAS, whose threads would take the cores of all other ranks.
+            # Not with BLAS, whose threads would take cores from the other ranks.
             some = numpy.abs(piece[numpy.isfinite(piece)]).astype(numpy.float64)
             squares += float(numpy.square(some).sum())
             finite = finite and some.size == piece.size
@@ -470,8 +468,8 @@ def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
 
 
 def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:
-    """The elements row by row, as NumPy arrays of one dimension, in small pieces: large tensors
-    need little memory of their own, and the time is kept."""
+    """The elements in row-major order, as small 1-D NumPy arrays: this takes little extra memory,
+    and the time limit is checked between pieces."""
     flat = array.reshape(-1)
     for start in range(0, max(1, math.prod(array.shape)), _PIECE):
         check()
@@ -480,7 +478,7 @@ def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:
 
 
 def _as_numpy(flat: Any) -> Any:
-    """The elements of a CPU tensor: those that NumPy does not have (bfloat16) as float32."""
+    """The elements of a CPU tensor; dtypes that NumPy lacks (bfloat16) as float32."""
     torch: Any = sys.modules["torch"]
     flat = flat.resolve_conj().resolve_neg()
     try:
@@ -490,7 +488,7 @@ def _as_numpy(flat: Any) -> Any:
 
 
 def _canonical(flat: Any) -> Any:
-    """With all NaNs made one, and -0.0 made 0.0."""
+    """The elements with all NaNs made the same, and -0.0 made 0.0."""
     numpy: Any = importlib.import_module("numpy")
     flat = numpy.ascontiguousarray(flat)
     if not flat.dtype.isnative:
