@@ -26,7 +26,7 @@ _PASSES = "(*args, **kwargs)"  # in the line of a wrapper that passes its own ar
 
 @dataclass(frozen=True)
 class Told:
-    """An error as text. `place` is the innermost notebook line; `where` is equal for equal errors."""
+    """An error as text. `place` is its innermost notebook line; `where` identifies the failure."""
 
     kind: str
     message: str

@@ -76,9 +76,7 @@ def _call(thread: int) -> str:
     if not frame.f_code.co_filename.startswith(_OURS):
         with contextlib.suppress(Exception):  # from any user's object
             module, name = _named(_callee(innermost))
-            if module in _SYSTEM and (
-                module != "time" or name == "sleep"
-            ):  # not the reading of a clock
+            if module in _SYSTEM and (module != "time" or name == "sleep"):  # no clocks
                 return called or _shown(module, name)
     return ""
 

@@ -95,9 +95,7 @@ class Cell:
             self._sender.send(events.Notice(text=text))
         for text in take_notices():
             self._sender.send(events.Notice(text=text, once=True))
-        for name in (
-            self.turn.remote - program.own
-        ):  # an older value from the notebook; another rank has bound the name
+        for name in self.turn.remote - program.own:  # bound by another rank: drop the old value
             namespace.pop(name, None)
         for label, source in table.sources.items():
             loader.remember(label, source)

@@ -153,9 +153,7 @@ def about(expression: str, source: bool = False, names: dict[str, Any] | None = 
         known = {"type_name": untrusted.name_of(type(value))}
     if known.get("file"):
         file = Path(known["file"])
-        label = (
-            file.name if file.name.startswith("Cell ") else ""
-        )  # else the ranks' generated module
+        label = file.name if file.name.startswith("Cell ") else ""  # else the generated module
         known["file"] = file if file.exists() else label
     lines = []
     for title, key in _FIELDS.items():

@@ -111,9 +111,7 @@ def load(path: Path) -> types.ModuleType:
 
 def remember(label: str, source: str) -> None:
     """Have tracebacks and `inspect` show a cell's lines (an entry in linecache's format)."""
-    lines = [
-        f"{line}\n" for line in source.split("\n")
-    ]  # not at form feeds, as Python counts lines
+    lines = [f"{line}\n" for line in source.split("\n")]  # not at form feeds, like Python
     linecache.cache[label] = (len(source), None, lines, label)
 
 

@@ -297,9 +297,7 @@ class Meter:
         waiting = lock_wait or question or collective
         returned = self.returned()
         nbytes = memory.own.nbytes
-        if self._memory is None or not (
-            returned or self.is_left()
-        ):  # afterwards its memory has been freed
+        if self._memory is None or not (returned or self.is_left()):  # it is freed afterwards
             self._memory = nbytes
         _, waited_before, (lock_before, taken_before), data_before = self._before
         lock_waited, taken = self._lock_counts()

@@ -32,9 +32,7 @@ def _let_torch_open_numpys(serialization: ModuleType) -> None:
     `torch.load`, which since torch 2.6 refuses NumPy numbers and arrays unless allowed. They hold
     no code."""
     numpy: Any = importlib.import_module("numpy")
-    core: Any = importlib.import_module(
-        numpy.ndarray(0).__reduce__()[0].__module__
-    )  # depends on the release
+    core: Any = importlib.import_module(numpy.ndarray(0).__reduce__()[0].__module__)  # by release
     kinds = {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
     made_by = [core._reconstruct, core.scalar, numpy.ndarray, numpy.dtype]
     vars(serialization)["add_safe_globals"]([*made_by, *kinds])

@@ -404,9 +404,7 @@ def _advise(error: BaseException) -> None:
         own = f"{untrusted.module_of(type(error))}.{untrusted.name_of(type(error))}"
         message = untrusted.message_of(error)
         frames = [frame for frame, _ in traceback.walk_tb(untrusted.trace_of(error))]
-        codes = [
-            one.f_code for one in frames if one.f_globals is not vars(loader)
-        ]  # loader runs cells
+        codes = [one.f_code for one in frames if one.f_globals is not vars(loader)]  # runs cells
         if isinstance(error, NameError | KeyError) and any(map(code_facts.looks_up, codes[-2:])):
             error.add_note(_BY_TEXT)
         for (kind, words), advice in _ADVICE.items():
