@@ -14,8 +14,8 @@ CUDA = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multipr
     ("error", "words"),
     [
         (EOFError("EOF when reading a line"), "Call input() in the function"),
-        (bdb.BdbQuit(), "breakpoint() and pdb end at once"),
-        (RuntimeError(f"{CUDA} use the 'spawn' start method"), 'take torch_xla.device() or "xla"'),
+        (bdb.BdbQuit(), "breakpoint() and pdb exit at once"),
+        (RuntimeError(f"{CUDA} use the 'spawn' start method"), 'Use torch_xla.device() or "xla"'),
     ],
 )
 def test_it_is_noted_below_the_error(error, words):
@@ -69,7 +69,7 @@ def test_ranks_show_it_of_a_name_that_only_data_names(notebook):
 def test_ranks_show_it(notebook):
     shown = notebook.run("%%xla_spawn -n 2\ndef f(rank):\n    breakpoint()\n    return rank")
     assert " at Cell In[" in shown.error
-    assert "breakpoint() and pdb end at once" in shown.result
+    assert "breakpoint() and pdb exit at once" in shown.result
 
 
 def test_it_is_not_noted_of_a_name_that_the_cell_itself_has():
