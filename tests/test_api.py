@@ -257,7 +257,7 @@ def test_neither_torch_nor_torch_xla_is_imported_by_a_launch(plain_ipython):
     ("on", "said"),
     [
         ("local", "torch_xla is still being imported; the next launch waits for it"),
-        ("ray", "whatever had started on the cluster is ended"),
+        ("ray", "anything already started on the cluster was ended"),
         ("ray://head:10001", "Hosts that were ready stay reserved for the next launch"),
     ],
 )
@@ -400,5 +400,5 @@ def test_a_script_under_torchrun_is_refused_rather_than_trained_once_in_each_pro
     options = ("--standalone", "--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"))
     done = python("-m", "torch.distributed.run", *options, "train.py", folder=tmp_path)
     assert done.returncode == 1
-    assert "torchrun has started this process as one of several" in done.stderr
+    assert "torchrun started this process as one of several" in done.stderr
     assert "trains" not in done.stdout

@@ -1117,10 +1117,10 @@ def test_a_replay_that_stops_says_what_it_has_not_run_again(kernel):
     kernel.ok("%%xla --group halts\nlast = 3")
     kernel.ok("ok = False")
     stopped = kernel.run("%xla_restart halts --replay")
-    told = f"The replay stopped at Cell In[{stops}]. Not run again: Cell In[{stops + 1}]."
+    told = f"Replay stopped at Cell In[{stops}]. Not replayed: Cell In[{stops + 1}]."
     assert told in stopped.stdout
     error = kernel.run("halts.push(first=2)").error
-    assert "Those of now are xla_nb.ranks('halts')" in error
+    assert "The current ones are xla_nb.ranks('halts')" in error
     kernel.ok("%xla_shutdown halts")
 
 
@@ -1138,7 +1138,7 @@ def test_a_replay_stops_before_values_that_only_code_has(kernel):
     kernel.ok("xla_nb.ranks('pushed').push(lr=2)")
     kernel.ok("%%xla --group pushed -o before\nlr * 10")
     error = kernel.run("%xla_restart pushed --replay").error
-    assert "The replay stopped before `push of lr`" in error
+    assert "Replay stopped at `push of lr`" in error
     assert kernel.value("before.label").strip("'") in error
     kernel.ok("%xla_shutdown pushed")
 
@@ -1306,9 +1306,9 @@ def test_statements_in_code_may_be_indented_as_a_whole(live):
     [
         ("pull('a = 1')", "'a = 1' is neither a name nor an expression"),
         ("pull('')", "'' is neither a name nor an expression"),
-        ("push(rank=1)", "rank is set for each cell anew"),
+        ("push(rank=1)", "push() cannot bind rank, which every cell sets."),
         ("call(5)", "call() needs a function, not 5"),
-        ("run(5)", "run() must be text, not 5"),
+        ("run(5)", "The code for run() must be a string, not 5"),
         ("call(print, open('/dev/null'))", "Cannot send `args[0]`"),
     ],
 )
@@ -1325,7 +1325,7 @@ def test_a_name_of_what_is_otherwise_on_ranks_may_be_bound_anew(live):
 
 def test_a_cell_for_a_group_that_is_not_there_starts_none(live):
     assert (
-        "There are no live ranks named 'typo', but `ranks`."
+        "There are no live ranks named 'typo', only `ranks`."
         in live.run("%%xla --group typo\n1").error
     )
 
@@ -1360,7 +1360,9 @@ def test_a_second_interrupt_while_live_ranks_start_leaves_none_of_them(kernel):
         "doubles.patch.object(of_group.Group, '_finish', **again):\n"
         "    xla_nb.ranks('hasty', n=1)"
     )
-    assert "Interrupted before all ranks were there; they are ended." in kernel.run(twice).error
+    assert (
+        "Interrupted before all ranks had started; the ranks were ended." in kernel.run(twice).error
+    )
     kernel.ok(
         "import time\nfor run in [one for one in xla_nb.api.living() if one.state.group]:\n"
         "    if run.state.group.name == 'hasty': assert run.join_end(60)"

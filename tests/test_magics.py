@@ -587,7 +587,7 @@ def test_a_rank_that_exits_is_told_from_one_that_returns(notebook):
     shown = notebook.run(
         spawn("import os, sys\ndef f(rank):\n    sys.exit(0) if rank else os._exit(0)")
     )
-    assert "Rank 0 exited with status 0 before it had finished" in shown.error
+    assert "Rank 0 exited with status 0 before finishing" in shown.error
     assert "Rank 1 failed" not in shown.error
 
 
@@ -727,7 +727,7 @@ def test_a_rank_that_crashes_while_it_cleans_up_is_told_with_its_cause(notebook)
     notebook.ok("while not all(map(crashing.output, (0, 1))): __import__('time').sleep(0.02)")
     shown = notebook.run("crashing.stop('Enough'); crashing.wait(60)")
     assert "RunFailed: Enough" in shown.error
-    assert "rank 0: exited with status 7 before it had finished" in shown.error
+    assert "rank 0: exited with status 7 before finishing" in shown.error
     assert "rank 1: crashed with SIGSEGV" in shown.error
 
 
@@ -896,7 +896,7 @@ WRONG = {
     ),
     "arguments that are no tuple": ('%%xla_spawn --args "0.1"\ndef f(rank, x): pass', '"(0.1,)"'),
     "arguments that fail": ('%%xla_spawn --args "1/0,"\ndef f(rank, x): pass', "ZeroDivisionError"),
-    "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "a quote is not closed"),
+    "an open quote": ('%%xla_spawn --args "(1,\ndef f(rank, x): pass', "missing closing quote"),
     "no such function": ("%%xla_spawn nobody\ndef f(rank): pass", "no function named nobody"),
     "an entry that is no function": ("%%xla_spawn f\nf = 3", "Cannot launch f: "),
     "too few arguments": ("%%xla_spawn\ndef f(rank, x): pass", "missing a required argument: 'x'"),
@@ -973,7 +973,7 @@ def test_a_cell_that_launches_from_a_rank_is_told_so(notebook):
     shown = notebook.run(
         spawn("import xla_nb\ndef g(i): return i\ndef f(rank):\n    return xla_nb.spawn(g)")
     )
-    assert "`%%xla_spawn` has launched this cell already" in shown.error
+    assert "`%%xla_spawn` already launches this cell" in shown.error
 
 
 # ---------------------------------------------------------------- settings and help

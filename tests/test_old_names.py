@@ -155,10 +155,10 @@ TOLD_ON_RANKS = [
 def test_ranks_have_them_and_the_notebook_is_told_of_each_once(published):
     shown = published.ok(ON_RANKS)
     assert ast.literal_eval(published.value("run.results")) == {0: FOUND, 1: FOUND}
-    told = [line for line in shown.stderr.splitlines() if "is gone since" in line]
+    told = [line for line in shown.stderr.splitlines() if "was removed in" in line]
     assert sorted(told) == sorted(NOTICE[name] for name in TOLD_ON_RANKS if name in GONE)
     again = published.ok("run = xmp.spawn(names, nprocs=2)\nxm.xrt_world_size()")
-    assert "is gone since" not in again.stderr
+    assert "was removed in" not in again.stderr
 
 
 WARNED = """
@@ -202,7 +202,7 @@ run = xmp.spawn(f, nprocs=2)
 def test_functions_take_the_parameters_that_they_had_and_each_is_told_once(published):
     told = published.ok(FORMER).stderr.splitlines()
     assert published.value("run[1]") == f"{(*[['xla:0']] * 4, 1)}"
-    gone = "{} is gone since torch_xla {}: {}".format
+    gone = "{} was removed in torch_xla {}: {}".format
     assert [line for line in told if " of " in line] == [
         gone("devkind of xm.get_xla_supported_devices", "2.8", "leave it out"),
         gone("defval of xm.get_local_ordinal", "2.5", "leave it out"),
@@ -275,5 +275,6 @@ def test_a_device_that_the_process_does_not_have_says_where_they_are(published, 
     for code in (f"xm.xla_device(n={index})", f"xmp.spawn(lambda _: torch_xla.device({index}))"):
         told = published.run(code).error
         assert (
-            f"This process has no XLA device {index}, only xla:0: every rank has its own." in told
+            f"This process has no XLA device {index}, only xla:0: each rank has its own device."
+            in told
         )

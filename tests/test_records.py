@@ -162,7 +162,7 @@ def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebo
     forget_shown(notebook)
     notebook.ok("import xla_nb; xla_nb.api._told().clear()")
     again = "%%xla_spawn -n 1 --view none\ndef f(rank): pass"
-    assert "are kept" not in notebook.ok(again).stdout  # as they are small
+    assert "keep the files" not in notebook.ok(again).stdout  # as they are small
     assert set(held) <= names(own_home)
     notebook.ok("tidying.NBYTES = 1024")
     shown = [notebook.ok(again) for _ in range(2)]
@@ -170,7 +170,7 @@ def test_runs_that_a_variable_refers_to_stay_and_are_told_of_once(launch, notebo
     assert set(held) <= names(own_home)
     assert notebook.value("one_run.results, many_runs[1].results") == "({0: 0}, {0: 0})"
     told = "".join(each.stdout for each in shown)
-    assert told.count("are kept because variables or Out of open notebooks refer to them") == 1
+    assert told.count("Variables or Out of open notebooks keep the files of") == 1
     notebook.ok("del one_run, many_runs")
     forget_shown(notebook)
     last = [launch() for _ in range(2)]

@@ -37,7 +37,7 @@ def test_what_never_returns_is_given_up(endless):
 
 def test_a_text_that_cannot_be_had_is_replaced_by_why(endless):
     assert words(lambda: "text", "str()") == "text"
-    assert words(lambda: 5, "str()") == "<its str() is no text>"
+    assert words(lambda: 5, "str()") == "<its str() is not a string>"
     assert words(lambda: raising(SystemExit()), "str()") == "<its str() raised SystemExit>"
     assert words(endless, "repr()", 0.01) == "<its repr() took longer than 0.01 s>"
 

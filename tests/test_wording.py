@@ -66,7 +66,7 @@ def test_a_long_path_keeps_its_start_and_its_end():
         (-7, "crashed with SIGBUS (often because /dev/shm is full)", "crashed with SIGBUS"),
         (-2, "was interrupted (SIGINT)", "interrupted (SIGINT)"),
         (-99, "was killed by signal 99", "killed by signal 99"),
-        (3, "exited with status 3 before it had finished", "exited with status 3"),
+        (3, "exited with status 3 before finishing", "exited with status 3"),
     ],
 )
 def test_only_what_was_killed_is_told_so(status, told, in_short):

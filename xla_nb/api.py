@@ -80,8 +80,8 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
 ) -> Run:
     """Call ``fn(index, *args)`` on every rank, as `torch_xla.launch` does, and return the Run.
 
-    An option that is not given, or None, is as `%xla_config` has set it. Times are seconds, or text
-    such as "5m".
+    An option that is omitted, or None, defaults to its setting in `%xla_config`. Times are in
+    seconds, or strings such as "5m".
 
     OPTIONS
 
@@ -189,8 +189,8 @@ def _interrupted(options: Options) -> str:
             return told
         return f"{told} torch_xla is still being imported; the next launch waits for it."
     return (
-        "Launch interrupted; whatever had started on the cluster is ended. Hosts that were ready "
-        "stay reserved for the next launch. Run the cell again, or give the hosts back with "
+        "Launch interrupted; anything already started on the cluster was ended. Hosts that were "
+        "ready stay reserved for the next launch. Run the cell again, or release the hosts with "
         "xla_nb.release()."
     )
 
@@ -227,8 +227,8 @@ def engine() -> LocalEngine:
 
 
 def release() -> None:
-    """Give back the hosts of Ray clusters that are reserved for the next launch, and end what runs
-    there. Otherwise they are given back after 10 minutes without a launch, and at exit."""
+    """Release the hosts of Ray clusters that are reserved for the next launch, ending anything that
+    runs there. Otherwise they are released after 10 minutes without a launch, and at exit."""
     _engines()[1].close()
 
 
@@ -281,9 +281,9 @@ def tidy() -> None:
     done = tidying.tidy()
     if done.needed_bytes > tidying.NBYTES and not _told():
         _told().append(
-            f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)} of files) are "
-            "kept because variables or Out of open notebooks refer to them, more than "
-            f"{size(tidying.NBYTES)}: {listed(done.needed, most=3)}. `del` those that you no "
+            "Variables or Out of open notebooks keep the files of "
+            f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)}, more than "
+            f"{size(tidying.NBYTES)}): {listed(done.needed, most=3)}. `del` those that you no "
             "longer need (`%reset -f out` for Out)."
         )
         print(*_told())
@@ -353,15 +353,14 @@ def ask_stacks(run: Run) -> str:
 def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
     """Open a recorded run: `path` is the record's folder, or the run's name (`%xla_runs`).
 
-    It has the results, errors, output and history of the run, and displays as the panel's last
-    state.
+    It has the results, errors, output and history of the run, and displays as the last state of the
+    panel.
 
     Its results are pickles, which can execute code when they are opened. A record that another user
-    may have written is refused unless you `trust` it, such as one that was copied from another
-    machine.
+    may have written, such as one copied from another machine, is refused unless you `trust` it.
 
-    Lines of its `events.jsonl` that cannot be read are left out, which it says, and it is not `ok`.
-    Raises UsageError when no run is recorded there, and for a record that is refused.
+    If lines of its `events.jsonl` cannot be read, they are skipped with a notice, and the run is
+    not `ok`. Raises UsageError if there is no record, or if it is refused.
     """
     run = OpenedRun.open(path, trust=trust)
     run.record.own()

@@ -17,15 +17,14 @@ _LARGE = 2 << 20  # bytes of a large page
 _TRACKER = b".resource_tracker import main"  # of the command that starts one
 _FLAGS, _EXITING = 6, 0x4  # a place in proc(5), stat, from the state on; PF_EXITING (sched.h)
 _SHORTAGES = {
-    errno.EMFILE: "As many files are open as a process may have (`ulimit -n`). Use fewer ranks "
-    "(-n), or raise the limit before you start Jupyter.",
-    errno.ENFILE: "As many files are open as this machine may have (fs.file-max). Close some, or "
-    "have the limit raised.",
-    errno.EAGAIN: "There are as many processes and threads as this user (`ulimit -u`) or "
-    "container may have. End others, use fewer ranks (-n), or raise the limit before you start "
-    "Jupyter.",
-    errno.ENOMEM: "There is no more memory for a process (`ulimit -v`, or the machine's). Use "
-    "fewer ranks (-n), free some, or raise the limit before you start Jupyter.",
+    errno.EMFILE: "Too many files are open in one process (`ulimit -n`). Use fewer ranks (-n), or "
+    "raise the limit before starting Jupyter.",
+    errno.ENFILE: "Too many files are open on this machine (fs.file-max). Close some, or have the "
+    "limit raised.",
+    errno.EAGAIN: "Too many processes and threads are running for this user (`ulimit -u`) or "
+    "container. End some, use fewer ranks (-n), or raise the limit before starting Jupyter.",
+    errno.ENOMEM: "Not enough memory for a process (`ulimit -v`, or the machine's). Use fewer "
+    "ranks (-n), free memory, or raise the limit before starting Jupyter.",
 }
 
 

@@ -90,9 +90,9 @@ def start(
     except BaseException as problem:
         if group is not None:
             with contextlib.suppress(KeyboardInterrupt):  # they are killed then
-                _end(group, "before all were there")
+                _end(group, "before all had started")
         if isinstance(problem, KeyboardInterrupt):
-            told = "Interrupted before all ranks were there; they are ended."
+            told = "Interrupted before all ranks had started; the ranks were ended."
             raise LaunchError(told) from None
         raise
     _groups()[name] = group
@@ -110,10 +110,10 @@ def of(name: str = DEFAULT) -> Group:
 
 def _no_such(name: str) -> str:
     if there := [f"`{other}`" for other in sorted(_groups()) if _groups()[other].alive]:
-        return f"There are no live ranks named {name!r}, but {listed(there)}."
+        return f"There are no live ranks named {name!r}, only {listed(there)}."
     if name == DEFAULT:
-        return "There are no live ranks. Start some: %xla_start, or a %%xla cell."
-    return f"There are no live ranks named {name!r}. Start some: %xla_start --name {name}."
+        return "There are no live ranks. Start new ones: %xla_start, or a %%xla cell."
+    return f"There are no live ranks named {name!r}. Start new ones: %xla_start --name {name}."
 
 
 def is_there(name: str = DEFAULT) -> bool:
@@ -144,7 +144,7 @@ def _lose(group: Group) -> None:
     _ended(group)
 
 
-def end_all(why: str = "with the process that had started them") -> None:
+def end_all(why: str = "with the process that started them") -> None:
     """End all live ranks of this process."""
     for name in list(_groups()):
         end(name, why)
@@ -173,18 +173,18 @@ def _replay(group: Group, history: Sequence[Played]) -> None:
     """Run again what had succeeded."""
     for number, each in enumerate(history):
         rest = [one.label for one in history[number + 1 :]]
-        left = f" Not run again: {listed(rest, most=5)}." if rest else ""
+        left = f" Not replayed: {listed(rest, most=5)}." if rest else ""
         if each.cell is None:
             raise LaunchError(
-                f"The replay stopped before `{each.label}`, of which the values are not kept. "
-                f"Repeat it yourself.{left}"
+                f"Replay stopped at `{each.label}`: its values were not saved. Repeat it "
+                f"yourself.{left}"
             )
-        print(f"{each.label} again …", flush=True)
+        print(f"Replaying {each.label} …", flush=True)
         options = replace(each.options, bg=False, keep_going=False)
         try:
             run_cell(group, each.cell, options, each.members)
         except BaseException:
-            print(f"The replay stopped at {each.label}.{left}")
+            print(f"Replay stopped at {each.label}.{left}")
             raise
 
 
@@ -227,7 +227,7 @@ def _run(
 
     program = api.built(made)
     told = [
-        f"{lost.pop(name)[0]}; the notebook's own is used."
+        f"{lost.pop(name)[0]}; using the notebook's value."
         for name in program.restored
         if name in lost
     ]
@@ -325,13 +325,13 @@ def _panel(group: Group) -> GroupPanel:
 
 
 class Ranks:
-    """Live ranks in code, which end with the `with` block, or by `close`.
+    """Live ranks in code. They end with the `with` block, or by `close`.
 
     call(fn, *args)      fn(*args) on each rank
-    run("statements")    statements on each rank; the value of a last expression is its result
+    run("statements")    statements on each rank; a last expression is the rank's result
     push(x=1)            bind names on the ranks
-    pull("x", rank=0)    what a name holds on a rank
-    ranks["x"]           the same of every rank: {rank: value}
+    pull("x", rank=0)    the value of a name on one rank
+    ranks["x"]           its value on every rank: {rank: value}
     vars()               all variables, and whether the ranks agree on them
     """
 
@@ -344,7 +344,7 @@ class Ranks:
         now = _groups().get(self._own.name, self._own)
         if now is not self._own:
             why = f"These live ranks have ended: {self._own.why_lost}."
-            raise LaunchError(f"{why} Those of now are {now.in_code}.")
+            raise LaunchError(f"{why} The current ones are {now.in_code}.")
         return now
 
     def __enter__(self) -> Ranks:
@@ -369,15 +369,16 @@ class Ranks:
         return len(self._own.world)
 
     def close(self) -> None:
-        """End the ranks. Again does nothing."""
+        """End the ranks. Calling it again does nothing."""
         if _groups().get(self._own.name) is self._own:
             end(self._own.name, "by close()")
 
     def call(self, fn: Callable[..., object], *args: object, **options: object) -> Run:
         """Call ``fn(*args)`` on each rank, with the options of a %%xla cell: `ranks` (such as
-        "0-3"), `timeout`, `grace`, `keep_going`, `view`, `bg`. Gives the Run.
+        "0-3"), `timeout`, `grace`, `keep_going`, `view`, `bg`. Returns the Run.
 
-        Raises RunFailed when a rank fails, and what `xla_nb.spawn` raises before one has begun.
+        Raises RunFailed when a rank fails, and before any rank has begun the errors of
+        `xla_nb.spawn`.
         """
         if not callable(fn):
             raise UsageError(f"call() needs a function, not {shortened(repr(fn), 60)}.")
@@ -390,19 +391,19 @@ class Ranks:
 
     def run(self, statements: str, **options: object) -> Run:
         """Run statements on each rank, with the options of `call`; the value of a last expression
-        is the rank's result. They may be indented as a whole."""
+        is the rank's result. The whole text may be indented."""
         members, chosen = self._chosen(options)
-        text = _text("run()", statements)
+        text = _text("The code for run()", statements)
         if text.lstrip("\n")[:1].isspace():
             text = textwrap.dedent(text)
         cell = Cell(f"statements {self._group.number + 1}", text)
         return run_cell(self._group, cell, chosen, members)
 
     def push(self, /, **values: object) -> None:
-        """Bind names on every rank, to values that are sent as they are now. They are the ranks'
-        from then on. Raises UsageError for those that each cell gets (`rank`, `device`, …)."""
+        """Bind names on every rank to the current values, which belong to the ranks from then on.
+        Raises UsageError for the names that every cell sets (`rank`, `device`, …)."""
         if given := values.keys() & RANK_NAMES:
-            raise UsageError(f"push(): {listed(sorted(given))} is set for each cell anew.")
+            raise UsageError(f"push() cannot bind {listed(sorted(given))}, which every cell sets.")
 
         def made(scope: Scope, name: str) -> Program:
             program = build_call(push, scope, args=(values,), name=name)
@@ -412,19 +413,19 @@ class Ranks:
         self._unseen(made, None)
 
     def pull(self, name: str, rank: int = 0) -> Any:
-        """What a name, or an expression, holds on one rank. Raises RunFailed where it does not,
-        and UsageError where it is neither."""
+        """Return the value of a name, or of an expression, on one rank. Raises RunFailed if it
+        cannot be evaluated, and UsageError if it is neither."""
         return self._held(name, (rank,))[rank]
 
     def __getitem__(self, name: str) -> Mapping[int, Any]:
-        """What a name, or an expression, holds on every rank."""
+        """Return the value of a name, or of an expression, on every rank."""
         return self._held(name, None)
 
     def vars(self, *names: str, compute: bool = False) -> Variables:
-        """The variables that these names hold, by default all, and whether the ranks agree on them.
+        """Return the variables of these names, by default all, and whether the ranks agree on them.
 
-        compute: tensors that are recorded and not computed yet are computed first; else they are
-        told as pending."""
+        compute: first run the recorded computation of tensors; otherwise they are shown as pending.
+        """
         return live_questions.variables(self._group, names, compute=compute)
 
     def _held(self, name: str, members: tuple[int, ...] | None) -> Mapping[int, Any]:
@@ -433,7 +434,7 @@ class Ranks:
             expression = ast.parse(text, mode="eval")
         except SyntaxError:
             told = f"{shortened(repr(name), 60)} is neither a name nor an expression."
-            raise UsageError(f"{told} Statements are for run().") from None
+            raise UsageError(f"{told} Use run() for statements.") from None
         cell = Cell(f"`{text}`", text)
 
         def made(scope: Scope, name: str) -> Program:  # that it is the ranks' is what is asked for
@@ -467,20 +468,20 @@ class Ranks:
 
 def _text(what: str, given: object) -> str:
     if not isinstance(given, str):
-        raise UsageError(f"{what} must be text, not {shortened(repr(given), 60)}.")
+        raise UsageError(f"{what} must be a string, not {shortened(repr(given), 60)}.")
     return given
 
 
 def ranks(name: str = DEFAULT, **options: object) -> Ranks:
-    """Live ranks of that name: those that are there, or, with options, new ones.
+    """Return the live ranks with this name; with options, or if there are none, start new ones.
 
     Options are those of `xla_nb.spawn`: `n`, `runtime`, `on`, `hosts`, `slices`, `wait`,
-    `simulate`, `env`, and for what they run `timeout`, `grace`, `keep_going`, `hang_after`,
-    `hang_stop`, `stop_on_nan`, `view`. Use it in a `with` block, which ends them, or call
-    `close()`.
+    `simulate`, `env`, and for the code they run `timeout`, `grace`, `keep_going`, `hang_after`,
+    `hang_stop`, `stop_on_nan`, `view`; and `idle`, the time without a program after which they end.
+    Use it in a `with` block, which ends them, or call `close()`.
 
-    Raises UsageError for options where there are live ranks of that name, and as `xla_nb.spawn`
-    does.
+    Raises UsageError if options are given and live ranks with this name exist, and the errors of
+    `xla_nb.spawn`.
     """
     idle = options.pop("idle", None)
     run_options.refuse_unknown(options, [*run_options.OPTIONS])

@@ -82,7 +82,7 @@ def look_for_drift(group: Group, run: Run) -> None:
         told_by = ask(group, of_rank.asked, (tuple(watch.names), False), within=_MUCH)
         found = watch.after(run.label, comparing.compare(told_by))
     except (XlaNbError, TimeoutError) as problem:
-        told = f"The watched variables could not be compared: {problem or 'it took too long'}"
+        told = f"Could not compare the watched variables: {problem or 'it took too long'}"
         run.append(events.Notice(text=told))
         return
     for one in found:

@@ -170,7 +170,7 @@ def _parsed(prog: str, line: str) -> dict[str, Any]:
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
-        raise UsageError(f"{parser.prog}: a quote is not closed.") from None
+        raise UsageError(f"{parser.prog}: missing closing quote.") from None
     values, unknown = parser.parse_known_args(words)
     unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
     if unknown:
@@ -257,12 +257,12 @@ class XlaMagics(Magics):
     @cell_magic
     @run_options.explained(flags=True)
     def xla_spawn(self, line: str, cell: str) -> Run | None:
-        """Run the cell on every rank: of the TPU, or of a simulated TPU host.
+        """Run the cell on every rank of a TPU, or of a simulated TPU host.
 
             %%xla_spawn [FUNCTION] [options]
 
-        The function named, else the last one that the cell defines, is called on each rank
-        with the rank's index first, as xmp.spawn does:
+        Each rank calls FUNCTION, by default the last function that the cell defines, with its
+        index as the first argument, as xmp.spawn does:
 
             %%xla_spawn -n 4 --args "(0.1,)"
             import torch_xla
@@ -273,8 +273,8 @@ class XlaMagics(Magics):
                 return rank, lr
 
         An unfilled parameter named `lock` receives a lock shared by all ranks. A cell without
-        a function runs as it is, with `rank`, `world_size`, `device` and `lock` defined; the
-        value of its last expression is the rank's result. Anything the cell uses from earlier
+        a function runs on the ranks as it is, with `rank`, `world_size`, `device` and `lock`
+        defined; its last expression is the rank's result. Anything the cell uses from earlier
         cells (functions, classes, imports, values) is sent automatically.
 
         OPTIONS
@@ -290,15 +290,15 @@ class XlaMagics(Magics):
         if words["entry"] or functions(tree):
             for name, number in self._ranks_only(tree).items():
                 raise ProgramError(
-                    f"{launched.label}, line {number}: `{name}` exists on ranks only, and the top "
-                    "level of a cell with a function runs in the notebook. Make it the function's "
-                    "parameter. Nothing was run."
+                    f"{launched.label}, line {number}: `{name}` exists only on ranks, but the top "
+                    "level of a cell with a function runs in the notebook. Make it a parameter of "
+                    "the function. Nothing was run."
                 )
             return self._execute(line, cell)  # a program calls the magic, not IPython
         if self._arguments(words["args"]):
             raise UsageError(
                 f"{launched.label} has no function that takes --args. Define one, or use the "
-                "notebook's names in the cell."
+                "notebook's variables in the cell."
             )
         name = f"xla_nb_cell_{self.notebook.number}"
         program = self.notebook.program(lambda scope: build(launched, scope, name=name))
@@ -312,8 +312,8 @@ class XlaMagics(Magics):
     @no_var_expand
     @cell_magic
     def xla_call(self, line: str, cell: str) -> Run | None:
-        """Call the function of a launched cell on every rank: the last line of such a cell, which
-        has run in the notebook."""
+        """Call a launched cell's function on every rank. This is the last line of such a cell,
+        after its top level has run in the notebook."""
         top_level, self.notebook.top_level = self.notebook.top_level, None
         return self._call(line, cell, top_level)
 
@@ -337,7 +337,7 @@ class XlaMagics(Magics):
         if top_level is not None and top_level.refused:
             raise top_level.refused
         if top_level is not None and top_level.launches:
-            print("%%xla_spawn launched nothing more: the cell itself has launched.")
+            print("%%xla_spawn launched nothing: the cell has already launched a run.")
             return None
         words, options, begun = self._read(line)
         arguments = self._arguments(words["args"])
@@ -422,9 +422,9 @@ class XlaMagics(Magics):
     def xla_config(self, line: str) -> None:
         """Show the defaults of launches, or set them: `%xla_config n=8 grace=10`.
 
-        `%xla_config n=None` restores one, `%xla_config reset` all of them. `dropin=off` lets
-        xmp.spawn, torch_xla.launch and notebook_launcher do what they did before, and takes old
-        names of torch_xla away from the notebook.
+        `%xla_config n=None` restores one default, `%xla_config reset` all. `dropin=off` restores
+        the original xmp.spawn, torch_xla.launch and notebook_launcher, and removes torch_xla's old
+        names from the notebook.
         """
         settings = self.notebook.settings
         changes: dict[str, Any] = {}
@@ -475,7 +475,7 @@ class XlaMagics(Magics):
 
     @line_magic
     def xla_runs(self, line: str) -> None:
-        """List recorded runs, newest first: `%xla_runs`, or `%xla_runs 5` for five of them.
+        """List recorded runs, newest first: `%xla_runs`, or `%xla_runs 5` for the newest five.
 
         `xla_nb.open_run(NAME)` opens one.
         """
@@ -536,20 +536,20 @@ class XlaMagics(Magics):
     @no_var_expand
     @cell_magic
     def xla(self, line: str, cell: str) -> Run | None:
-        """Run the cell on live ranks: they keep what it binds, and the next cell finds it.
+        """Run the cell on live ranks, which keep its variables for later cells.
 
             %%xla [RANKS] [-o NAME] [--group NAME] [--timeout TIME] [--grace TIME] [--keep-going]
                   [--hang-after TIME] [--hang-stop]
                   [--stop-on-nan] [--view VIEW] [--bg]
 
-        The first cell starts the ranks, with the defaults of %xla_config or as %xla_start did.
-        `rank`, `world_size`, `device` and `lock` are there. What %%xla cells bind belongs to the
-        ranks; any other name that the cell reads is the notebook's, as it is now. The value of the
-        last expression is each rank's result.
+        The first cell starts the ranks with the defaults of %xla_config, unless %xla_start already
+        has. `rank`, `world_size`, `device` and `lock` are defined. Variables that %%xla cells set
+        belong to the ranks; any other name that the cell reads has its current value in the
+        notebook. The value of the last expression is each rank's result.
 
         RANKS       ranks that run it: 0, 0,2 or 1-3 (default: all)
         -o NAME     also bind the Run to NAME, even if it fails
-        --group     which live ranks, where there are several (%xla_start --name)
+        --group     which live ranks, if there are several (%xla_start --name)
 
         The other options are those of %%xla_spawn. Returns a Run.
         """
@@ -574,10 +574,10 @@ class XlaMagics(Magics):
     def xla_start(self, line: str) -> None:
         """Start live ranks for %%xla: `%xla_start -n 8`, `%xla_start --runtime spmd --name big`.
 
-        The options are those of %%xla_spawn that say what ranks there are: -n, --runtime, --on,
-        --hosts, --slices, --wait, --simulate, --env, --grace; --name, where there are several; and
-        --idle 30m, which ends them, and gives chips and hosts back, when no cell has come for so
-        long.
+        Takes the options of %%xla_spawn that describe the ranks: -n, --runtime, --on, --hosts,
+        --slices, --wait, --simulate, --env, --grace. --name NAME tells several groups of live ranks
+        apart. --idle 30m ends the ranks, and releases chips and hosts, after 30 minutes without a
+        cell.
         """
         words = _parsed("%xla_start", line)
         name, idle = words.pop("name"), words.pop("idle")
@@ -586,17 +586,17 @@ class XlaMagics(Magics):
 
     @line_magic
     def xla_restart(self, line: str) -> None:
-        """End live ranks and start as many again, which have nothing yet: `%xla_restart [NAME]`.
+        """End live ranks and start as many new, empty ones: `%xla_restart [NAME]`.
 
-        --replay runs the cells that had succeeded once more, in order, with their text of then and
-        what the notebook holds now; it stops at the first that fails.
+        --replay reruns the cells that had succeeded, in order, with their original text and the
+        notebook's current values; it stops at the first that fails.
         """
         words = _parsed("%xla_restart", line)
         self._tell("Restarted", live.restart(words["name"], replay=words["replay"]))
 
     @line_magic
     def xla_shutdown(self, line: str) -> None:
-        """End live ranks, and with them what they hold: `%xla_shutdown [NAME]`."""
+        """End live ranks; their variables are lost: `%xla_shutdown [NAME]`."""
         name = _parsed("%xla_shutdown", line)["name"]
         self._tell("Ended", live.end(name))
 
@@ -604,8 +604,8 @@ class XlaMagics(Magics):
     def xla_ranks(self, line: str) -> None:
         """Show live ranks below this cell: `%xla_ranks [NAME]`.
 
-        A row for each rank over all cells, the cells they have run, and their variables. They are
-        shown in one cell at a time.
+        Shows a row per rank across all cells, the cells that have run, and the variables. Live
+        ranks are shown in one cell at a time.
         """
         live.show(live.of(_parsed("%xla_ranks", line)["name"]))
 
@@ -617,10 +617,10 @@ class XlaMagics(Magics):
             %xla_vars --watch NAME…
             %xla_vars --unwatch [NAME…]
 
-        Without names it shows all. Tensors that are recorded on the device and not computed yet
-        are told as pending; --compute computes them first. --watch compares the named variables
-        after each cell, beside those that are watched already, and says in which one ranks drifted
-        apart; --unwatch ends that for these, or for all.
+        Without names it shows all. Tensors whose computation is recorded but has not run yet are
+        shown as pending; --compute runs it first. --watch compares the named variables after each
+        cell, in addition to those already watched, and reports the cell in which ranks drifted
+        apart; --unwatch stops watching these, or all.
         """
         words = _parsed("%xla_vars", line)
         group = live.of(words["group"])
@@ -638,7 +638,7 @@ class XlaMagics(Magics):
             print(*in_lines(drift.sentence), sep="\n")
         parts = [f"`{one.name}`" for one in found.values() if one.verdict == "not compared"]
         if parts:
-            print(f"Not compared, or not in full: {listed(parts)}. %xla_vars says why.")
+            print(f"Not compared, or only in part: {listed(parts)}. %xla_vars shows why.")
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:
@@ -648,7 +648,7 @@ class XlaMagics(Magics):
             group.check(group.world)
         about = live_questions.about(group, expression, source=marks == "??")
         if about == "" and expression.partition(".")[0] in self.shell.user_ns:
-            print(f"Rank {first} does not have it yet. The notebook's:")
+            print(f"Not on rank {first} yet. In the notebook:")
             self.shell.run_line_magic("pinfo2" if marks == "??" else "pinfo", expression)
             return
         missing = f"Object `{expression}` not found on rank {first}."

@@ -39,7 +39,7 @@ class Old(NamedTuple):
 
     @property
     def notice(self) -> str:
-        return f"{self.spelling} is gone since torch_xla {self.gone}: {self.today}"
+        return f"{self.spelling} was removed in torch_xla {self.gone}: {self.today}"
 
     @property
     def place(self) -> tuple[str, str]:
@@ -82,8 +82,8 @@ def _no_scaler(*_: Any, **__: Any) -> Any:
     return _find("torch.amp.GradScaler")("cpu", enabled=False)
 
 
-_ONE_RUNTIME = "leave it out, PJRT is the only runtime"
-_BFLOAT16 = "leave it out, bfloat16 needs no loss scaling"
+_ONE_RUNTIME = "leave it out; PJRT is the only runtime"
+_BFLOAT16 = "leave it out; bfloat16 needs no loss scaling"
 _PARSE = "torch_xla._internal.utils.parse_xla_device"
 _TPU = "torch_xla._internal.tpu"
 _SPMD, _AS_SPMD = "torch_xla.distributed.spmd", "import torch_xla.distributed.spmd as xs"
@@ -123,7 +123,7 @@ _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _tell(function: str, parameter: str, gone: str, today: str) -> None:
-    _here().used(f"{parameter} of {function} is gone since torch_xla {gone}: {today}")
+    _here().used(f"{parameter} of {function} was removed in torch_xla {gone}: {today}")
 
 
 def _supported_devices(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
@@ -154,7 +154,7 @@ def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
 
 def _parallel_loader(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
     if args[4:] and args[4] is True:  # today's batches_per_execution, of which it would be one
-        raise TypeError("pl.ParallelLoader has no fixed_batch_size any more: use drop_last=True")
+        raise TypeError("pl.ParallelLoader no longer has fixed_batch_size: use drop_last=True")
     return args, settings
 
 
@@ -165,9 +165,9 @@ def device(index: int | None = None) -> Any:
     except IndexError:
         there = _functions().original("get_xla_supported_devices")()
         raise IndexError(
-            f"This process has no XLA device {index}, only {', '.join(there)}: every rank has its "
-            "own. Launch a function (`xmp.spawn`, `%%xla_spawn`) to use them all, and take "
-            "`torch_xla.device()` in it."
+            f"This process has no XLA device {index}, only {', '.join(there)}: each rank has its "
+            "own device. To use them all, launch a function (`xmp.spawn`, `%%xla_spawn`) that "
+            "calls `torch_xla.device()`."
         ) from None
 
 

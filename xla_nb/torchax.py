@@ -44,7 +44,7 @@ def mesh(axes: Mapping[str, int] | None = None) -> Any:
     except (TypeError, ValueError):
         raise ValueError(
             f"a mesh of {axes} does not cover the {len(devices)} devices of this run. Use sizes "
-            "whose product is that number, one of them -1 for what the others leave, or change -n."
+            "whose product is that number (one may be -1, for the remainder), or change -n."
         ) from None
     return jax.sharding.Mesh(grid, tuple(axes))
 

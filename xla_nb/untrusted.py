@@ -57,7 +57,7 @@ def words(look: Callable[[], object], what: str, seconds: float = PATIENCE) -> s
     except BaseException as problem:
         return f"<its {what} raised {name_of(type(problem))}>"
     # Of a kind of str, such as torch's message of a worker's KeyError, only the text.
-    return str.__str__(text) if issubclass(type(text), str) else f"<its {what} is no text>"
+    return str.__str__(text) if issubclass(type(text), str) else f"<its {what} is not a string>"
 
 
 def message_of(error: BaseException) -> str:

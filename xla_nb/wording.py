@@ -15,7 +15,7 @@ def odd(value: float) -> str:
 
 def launched_already(magic: str, launcher: str) -> str:
     """What is wrong with a launch in a cell that a magic has launched."""
-    return f"`{magic}` has launched this cell already. Remove the magic, or the call of {launcher}."
+    return f"`{magic}` already launches this cell. Remove the magic, or the call to {launcher}."
 
 
 def several(number: int, noun: str) -> str:
@@ -104,14 +104,14 @@ def cause_of_death(status: int, lack: int | None = None) -> str:
 
     lack: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
     if status >= 0:
-        return f"exited with status {status} before it had finished"
+        return f"exited with status {status} before finishing"
     return _signalled(status, {"SIGABRT": " (see the rank's output)"}, lack)
 
 
 def cause_in_short(status: int, lack: int | None = None) -> str:
     """The same without advice: `killed by SIGKILL`, `exited with status 1`."""
     if lack is not None:
-        return "killed for lack of memory"
+        return "killed by the OOM killer"
     if status >= 0:
         return f"exited with status {status}"
     return _by_signal(_signal(status))
@@ -141,7 +141,7 @@ _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGS
 def _signalled(status: int, more: Mapping[str, str], lack: int | None) -> str:
     if lack is not None:
         limit = f" (the container's limit is {size(lack)})" if lack else ""
-        return f"killed for lack of memory{limit}"
+        return f"killed by the OOM killer{limit}"
     name = _signal(status)
     hints = {
         "SIGKILL": " (often out of memory; check dmesg)",

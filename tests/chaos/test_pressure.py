@@ -177,14 +177,14 @@ def test_a_process_that_the_kernel_kills_for_memory_is_told_with_the_limit(
         "    kept.append(bytearray(b'x') * (1 << 20))"
     )
     text = notebook.run("run.wait(60)").error
-    assert "killed for lack of memory (the container's limit is 3.0 GiB)" in text
+    assert "killed by the OOM killer (the container's limit is 3.0 GiB)" in text
 
 
 @as_root
 def test_a_server_that_cannot_import_torch_for_lack_of_memory_is_told_so(in_memory_of, under):
     command, _ = in_memory_of(256 << 20)
     text = launched(under(*command))
-    lack = "killed for lack of memory (the container's limit is 256 MiB)"
+    lack = "killed by the OOM killer (the container's limit is 256 MiB)"
     assert f"The process that starts the ranks was {lack} while importing torch_xla." in text
 
 

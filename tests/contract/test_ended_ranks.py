@@ -89,7 +89,7 @@ def test_what_the_notebook_has_itself_is_the_notebooks_which_is_told_once(
     notebook.ok("%xla_shutdown")
     shown = notebook.ok("%%xla\nprint(er_rate)")
     assert "[0] 0.2" in shown.printed
-    told = rf"`er_rate` was set on .* \(Cell In\[{number}\]\); the notebook's own is used\."
+    told = rf"`er_rate` was set on .* \(Cell In\[{number}\]\); using the notebook's value\."
     assert re.search(told, shown.stderr)
     notebook.ok("er_rate = 0.3")
     assert "was set on" not in notebook.ok("%%xla\nprint(er_rate)").stderr

@@ -240,7 +240,7 @@ def test_an_ordinary_cell_may_open_the_device_after_one_was_refused(home):
 @pytest.mark.parametrize("name", ["rank", "world_size", "device", "lock"])
 def test_names_of_ranks_at_its_top_level_are_refused_by_the_line(refused, name):
     shown = refused(spawn(f"here_ran = 1\nprint({name})\ndef f(rank): pass"))
-    assert f"Cell In[{shown.number}], line 3: `{name}` exists on ranks only" in shown.error
+    assert f"Cell In[{shown.number}], line 3: `{name}` exists only on ranks" in shown.error
 
 
 def test_nothing_of_a_cell_runs_whose_options_are_wrong(notebook, refused):
@@ -272,7 +272,7 @@ def test_a_cell_that_launches_itself_does_so_once_with_the_magics_options(notebo
     assert notebook.value("mine.ok, sorted(mine.results)") == "(True, [0, 1])"
     called = sorted(line for line in shown.lines if "called" in line)
     assert called == ["[0] called 0", "[1] called 2"]
-    assert "%%xla_spawn launched nothing more: the cell itself has launched." in shown.lines
+    assert "%%xla_spawn launched nothing: the cell has already launched a run." in shown.lines
 
 
 # ---------------------------------------------------------------- values

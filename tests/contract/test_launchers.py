@@ -11,7 +11,7 @@ import torch_xla.distributed.xla_multiprocessing as xmp
 from torch_xla._internal import pjrt
 def inner(index=0): return index
 """
-REMOVE = "`{}` has launched this cell already. Remove the magic, or the "
+REMOVE = "`{}` already launches this cell. Remove the magic, or the "
 CALLED = "A rank cannot start ranks, but this one called {}. Launch from the notebook, not from "
 
 
@@ -57,7 +57,7 @@ def test_every_launcher_called_on_a_rank_says_that_ranks_start_none(cells):
 @pytest.mark.parametrize("call", ["xmp.spawn(inner, nprocs=2)", "torch_xla.launch(inner)"])
 def test_a_launcher_below_the_magic_is_told_to_lose_one_of_them(cells, call, runtime):
     shown = cells.run(f"%%xla_spawn -n 2 --runtime {runtime}\n{call}")
-    assert REMOVE.format("%%xla_spawn") + f"call of {call.partition('(')[0]}." in shown.error
+    assert REMOVE.format("%%xla_spawn") + f"call to {call.partition('(')[0]}." in shown.error
     assert f"Cell In[{shown.number}], line 2" in shown.error
 
 
@@ -81,7 +81,7 @@ def test_a_published_program_below_the_magic_launches_once(cells, call):
     cell = f"def f(rank=-1, flags=None): print('called', rank, len(flags))\n{call}"
     shown = cells.ok(f"%%xla_spawn -n 2 --view text\n{cell}")
     assert sum("called" in line for line in shown.lines) == 2
-    assert "%%xla_spawn launched nothing more: the cell itself has launched." in shown.lines
+    assert "%%xla_spawn launched nothing: the cell has already launched a run." in shown.lines
 
 
 def test_a_trainer_that_launches_by_itself_is_refused_in_a_launched_function(cells, tmp_path):
@@ -211,7 +211,7 @@ def machine(warm_kernels):
 
 
 def test_on_a_tpu_it_opens_the_chips_and_says_once_what_that_costs(machine):
-    assert "is about to open the TPU" in machine.run("torch_xla.device()").error
+    assert "would open the TPU" in machine.run("torch_xla.device()").error
     machine.ok(MOCKED)
     shown = machine.ok("xmp.spawn(opens, nprocs=1)")
     assert shown.lines == [

@@ -75,4 +75,4 @@ def test_the_former_batch_size_switch_of_the_loader_is_refused(cells):
     )
     assert cells.value("xmp.spawn(loads, args=(0, 1), nprocs=2)[1]") == "[1.0]"
     shown = cells.run("xmp.spawn(loads, args=(0, True), nprocs=2)")
-    assert "pl.ParallelLoader has no fixed_batch_size any more" in shown.error
+    assert "pl.ParallelLoader no longer has fixed_batch_size" in shown.error

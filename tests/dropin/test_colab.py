@@ -29,8 +29,8 @@ def kaggle(warm_kernels):
 def test_a_cell_that_asks_for_colabs_tpu_finds_it_and_is_told_once(kaggle):
     first = kaggle.ok(ASSERTED)
     assert first.lines == [
-        "COLAB_TPU_ADDR=127.0.0.1:8470 is set, which this cell asks for: TPU machines of Colab or "
-        "Kaggle have it. Ranks do without."
+        "Set COLAB_TPU_ADDR=127.0.0.1:8470 because this cell reads it (Colab and Kaggle define it "
+        "on TPU machines). Ranks do not get it."
     ]
     assert kaggle.ok("del os.environ['COLAB_TPU_ADDR']").lines == []
     assert kaggle.ok(ASSERTED).lines == []
@@ -38,7 +38,7 @@ def test_a_cell_that_asks_for_colabs_tpu_finds_it_and_is_told_once(kaggle):
 
 def test_kaggles_list_of_processes_can_be_taken_away(kaggle):
     shown = kaggle.ok("%%time\nimport os\nos.environ.pop('TPU_PROCESS_ADDRESSES')")
-    assert shown.lines[0].startswith("TPU_PROCESS_ADDRESSES=local is set")
+    assert shown.lines[0].startswith("Set TPU_PROCESS_ADDRESSES=local")
     assert kaggle.value("'TPU_PROCESS' + '_ADDRESSES' in os.environ") == "False"
 
 
@@ -57,7 +57,7 @@ def test_a_cell_that_sets_such_a_variable_is_told_nothing(kaggle):
 
 def test_a_program_that_asks_for_a_tpu_gets_a_simulated_one(kaggle):
     shown = kaggle.ok(DEVICE)
-    assert shown.lines[0].startswith("PJRT_DEVICE=TPU is taken back: this machine has no TPU chips")
+    assert shown.lines[0].startswith("Ignoring PJRT_DEVICE=TPU: this machine has no TPU chips")
     assert kaggle.value("run.results") == "{0: 'TPU', 1: 'TPU'}"
     assert not any("PJRT_DEVICE" in line for line in kaggle.ok(DEVICE).lines)
 

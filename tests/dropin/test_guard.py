@@ -79,8 +79,8 @@ def test_the_error_names_the_line_and_the_fix(machine):
     shown = machine.run("import json\ndevice = setup()\n")
     number = shown.number - 1
     assert shown.error.startswith(
-        f"UsageError: Cell In[{number}], line 2, is about to open the TPU in the notebook's own "
-        "process: no rank could have its chips until the kernel is restarted.\n"
+        f"UsageError: Cell In[{number}], line 2, would open the TPU in the notebook process; ranks "
+        "could not use it until you restart the kernel.\n"
         "  return xm.xla_device()\nMove it into the function that ranks run."
     )
 
@@ -113,7 +113,7 @@ def test_a_line_that_makes_a_tensor_of_the_device_is_stopped(machine, line):
     machine.ok("torch.set_default_device(None)")
     assert shown.ename == "UsageError"
     if "moved" not in line:
-        assert f"Cell In[{shown.number}], line 2, is about to open" in shown.error
+        assert f"Cell In[{shown.number}], line 2, would open" in shown.error
         assert f"\n  {line}\n" in shown.error
     assert machine.value("is_open()") == "False"
 
@@ -135,21 +135,21 @@ def test_a_file_that_run_executes_is_stopped_with_its_line(machine, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import torch\nx = torch.ones(2)\nx = x.to('xla')\n")
     shown = machine.run(f"%run {script}")
-    assert f"{script}, line 3, is about to open the TPU" in shown.error
+    assert f"{script}, line 3, would open the TPU" in shown.error
     assert "\n  x = x.to('xla')\n" in shown.error
     assert machine.value("is_open()") == "False"
 
 
 def test_a_timed_cell_is_stopped_with_its_line(machine):
     shown = machine.run("%%time\nx = 1\nx = torch.ones(2).to('xla')")
-    assert f"Cell In[{shown.number}], line 3, is about to open" in shown.error
+    assert f"Cell In[{shown.number}], line 3, would open" in shown.error
     assert "\n  x = torch.ones(2).to('xla')\n" in shown.error
 
 
 @pytest.mark.parametrize("magic", ["%time", "%timeit -n1 -r1", "%prun"])
 def test_a_timed_line_is_stopped(machine, magic):
     shown = machine.run(f"x = 1\n{magic} torch.ones(2).to('xla')")
-    assert f"Cell In[{shown.number}], line 2, is about to open" in shown.error
+    assert f"Cell In[{shown.number}], line 2, would open" in shown.error
     assert machine.value("is_open()") == "False"
 
 
@@ -166,8 +166,8 @@ def test_an_error_that_the_program_catches_is_told_all_the_same(machine):
     shown = machine.ok(
         "try:\n    device = torch_xla.device()\nexcept Exception:\n    device = 'cpu'"
     )
-    assert "line 2, is about to open the TPU" in shown.lines[0]
-    assert shown.lines[-1] == "The program caught this error and goes on without the TPU."
+    assert "line 2, would open the TPU" in shown.lines[0]
+    assert shown.lines[-1] == "Your code caught this error and continued without the TPU."
     assert machine.ok("1").lines == []
 
 
@@ -203,10 +203,10 @@ def test_a_simulated_host_is_only_told_once(machine):
     try:
         shown = machine.ok("x = torch.ones(2)\nnumber = torch_xla._XLAC._xla_num_devices()")
         assert (
-            f"Cell In[{shown.number}], line 2, opens the device in the notebook's own process.\n"
+            f"Cell In[{shown.number}], line 2, opens the device in the notebook process.\n"
             "  number = torch_xla._XLAC._xla_num_devices()\n"
         ) in shown.stdout
-        assert "On a TPU it would be stopped" in shown.stdout
+        assert "On a TPU this would be an error" in shown.stdout
         assert machine.ok("print(torch.ones(2).to('xla').sum().item())").stdout == "2.0\n"
     finally:
         machine.ok("%xla_config reset")
@@ -243,5 +243,5 @@ def test_a_setting_allows_it(openable):
 def test_what_opens_it_unseen_is_told_below_the_cell(openable):
     lines = "import threading\nt = threading.Thread(target=lambda: torch.ones(2).to('xla'))\n"
     shown = openable.ok(f"{lines}t.start(); t.join()")
-    assert "This cell has opened the TPU in the notebook's own process" in shown.stdout
+    assert "This cell opened the TPU in the notebook process" in shown.stdout
     assert openable.ok("torch.ones(2).to('xla')").stdout == ""

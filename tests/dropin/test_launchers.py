@@ -88,7 +88,7 @@ def test_eight_ranks_are_eight_simulated_ones(published):
 def test_more_ranks_than_the_host_has_are_told_once(published):
     published.ok("%xla_config simulate=v4-8")
     first = published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
-    assert first.lines[0] == "xmp.spawn asks for 8 ranks: this host has 4, and these run."
+    assert first.lines[0] == "xmp.spawn asked for 8 ranks; running the 4 that this host has."
     assert published.value("len(run)") == "4"
     again = published.ok("run = xmp.spawn(lambda index: index, nprocs=8)")
     assert "asks for" not in again.stdout
@@ -411,7 +411,7 @@ def test_accelerates_launcher_refuses_to_be_one_of_several_machines(published):
     need("accelerate")
     published.ok("from accelerate import notebook_launcher")
     shown = published.run("notebook_launcher(print, num_processes=4, num_nodes=2)")
-    assert "UsageError: notebook_launcher: num_nodes=2 would start" in shown.error
+    assert "UsageError: notebook_launcher: num_nodes=2 would start ranks" in shown.error
 
 
 def test_an_import_after_the_extension_is_seen(notebook):

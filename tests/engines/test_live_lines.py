@@ -147,7 +147,7 @@ def test_a_rank_that_opens_its_line_when_nobody_is_there_any_more_ends(job):
 
 def test_a_program_is_refused_where_a_busy_rank_has_too_many_to_take(job):
     started = job(2)
-    with pytest.raises(LaunchError, match="Rank 1 is busy, and has not taken yet"):
+    with pytest.raises(LaunchError, match="Rank 1 is busy and has not yet read"):
         for number in range(100_000):
             started.hand(Turn("group", number, (0,))).close()
             taken(started.lines[0]).sock.close()

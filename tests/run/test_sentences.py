@@ -116,8 +116,8 @@ def test_ranks_that_died_alike_are_counted_together():
 def test_of_ranks_that_died_differently_the_headline_has_the_first():
     died = [events.ProcessDied(pid=101, status=-11), events.ProcessDied(pid=103, status=3)]
     headline = (
-        "Rank 1 crashed with SIGSEGV in native code; rank 3 exited with status 3 before it "
-        "had finished"
+        "Rank 1 crashed with SIGSEGV in native code; rank 3 exited with status 3 before "
+        "finishing"
     )
     assert sentences.headline(run_of(*died)) == headline
 
@@ -175,7 +175,7 @@ def test_a_killed_rank_is_told_with_its_signal():
 def test_a_rank_that_the_kernel_killed_is_told_with_the_limit():
     state = run_of(events.ProcessDied(pid=102, status=-9, lack=256 << 20))
     limit = "(the container's limit is 256 MiB)"
-    assert sentences.headline(state) == f"Rank 2 was killed for lack of memory {limit}"
+    assert sentences.headline(state) == f"Rank 2 was killed by the OOM killer {limit}"
 
 
 def test_ranks_that_died_before_they_began_are_told_with_what_ended_their_processes():

@@ -280,7 +280,10 @@ def test_a_module_that_the_fork_server_cannot_import_is_named(kernel):
         "fit = Fit('CPU', 1, {}, ('no_such_module',))\n"
         "api.engine().start(request, fit, 0, lambda seconds, what: None)"
     )
-    assert "cannot be imported here (ModuleNotFoundError: No module named 'no_such" in shown.error
+    assert (
+        "Cannot import the ranks' packages (ModuleNotFoundError: No module named 'no_such"
+        in shown.error
+    )
     assert kernel.ok("%%xla_spawn -n 2 --view text -o after\nrank").status == "ok"
 
 

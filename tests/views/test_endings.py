@@ -114,7 +114,7 @@ ENDINGS = {
     ),
     "os._exit": Ending(
         [died(1, 0), *Ending.stop],
-        "Rank 1 exited with status 0 before it had finished",
+        "Rank 1 exited with status 0 before finishing",
         [STOPPED, "† died, exited with status 0"],
     ),
     "SIGSEGV": Ending(
@@ -134,8 +134,8 @@ ENDINGS = {
     ),
     "out of memory": Ending(
         [died(1, -9, lack=256 << 20), *Ending.stop],
-        "Rank 1 was killed for lack of memory (the container's limit is 256 MiB)",
-        [STOPPED, "† died, killed for lack of memory"],
+        "Rank 1 was killed by the OOM killer (the container's limit is 256 MiB)",
+        [STOPPED, "† died, killed by the OOM killer"],
     ),
     "SIGSEGV while others were in a collective": Ending(
         [
@@ -154,7 +154,7 @@ ENDINGS = {
     "an error and a death": Ending(
         [raised(1), died(0, 4), GRACE, *stopped(2), *returned(3)],
         "Rank 1 failed at Cell In[3], line 4: ValueError: boom; rank 0 exited with status 4 before "
-        "it had finished",
+        "finishing",
         [
             "† died, exited with status 4",
             "✗ failed, Cell In[3], line 4",

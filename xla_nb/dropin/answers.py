@@ -174,8 +174,8 @@ def before_cell(info: Any) -> None:
         if name not in os.environ:
             os.environ[name] = _VARIABLES[name]
             _tell(
-                f"{name}={_VARIABLES[name]} is set, which this cell asks for: TPU machines of "
-                "Colab or Kaggle have it. Ranks do without."
+                f"Set {name}={_VARIABLES[name]} because this cell reads it (Colab and Kaggle "
+                "define it on TPU machines). Ranks do not get it."
             )
 
 
@@ -186,7 +186,7 @@ def choose_device() -> None:
             return  # the machine's own: a launch is refused
         os.environ[_DEVICE] = "CPU"
         _tell(
-            "PJRT_DEVICE=TPU is taken back: this machine has no TPU chips. Launches simulate a TPU "
+            "Ignoring PJRT_DEVICE=TPU: this machine has no TPU chips. Launches use a simulated TPU "
             "host."
         )
 

@@ -140,7 +140,7 @@ class Guard:
         self._unwatch()
         raised, self._raised = self._raised, None
         if raised is not None and getattr(sys, "last_value", None) is not raised:
-            print(f"{raised}\nThe program caught this error and goes on without the TPU.")
+            print(f"{raised}\nYour code caught this error and continued without the TPU.")
         if _is_open() and not self._was_open and not self._has_noted:
             self._has_noted = True
             if self._is_asked() and _is_tpu():
@@ -237,8 +237,8 @@ _OF_LAUNCHED = (
     "{} would open the XLA device in the notebook; move it into the function. Nothing was launched."
 )
 _OPENED = (
-    "This cell has opened the TPU in the notebook's own process: ranks cannot use it until you "
-    "restart the kernel."
+    "This cell opened the TPU in the notebook process: ranks cannot use it until you restart the "
+    "kernel."
 )
 _COST = (
     "{} runs the function in the notebook process, which now holds the TPU; ranks cannot use it "
@@ -248,18 +248,18 @@ _COST = (
 
 def _sentence(where: str, line: str) -> str:
     return (
-        f"{where} is about to open the TPU in the notebook's own process: no rank could have its "
-        f"chips until the kernel is restarted.{_shown(line)}\nMove it into the function that ranks "
-        f"run. To use the TPU in the notebook itself, write `{ALLOWED}` in the cell, or "
-        "`%xla_config guard=off`."
+        f"{where} would open the TPU in the notebook process; ranks could not use it until you "
+        f"restart the kernel.{_shown(line)}\nMove it into the function that ranks run. To use the "
+        f"TPU in the notebook itself, write `{ALLOWED}` in the cell, or run `%xla_config "
+        "guard=off`."
     )
 
 
 def _note(where: str, line: str) -> str:
     return (
-        f"{where} opens the device in the notebook's own process.{_shown(line)}\nOn a TPU it would "
-        "be stopped, as no rank could have the chips after it: move it into the function that "
-        "ranks run."
+        f"{where} opens the device in the notebook process.{_shown(line)}\nOn a TPU this would be "
+        "an error, because ranks could not use the chips afterwards: move it into the function "
+        "that ranks run."
     )
 
 

@@ -82,7 +82,7 @@ def launched(
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError(
-            f"{name}: torchrun has started this process as one of several, and xla_nb starts its "
+            f"{name}: torchrun started this process as one of several, but xla_nb starts its "
             "ranks itself. Run the script with `python`, without torchrun."
         )
     answers.choose_device()
@@ -163,9 +163,8 @@ def accelerated(
     Raises UsageError for several machines, each of which would have to launch a part."""
     if num_nodes > 1:
         raise UsageError(
-            f"notebook_launcher: num_nodes={num_nodes} would start the ranks of this machine "
-            "alone. xla_nb starts those of several machines itself: %xla_config on=ray, and leave "
-            "num_nodes out."
+            f"notebook_launcher: num_nodes={num_nodes} would start ranks on this machine only. To "
+            "start them on several machines, run `%xla_config on=ray` and leave num_nodes out."
         )
     _check_precision(mixed_precision)
     if _is_here(num_processes):
@@ -243,4 +242,4 @@ def _ranks(asked: int | None, name: str) -> int | None:
 @functools.cache
 def _tell(name: str, asked: int, there: int) -> None:
     """Says so once."""
-    print(f"{name} asks for {asked} ranks: this host has {there}, and these run.")
+    print(f"{name} asked for {asked} ranks; running the {there} that this host has.")

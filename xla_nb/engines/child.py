@@ -67,7 +67,7 @@ class Child:
             self._control.close()
             self._output.close()
             more = linux.shortage(problem.errno)
-            raise LaunchError(f"Could not start a process of xla_nb: {problem}. {more}") from None
+            raise LaunchError(f"Could not start an xla_nb process: {problem}. {more}") from None
         finally:
             theirs.close()
         self.pidfd = os.pidfd_open(self.process.pid)

@@ -21,10 +21,10 @@ from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import Turn
 from xla_nb.runtimes.fit import Fit
 
-NO_GROUP = "The live ranks that were to run this have ended. Start them again: %xla_restart."
+NO_GROUP = "The live ranks for this cell have ended. Start new ones: %xla_restart."
 _BEHIND = (
-    "Rank {} is busy, and has not taken yet what the cells on other ranks have brought since it "
-    "began. Wait for what it runs."
+    "Rank {} is busy and has not yet read what cells on other ranks have sent since its own cell "
+    "began. Wait for that cell to end."
 )
 _HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first
 

@@ -162,7 +162,7 @@ class LocalEngine:
 _SERVER = "the process that starts and ends ranks"
 _TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
-    "cell on them (%%xla), or end them with %xla_shutdown: what they hold is lost then."
+    "cell on them (%%xla), or end them with %xla_shutdown (their variables are lost)."
 )
 
 
@@ -248,4 +248,4 @@ def _import_failed(kind: str, problem: str) -> str:
     fix = f"Run `{sys.executable} -c 'import torch_xla'` in a terminal to see why."
     if re.search("Cannot allocate memory|failed to map segment|^MemoryError", f"{kind} {problem}"):
         fix = linux.shortage(errno.ENOMEM)
-    return f"The ranks' packages cannot be imported here ({kind}: {problem}). {fix}"
+    return f"Cannot import the ranks' packages ({kind}: {problem}). {fix}"

@@ -14,8 +14,8 @@ from xla_nb.messages.events import Event, Notice, decode, encode
 
 #: The same for all such data, however much it is: it is told once.
 _NOT_AN_EVENT = (
-    "A rank wrote to a socket of xla_nb, by a file descriptor that it had not opened. What it "
-    "wrote there is lost."
+    "A rank wrote to a socket of xla_nb, through a file descriptor that it had not opened. That "
+    "data is lost."
 )
 _LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortened texts
 

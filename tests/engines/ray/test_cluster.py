@@ -138,7 +138,7 @@ def test_what_ranks_of_all_hosts_display_is_shown_here(on_ray):
 
 def test_a_rank_on_a_cluster_cannot_ask(on_ray):
     shown = on_ray.run(spawn("def f(rank): return input('name? ')"))
-    assert "EOFError: Ranks of a cluster (--on ray) cannot ask in the notebook." in shown.error
+    assert "EOFError: Ranks on a cluster (--on ray) do not support input()." in shown.error
 
 
 def test_the_next_launch_reuses_warm_hosts(on_ray):

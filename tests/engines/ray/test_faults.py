@@ -67,7 +67,11 @@ def is_a_paragraph(text):
             "Ray Client requires pip package `ray[client]`.",
             "needs Ray with its client",
         ),
-        ("RuntimeError", VERSIONS, "has other versions than the notebook: Version mismatch: The"),
+        (
+            "RuntimeError",
+            VERSIONS,
+            "and the notebook have different versions: Version mismatch:",
+        ),
         ("TimeoutError", "", "cannot be used (no answer in 60 s)"),
         ("ConnectionError", "ray client connection timeout", "(ConnectionError: ray client"),
         (

@@ -91,7 +91,7 @@ def test_missing_hosts_are_listed_by_machine_with_a_fix():
         "  m1 (10.0.0.1): 8 of 8 CPU free",
         "  m2 (10.0.0.2): 0.5 of 8 CPU free",
     ]
-    assert lines[-2] == "  and 12 nodes more"
+    assert lines[-2] == "  and 12 more nodes"
     assert "--wait 5m" in lines[-1]
 
 

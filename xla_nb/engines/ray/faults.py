@@ -25,8 +25,8 @@ def unreachable(address: str, kind: str, message: str) -> str:
     if "ersion mismatch" in message:
         differing = " ".join(ansi.plain(message).split())
         return (
-            f"{cluster} has other versions than the notebook: {differing}. Install the cluster's "
-            "version of Ray here, or run the notebook on the cluster."
+            f"{cluster} and the notebook have different versions: {differing}. Install the "
+            "cluster's version of Ray here, or run the notebook on the cluster."
         )
     is_quiet = kind == "TimeoutError" and not message
     why = f"no answer in {PATIENCE:g} s" if is_quiet else f"{kind}: {_last_line(message)}"

@@ -95,8 +95,8 @@ class Copies:
                     raise
                 if not self._given_up:
                     told = (
-                        "Cannot write all that ranks of other hosts print and report: "
-                        f"{problem.strerror} ({self._path}). The run goes on."
+                        "Some output and figures of ranks on other hosts were not saved: "
+                        f"{problem.strerror} ({self._path}). The run continues."
                     )
                 self._given_up.add(chunk.name)
         return told

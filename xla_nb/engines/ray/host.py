@@ -36,8 +36,8 @@ _LONGEST = 1.0  # seconds until an answer is sent without news
 _PAUSE = 0.05  # seconds between two looks at the files
 
 _AWAY = (
-    "Ranks of a cluster (--on ray) cannot ask in the notebook. Ask there before the launch, and "
-    "give the answer as an argument."
+    "Ranks on a cluster (--on ray) do not support input(). Call input() before launching and pass "
+    "the answer as an argument."
 )
 #: Variables that Ray sets for its workers and ranks must not have.
 _RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")

@@ -101,7 +101,7 @@ class Lacking(LaunchError):
             for node in nodes
         ]
         if len(rows) > _ROWS:
-            rows[_ROWS:] = [f"  and {several(len(rows) - _ROWS, 'node')} more"]
+            rows[_ROWS:] = [f"  and {several(len(rows) - _ROWS, 'more node')}"]
         fix = (
             "Use fewer (--hosts), add nodes (`ray start --address=...` on each), or wait for other "
             "jobs to finish (`--wait 5m`)."
@@ -296,7 +296,7 @@ class Cluster:
             if not await within(patience + 5, placement.wait, patience):
                 raise LaunchError(
                     f"The cluster did not place {several(len(bundles), 'host')} within "
-                    f"{patience:g} s although it reported enough free resources: another job may "
+                    f"{patience:g} s, although it reported enough free resources; another job may "
                     "have taken them. Run the cell again, or wait longer (`--wait 5m`)."
                 )
             await within(faults.PATIENCE, _make_actors, placement, bundles, actors)
@@ -459,8 +459,8 @@ def _check_versions(name: str, about: About) -> None:
     theirs, ours = (f"Python {each.python} with xla_nb {each.version}" for each in (about, here))
     if about.python.split(".")[:2] != here.python.split(".")[:2] or about.version != here.version:
         raise LaunchError(
-            f"{name} has {theirs}, but the notebook has {ours}. Install the same on the cluster's "
-            "hosts, in the environment in which `ray start` was run."
+            f"{name} has {theirs}, but the notebook has {ours}. Install the same versions on the "
+            "cluster's hosts, in the environment that runs `ray start`."
         )
 
 
