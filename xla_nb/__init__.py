@@ -1,4 +1,4 @@
-"""xla_nb: run a notebook cell on every rank of a TPU, or of a simulated TPU host.
+"""xla_nb: run a notebook cell on every rank of a TPU or of a simulated TPU host.
 
 In a notebook: ``%load_ext xla_nb``, then ``%%xla_spawn``. Anywhere: ``xla_nb.spawn(fn)``.
 """
@@ -43,7 +43,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when they are first used (PEP 562): ranks need few of them."""
+    """Import a public name on first use (PEP 562), since ranks need few of them."""
     import importlib
 
     if name not in _HOMES:
@@ -53,19 +53,19 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """List the public names."""
     return [*__all__, "__version__"]
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext xla_nb`` calls."""
+    """Called by ``%load_ext xla_nb``."""
     from xla_nb import magics
 
     magics.load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """What ``%unload_ext xla_nb`` calls."""
+    """Called by ``%unload_ext xla_nb``."""
     from xla_nb import magics
 
     magics.unload(shell)

@@ -1,6 +1,6 @@
-"""Makes text from ranks safe to show: only characters and colors are left of terminal output.
+"""Make text from ranks safe to show: of terminal output, only characters and colors remain.
 
-Nothing in it can move, hide, link or reorder text. Any input is accepted, in one pass.
+Nothing left can move, hide, link or reorder text. Any input is accepted, in one pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-#: 0 to 15 are the terminal's own colors, which the reader's theme sets; else red, green, blue.
+#: 0 to 15 are the terminal's colors, which the reader's theme sets; otherwise red, green, blue.
 Colour = int | tuple[int, int, int]
 
 
@@ -39,7 +39,7 @@ _PLAIN = Style()
 _ODD = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _SGR = r"\x1b\[[0-9;:]{0,64}m"
 # No alternative reads past the next escape or the end of the line, so each character is read at
-# most twice. A title or link without an end loses only its introducer, and no text.
+# most twice. An unterminated title or link loses only its introducer, not its text.
 _SPECIAL = re.compile(
     rf"""(?P<sgr>{_SGR})
     |(?P<gone>
@@ -70,7 +70,7 @@ def plain(text: str) -> str:
 
 
 def spans(text: str) -> list[tuple[Style, str]]:
-    """The text split where its style changes. Everything but SGR sequences is kept as it is."""
+    """Split the text where its style changes. Everything except SGR sequences is kept as it is."""
     pieces = groupby(_pieces(text), key=itemgetter(0))
     return [(style, "".join(piece for _, piece in alike)) for style, alike in pieces]
 
@@ -99,7 +99,7 @@ def _harmless(odd: re.Match[str]) -> str:
 @lru_cache(maxsize=1024)
 def _styled(style: Style, parameters: str) -> Style:
     """The style after one SGR sequence (ECMA-48; colors as in xterm). Forms with colons, such as
-    curly lines, are passed over."""
+    curly underlines, are ignored."""
     rest = iter(parameters.split(";"))
     for parameter in rest:
         code = _number(parameter)
@@ -135,7 +135,7 @@ _SWITCHES: dict[int, dict[str, Any]] = {
 
 
 def _colour(rest: Iterator[str]) -> Colour | None:
-    """The color after 38 or 48, `5;N` or `2;R;G;B`, whose numbers it takes from `rest`."""
+    """The color after 38 or 48, `5;N` or `2;R;G;B`; consumes its numbers from `rest`."""
     form = next(rest, "")
     if form == "5":
         return _of_256(_number(next(rest, "")))
@@ -161,5 +161,5 @@ _STEPS = (0, 95, 135, 175, 215, 255)
 
 
 def _number(digits: str) -> int:
-    """An omitted parameter is zero."""
+    """Parse a parameter: 0 if omitted, -1 for forms with colons."""
     return int(digits or 0) if ":" not in digits else -1

@@ -1,6 +1,6 @@
-"""`xla_nb.spawn`, and what else is public: a function on every rank, from a notebook or a script.
+"""The public functions (`xla_nb.spawn`, …): run a function on every rank, from notebook or script.
 
-The magic and the function launch through the same lines, so that they cannot differ.
+The magic and the function launch through the same code, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _P = ParamSpec("_P")
 
 
 def _refusing(function: Callable[_P, Run]) -> Callable[_P, Run]:
-    """The same function, which says what is meant by an option that it does not know."""
+    """Wrap a function to refuse unknown options with a suggestion of the one meant."""
 
     @functools.wraps(function)
     def called(*args: _P.args, **options: _P.kwargs) -> Run:
@@ -101,9 +101,9 @@ def call(
     *,
     drops: bool = False,
 ) -> Run:
-    """`spawn` with its options by their names.
+    """`spawn`, with the options as a mapping.
 
-    drops: None takes the place of what a rank returns and cannot be sent, with a note."""
+    drops: replace a result that cannot be sent by None, with a note."""
     here = notebook.current()
     top_level = here.top_level if here else None
     cell = f"Cell In[{here.number}], " if here and here.runs_a_cell else ""
@@ -121,7 +121,7 @@ def call(
 
 
 def built(make: Callable[[Scope], Program]) -> Program:
-    """What is built of what the notebook, or a script, holds."""
+    """Build a program from the contents of the notebook, or of a script."""
     here = notebook.current()
     if here and not here.runs_a_script:
         return here.program(make)
@@ -133,7 +133,7 @@ def run(
     options: Options,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Launch a program and, unless in the background, show it until it has ended."""
+    """Launch a program and, unless in the background, show it until it ends."""
     refuse_launch("xla_nb.spawn")
     with loop.launching() as end_if_interrupted:
         try:
@@ -155,15 +155,15 @@ def shown(
     launched: Callable[[Run], None] = lambda run: None,
     tidies: bool = True,
 ) -> Run:
-    """Show a run that has been launched until it has ended, unless in the background. Raises
-    RunFailed. Old records are removed then, if it `tidies`."""
+    """Show a launched run until it ends, unless in the background. Afterwards, with `tidies`,
+    remove old records. Raises RunFailed."""
     keep(started)
     launched(started)
     view = options.view or default_view()
     if options.bg:
         if tidies:
             tidy()
-        # A text view prints among the output of other cells: only for those who ask for it.
+        # A text view prints into the output of other cells: only if it was asked for.
         if view == "panel" or options.view == "text":
             started.shown_in = picture.cell() if view == "panel" else None
             loop.follow_behind(started, choose.make(view, started, behind=True))
@@ -182,7 +182,7 @@ def shown(
 
 
 def _interrupted(options: Options) -> str:
-    """What becomes of a launch that was interrupted."""
+    """The message for an interrupted launch."""
     if options.on == "local":
         told = "Launch interrupted before any rank started."
         if not engine().importing:
@@ -200,19 +200,19 @@ def _interrupted(options: Options) -> str:
 
 @functools.cache
 def _engines() -> tuple[LocalEngine, RayClusters]:
-    """The engines of this process, which end with it. A process that it forks has its own."""
+    """The engines of this process, which end with it. A forked process has its own."""
     os.register_at_fork(after_in_child=_forget)
     return LocalEngine(), RayClusters()
 
 
 def _forget() -> None:
-    """What another process has launched is its own to end."""
+    """Forget the runs of the parent process, which ends them itself."""
     _engines.cache_clear()
     _known.cache_clear()
 
 
 def engine_for(options: Options) -> Engine:
-    """Where the ranks of a launch are started. Raises UsageError."""
+    """The engine that starts the ranks of a launch. Raises UsageError."""
     local, clusters = _engines()
     if options.on == "local":
         local.check_hosts(options.hosts, options.slices)
@@ -234,8 +234,8 @@ def release() -> None:
 
 @atexit.register
 def close(why: str = "") -> None:
-    """End every process that launches have left running. `why`: a headline for their runs; by
-    default that this process ends."""
+    """End every process that launches have left running. `why`: a headline for their runs, by
+    default that this process has ended."""
     ends = loop.KERNEL_ENDED if loop.shell() else "Stopped because its program ended"
     for run in living():
         if not run.state.stopping and not run.state.settled:
@@ -246,20 +246,20 @@ def close(why: str = "") -> None:
 
 @functools.cache
 def _known() -> weakref.WeakSet[RecordedRun]:
-    """The runs that this process launched or opened. One that is in progress is kept alive by its
-    own thread."""
+    """The runs that this process launched or opened. A run in progress is kept alive by its
+    thread."""
     return weakref.WeakSet()
 
 
 def keep(run: RecordedRun) -> None:
-    """Keep the files of a run for as long as anything refers to it, be it a variable or `Out`."""
+    """Keep the files of a run as long as anything refers to it, such as a variable or `Out`."""
     _known().add(run)
     weakref.finalize(run, _let_go, run.record).atexit = False
 
 
 def _let_go(record: Record) -> None:
     if all(run.name != record.path.name for run in _known()):  # it may be open a second time
-        with contextlib.suppress(OSError):  # it is called wherever the last reference goes
+        with contextlib.suppress(OSError):  # a finalizer: it may run anywhere
             record.disown()
 
 
@@ -271,13 +271,13 @@ def living() -> list[Run]:
 
 @functools.cache
 def _told() -> list[str]:
-    """What this process has said about its records, once."""
+    """The notices about records that this process has printed, each once."""
     return []
 
 
 def tidy() -> None:
-    """Remove the records of old runs; says once where those that are needed are too much."""
-    tidying.tidy("parts")  # answers of live ranks, of which a killed kernel leaves some
+    """Remove the records of old runs. Print once if those still needed exceed the limit."""
+    tidying.tidy("parts")  # answers of live ranks, some of which a killed kernel leaves behind
     done = tidying.tidy()
     if done.needed_bytes > tidying.NBYTES and not _told():
         _told().append(
@@ -291,8 +291,8 @@ def tidy() -> None:
 
 @contextlib.contextmanager
 def telling() -> Iterator[OnWait]:
-    """Shows what a launch waits for: in a notebook while it does, elsewhere as lines that say how
-    long each took."""
+    """Show what a launch waits for: in a notebook during the wait, elsewhere as lines with the
+    seconds that each wait took."""
     lasted: dict[str, float] = {}
     slot = loop.slot() if picture.kernel() else None
 
@@ -315,30 +315,30 @@ def telling() -> Iterator[OnWait]:
         yield on_wait
     finally:
         end_line()
-        if lasted and slot is not None:  # `clear_output` would take what was printed before, too
+        if lasted and slot is not None:  # `clear_output` would also remove earlier output
             slot.update({}, raw=True)
 
 
 def tell_import(goes_on: Callable[[], bool]) -> None:
-    """Say that the notebook's own process is importing torch_xla, while it does."""
+    """Show that the notebook process is importing torch_xla, for as long as it does."""
     what, began, seconds = "importing torch_xla in the notebook, once …", time.monotonic(), 0
     with telling() as told:
         while goes_on():
             spec = getattr(sys.modules.get("torch_xla"), "__spec__", None)
             if not getattr(spec, "_initializing", False):
                 if seconds:
-                    return  # at once: what follows is not part of that line
+                    return  # at once: later output does not belong to that line
                 began = time.monotonic()
             elif (seconds := int(time.monotonic() - began)) >= 1:
                 told(seconds, f"{what} {seconds} s" if picture.kernel() else what)
             time.sleep(0.1)
 
 
-# ---------------------------------------------------------------- what is shown, and what is there
+# ---------------------------------------------------------------- views, records, scripts
 
 
 def default_view() -> ViewName:
-    """The view that the current cell's front end can show."""
+    """The default view for the current cell's front end."""
     here = notebook.current()
     if here is None or picture.kernel() is None:
         return "text"
@@ -346,7 +346,7 @@ def default_view() -> ViewName:
 
 
 def ask_stacks(run: Run) -> str:
-    """Where each rank of a run is now, in lines to print."""
+    """Ask for the current stack of each rank of a run; return lines to print."""
     return stacks.text(stacks.Inquiry(run).wait())
 
 
@@ -369,10 +369,10 @@ def open_run(path: str | os.PathLike[str], *, trust: bool = False) -> OpenedRun:
 
 
 def script() -> Scope:
-    """What a plain script holds: its globals, and its file as one cell.
+    """The scope of a plain script: its globals, and its file as one cell.
 
-    Raises UsageError in a process that multiprocessing has started with "spawn": it has imported
-    the script under another name, by which pickles find its functions.
+    Raises UsageError in a process that multiprocessing started with "spawn": it has imported the
+    script under another name, by which pickles find its functions.
     """
     main = sys.modules["__main__"]
     if vars(main).get("__name__") == "__mp_main__":

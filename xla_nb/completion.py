@@ -1,4 +1,4 @@
-"""Tab and Shift-Tab in a %%xla cell: what the ranks have, beside the notebook's own."""
+"""Tab and Shift-Tab in a %%xla cell: names of the ranks, in addition to the notebook's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from xla_nb import live_questions
 from xla_nb.program.rank_cell import RANK_NAMES
 from xla_nb.run.group import Group
 
-#: The ranks of a %%xla line; None where it is not finished, or there are none.
+#: Maps a %%xla line to its live ranks; None if it is unfinished or there are none.
 GroupOf = Callable[[str], Group | None]
 _LIVE = re.compile(r"%%xla(\s|$)")
 
 
 def turn_on(shell: Any, group_of: GroupOf) -> None:
-    """Have the shell's kernel, if it has one, ask here first, once."""
+    """Make the shell's kernel, if it has one, ask here first. Calling it again does nothing."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or "do_complete" in vars(kernel):
         return
@@ -26,7 +26,7 @@ def turn_on(shell: Any, group_of: GroupOf) -> None:
 
 
 def turn_off(shell: Any) -> None:
-    """Let the kernel answer by itself again."""
+    """Restore the kernel's own answers."""
     for name in ("do_complete", "do_inspect"):
         vars(getattr(shell, "kernel", None) or shell).pop(name, None)
 
@@ -37,8 +37,8 @@ def _completed(
     code: str,
     cursor: int | None,
 ) -> dict[str, Any]:
-    """What the kernel replies; `cursor` counts characters. Of an object that the ranks know nothing
-    else is offered."""
+    """The kernel's reply; `cursor` counts characters. For attributes of an object that the ranks
+    know, only theirs are offered."""
     cursor = len(code) if cursor is None else cursor
     top = _top_of(code[:cursor])
     group = group_of(top) if top else None
@@ -55,13 +55,13 @@ def _completed(
 
 
 def _reply(matches: Sequence[str], fragment: str, cursor: int) -> dict[str, Any]:
-    """As ipykernel has it."""
+    """A completion reply in ipykernel's form."""
     place = {"cursor_start": cursor - len(fragment), "cursor_end": cursor}
     return {"status": "ok", "matches": list(matches), **place, "metadata": {}}
 
 
 def _top_of(before: str) -> str:
-    """The line of the %%xla above the cursor's line; "" if there is none."""
+    """The %%xla line above the cursor's line; "" if there is none."""
     return next((line for line in before.split("\n")[:-1] if _LIVE.match(line)), "")
 
 
@@ -73,7 +73,7 @@ def _inspected(
     level: int = 0,
     *rest: Any,
 ) -> Any:
-    """What the kernel replies of the object at the cursor: the ranks', where the name is theirs."""
+    """The kernel's reply on the object at the cursor: the ranks' object if the name is theirs."""
     from IPython.utils.tokenutil import token_at_cursor
 
     top, expression = _top_of(code[:cursor]), token_at_cursor(code, cursor)

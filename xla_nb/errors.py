@@ -1,29 +1,29 @@
-"""The errors a person at the notebook may see.
+"""The errors that a person at the notebook may see.
 
 Each is one paragraph: what is wrong, with the value given, and what to do. A notebook shows it
-alone, without our stack above it.
+without a stack trace.
 """
 
 from __future__ import annotations
 
 import textwrap
 
-_WIDTH = 70  # columns, which all but the narrowest pages have
+_WIDTH = 70  # columns; fits all but the narrowest pages
 
 
 class XlaNbError(Exception):
     """Base of the errors that xla_nb raises in the notebook."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints in place of a stack (its hook of this name, since IPython 5)."""
+        """The lines that IPython prints instead of a stack (a hook since IPython 5)."""
         told = f"{type(self).__name__}: {self}".splitlines()
         return [line for one in told for line in in_lines(one)]
 
 
 def in_lines(line: str, indent: int = 0) -> list[str]:
-    """A sentence in lines of their own, that end in a space: JupyterLab breaks a long one anywhere,
-    "an o" and "pen file". Code, which is indented, is left as it is. `indent`: of all but the first
-    line."""
+    """Wrap a sentence into lines that end in a space: JupyterLab would break a long line anywhere,
+    as in "an o" and "pen file". Code, which is indented, is left as it is. `indent` applies to all
+    lines but the first."""
     if line.startswith(" ") or len(line) <= _WIDTH:
         return [line]
     parts = textwrap.wrap(
@@ -49,7 +49,7 @@ class LaunchError(XlaNbError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user interrupted a launch. No Exception: a program that goes on after those ends with it,
-    as it does where torch_xla launches."""
+    """The user interrupted a launch. Not an Exception, so that it ends a program that catches
+    those, as it does where torch_xla launches."""
 
     _render_traceback_ = XlaNbError._render_traceback_

@@ -1,5 +1,5 @@
-"""Linux processes: end with the parent, adopt orphans, set the name, find and end others; and what
-they can have too little of."""
+"""Linux processes: end with the parent, adopt orphans, set the name, find and end others; and
+advice for exhausted resources."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-_BEGINNING = 0.5  # seconds at most until a process that was started has its command
+_BEGINNING = 0.5  # seconds at most until a new process has its command line
 _LARGE = 2 << 20  # bytes of a large page
-_TRACKER = b".resource_tracker import main"  # of the command that starts one
-_FLAGS, _EXITING = 6, 0x4  # a place in proc(5), stat, from the state on; PF_EXITING (sched.h)
+_TRACKER = b".resource_tracker import main"  # part of a resource tracker's command line
+_FLAGS, _EXITING = 6, 0x4  # index in proc(5), stat, counted from the state; PF_EXITING (sched.h)
 _SHORTAGES = {
     errno.EMFILE: "Too many files are open in one process (`ulimit -n`). Use fewer ranks (-n), or "
     "raise the limit before starting Jupyter.",
@@ -29,13 +29,13 @@ _SHORTAGES = {
 
 
 def shortage(number: int | None) -> str:
-    """What there is too little of where a system call failed with this number (errno(3)), and what
-    to do; empty for other reasons."""
+    """The exhausted resource behind a system call's failure with this number (errno(3)), and what
+    to do; empty for other failures."""
     return _SHORTAGES.get(number or 0, "")
 
 
 def first_environ() -> dict[str, str]:
-    """The variables as this process was given them, whatever it has set since (proc(5))."""
+    """The environment with which this process was started, without later changes (proc(5))."""
     given = Path("/proc/self/environ").read_bytes().split(b"\0")
     return dict(os.fsdecode(each).partition("=")[::2] for each in given if each)
 
@@ -49,13 +49,13 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent has ended."""
+    """Become the parent of descendants whose parent has ended."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
 def watch_parent(pid: int) -> int | None:
-    """A pidfd of this process's parent, which is readable when that has ended, whoever still holds
-    its sockets. `pid` is the parent's as it said; None if that has ended already."""
+    """Return a pidfd of this process's parent, readable once the parent has ended, even if other
+    processes hold its sockets. `pid` is the pid that the parent gave; None if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         watched = os.pidfd_open(pid)
         if os.getppid() == pid:
@@ -73,19 +73,19 @@ def children() -> list[int]:
     """The pids of this process's children (proc(5), task/TID/children)."""
     found = []
     for file in Path("/proc/self/task").glob("*/children"):
-        # A thread that has ended meanwhile: its children are another's now (proc(5)).
+        # A thread that has just ended: its children now belong to another (proc(5)).
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += [int(child) for child in file.read_text().split()]
     return found
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has not ended (not a zombie)."""
+    """True if a process has not ended and is not a zombie."""
     return _stat(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def _stat(pid: int) -> list[str]:
-    """What proc(5), stat, has of a process from its state on; nothing if it is gone."""
+    """The fields of proc(5), stat, of a process, from its state on; empty if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -94,7 +94,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def reaped(pid: int) -> bool:
-    """Whether a child of this process has ended; there is no zombie of it any more then."""
+    """Reap a child of this process; True if it has ended, and no longer is a zombie."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -123,15 +123,15 @@ def _alive_with(number_of: Callable[[int], int], number: int) -> list[int]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is on its way out, or gone: it may have given up its memory, and its
-    command with it (proc(5), cmdline)."""
+    """True if a process is exiting, or gone: it may have released its memory, and its command line
+    with it (proc(5), cmdline)."""
     stat = _stat(pid)
     return not stat or bool(int(stat[_FLAGS]) & _EXITING)
 
 
 def is_tracker(pid: int) -> bool:
-    """Whether a process is a resource tracker of multiprocessing's or joblib's, by its command. One
-    that is just beginning (execve(2)) has none for a moment, which is waited for."""
+    """True if a process is a resource tracker of multiprocessing or joblib, by its command line. A
+    process that is just starting (execve(2)) has none for a moment; wait for it."""
     path, end = Path(f"/proc/{pid}/cmdline"), time.monotonic() + _BEGINNING
     try:
         while not (command := path.read_bytes()) and not is_ending(pid) and time.monotonic() < end:
@@ -142,7 +142,7 @@ def is_tracker(pid: int) -> bool:
 
 
 def kill(pids: Iterable[int], *, trackers: bool = False) -> None:
-    """Kill processes, but for resource trackers, unless these too."""
+    """Kill processes, resource trackers only with `trackers`."""
     for pid in pids:
         if trackers or not is_tracker(pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -150,13 +150,14 @@ def kill(pids: Iterable[int], *, trackers: bool = False) -> None:
 
 
 def end_all(find: Callable[[], list[int]], seconds: float = 5.0) -> None:
-    """Kill the processes that `find` gives until it gives none.
+    """Kill the processes that `find` returns until it returns none.
 
-    A tracker unlinks the shared memory and semaphores that its processes have left as soon as all
-    of them have ended, which takes milliseconds: it is killed only after so many seconds, since
-    that would leave them in /dev/shm for ever. What nothing can kill is left after as many more."""
+    A resource tracker unlinks shared memory and semaphores left by its processes as soon as all of
+    them have ended, which takes milliseconds. Killing it would leave them in /dev/shm forever, so
+    it is killed only after `seconds`. Processes that cannot be killed are given up after as many
+    more."""
     deadline = time.monotonic() + seconds
-    # Twice: what a process leaves behind that ends in between is somebody else's child only then.
+    # Twice: children of a process that ends during one look are reparented only by the next.
     while (pids := find() or find()) and (late := time.monotonic() - deadline) < seconds:
         kill(pids, trackers=late > 0)
         time.sleep(0.005)
@@ -167,11 +168,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def gather_pages() -> int:
-    """Gather this process's heap into pages of 2 MiB, of which a fork copies one entry each and
-    not 512; what is written to afterwards is copied by 4 KiB as before.
+    """Gather this process's heap into pages of 2 MiB, for which a fork copies one entry instead of
+    512; pages written to later are still copied in units of 4 KiB.
 
-    Gives how many bytes could be gathered: 0 where the system is older than Linux 6.1, or is told
-    to have no such pages.
+    Returns the number of bytes gathered: 0 if Linux is older than 6.1 or has such pages disabled.
     """
     gathered = 0
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,6 +1,6 @@
-"""Live ranks: started once, and given one program after another, by `%%xla` or in code.
+"""Live ranks: started once, then given one program after another, by `%%xla` or in code.
 
-What they have bound is theirs; every other name that a program reads is the notebook's.
+Names that they have bound are theirs; all others that a program reads come from the notebook.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from xla_nb.wording import ranks as numbered
 if TYPE_CHECKING:
     from xla_nb.views.panel.group import GroupPanel
 
-#: The options that say what live ranks are, and those of what they run.
+#: Options that describe live ranks (OF_GROUP), and options of the cells that they run (OF_CELL).
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
 _BUTTON = "by the Shut down button"
-_END = 5.0  # seconds that a panel has to show the end
-#: Cells after which old records are removed: to remove one takes as long as to run a cell.
+_END = 5.0  # seconds for a panel to show the end
+#: Remove old records every so many cells: removing one takes as long as running a cell.
 _TIDIES = 100
-_ACTS = ast.Call | ast.Await | ast.NamedExpr  # in an expression: it may do more than read
+_ACTS = ast.Call | ast.Await | ast.NamedExpr  # nodes of an expression that may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
@@ -52,7 +52,7 @@ OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on
 def _groups() -> dict[str, Group]:
     """The groups of this process, by name."""
     atexit.register(end_all)
-    os.register_at_fork(after_in_child=_groups.cache_clear)  # what it forks has none yet
+    os.register_at_fork(after_in_child=_groups.cache_clear)  # a forked child has none yet
     return {}
 
 
@@ -63,9 +63,9 @@ def start(
     *,
     shown: bool = False,
 ) -> Group:
-    """Start live ranks, and wait until all are there; they end when no program has come for `idle`
-    seconds. `shown`: in the cell that is being executed. Raises UsageError where there are some of
-    that name, and as `xla_nb.spawn` does."""
+    """Start live ranks and wait until all are ready. They end after `idle` seconds without a
+    program. `shown`: show them in the cell that is being executed. Raises UsageError if live ranks
+    with this name exist, and the errors of `xla_nb.spawn`."""
     refuse_launch("xla_nb.ranks")
     held = _groups().get(name)
     if held is not None and held.alive:
@@ -89,7 +89,7 @@ def start(
         group.wait_until_ready()
     except BaseException as problem:
         if group is not None:
-            with contextlib.suppress(KeyboardInterrupt):  # they are killed then
+            with contextlib.suppress(KeyboardInterrupt):  # at which they are killed
                 _end(group, "before all had started")
         if isinstance(problem, KeyboardInterrupt):
             told = "Interrupted before all ranks had started; the ranks were ended."
@@ -101,7 +101,7 @@ def start(
 
 
 def of(name: str = DEFAULT) -> Group:
-    """The live ranks of that name. Raises UsageError where there are none."""
+    """Return the live ranks with this name. Raises UsageError if there are none."""
     group = _groups().get(name)
     if group is None:
         raise UsageError(_no_such(name))
@@ -117,13 +117,13 @@ def _no_such(name: str) -> str:
 
 
 def is_there(name: str = DEFAULT) -> bool:
-    """Whether there are live ranks of that name, or lost ones."""
+    """True if live ranks with this name exist, even lost ones."""
     return name in _groups()
 
 
 def end(name: str = DEFAULT, why: str = "by %xla_shutdown") -> Group:
-    """End the live ranks of that name; `why` goes on from "ended". Raises UsageError where there
-    are none."""
+    """End the live ranks with this name; `why` continues "ended …". Raises UsageError if there are
+    none."""
     group = of(name)
     _end(group, why)
     return group
@@ -138,7 +138,7 @@ def _end(group: Group, why: str) -> None:
 
 
 def _lose(group: Group) -> None:
-    """Note what ranks that have ended had, and show their end."""
+    """Note the names that ended ranks had bound, and show their end."""
     names = missing_names.lost(group.remote, group.run.state.ended)
     notebook.lost().setdefault(group.name, {}).update(names)
     _ended(group)
@@ -151,17 +151,17 @@ def end_all(why: str = "with the process that started them") -> None:
 
 
 def restart(name: str, *, replay: bool) -> Group:
-    """End the live ranks of that name, and start as many again, in the cell that is being executed.
+    """End the live ranks with this name and start as many new ones, shown in the current cell.
 
-    replay: run again, in order, the cells that had succeeded, and stop at the first that fails now,
-    or before what cannot be repeated. Raises UsageError where there are none, RunFailed for that
-    cell, and LaunchError.
+    replay: rerun the cells that had succeeded, in order; stop at the first that fails, or that
+    cannot be repeated. Raises UsageError if there are no such ranks, RunFailed for the failed cell,
+    and LaunchError.
     """
     old = end(name, "by %xla_restart")
     try:
         group = start(old.options, name, old.idle, shown=True)
     except BaseException:
-        _groups()[name] = old  # which knows what a replay is to run
+        _groups()[name] = old  # keeps the history for a later replay
         raise
     group.watch = Watch(old.watch.names)
     if replay:
@@ -170,7 +170,7 @@ def restart(name: str, *, replay: bool) -> Group:
 
 
 def _replay(group: Group, history: Sequence[Played]) -> None:
-    """Run again what had succeeded."""
+    """Rerun the cells that had succeeded."""
     for number, each in enumerate(history):
         rest = [one.label for one in history[number + 1 :]]
         left = f" Not replayed: {listed(rest, most=5)}." if rest else ""
@@ -195,8 +195,8 @@ def run_cell(
     members: tuple[int, ...] | None = None,
     launched: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Run a cell's text on live ranks, and show it as a launched cell is. They may be those that
-    `group` starts, which is called once the cell can run. Raises as `xla_nb.spawn` does."""
+    """Run a cell's text on live ranks, shown like a launched cell. If `group` is a function, it is
+    called to start the ranks once the cell is ready to run. Raises the errors of `xla_nb.spawn`."""
 
     def made(scope: Scope, name: str) -> Program:
         return build(cell, scope, name=name)
@@ -247,7 +247,7 @@ def _run(
 
 
 def _tell_after(group: Group, run: Run, options: Options) -> None:
-    """Say, below a cell, what it has done to the group."""
+    """Print below a cell what it has done to the group."""
     died = any(rank.death is not None for rank in run.state.ranks.values())
     if run.done and (died or run.state.lost_group):
         _tell_of_loss(group)
@@ -257,12 +257,12 @@ def _tell_after(group: Group, run: Run, options: Options) -> None:
 
 
 def _tell_of_loss(group: Group) -> None:
-    """Say, below the cell in which ranks died, that the group is not whole any more."""
+    """Print, below the cell in which ranks died, that the group is no longer complete."""
     try:
         group.check(group.world)
     except LaunchError as lost:
         print(lost)
-    except UsageError:  # others run another cell, and the next one tells
+    except UsageError:  # other ranks run another cell; the next cell reports it
         return
 
 
@@ -271,14 +271,13 @@ def _tell_of_loss(group: Group) -> None:
 
 @functools.cache
 def _shown() -> dict[str, GroupPanel | StillGroup]:
-    """What shows the groups of this process, by the names of their runs."""
+    """The views of this process's groups, by the name of the group's run."""
     return {}
 
 
 def show(group: Group) -> None:
-    """Show live ranks in the cell that is being executed, and no longer in an earlier one: what
-    they do, the cells they have run, their variables. A terminal gets them as text, as they are
-    now."""
+    """Show live ranks in the current cell, and no longer in an earlier one: their activity, the
+    cells they have run, their variables. A terminal gets their current state as text."""
     if picture.kernel() is None:
         print(rendering.render_text(observer.observe(group.run)))
         return
@@ -293,14 +292,15 @@ def show(group: Group) -> None:
 
 
 def _changed(group: Group) -> None:
-    """They are all there, or a cell of theirs has ended: told in the notebook's own thread."""
+    """Redraw once all ranks are ready, or a cell of theirs has ended. Called in the notebook's main
+    thread."""
     shown = _shown().get(group.run.name)
     if isinstance(shown, StillGroup):
         shown.draw()
 
 
 def _ended(group: Group) -> None:
-    """They have ended."""
+    """Show that the ranks have ended."""
     shown = _shown().pop(group.run.name, None)
     if isinstance(shown, StillGroup):
         shown.draw()
@@ -340,7 +340,7 @@ class Ranks:
 
     @property
     def _group(self) -> Group:
-        """Raises LaunchError where there are new ones in their place."""
+        """The group. Raises LaunchError if new ranks have replaced these."""
         now = _groups().get(self._own.name, self._own)
         if now is not self._own:
             why = f"These live ranks have ended: {self._own.why_lost}."
@@ -354,7 +354,7 @@ class Ranks:
         self.close()
 
     def _ipython_display_(self) -> None:
-        """A terminal has room for a line."""
+        """Show the ranks; a terminal gets one line."""
         if picture.kernel() is None:
             print(repr(self))
         else:
@@ -437,7 +437,7 @@ class Ranks:
             raise UsageError(f"{told} Use run() for statements.") from None
         cell = Cell(f"`{text}`", text)
 
-        def made(scope: Scope, name: str) -> Program:  # that it is the ranks' is what is asked for
+        def made(scope: Scope, name: str) -> Program:  # no `both` notes: the ranks' value is meant
             return replace(build(cell, scope, name=name), both=())
 
         acts = any(isinstance(node, _ACTS) for node in ast.walk(expression))
@@ -450,7 +450,7 @@ class Ranks:
         cell: Cell | None = None,
         replayed: bool = True,
     ) -> Run:
-        """Run what shows nothing but what is to be said of the notebook's values."""
+        """Run a program without a view, printing only notices about the notebook's values."""
         options = replace(self._options, view="none")
         run = _run(self._group, made, options, members, cell, replayed=replayed)
         for notice in run.state.notices:

@@ -1,6 +1,6 @@
-"""What live ranks are asked between cells: their variables, completions, what an object is.
+"""Questions to live ranks between cells: their variables, completions, help on an object.
 
-Each question is a program of theirs that leaves no record and is no part of their history.
+Each question runs as a program on the ranks that leaves no record and is not in their history.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from xla_nb.run.group import Group
 from xla_nb.run.run import Run
 from xla_nb.views.variables import Variables
 
-#: Seconds for what Tab offers, for `name?` and for what is shown of the object at the cursor.
+#: Time limits in seconds: for Tab, for `name?`, and for the tooltip of the object at the cursor.
 _COMPLETION, _HELP, TOOLTIP = 0.2, 5.0, 1.0
-#: Seconds that ranks have for a question that is not to be answered any more, and in which they
-#: tell what has drifted.
+#: Time limits in seconds: for a withdrawn question to stop, and to compare watched variables.
 _PATIENCE, _MUCH = 5.0, 60.0
-#: Why a question has stopped that was not to be answered any more.
+#: The reason with which a withdrawn question stops.
 _WITHDRAWN = "Withdrawn"
 T = TypeVar("T")
 
@@ -41,10 +40,10 @@ def ask(
     *,
     within: float | None = None,
 ) -> dict[int, T]:
-    """What ranks answer to a question between two programs; it leaves no record.
+    """Ask ranks a question between two programs, and return their answers; it leaves no record.
 
-    Raises UsageError where one of them is busy, RunFailed, and TimeoutError after `within` seconds,
-    or Interrupted, when the question is withdrawn."""
+    Raises UsageError if one of them is busy, RunFailed, and when the question is withdrawn
+    TimeoutError (after `within` seconds) or Interrupted."""
     chosen = group.world if members is None else members
     group.check(chosen)
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
@@ -65,18 +64,18 @@ def ask(
 
 
 def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False) -> Variables:
-    """The variables of a group's ranks that live, by default all that its cells have. Raises as a
-    cell does."""
-    members = group.alive or group.world  # of which it is told why they have gone
+    """The variables of a group's living ranks, by default all that its cells have bound. Raises
+    what a cell raises."""
+    members = group.alive or group.world  # with none alive, the check says why they ended
     told = ask(group, of_rank.asked, (tuple(names), compute), members)
     return Variables(comparing.compare(told), len(members), len(group.world))
 
 
 def look_for_drift(group: Group, run: Run) -> None:
-    """Say which of the watched variables have drifted apart in a cell, before it counts as done."""
+    """Report which watched variables drifted apart in a cell, before the cell counts as done."""
     state = run.state
     if state.lost_group or set(group.world) != set(group.alive):
-        return  # which is told
+        return  # reported elsewhere
     watch = group.watch
     try:
         told_by = ask(group, of_rank.asked, (tuple(watch.names), False), within=_MUCH)
@@ -102,14 +101,14 @@ def look_for_drift(group: Group, run: Run) -> None:
 
 
 def completions(group: Group, before: str) -> Completions | None:
-    """What the first rank offers at the end of a cell up to the cursor; None where it is busy, or
-    cannot tell in time."""
+    """Completions from the first rank for a cell's text up to the cursor; None if it is busy or
+    does not answer in time."""
     return _soon(group, introspection.completions, (before,), _COMPLETION)
 
 
 def about(group: Group, expression: str, *, source: bool, within: float = _HELP) -> str | None:
-    """What the first rank tells of an object, "" if there is none; None where it is busy, or cannot
-    tell in so many seconds."""
+    """Help on an object from the first rank, "" if it has no such object; None if the rank is busy
+    or does not answer within so many seconds."""
     told = _soon(group, introspection.about, (expression, source), within)
     lines = [ansi.plain(line) for line in (told or "").split("\n")]
     return "\n".join([f"On rank {group.alive[0]}", *lines]) if told else told

@@ -1,6 +1,6 @@
-"""The magics: the words on their lines, and what they mean.
+"""The magics: parse their lines and call the modules that do the work.
 
-Beside the panel the only module that imports IPython. What a word does is decided elsewhere.
+Apart from the panel, the only module that imports IPython.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _QUESTION = re.compile(r"\s*(\S+?)\s*(\?\??)\s*")
 #: A word of a line, as a shell reads it.
 _WORD = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])+"""
 _ARGS, _ENV = re.compile(rf"--args(?:\s+|=){_WORD}"), re.compile(rf"(--env(?:\s+|=))({_WORD})")
-_NO_FRAME = 10**6  # frames up: beyond all of them, so that names are the notebook's alone
+_NO_FRAME = 10**6  # frames up: beyond all of them, so that only the notebook's names are found
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register the magics; start to warm the fork server, and the panel where there is one."""
+    """Register the magics, and start warming the fork server and, if it is used, the panel."""
     shell.register_magics(XlaMagics(shell))
     transformer = _magics(shell).transformed
     if transformer not in shell.input_transformers_cleanup:
@@ -64,13 +64,13 @@ def load(shell: InteractiveShell) -> None:
     completion.turn_on(shell, _group_of)
     guard.of(shell).turn_on()
     api.engine().warm(xla.IMPORTS)
-    if api.default_view() == "panel":  # its import would hold up the first launch
+    if api.default_view() == "panel":  # importing it would delay the first launch
         import_panel = functools.partial(importlib.import_module, "xla_nb.views.panel.view")
         threading.Thread(target=import_panel, name="xla_nb-import", daemon=True).start()
 
 
 def unload(shell: InteractiveShell) -> None:
-    """End what `load` started."""
+    """Undo `load` and end everything it started."""
     for event, callback in _callbacks(shell):
         shell.events.unregister(event, callback)
     shell.input_transformers_cleanup.remove(_magics(shell).transformed)
@@ -109,8 +109,8 @@ class Parser(argparse.ArgumentParser):
 _MAYBE, _SWITCH, _GROUP = {"nargs": "?"}, {"action": "store_true"}, {"default": DEFAULT}
 _NAME = {"name": {**_MAYBE, **_GROUP}}
 _OUT = {"-o": {"dest": "out"}}
-#: The options of a launch that each magic has, and its own arguments, as argparse takes them. Of
-#: its own switches a line has one.
+#: The launch options of each magic, and its other arguments in argparse's form. The switches among
+#: the latter are mutually exclusive.
 _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
     "%xla_start": (live.OF_GROUP, {"--idle": {}, "--name": _GROUP}),
     "%%xla": (live.OF_CELL, {"ranks": _MAYBE, **_OUT, "--group": _GROUP}),
@@ -131,7 +131,7 @@ _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
 
 
 def _parser(prog: str) -> Parser:
-    """That of a magic; the options' values are checked later, with the settings."""
+    """The parser of a magic. Values of options are checked later, with the settings."""
     names, own = _LINES[prog]
     made = Parser(prog=prog, add_help=False, allow_abbrev=False)
     for option in map(OPTIONS.__getitem__, names):
@@ -146,21 +146,21 @@ def _parser(prog: str) -> Parser:
     return made
 
 
-@functools.cache  # a cell should not wait for it
+@functools.cache  # built once: cells should not wait for it
 def _parsers() -> dict[str, Parser]:
     return {prog: _parser(prog) for prog in _LINES}
 
 
 def _as_of_now(entry: recorded.Entry) -> recorded.Entry:
-    """A run in progress as its own picture has it."""
+    """The entry of a run in progress, with the headline that its own picture shows."""
     living = {run.name: run for run in api.living()}
     try:
         run = living.get(entry.name) or recorded.RecordedRun.open(entry.name)
-    except UsageError:  # it has begun only now
+    except UsageError:  # it has only just begun
         return entry
     observer = Observer(run)
     observer.sample()
-    shown = observer.snapshot()  # without output, which nobody is to see
+    shown = observer.snapshot()  # without output, which is not shown
     rests = shown.live is not None and shown.live.is_idle
     return replace(entry, headline=shown.headline, outcome="idle" if rests else entry.outcome)
 
@@ -184,7 +184,7 @@ def _parsed(prog: str, line: str) -> dict[str, Any]:
 
 
 def _elsewhere(word: str, words: Sequence[str]) -> str:
-    """Which of our magics has this option, with a space before it; empty if none has."""
+    """A hint naming the magic that has this option, after a space; empty if none has."""
     flag = word.removesuffix("=…") if word[:2] == "--" else word[:2]
     for prog, other in _parsers().items():
         if (option := other._option_string_actions.get(flag)) is not None:
@@ -201,14 +201,14 @@ def _without_value(word: str) -> str:
 
 
 def _without_values(line: str) -> str:
-    """A line of %%xla_spawn without the values of --env: as a comment it is part of the cell's
-    source, which goes to disk."""
+    """A line of %%xla_spawn without the values of --env: it becomes a comment in the cell's
+    source, which is written to disk."""
     return _ENV.sub(lambda found: found[1] + _without_value(found[2].strip("\"'")), line)
 
 
 def _filled(notebook: Notebook, line: str) -> str:
-    """A line with `{N}` and `$N` filled in as IPython does, but for --args: an expression has
-    braces of its own."""
+    """A line with `{N}` and `$N` expanded as by IPython, except in --args, an expression that may
+    contain braces itself."""
     found = _ARGS.search(line)
     head, args, tail = line.partition(found[0]) if found else (line, "", "")
     expand: Any = functools.partial(notebook.shell.var_expand, depth=_NO_FRAME)
@@ -216,7 +216,7 @@ def _filled(notebook: Notebook, line: str) -> str:
 
 
 def _group_of(line: str) -> Group | None:
-    """The ranks of a %%xla line; None where it is not finished, or there are none."""
+    """The live ranks that a %%xla line names; None if it is unfinished or there are none."""
     try:
         return live.of(_parsed("%%xla", line.partition("%%xla")[2])["group"])
     except XlaNbError:
@@ -224,7 +224,7 @@ def _group_of(line: str) -> Group | None:
 
 
 def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
-    """Watch these too, or no longer (none: no variable). Returns those that are watched anew."""
+    """Watch these names too, or with `ends` no longer (none: unwatch all). Returns the new ones."""
     before = group.watch.names
     new = [name for name in names if name not in before]
     if ends and new:
@@ -250,7 +250,7 @@ class XlaMagics(Magics):
         self.notebook = notebook.of(shell)
 
     def _options(self, words: dict[str, Any]) -> Options:
-        """What a line and the settings say, all checked."""
+        """The options of a line and of the settings, checked."""
         return run_options.options(words, self.notebook.settings, flags=True)
 
     @no_var_expand
@@ -294,7 +294,7 @@ class XlaMagics(Magics):
                     "level of a cell with a function runs in the notebook. Make it a parameter of "
                     "the function. Nothing was run."
                 )
-            return self._execute(line, cell)  # a program calls the magic, not IPython
+            return self._execute(line, cell)  # the magic was called by code, not by IPython
         if self._arguments(words["args"]):
             raise UsageError(
                 f"{launched.label} has no function that takes --args. Define one, or use the "
@@ -318,7 +318,8 @@ class XlaMagics(Magics):
         return self._call(line, cell, top_level)
 
     def _execute(self, line: str, body: str) -> Run | None:
-        """Run a cell in the notebook that a program launches, and call its function."""
+        """Run a cell that code launches (`run_cell_magic`) in the notebook, and call its
+        function."""
         cell = self.notebook.cell(_without_values(line), body)
         filename = self.shell.compile.cache(cell.source, self.notebook.number)
         self.notebook.begun(replace(cell, filename=filename))
@@ -352,8 +353,8 @@ class XlaMagics(Magics):
     def _read(
         self, line: str, magic: str = "%%xla_spawn"
     ) -> tuple[dict[str, Any], Options, Callable[[Run], None]]:
-        """What the line of a cell says: its words, the options, and what binds the Run to the
-        variable of `-o`."""
+        """Parse a cell's line: return its words, the options, and a function that binds the Run to
+        the variable of `-o`."""
         words = _parsed(magic, _filled(self.notebook, line))
         name = None if words["out"] is None else run_options.variable("-o", words["out"])
 
@@ -364,24 +365,24 @@ class XlaMagics(Magics):
         return words, self._options(words), begun
 
     def transformed(self, lines: list[str]) -> list[str]:
-        """Make an ordinary cell of a launched one with a function, which is called at its end.
-        IPython transforms a cell several times."""
+        """Turn a launched cell with a function into an ordinary cell that calls the function at its
+        end. IPython transforms a cell several times."""
         magic, _, line = (lines or [""])[0].rstrip("\n").partition(" ")
         body = "".join(lines[1:])
         if magic != "%%xla_spawn" or not body or not self.calls_function(line, body):
             return lines
         own = [f"{one}\n" for one in plain_line_ends(body).split("\n")]
-        away = "\n" * 8  # from the lines that a traceback shows
+        away = "\n" * 8  # keeps the call out of the lines that a traceback shows
         return [f"#{magic} {_without_values(line)}\n", *own, f"{away}{CALL}{line!r}, {body!r})\n"]
 
     def calls_function(self, line: str, body: str) -> bool:
-        """Whether a launched cell runs in the notebook before a function is called on the ranks:
-        it defines or names one, and nothing about it is to be refused."""
+        """True if a launched cell runs in the notebook and then calls a function on the ranks: it
+        defines or names one, and nothing in it is refused."""
         try:
             words = _parsed("%%xla_spawn", re.sub(r"{[^{}]*}", "…", line))
-            if not re.search(r"[{$]", line):  # else they are known once these are filled in
+            if not re.search(r"[{$]", line):  # otherwise options are known only once expanded
                 self._options(words)
-            f"{line}{body}".encode()  # as Python does
+            f"{line}{body}".encode()  # raises for lone surrogates, as Python does
             source = self.shell.transform_cell(plain_line_ends(body))  # type: ignore[no-untyped-call]
             tree = ast.parse(source)
             return bool(words["entry"] or functions(tree)) and not self._ranks_only(tree)
@@ -389,7 +390,7 @@ class XlaMagics(Magics):
             return False
 
     def _ranks_only(self, tree: ast.Module) -> Mapping[str, int]:
-        """The names that only ranks have and that a top level reads, each with its line."""
+        """Names that exist only on ranks and that the top level reads, each with its line."""
         names = names_in(tree.body)
         own = {*names.binds, *self.shell.user_ns}
         return {n: line for n, line in names.now.items() if n in RANK_NAMES and n not in own}
@@ -408,7 +409,7 @@ class XlaMagics(Magics):
                     threading.Thread(target=api.tell_import, args=goes_on, daemon=True).start()
 
     def _top_level(self, line: str) -> TopLevel:
-        with contextlib.suppress(UsageError):  # which is told when the function is called
+        with contextlib.suppress(UsageError):  # raised again when the function is called
             words, _, begun = self._read(line)
             given = {n: words[n] for n in OPTIONS if words[n] is not None}
             return TopLevel(given, begun)
@@ -488,8 +489,8 @@ class XlaMagics(Magics):
         picture.show(shown) if picture.kernel() else print(shown["text/plain"])
 
     def _named_runs(self, line: str) -> list[Run]:
-        """The runs that a line names, by a variable or by their own name; none named: all, but for
-        live ranks themselves."""
+        """The runs that a line names, by variable or by run name; if it names none, all runs except
+        those of live ranks themselves."""
         living = api.living()
         if names := list(dict.fromkeys(line.split())):
             return [self._named_run(name, living) for name in names]
@@ -642,7 +643,7 @@ class XlaMagics(Magics):
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:
-        """Answer `name?` as IPython does, with what rank 0 has, or the first that lives."""
+        """Answer `name?` as IPython does, for the object on rank 0, or on the first live rank."""
         first = next(iter(group.alive), 0)
         if first not in group.alive:
             group.check(group.world)

@@ -1,8 +1,8 @@
-"""Memory: how much a process takes and may still take, and the processes of this control group (a
-container's, say) that the kernel killed for lack of it.
+"""Memory: how much a process uses and may still use, and detection of processes killed by the OOM
+killer of this control group (for example a container's).
 
-It counts them (`oom_kill` of memory.events, in version 1 of memory.oom_control) and does not say
-which they were: that one died by SIGKILL and the number has grown tells.
+The kernel counts the kills (`oom_kill` in memory.events, with cgroup v1 in memory.oom_control) but
+does not name the processes: one that died by SIGKILL while the count grew is taken to be killed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_COUNTED = 5.0  # seconds between two counts of a process's own pages
+_COUNTED = 5.0  # seconds between two counts of a process's pages
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_UNLIMITED = 1 << 60  # bytes; version 1 has a number for no limit
+_UNLIMITED = 1 << 60  # bytes; cgroup v1 represents "no limit" by a number
 
 
 class OutOfMemory:
-    """What the kernel counts from now on. Each death that it counts is put down to one process."""
+    """The kills that the kernel counts from now on. Each is attributed to one process."""
 
     def __init__(self) -> None:
         self._group = _Group.own()
         self._told = self._group.kills()
 
     def limit(self, status: int) -> int | None:
-        """Of a process of this control group that ended with this status: the limit in bytes that
-        it was killed for, 0 where no limit was set. None: for another reason, or nobody knows."""
+        """The limit, in bytes, for which a process of this control group with this exit status was
+        killed; 0 if no limit was set, None if it ended for another reason or that is unknown."""
         if status != -signal.SIGKILL or self._group.kills() <= self._told:
             return None
         self._told += 1
@@ -39,9 +39,9 @@ class OutOfMemory:
 
 
 class Own:
-    """What this process takes of the machine's memory: its share of each page (PSS). The kernel
-    counts that in milliseconds, so between two counts it is taken to grow with what is resident.
-    Where the kernel does not count it, nothing is known."""
+    """The memory that this process uses: its share of each page (PSS). Counting it takes the kernel
+    milliseconds, so between counts it is assumed to grow with the resident size. None if the
+    kernel does not count it."""
 
     def __init__(self) -> None:
         self.free: int | None = None  # for all processes, at the last count
@@ -50,8 +50,8 @@ class Own:
         self._counting = threading.Lock()
 
     def count(self, anew: bool = True) -> None:
-        """Count if the last count is some seconds old; without `anew`, only if there is none. Waits
-        for a count of another thread."""
+        """Count if the last count is some seconds old; without `anew`, only if there is none yet.
+        Waits for a count in another thread."""
         with self._counting:
             if time.monotonic() < self._due or not (anew or self._others is None):
                 return
@@ -71,26 +71,26 @@ own = Own()
 
 
 def available() -> int:
-    """Bytes that processes like this one can still take: of the machine's, or less where a control
-    group has a limit. Raises OSError, KeyError or ValueError where that cannot be read."""
+    """Bytes still available to processes like this one: the machine's, or less if a control group
+    has a limit. Raises OSError, KeyError or ValueError if that cannot be read."""
     free = _numbers(_PROC / "meminfo")["MemAvailable:"] << 10
     return min([free, *_Group.own().left()])
 
 
 def _resident() -> int:
-    """Bytes of this process's that are in memory."""
+    """The resident size of this process in bytes."""
     return int((_PROC / "self/statm").read_bytes().split()[1]) * _PAGE
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """Numbers by name, one a line."""
+    """Parse a file with a name and a number on each line."""
     found = (line.split()[:2] for line in file.read_text().splitlines())
     return {name: int(number) for name, number in found if number.isdecimal()}
 
 
 class _Group(NamedTuple):
     """A control group's folder, and the names of its files (cgroups(7)). In a container it is the
-    topmost one that can be seen."""
+    topmost visible one."""
 
     folder: Path
     counter: str = "events"
@@ -100,7 +100,7 @@ class _Group(NamedTuple):
 
     @classmethod
     def own(cls) -> _Group:
-        """This process's, in version 1 where that counts memory, else in version 2."""
+        """The group of this process: of cgroup v1 if that counts memory, otherwise of v2."""
         paths: dict[str, str] = {}
         with contextlib.suppress(OSError, ValueError):
             for line in (_PROC / "self/cgroup").read_text().splitlines():
@@ -117,18 +117,18 @@ class _Group(NamedTuple):
         return 0
 
     def limit(self) -> int:
-        """The least of its own and its parents'; 0: there is none."""
+        """The lowest limit of the group and its parents, in bytes; 0 if there is none."""
         return min((limit for _, limit in self._limits()), default=0)
 
     def left(self) -> Iterator[int]:
-        """What its own limit and those of its parents leave."""
+        """The bytes left under the limits of the group and of its parents."""
         for folder, limit in self._limits():
             used = int((folder / f"memory.{self.usage}").read_text())
             yield max(0, limit - used + _numbers(folder / "memory.stat")[self.cached])
 
     def _limits(self) -> Iterator[tuple[Path, int]]:
         for folder in (self.folder, *self.folder.parents):
-            with contextlib.suppress(OSError, ValueError):  # it says `max`, or has none
+            with contextlib.suppress(OSError, ValueError):  # it is `max`, or there is no file
                 limit = int((folder / f"memory.{self.ceiling}").read_text())
                 if limit < _UNLIMITED:
                     yield folder, limit

@@ -1,5 +1,5 @@
-"""A live notebook: what it holds for a launch, the cells that IPython has executed, and which of
-them were launched."""
+"""A live notebook: its scope for a launch, the cells that IPython has executed, and which of them
+were launched."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TIMED, _TIMED_VALUE = "<timed exec>", "<timed eval>"
 @dataclass
 class TopLevel:
     """The top level of a launched cell, while the notebook runs it. `options` are those on the
-    magic's line, for what the cell launches itself, and `begun` is called with that Run;
-    `launches`: that it has done so; `refused`: why it must not, which it may have caught."""
+    magic's line, which apply to launches by the cell itself; `begun` is called with that Run;
+    `launches`: it has launched; `refused`: why it must not, an error that it may have caught."""
 
     options: Mapping[str, Any]
     begun: Callable[[Any], None] = lambda run: None
@@ -37,22 +37,22 @@ class TopLevel:
 
 @functools.cache
 def lost() -> dict[str, dict[str, tuple[str, str]]]:
-    """The names of live ranks of this process that have ended, as `missing.lost` has them, by the
-    ranks' name."""
+    """The names of this process's ended live ranks, as `missing_names.lost` gives them, by the name
+    of the ranks."""
     return {}
 
 
 def told_of_lost() -> dict[str, str]:
-    """What a launch is told of them, which has the notebook's names alone."""
+    """The advice on lost names for a launch, which sees only the notebook's names."""
     fix = "define it in the notebook"
     return {name: f"{told}; {fix}" for each in lost().values() for name, (told, _) in each.items()}
 
 
 class Notebook:
-    """One IPython shell, given and never imported. `launched` are the cells that IPython's
-    history lacks, as they ran on ranks alone or a program has launched them by `run_cell_magic`, by
-    the number of the cell that did so; `top_level` is that of the launched cell that runs now,
-    until its function is called. `settings` are what `%xla_config` shows."""
+    """One IPython shell, passed in and never imported. `launched` are the cells missing from
+    IPython's history, because they ran only on ranks or were launched by `run_cell_magic`, by the
+    number of the launching cell; `top_level` is that of the launched cell now running, until its
+    function is called. `settings` are shown by `%xla_config`."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -60,39 +60,39 @@ class Notebook:
         self.top_level: TopLevel | None = None
         self.settings: dict[str, Any] = dict(DEFAULTS)
         self.executed = Executed(shell)
-        module_objects.of_this_process()  # which notes imports from here on
-        self._read: dict[str, float] = {}  # when files were written that %autoreload has read
+        module_objects.of_this_process()  # starts recording imports
+        self._read: dict[str, float] = {}  # modification times of files read by %autoreload
 
     @property
     def number(self) -> int:
-        """The number at the prompt of the cell that runs now.
+        """The prompt number of the cell now running.
 
-        Not `execution_count`: IPython 9 counts on before it runs a cell, 7 and 8 after.
+        Not `execution_count`: IPython 9 increments it before running a cell, 7 and 8 after.
         """
         return len(self.shell.history_manager.input_hist_parsed) - 1
 
     @property
     def parent(self) -> dict[str, Any]:
-        """The message of the page that the current cell runs for; {} outside a kernel."""
+        """The message from the page that runs the current cell; {} outside a kernel."""
         get_parent = getattr(self.shell, "get_parent", dict)
         return dict(get_parent())
 
     @property
     def runs_a_cell(self) -> bool:
-        """Whether a cell has called this: not a thread or a callback, which outlast theirs."""
+        """True if called from a cell, not from a thread or a callback, which outlast cells."""
         code = type(self.shell).run_code.__code__
         return any(frame.f_code is code for frame, _ in walk_stack(None))
 
     @property
     def runs_a_script(self) -> bool:
-        """Whether `%run` is executing a file, which has a module of its own meanwhile."""
+        """True while `%run` executes a file, in a separate `__main__` module."""
         return sys.modules["__main__"] in self.shell._main_mod_cache.values()
 
     def cell(self, line: str, body: str, magic: str = "%%xla_spawn") -> Cell:
-        """The cell that a magic was called with, as a user sees it: the magic's own line
-        stays, as a comment, so that lines count from it or from a magic above it (`%%time`).
+        """The cell that a magic was called with, as the user sees it: the magic's line stays as a
+        comment, so that line numbers count from it or from a magic above it (`%%time`).
 
-        Raises ProgramError where IPython cannot read it."""
+        Raises ProgramError if IPython cannot read it."""
         above = lines_above_magic(self.shell.history_manager.input_hist_raw[-1])
         blank = "#\n" * (above or 0)
         label = f"Cell In[{self.number}]"
@@ -101,12 +101,12 @@ class Notebook:
         text = f"{blank}#{magic} {line}\n{plain_line_ends(body)}"
         try:
             return Cell(label, self.shell.transform_cell(text), magic=magic)
-        except SyntaxError as problem:  # of its own tokenizer
+        except SyntaxError as problem:  # from IPython's tokenizer
             raise unreadable(Cell(label, text), problem) from None
 
     def scope(self) -> Scope:
-        """What the notebook holds now, its cells oldest first."""
-        # What IPython itself put there (`open`, `exit`, `get_ipython`, In, Out) is not the user's.
+        """The notebook's current values and cells, oldest first."""
+        # Names that IPython adds (`open`, `exit`, `get_ipython`, In, Out) are not the user's.
         names, hidden = self.shell.user_ns, self.shell.user_ns_hidden
         return Scope(
             values={k: v for k, v in names.items() if k not in hidden or hidden[k] is not v},
@@ -117,13 +117,13 @@ class Notebook:
         )
 
     def program(self, make: Callable[[Scope], Program]) -> Program:
-        """What `make` builds of what the notebook holds. Raises what that raises."""
+        """Build a program with `make` from the notebook's scope. Raises what `make` raises."""
         self.follow_reloads()
         return make(self.scope())
 
     def follow_reloads(self) -> None:
-        """Note which modules %autoreload has changed in place since the last look, and did not fail
-        to: after each cell, or the first change after the cell that loads it would be missed."""
+        """Record which modules %autoreload has successfully changed in place since the last call.
+        Called after each cell, so that the first change after loading %autoreload is not missed."""
         magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
         reloader = getattr(magics, "_reloader", None)
         times: dict[str, float] = dict(getattr(reloader, "modules_mtimes", {}))
@@ -135,25 +135,25 @@ class Notebook:
                 module_objects.of_this_process().changed_in_place(name)
 
     def begun(self, cell: Cell) -> None:
-        """The cell that runs now has launched this one, which IPython's history lacks."""
+        """Record a cell launched by the running one, since IPython's history lacks it."""
         self.launched.setdefault(self.number, []).append(cell)
 
 
 @functools.cache
 def of(shell: Any) -> Notebook:
-    """The one Notebook of a shell."""
+    """The Notebook of a shell, always the same."""
     return Notebook(shell)
 
 
 def current() -> Notebook | None:
-    """The notebook that this code runs in, if it runs in one."""
+    """The notebook in which this code runs, if any."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return None if shell is None else of(shell)
 
 
 def settings() -> Mapping[str, Any]:
-    """The settings of that notebook; in a script the defaults."""
+    """The settings of the current notebook; in a script the defaults."""
     here = current()
     return here.settings if here else DEFAULTS
 
@@ -169,8 +169,8 @@ class Executed:
         self._known: dict[tuple[int, bool], tuple[tuple[str, str], Cell]] = {}
 
     def cells(self, launched: Mapping[int, Sequence[Cell]]) -> list[Cell]:
-        """All of them, oldest first, with those that were `launched`, by the number of the cell
-        that launched them."""
+        """All executed cells, oldest first, including those `launched`, by the number of the
+        launching cell."""
         cells: list[Cell] = []
         for number, (raw, source) in enumerate(self._texts()):
             if number > 0 and (lines_above_magic(raw) is None or CALL in source):
@@ -179,15 +179,15 @@ class Executed:
         return cells
 
     def by_magics(self) -> Iterator[Cell]:
-        """Cells below `%%time` and `%%capture`, which IPython compiles without that line."""
+        """The cells below `%%time` and `%%capture`, which IPython compiles without that line."""
         for number, (raw, parsed) in enumerate(self._texts()):
             magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
             if magic in ("%%time", "%%capture"):
-                with contextlib.suppress(SyntaxError):  # which IPython has told
+                with contextlib.suppress(SyntaxError):  # reported by IPython
                     yield self._once(number, raw, parsed, self._below)
 
     def label(self, filename: str) -> str:
-        """What errors call the cell whose code has this file name."""
+        """The label, in errors, of the cell whose code has this file name."""
         known = getattr(self._shell.compile, "_filename_map", {})  # since IPython 8
         if filename in known:
             return f"Cell In[{known[filename]}]"
@@ -198,15 +198,14 @@ class Executed:
         return next((cell.label for cell in cells if cell.filename == filename), "A cell")
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """What was typed in each, and what IPython made Python of it."""
+        """For each cell, the text typed and the Python code that IPython made of it."""
         history = self._shell.history_manager
         return zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
 
     def _once(
         self, number: int, raw: str, source: str, make: Callable[[int, str, str], Cell]
     ) -> Cell:
-        """What is made of a cell, made once: for the file's name ipykernel hashes the text, in
-        Python."""
+        """The cached result of `make`: for the file name, ipykernel hashes the text in Python."""
         key = number, make == self._below
         if key not in self._known or self._known[key][0] != (raw, source):
             self._known[key] = (raw, source), make(number, raw, source)
@@ -220,7 +219,7 @@ class Executed:
         )
 
     def _below(self, number: int, raw: str, parsed: str) -> Cell:
-        """What is below `%%time` or `%%capture`. Raises SyntaxError."""
+        """The cell below `%%time` or `%%capture`. Raises SyntaxError."""
         body = _body(parsed)
         source = self._shell.transform_cell(body)
         name = self._shell.compile.get_code_name(body, source, number)
@@ -233,8 +232,8 @@ class Executed:
 
 
 def lines_above_magic(raw: str) -> int | None:
-    """The number of lines above %%xla_spawn or %%xla (`%%time`) in a cell that is launched with it;
-    None for other cells, though they may call `run_cell_magic`."""
+    """The number of lines (such as `%%time`) above %%xla_spawn or %%xla in a cell launched with it;
+    None for other cells, even if they call `run_cell_magic`."""
     for number, line in enumerate(raw.split("\n")):
         if _LAUNCHES.match(line):
             return number
@@ -244,12 +243,12 @@ def lines_above_magic(raw: str) -> int | None:
 
 
 def plain_line_ends(text: str) -> str:
-    """The text with line ends as Python reads them."""
+    """The text with each line ending as `\\n`."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _body(source: str) -> str:
-    """What a cell magic gets, of `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
+    """The body of a cell magic in `get_ipython().run_cell_magic('time', '', 'x = 1')`."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return next((str(ast.literal_eval(call.args[2])) for call in calls if len(call.args) == 3), "")
 

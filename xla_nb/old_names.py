@@ -1,9 +1,8 @@
-"""Names and parameters that torch_xla had and no longer has: what answers them today, and what to
-write instead.
+"""Names and parameters removed from torch_xla: working replacements, and what to write instead.
 
-Only names that are missing are put there, so a release that still has one keeps its own. The first
-use of each is told, in place of torch_xla's warning where it still has the name and warns on every
-rank. docs/compatibility.md has the same tables, and the names that are still there.
+Only missing names are added, so a release that still has one keeps its own. The first use of each
+prints a notice, which replaces torch_xla's own warning on every rank for names that still exist.
+docs/compatibility.md has the same tables, and the names that still exist.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from typing import Any, NamedTuple
 from xla_nb.patching import InPlace, Place, when_imported
 
 _XM, _XR = "torch_xla.core.xla_model", "torch_xla.runtime"
-#: How programs call these modules.
+#: The usual short names of these modules.
 SHORT = {_XM: "xm", _XR: "xr"}
 
 
 class Old(NamedTuple):
-    """A name of a module, or a module, as programs spell it, gone since that release.
+    """A removed name or module, as programs spell it, and the release that removed it.
 
-    `answer` is what it is there: a function, or of a module the modules whose public names it has.
+    `answer` is its replacement: a function or, for a module, the modules whose public names it
+    gets.
     """
 
     spelling: str
@@ -43,7 +43,7 @@ class Old(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """The module, and the name that it has there."""
+        """The module, and the name in it."""
         module, _, name = self.spelling.rpartition(".")
         return {short: path for path, short in SHORT.items()}.get(module, module), name
 
@@ -54,7 +54,7 @@ def _find(path: str) -> Any:
 
 
 def _same(path: str) -> Callable[..., Any]:
-    """Calls what torch_xla has now. Nothing of it is imported before."""
+    """A function that calls today's function of torch_xla, importing it only then."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _find(path)(*args, **kwargs)
@@ -63,8 +63,8 @@ def _same(path: str) -> Callable[..., Any]:
 
 
 def _count(path: str) -> Callable[..., int]:
-    """The same for a number of replicas. A process that has not opened its device is no replica of
-    any other, and asking torch_xla would open it."""
+    """Like `_same`, for a number of replicas. A process that has not opened its device is not a
+    replica, and asking torch_xla would open it."""
 
     def call(defval: int = int(path.endswith("size"))) -> int:
         is_open = _find("torch_xla._XLAC")._xla_runtime_is_initialized()
@@ -78,7 +78,7 @@ def _device(n: int | None = None, devkind: str | None = None) -> Any:
 
 
 def _no_scaler(*_: Any, **__: Any) -> Any:
-    """A scaler that leaves losses and gradients as they are, as bfloat16 wants them."""
+    """A scaler that leaves losses and gradients unchanged, since bfloat16 needs no scaling."""
     return _find("torch.amp.GradScaler")("cpu", enabled=False)
 
 
@@ -107,8 +107,7 @@ OLD = (
 _MODULES = {old.spelling: old for old in OLD if isinstance(old.answer, tuple)}
 _NAMES = {old.place: old for old in OLD if old.spelling not in _MODULES}
 
-#: The names that torch_xla, or torch, still has and warns of: how its warnings begin, and what is
-#: told.
+#: Deprecated names that torch_xla, or torch, still has: the start of its warning, and our notice.
 DEPRECATED = {
     "torch.set_default_tensor_type() is deprecated": "torch.set_default_tensor_type is deprecated: "
     "write torch.set_default_dtype(), torch.set_default_device()",
@@ -142,8 +141,8 @@ def _local_ordinal(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
 
 
 def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
-    """It printed one thing to the stream `fd`, which came second, before `local` and `flush`; today
-    it prints all that is given by position, the stream too."""
+    """It used to print one object to the stream `fd`, its second parameter, before `local` and
+    `flush`; today it prints all positional arguments, including the stream."""
     is_former = 1 < len(args) < 5 and all(isinstance(flag, bool) for flag in args[2:])
     if is_former and all(callable(getattr(args[1], name, None)) for name in ("write", "flush")):
         _tell("xm.master_print", "fd as second argument", "1.6", "write fd=…")
@@ -153,13 +152,13 @@ def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
 
 
 def _parallel_loader(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
-    if args[4:] and args[4] is True:  # today's batches_per_execution, of which it would be one
+    if args[4:] and args[4] is True:  # today's batches_per_execution: True would mean 1
         raise TypeError("pl.ParallelLoader no longer has fixed_batch_size: use drop_last=True")
     return args, settings
 
 
 def device(index: int | None = None) -> Any:
-    """One of this process's devices. A program of one process for all of them asks for others."""
+    """One of this process's devices. Programs with one process for all devices ask for others."""
     try:
         return _functions().original("device")(index)
     except IndexError:
@@ -172,7 +171,7 @@ def device(index: int | None = None) -> Any:
 
 
 def _place(module: str, name: str, today: Callable[..., _Call]) -> Place:
-    """A function that is called with its arguments as they are written today."""
+    """A function called with its arguments converted to today's form."""
 
     def call(*args: Any, **settings: Any) -> Any:
         args, settings = today(args, settings)
@@ -183,7 +182,7 @@ def _place(module: str, name: str, today: Callable[..., _Call]) -> Place:
 
 @functools.cache
 def _functions() -> InPlace:
-    """Those of this process."""
+    """The replaced functions of this process."""
     return InPlace(
         (
             _place(_XM, "master_print", _master_print),
@@ -197,12 +196,12 @@ def _functions() -> InPlace:
     )
 
 
-# ---------------------------------------------------------------- put where they were
+# ---------------------------------------------------------------- installation
 
 
 class _Here:
-    """`tell` gets each notice, `told` has those that it got; `put` is what modules were given;
-    `show` shows all other warnings."""
+    """The state of this process: `tell` receives each notice, `told` are those it received, `put`
+    are the names added to modules, and `show` shows all other warnings."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -219,20 +218,20 @@ class _Here:
 
 @functools.cache
 def _here() -> _Here:
-    """That of this process."""
+    """The state of this process, always the same."""
     return _Here()
 
 
 def first_time(notice: str) -> bool:
-    """Whether a notice is new to this process. The notebook asks for its ranks' notices too."""
+    """True if a notice is new to this process. The notebook also asks for notices of its ranks."""
     is_new = notice not in _here().told
     _here().told.add(notice)
     return is_new
 
 
 def install(tell: Callable[[str], object] | None = None) -> None:
-    """Let programs use the old names and parameters. `tell` gets the notice of each one that is
-    used; while they are there, the first one that was given."""
+    """Let programs use the old names and parameters. `tell` receives the notice for each one used;
+    until `uninstall`, the first `tell` given stays."""
     here = _here()
     here.tell = here.tell or tell
     if here.is_on:
@@ -242,14 +241,14 @@ def install(tell: Callable[[str], object] | None = None) -> None:
         when_imported(module, _put)
     _functions().turn_on()
     if here.finder not in sys.meta_path:
-        sys.meta_path.append(here.finder)  # last: modules that exist are found before
+        sys.meta_path.append(here.finder)  # last: existing modules take precedence
     if warnings.showwarning is not _show:
         here.show = warnings.showwarning
         warnings.showwarning = _show
 
 
 def uninstall() -> None:
-    """Take them away again, but for what the program has bound to names of its own."""
+    """Remove the old names again, except those that the program has bound to its own names."""
     _here().is_on, _here().tell = False, None
     _functions().turn_off()
     if warnings.showwarning is _show:
@@ -266,7 +265,7 @@ def uninstall() -> None:
 
 
 def _show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-    """What Python calls with each warning that its filters let through."""
+    """Python's `warnings.showwarning`, called for each warning that passes the filters."""
     text = str(message) if category in (DeprecationWarning, UserWarning) else ""
     notice = next((told for start, told in DEPRECATED.items() if text.startswith(start)), None)
     if notice is not None and _here().is_on:
@@ -276,7 +275,7 @@ def _show(message: Warning | str, category: type[Warning], *rest: Any, **more: A
 
 
 def _put(module: ModuleType) -> None:
-    """Give a module the old names that it does not have."""
+    """Add to a module the old names that it lacks."""
     if not _here().is_on:
         return
     for (path, name), old in _NAMES.items():
@@ -287,7 +286,7 @@ def _put(module: ModuleType) -> None:
 
 
 def _answering(module: str, name: str, old: Old) -> Callable[..., Any]:
-    """The function that a module gets: pickle finds it there, on ranks too."""
+    """The function added to a module: pickle finds it there, also on ranks."""
     answer: Any = old.answer
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Functions and modules of other libraries that are changed, now or once they are imported.
+"""Change functions and modules of other libraries, now or once they are imported.
 
-A function gets other code and stays the same object: whoever holds it calls the other code too.
+A function gets new code but stays the same object, so that existing references run the new code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 
 def when_imported(name: str, then: Callable[[types.ModuleType], None]) -> None:
-    """Call `then` with that module, now or right after its import."""
+    """Call `then` with the module, now or right after its import."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -52,11 +52,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
     def _follow(self, loader: Any) -> None:
-        """Have a loader call `then` behind the import."""
+        """Make a loader call `then` after the import."""
         execute = loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
-            vars(loader).pop("exec_module", None)  # of several that follow it
+            vars(loader).pop("exec_module", None)  # several finders may wrap it
             execute(module)
             self._then(module)
 
@@ -67,10 +67,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class Place(NamedTuple):
-    """A function of a module, or of a class of it (`Class.function`), and what it does instead.
+    """A function of a module, or of a class in it (`Class.function`), and its replacement.
 
-    `after`: the module whose import it waits for, where that is not the function's own: code that
-    runs during the import meets the original.
+    `after`: the module to wait for, if not the function's own; code that runs during that import
+    still calls the original.
     """
 
     module: str
@@ -79,7 +79,7 @@ class Place(NamedTuple):
     after: str = ""
 
 
-#: Launchers of libraries, as programs know them, and where each is.
+#: Launchers of libraries: the names that programs use, and where each is defined.
 LAUNCHERS = {
     "xmp.spawn": ("torch_xla.distributed.xla_multiprocessing", "spawn"),
     "torch_xla.launch": ("torch_xla.torch_xla", "launch"),
@@ -91,18 +91,18 @@ LAUNCHERS = {
 
 @functools.cache
 def _instead() -> list[Callable[..., Any]]:
-    """What functions of this process do instead, by the numbers in their code."""
+    """The replacements in this process, indexed by the numbers in functions' code."""
     return []
 
 
 def launchers(*instead: Callable[..., Any]) -> InPlace:
-    """LAUNCHERS, each with what it does instead."""
+    """LAUNCHERS, each with its replacement."""
     pairs = zip(LAUNCHERS.values(), instead, strict=True)
     return InPlace([Place(*where, each) for where, each in pairs])
 
 
 class InPlace:
-    """`is_on`: the functions at `places` have other code, or will have it once imported."""
+    """Replaces functions at `places`. `is_on`: they have the new code, or get it once imported."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.is_on = False
@@ -125,8 +125,8 @@ class InPlace:
         self._originals.clear()
 
     def original(self, name: str) -> Callable[..., Any]:
-        """What the function of this name, or `module.name`, does elsewhere. Raises StopIteration if
-        nothing is replaced."""
+        """The original of the function of this name, or `module.name`. Raises StopIteration if it
+        is not replaced."""
         called = self._originals.items()
         return next(own for at, own in called if f".{at.module}.{at.name}".endswith(f".{name}"))
 
@@ -134,7 +134,7 @@ class InPlace:
         function = _at(place)
         if not self.is_on or place in self._originals or function is None:
             return
-        if function.__code__.co_freevars:  # a decorator's, which no release has
+        if function.__code__.co_freevars:  # a decorated function, which no release has
             return
         own = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__
@@ -159,7 +159,7 @@ def _become(function: types.FunctionType, other: Any) -> None:
 
 
 def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose code calls `instead`, whatever globals it has."""
+    """A function whose code calls `instead`, independent of its globals."""
 
     def call(*args, **kwargs):  # type: ignore[no-untyped-def]
         from xla_nb.patching import instead_of
@@ -175,6 +175,6 @@ def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def instead_of(number: Any) -> Callable[..., Any]:
-    """What functions with this number in their code call."""
+    """The replacement that functions with this number in their code call."""
     found: Callable[..., Any] = _instead()[number]
     return found

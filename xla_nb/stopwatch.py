@@ -1,5 +1,5 @@
-"""How long a thread has waited: a wait that is in progress, and a stopwatch that one thread starts
-and stops and any thread reads."""
+"""Waiting times of threads: a wait in progress, and a stopwatch that one thread starts and stops
+and any thread reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Wait:
     """A wait for other ranks or for the user, since a time of `time.monotonic()`; `missing` are the
-    ranks that it is for, as far as is known."""
+    ranks waited for, if known."""
 
     operation: str
     since: float
@@ -18,14 +18,14 @@ class Wait:
 
 
 class Stopwatch:
-    """Seconds that went into something so far, with what is in progress. Starting and stopping it
+    """Seconds spent on something so far, including the current period. Starting and stopping it
     takes a microsecond."""
 
     def __init__(self) -> None:
-        self._state: tuple[float, float | None] = 0.0, None  # one object: read whole by others
+        self._state: tuple[float, float | None] = 0.0, None  # one object, so reads are atomic
 
     def start(self) -> bool:
-        """False if it was running already: what is inside of something is not counted twice."""
+        """Start it; False if it was already running, so that nested periods count once."""
         counted, since = self._state
         if since is not None:
             return False
@@ -33,13 +33,13 @@ class Stopwatch:
         return True
 
     def stop(self) -> None:
-        """Nothing if it was not running."""
+        """Stop it. Does nothing if it was not running."""
         counted, since = self._state
         if since is not None:
             self._state = counted + time.monotonic() - since, None
 
     def add(self, seconds: float) -> None:
-        """Count what has been measured otherwise."""
+        """Add seconds measured elsewhere."""
         counted, since = self._state
         self._state = counted + seconds, since
 

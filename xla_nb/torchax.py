@@ -29,8 +29,8 @@ Spec: TypeAlias = Any
 def mesh(axes: Mapping[str, int] | None = None) -> Any:
     """A `jax.sharding.Mesh` over the devices of all ranks, in rank order.
 
-    `axes` maps each axis to its size; one may be -1 for what the others leave. The default is a
-    single axis, "data". Raises ValueError if the sizes do not cover the devices.
+    `axes` maps each axis to its size; one may be -1, for the remainder. The default is a single
+    axis, "data". Raises ValueError if the sizes do not cover the devices.
     """
     import jax
     import numpy as np
@@ -39,7 +39,7 @@ def mesh(axes: Mapping[str, int] | None = None) -> Any:
     axes = dict(axes or {"data": -1})
     try:
         if min(axes.values()) < -1:
-            raise ValueError  # NumPy would take it for -1
+            raise ValueError  # NumPy would treat it as -1
         grid = np.array(devices).reshape(tuple(axes.values()))
     except (TypeError, ValueError):
         raise ValueError(
@@ -53,12 +53,12 @@ def mesh(axes: Mapping[str, int] | None = None) -> Any:
 
 
 def replicate(values: Any, mesh: Any) -> Any:
-    """Each value whole on every device; all ranks must pass the same values."""
+    """Replicate each value on every device; all ranks must pass the same values."""
     return shard(values, mesh, lambda shape: _spec())
 
 
 def shard(values: Any, mesh: Any, spec: Spec = None) -> Any:
-    """Each device keeps its part of values that are the same on every rank.
+    """Shard values that are the same on every rank: each device keeps its part.
 
     Without a `spec`, values are sharded as FSDP does: over the mesh's first axis, along the first
     dimension that divides evenly; a value without such a dimension is replicated.
@@ -78,10 +78,10 @@ def shard(values: Any, mesh: Any, spec: Spec = None) -> Any:
 
 
 def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
-    """One global value from the parts that the ranks hold; each rank passes its own part.
+    """Build one global value from the ranks' parts; each rank passes its own part.
 
     Without a `spec`, the parts are concatenated in the first dimension, over the mesh's first
-    axis: what each rank loaded becomes the whole batch.
+    axis: the parts that the ranks loaded become the whole batch.
     """
     cut = mesh.axis_names[0] if spec is None else spec
 
@@ -121,7 +121,7 @@ def _each(values: Any, spread: Callable[[Any], Any]) -> Any:
 
 
 def _unwrap(leaf: Any) -> Any:
-    """The JAX array of a torchax tensor; other values that are not JAX arrays as NumPy."""
+    """The JAX array of a torchax tensor; other values, unless JAX arrays, as NumPy arrays."""
     import numpy as np
 
     if jax_values.is_torchax(leaf):
@@ -132,7 +132,7 @@ def _unwrap(leaf: Any) -> Any:
 
 
 def _canonical(value: Any) -> Any:
-    """As NumPy, in the width JAX uses for numbers of this kind (x64 or not)."""
+    """The value as a NumPy array, in the width that JAX uses for its dtype (x64 or not)."""
     import jax
     import numpy as np
 
@@ -158,9 +158,9 @@ def _wrap(leaf: Any, placed: Any) -> Any:
 
 
 def gather(values: Any) -> Any:
-    """Whole values on every rank: torch tensors on the CPU, everything else as NumPy arrays.
+    """Gather whole values on every rank: torch tensors on the CPU, all others as NumPy arrays.
 
-    A collective: all ranks must call it. A value local to one rank comes back unchanged.
+    A collective: all ranks must call it. A value local to one rank is returned unchanged.
     """
     import jax
     from jax.experimental import multihost_utils

@@ -1,7 +1,7 @@
-"""Objects of the user's that fight back when they are looked at.
+"""Inspect user objects that may misbehave.
 
-`str`, `repr`, `isinstance` and a class's own name run code that may raise anything, end the
-process, or never return. None of it may cost a rank's outcome.
+`str`, `repr`, `isinstance` and even the name of a class run code that may raise anything, end the
+process, or never return. A rank's outcome must survive all of it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds that an object has to say what it is: many, for the machine may be busy.
+#: Time limit, in seconds, for an object's own methods; long, because the machine may be busy.
 PATIENCE = 10.0
 
 
 class TooLong(Exception):
-    """What was called has not returned in time. It goes on in a thread that nobody waits for."""
+    """A call did not return in time. It continues in a thread that nobody waits for."""
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises, in a thread of its own. Raises TooLong.
+    """Call `work` in a new thread; return or raise its outcome. Raises TooLong.
 
-    Where no thread can be started, it has no limit of time."""
+    If no thread can be started, there is no time limit."""
     values: list[T] = []
     problems: list[BaseException] = []
 
@@ -39,7 +39,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     try:
         thread.start()
         thread.join(seconds)
-    except RuntimeError:  # as many threads as the user may have
+    except RuntimeError:  # the limit on threads has been reached
         run()
     if problems:
         raise problems[0]
@@ -49,19 +49,19 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
 
 def words(look: Callable[[], object], what: str, seconds: float = PATIENCE) -> str:
-    """The text that `look` returns, or what became of it: `<its str() raised ValueError>`."""
+    """The text that `look` returns, or why there is none: `<its str() raised ValueError>`."""
     try:
         text = within(seconds, look)
     except TooLong as late:
         return f"<its {what} took {late}>"
     except BaseException as problem:
         return f"<its {what} raised {name_of(type(problem))}>"
-    # Of a kind of str, such as torch's message of a worker's KeyError, only the text.
+    # For a subclass of str, such as torch's message for a worker's KeyError, only the text.
     return str.__str__(text) if issubclass(type(text), str) else f"<its {what} is not a string>"
 
 
 def message_of(error: BaseException) -> str:
-    """`str(error)`."""
+    """`str(error)`, made safe by `words`."""
     return words(lambda: str(error), "str()")
 
 
@@ -77,8 +77,8 @@ def module_of(kind: type) -> str:
 
 
 def attributes(obj: object) -> dict[str, Any]:
-    """What holds the attributes of an instance, if it can have any, whatever its class says that
-    `__dict__` is."""
+    """The real `__dict__` of an instance, whatever its class says that it is; empty if it cannot
+    have one."""
     if type.__dict__["__dictoffset__"].__get__(type(obj)) == 0:
         return {}
     get = ctypes.pythonapi.PyObject_GenericGetDict

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def odd(value: float) -> str:
-    """`NaN`, `inf` or `-inf`, of what is no finite number."""
+    """`NaN`, `inf` or `-inf`, for a number that is not finite."""
     return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def launched_already(magic: str, launcher: str) -> str:
-    """What is wrong with a launch in a cell that a magic has launched."""
+    """The error for a launch in a cell that a magic already launches."""
     return f"`{magic}` already launches this cell. Remove the magic, or the call to {launcher}."
 
 
@@ -41,7 +41,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def listed(items: Iterable[object], last: str = "and", most: int | None = None) -> str:
-    """`a`, `a and b`, `a, b or c`; of more than `most` the first ones: `a, b and 3 more`."""
+    """`a`, `a and b`, `a, b or c`; beyond `most` only the first ones: `a, b and 3 more`."""
     words = list(map(str, items))
     if most is not None and len(words) > most:
         words[most:] = [f"{len(words) - most:,} more"]
@@ -62,7 +62,7 @@ def ranks(numbers: Iterable[int], most: int = 12) -> str:
 
 
 def everybody(number: int) -> str:
-    """`both ranks`, `all 4 ranks`: of so many."""
+    """`both ranks`, `all 4 ranks`: for so many ranks."""
     return "both ranks" if number == 2 else f"all {number:,} ranks"
 
 
@@ -81,12 +81,12 @@ def spans(numbers: Iterable[int], most: int = 12) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text in at most so many characters, `…` where its end is left out."""
+    """The text in at most so many characters, its end replaced by `…`."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def without_middle(text: str, longest: int) -> str:
-    """The text in at most so many characters, `…` where its middle is left out."""
+    """The text in at most so many characters, its middle replaced by `…`."""
     if len(text) <= longest:
         return text
     end = longest // 2
@@ -94,7 +94,7 @@ def without_middle(text: str, longest: int) -> str:
 
 
 def in_one_line(text: str, longest: int) -> str:
-    """The same with every run of white space as one space."""
+    """The text on one line, shortened, every run of white space as one space."""
     return shortened(" ".join(text.split()), longest)
 
 
@@ -102,14 +102,14 @@ def cause_of_death(status: int, lack: int | None = None) -> str:
     """A rank's exit status in words: `killed by SIGKILL (…)`, `crashed with SIGSEGV …`, `exited
     with status 1 …`.
 
-    lack: the limit of memory, in bytes, that the kernel killed it for; 0: it had none."""
+    lack: the memory limit, in bytes, that the kernel killed it for; 0: it had none."""
     if status >= 0:
         return f"exited with status {status} before finishing"
     return _signalled(status, {"SIGABRT": " (see the rank's output)"}, lack)
 
 
 def cause_in_short(status: int, lack: int | None = None) -> str:
-    """The same without advice: `killed by SIGKILL`, `exited with status 1`."""
+    """`cause_of_death` without advice: `killed by SIGKILL`, `exited with status 1`."""
     if lack is not None:
         return "killed by the OOM killer"
     if status >= 0:
@@ -117,12 +117,12 @@ def cause_in_short(status: int, lack: int | None = None) -> str:
     return _by_signal(_signal(status))
 
 
-#: With which a process of ours ends that SIGTERM has asked to, as shells write it.
+#: The exit status of a process of ours that SIGTERM asked to end, as shells write it.
 TERMINATED = 128 + signal.SIGTERM
 
 
 def ending(status: int, lack: int | None = None) -> str:
-    """How a process of ours ended, behind its name: `was killed by SIGKILL …`; `lack` as above."""
+    """How a process of ours ended, after its name: `was killed by SIGKILL …`; `lack` as above."""
     status = -signal.SIGTERM if status == TERMINATED else status
     if status >= 0:
         return f"exited with status {status}"
@@ -130,11 +130,11 @@ def ending(status: int, lack: int | None = None) -> str:
 
 
 def in_past(cause: str) -> str:
-    """`was killed by SIGKILL`, `exited with status 1`: the end of a process behind its name."""
+    """`was killed by SIGKILL`, `exited with status 1`: a cause, to follow a process's name."""
     return cause if cause.startswith(("exited", "crashed", "ended")) else f"was {cause}"
 
 
-#: With which a process ends by a fault of its own code; any other one is somebody's.
+#: Signals raised by a fault in the process's own code; any other was sent by somebody.
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
 
 
@@ -168,7 +168,7 @@ def _signal(status: int) -> str:
 
 
 def exactly(seconds: float) -> str:
-    """A duration that somebody has set: `0.5 s`, `1 min 30 s`, `2 h`."""
+    """A duration as it was set: `0.5 s`, `1 min 30 s`, `2 h`."""
     if seconds < 60:
         return f"{seconds:g} s"
     minutes, rest = divmod(round(seconds), 60)

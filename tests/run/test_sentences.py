@@ -116,8 +116,7 @@ def test_ranks_that_died_alike_are_counted_together():
 def test_of_ranks_that_died_differently_the_headline_has_the_first():
     died = [events.ProcessDied(pid=101, status=-11), events.ProcessDied(pid=103, status=3)]
     headline = (
-        "Rank 1 crashed with SIGSEGV in native code; rank 3 exited with status 3 before "
-        "finishing"
+        "Rank 1 crashed with SIGSEGV in native code; rank 3 exited with status 3 before finishing"
     )
     assert sentences.headline(run_of(*died)) == headline
 

@@ -1,8 +1,8 @@
-"""Programs that launch by themselves: what they call in a notebook launches as `xla_nb.spawn` does.
+"""Programs with launch calls of their own: in a notebook, these launch as `xla_nb.spawn` does.
 
-The launchers of torch_xla and accelerate get other code, and stay the same functions: names that
-were bound to them before, and libraries that hold them, launch with it too. Scripts have them as
-they are, unless they call `xla_nb.install()`; on ranks they refuse (rank/entries).
+The launchers of torch_xla and accelerate get new code but stay the same functions, so that names
+bound earlier, and libraries that hold them, launch with it too. In scripts they are unchanged
+unless the script calls `xla_nb.install()`; on ranks they refuse (rank/entries).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from xla_nb.rank.entries import is_rank
 
 
 def install() -> None:
-    """Let `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
-    does, old names of torch_xla work, and ranks share locks and queues of multiprocessing that are
-    made from then on. `%load_ext xla_nb` does so in a notebook; call it in scripts, before they
-    launch. On a rank, which cannot launch, it does nothing."""
+    """Make `xmp.spawn`, `torch_xla.launch` and accelerate's `notebook_launcher` launch as `spawn`
+    does, old names of torch_xla work, and ranks share multiprocessing locks and queues created from
+    then on. In a notebook, `%load_ext xla_nb` does this; a script calls it before it launches. On a
+    rank, which cannot launch, it does nothing."""
     if is_rank():
         return
     absl_flags.let_pickle_have_them()
@@ -31,7 +31,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give these functions back what they did."""
+    """Restore the original functions."""
     launchers.of_this_process().turn_off()
     answers.turn_off()
     old_names.uninstall()

@@ -1,9 +1,9 @@
-"""What the notebook's own process is told of the TPU that its next launch would simulate.
+"""Answers about the TPU that the next launch would simulate, for the notebook process.
 
-Notebooks of Colab and Kaggle find the variables of their machines. Libraries ask before they
-launch: Lightning how many devices there are, others for the metadata of the TPU. torch_xla is
-asked, and answers as it would on that TPU; the device is opened by none of it. What the notebook's
-own process computes with stays torch_xla's choice. Ranks are told by simulation/answers.
+Notebooks of Colab and Kaggle find the variables of their machines. Libraries ask torch_xla before
+they launch (Lightning for the number of devices, others for metadata of the TPU), and it answers as
+on that TPU, without opening the device. The notebook process still computes on the device that
+torch_xla chooses. On ranks, simulation/answers does the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def turn_off() -> None:
 
 
 def wish() -> str | None:
-    """The type of TPU that a launch is to simulate, "" for any; None if it would use a real one.
+    """The type of TPU that a launch would simulate, "" for any; None if it would use a real one.
 
     Raises UsageError if PJRT_DEVICE names a device that is missing or not supported.
     """
@@ -46,17 +46,17 @@ def wish() -> str | None:
 
 
 def _simulated() -> tpu_types.SimulatedTpu | None:
-    """The TPU that a launch would simulate, if it would."""
+    """The TPU that a launch would simulate, if any."""
     try:
         kind = wish()
         return None if kind is None else tpu_types.simulated(kind, notebook.settings()["n"])
-    except UsageError:  # the launch says so
+    except UsageError:  # raised again by the launch
         return None
 
 
 def can_simulate(devices: object) -> bool:
-    """Whether so many devices could be the ranks of a launch on this machine, where no number of
-    ranks is set."""
+    """True if a launch on this machine could have so many devices as ranks and no number of ranks
+    is set."""
     settings = notebook.settings()
     if not _answers().is_on or type(devices) is not int or devices < 1:
         return False
@@ -73,9 +73,9 @@ def can_simulate(devices: object) -> bool:
 
 
 def select_device() -> None:
-    """Choose the notebook's own device, as torch_xla does while it is imported.
+    """Choose the notebook's own device, as torch_xla does during its import.
 
-    Where there is but the CPU, torch_xla says so in a warning: red, in a cell that launches on a
+    Avoids torch_xla's warning, in red, that there is only the CPU: the cell may launch on a
     simulated TPU.
     """
     if (
@@ -90,13 +90,13 @@ def select_device() -> None:
 
 
 def available_chips() -> int:
-    """This host's chips, or those of the TPU that is simulated."""
+    """The number of chips of this host, or of the simulated TPU."""
     answering = _simulated()
     return answering.chips if answering else chips.count_chips()
 
 
 def available_devices() -> int:
-    """The devices that a launch here uses: as many as it has ranks."""
+    """The number of devices that a launch here uses: one per rank."""
     answering = _simulated()
     if answering:
         return answering.ranks
@@ -104,25 +104,25 @@ def available_devices() -> int:
 
 
 def metadata(key: str) -> str:
-    """An attribute of the TPU VM, or of the one that is simulated, where that has it."""
+    """An attribute of the simulated TPU VM if it has it, otherwise of the real one."""
     answering = _simulated()
     answer = tpu_types.metadata(answering.variables(), key) if answering else None
     return answer or str(_answers().original("_get_metadata")(key))
 
 
 def reads_variables() -> bool:
-    """Whether torch_xla reads the environment in place of the metadata.
+    """True if torch_xla reads the environment instead of the metadata.
 
-    JAX asks for it where it finds no chips (its cloud_tpu_init sets TPU_SKIP_MDS_QUERY while it is
-    imported), and then a simulated TPU has no type.
+    JAX requests that if it finds no chips (its cloud_tpu_init sets TPU_SKIP_MDS_QUERY during
+    import), and then a simulated TPU would have no type.
     """
     return not _simulated() and bool(_answers().original("_using_env_vars")())
 
 
 @functools.cache
 def _answers() -> InPlace:
-    """Those of this process. torch_xla sets itself up for libtpu while it is imported, if there
-    are chips."""
+    """The replaced functions of this process. With chips present, torch_xla sets itself up for
+    libtpu during its import, so most are replaced after it."""
     tpu, xla = "torch_xla._internal.tpu", "torch_xla"
     return InPlace(
         (
@@ -136,8 +136,8 @@ def _answers() -> InPlace:
 
 
 def _adapt(module: ModuleType) -> None:
-    """Let Lightning count devices anew, as the number of ranks can be set between, and take any
-    number of them that a launch can simulate; it knows one, and all that there are."""
+    """Make Lightning recount devices, because the number of ranks may change between launches, and
+    accept any number that a launch can simulate; by itself it accepts one or all."""
     accelerator, check = module.XLAAccelerator, vars(module)["_check_tpu_devices_valid"]
     check = getattr(check, "__wrapped__", check)  # drop-in may have been on before
 
@@ -154,19 +154,19 @@ def _adapt(module: ModuleType) -> None:
 
 # ---------------------------------------------------------------- variables of the machine
 
-#: What Colab and Kaggle have set beside their TPUs. Programs look whether they are there, take them
-#: away, or print them; ranks do without.
+#: Variables that Colab and Kaggle set on TPU machines. Programs test for them, remove them or print
+#: them; ranks do not get them.
 _VARIABLES = {
     "COLAB_TPU_ADDR": "127.0.0.1:8470",  # programs parse both as addresses
     "TPU_NAME": "grpc://127.0.0.1:8470",
     "TPU_PROCESS_ADDRESSES": "local",
     "CLOUD_TPU_TASK_ID": "0",
 }
-_SETS = re.compile(r"""["']\]\s*=(?!=)""")  # behind a name, in `os.environ["NAME"] = value`
+_SETS = re.compile(r"""["']\]\s*=(?!=)""")  # after a name, in `os.environ["NAME"] = value`
 
 
 def before_cell(info: Any) -> None:
-    """Set the variables that a cell asks for, and take back a device that is not there."""
+    """Set the variables that a cell reads, and ignore PJRT_DEVICE=TPU without a TPU."""
     if not _answers().is_on:
         return
     choose_device()
@@ -180,10 +180,10 @@ def before_cell(info: Any) -> None:
 
 
 def choose_device() -> None:
-    """Programs that were written for a machine with a TPU ask for it: PJRT_DEVICE=TPU."""
+    """Ignore PJRT_DEVICE=TPU, set by a program written for a TPU machine, if there is no TPU."""
     if notebook.current() and os.environ.get(_DEVICE) == "TPU" and not chips.count_chips():
         if linux.first_environ().get(_DEVICE) == "TPU":
-            return  # the machine's own: a launch is refused
+            return  # set outside the notebook: a launch is refused
         os.environ[_DEVICE] = "CPU"
         _tell(
             "Ignoring PJRT_DEVICE=TPU: this machine has no TPU chips. Launches use a simulated TPU "
@@ -193,11 +193,11 @@ def choose_device() -> None:
 
 @functools.cache
 def _tell(text: str) -> None:
-    """Say it once."""
+    """Print a text once."""
     print(text)
 
 
 def _asked(text: str) -> list[str]:
-    """The variables that a cell names, other than to set them."""
+    """The variables that a cell mentions, except where it sets them."""
     found = ((name, match.end()) for name in _VARIABLES for match in re.finditer(name, text))
     return list(dict.fromkeys(name for name, end in found if not _SETS.match(text, end)))

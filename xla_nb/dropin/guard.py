@@ -1,10 +1,10 @@
-"""Keeps the notebook's own process from opening a TPU: no rank could have its chips after that.
+"""Keep the notebook process from opening a TPU, because ranks could not use its chips afterwards.
 
-Two things are asked before: the functions of torch_xla that make its client (OPENERS), and, while a
-cell runs, each function of torch that is given the device (`x.to("xla")`), as torch asks for it in
-C++, where nothing can be refused. What opens it in another way (a thread, JAX) is said below the
-cell. On a simulated host, whose ranks have devices of their own, opening it is only noted, but at
-the top level of a launched cell, where a laptop is to show what a TPU would do.
+Two kinds of functions are intercepted: those of torch_xla that create its client (OPENERS) and,
+while a cell runs, each function of torch that receives the device (`x.to("xla")`), because torch
+opens it in C++, where nothing can be refused. Any other way (a thread, JAX) is reported below the
+cell. On a simulated host, whose ranks have their own devices, opening it only prints a note, except
+at the top level of a launched cell, so that a laptop shows what a TPU would do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xla_nb.errors import UsageError
 from xla_nb.patching import when_imported
 from xla_nb.run.options import GUARD
 
-#: Functions of torch_xla._XLAC that make the client of this process, or open its devices.
+#: Functions of torch_xla._XLAC that create the client of this process, or open its devices.
 OPENERS = (
     "_init_computation_client",
     "_xla_get_all_device_attributes",
@@ -48,19 +48,19 @@ OPENERS = (
     "_xla_wait_device_ops",
 )
 ALLOWED = "# xla: allow"
-#: What IPython calls the code of `%%time`, which begins below that line.
+#: IPython's file name for the code of `%%time`, which begins below that line.
 _TIMED = "<timed exec>"
 
 
 class Guard:
-    """That of one shell and process."""
+    """The guard of one shell and process."""
 
     def __init__(self, shell: Any) -> None:
         self._shell, self._pid = shell, os.getpid()
         self._openers: dict[str, Callable[..., Any]] = {}
-        self._mode: Any = None  # a TorchFunctionMode, while it looks at torch's functions
+        self._mode: Any = None  # a TorchFunctionMode, while torch's functions are watched
         self._is_on = self._has_noted = self._was_open = False
-        self._launcher = ""  # that calls a function in this process
+        self._launcher = ""  # the launcher that is calling a function in this process
         self._raised: UsageError | None = None  # in this cell
 
     def turn_on(self) -> None:
@@ -76,7 +76,7 @@ class Guard:
 
     @contextlib.contextmanager
     def opened_by(self, launcher: str) -> Iterator[None]:
-        """Let this process open the TPU, as a launcher means it to that starts no other."""
+        """Let this process open the TPU, for a launcher that starts no other process."""
         before, self._launcher = self._launcher, launcher
         try:
             yield
@@ -94,7 +94,7 @@ class Guard:
         self.before_cell()  # in the cell that imports it
 
     def before_cell(self, _info: object = None) -> None:
-        """Look at the functions of torch that the cell calls, where it may not open the device."""
+        """Watch the functions of torch that the cell calls, if it may not open the device."""
         self._was_open = _is_open()
         top_level = notebook.of(self._shell).top_level
         stands = self._openers and notebook.of(self._shell).settings[GUARD]
@@ -105,21 +105,21 @@ class Guard:
             self._mode.__enter__()
 
     def _unwatch(self) -> None:
-        """No longer look at them; where the cell has left a mode of its own, that goes on."""
+        """Stop watching; if the cell has left a mode of its own active, continue."""
         torch: Any = sys.modules.get("torch")
         if self._mode is not None and torch.overrides._get_current_function_mode() is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = None
 
     def _call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Called in place of one of OPENERS."""
+        """Called instead of one of OPENERS."""
         if not _is_open():
             self.opening(sys._getframe(1))
         return original(*args, **kwargs)
 
     def opening(self, caller: FrameType) -> None:
-        """Raises UsageError on a TPU, but for a launcher, of which it says once what that costs;
-        says once on a simulated host what a TPU would do."""
+        """Raise UsageError on a TPU, except for a launcher, for which the cost is printed once. On
+        a simulated host, print once what a TPU would do."""
         if _is_open() or not self._is_asked():
             return
         frame, top_level = self._own_frame(caller), notebook.of(self._shell).top_level
@@ -135,8 +135,8 @@ class Guard:
             print(_COST.format(self._launcher) if self._launcher else _note(*place))
 
     def after_cell(self, _result: object = None) -> None:
-        """Say what `except Exception: device = "cpu"` would keep from the user, and what has been
-        opened in a way that nobody saw."""
+        """Print an error that code such as `except Exception: device = "cpu"` hid from the user, or
+        that the TPU was opened unseen."""
         self._unwatch()
         raised, self._raised = self._raised, None
         if raised is not None and getattr(sys, "last_value", None) is not raised:
@@ -147,7 +147,7 @@ class Guard:
                 print(_OPENED)
 
     def _is_asked(self) -> bool:
-        """Whether it stands guard over this process, and nobody has allowed it."""
+        """True if this process is guarded and the cell does not allow opening the device."""
         is_here = self._is_on and os.getpid() == self._pid
         if not is_here or not notebook.of(self._shell).settings[GUARD]:
             return False
@@ -157,7 +157,7 @@ class Guard:
         return str(self._shell.history_manager.input_hist_raw[-1])
 
     def _own_frame(self, caller: FrameType) -> FrameType | None:
-        """The innermost frame of the notebook's own code, or of a file that `%run` executes."""
+        """The innermost frame of the notebook's code, or of a file that `%run` executes."""
         frame: FrameType | None = caller
         while frame is not None:
             names, file = frame.f_globals, frame.f_code.co_filename
@@ -169,7 +169,7 @@ class Guard:
         return None
 
     def _place(self, frame: FrameType | None) -> tuple[str, str]:
-        """Where that is, and the line."""
+        """The place of a frame in words, and its line of code."""
         if frame is None:
             return "A thread of the notebook", ""
         file, line = frame.f_code.co_filename, frame.f_lineno
@@ -181,18 +181,18 @@ class Guard:
         return f"{label}, line {line},", linecache.getline(file, line)
 
     def _is_timed(self, file: str) -> bool:
-        """Whether that is the text below a `%%time`."""
+        """True for the text below a `%%time`."""
         return file == _TIMED and self._cell().startswith("%%")
 
 
 @functools.cache
 def of(shell: Any) -> Guard:
-    """The one Guard of a shell."""
+    """The Guard of a shell, always the same."""
     return Guard(shell)
 
 
 def _mode(guard: Guard) -> Any:
-    """What torch asks before each of its functions, in this thread."""
+    """The mode that torch consults before each of its functions, in this thread."""
     torch: Any = sys.modules["torch"]
     from_with: Any = sys.modules["torch.utils._device"]  # a `with torch.device("xla")`
 
@@ -215,7 +215,7 @@ def _mode(guard: Guard) -> Any:
 
 
 def _is_tpu() -> bool:
-    """Whether the next launch would use the chips of this machine."""
+    """True if the next launch would use this machine's chips."""
     try:
         return answers.wish() is None
     except UsageError:
@@ -223,14 +223,14 @@ def _is_tpu() -> bool:
 
 
 def _is_open() -> bool:
-    """Whether this process has torch_xla's client, or JAX's for the TPU."""
+    """True if this process has torch_xla's client, or JAX's for the TPU."""
     torch_xla: Any = sys.modules.get("torch_xla")
     client = getattr(getattr(torch_xla, "_XLAC", None), "_xla_runtime_is_initialized", bool)
     jax = sys.modules.get("jax._src.xla_bridge")
     return bool(client()) or "tpu" in getattr(jax, "_backends", ())
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- messages
 
 
 _OF_LAUNCHED = (

@@ -1,4 +1,4 @@
-"""The launchers of torch_xla and accelerate: what they do where xla_nb launches in their place."""
+"""The replacements for the launchers of torch_xla and accelerate, which launch with xla_nb."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xla_nb.topology import chips, tpu_types
 from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import listed
 
-#: Packages that pass a call on: the launchers' own, and the standard library.
+#: Packages that only pass a call on: those of the launchers, and the standard library.
 _PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
 
 
@@ -32,7 +32,7 @@ def of_this_process() -> InPlace:
     return launchers(_xmp_spawn, _launch, _pjrt_spawn, results_of, accelerated)
 
 
-# ---------------------------------------------------------------- what they do instead
+# ---------------------------------------------------------------- replacements
 
 _Fn = Callable[..., object]
 
@@ -72,13 +72,13 @@ def launched(
     waits: bool = True,
     env: Mapping[str, str] | None = None,
 ) -> Run | None:
-    """Launch as `name` was asked to: `fn(index, *args)` on `nprocs` ranks, or on all there are.
+    """Launch for the launcher `name`: `fn(index, *args)` on `nprocs` ranks, or on all there are.
 
-    The Run where the notebook's or the script's own code asks, at once unless it `waits`. Libraries
-    get None when all ranks have ended, as torch_xla gives it: they may read attributes of anything
-    else, and wait without end for a rank that has failed. What a rank returns and cannot be sent is
-    no error, as torch_xla sends nothing. Raises as `xla_nb.spawn` does. One process is none to
-    start: the function is called in this one, as torch_xla does.
+    Code of the notebook or script gets the Run, immediately unless it `waits`. Libraries get None
+    when all ranks have ended, as from torch_xla: they might read attributes of anything else, and
+    wait forever for a rank that has failed. A result that cannot be sent is not an error, because
+    torch_xla sends none. Raises the errors of `xla_nb.spawn`. For one process the function is
+    called in this one, as torch_xla does.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError(
@@ -96,8 +96,8 @@ def launched(
     n = _ranks(asked, name)
     is_own = _is_own(sys._getframe(1))
     bg = is_own and not waits
-    # As text too, which else only those get who ask for it: a program does not look at the Run, and
-    # would not hear of a rank that has failed.
+    # Also as text, which otherwise must be asked for: the program does not look at the Run, so
+    # nobody would notice a rank that has failed.
     view = notebook.settings()["view"] or api.default_view() if bg else None
     with _interruptible():
         given = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
@@ -106,14 +106,14 @@ def launched(
 
 
 def _is_here(ranks: int | None) -> bool:
-    """Whether a launch of so many starts no process. On a cluster one is meant for each host."""
+    """True if a launch of so many ranks starts no process. On a cluster, 1 means one per host."""
     return ranks == 1 and notebook.settings()["on"] == "local"
 
 
 @contextlib.contextmanager
 def _in_this_process(launcher: str) -> Iterator[None]:
-    """Let what a launcher calls open the TPU here. It sets a variable for this process, of which
-    the next launch would speak."""
+    """Let a function called by a launcher open the TPU in this process. The launcher sets a
+    variable, removed afterwards because the next launch would report it."""
     here, was_set = notebook.current(), _COUNT in os.environ
     if here and here.top_level:
         here.top_level.launches = True
@@ -142,7 +142,7 @@ def _interruptible() -> Iterator[None]:
 def results_of(
     fn: _Fn, *args: object, start_method: str = "spawn", **kwargs: object
 ) -> dict[int, Any]:
-    """What `fn(*args, **kwargs)` returns on each rank, as `pjrt.run_multiprocess` gives it."""
+    """The result of `fn(*args, **kwargs)` on each rank, in the form of `pjrt.run_multiprocess`."""
     answers.choose_device()
     with _interruptible():
         run = api.call(WithoutIndex(fn, kwargs), args, {"runtime": "xla"})
@@ -158,9 +158,9 @@ def accelerated(
     num_nodes: int = 1,
     **__: object,
 ) -> Run | None:
-    """Launch as accelerate's `notebook_launcher` does for a TPU; ranks have the precision too.
+    """Launch as accelerate's `notebook_launcher` does for a TPU; ranks also get the precision.
 
-    Raises UsageError for several machines, each of which would have to launch a part."""
+    Raises UsageError for several machines, each of which would have to launch its part."""
     if num_nodes > 1:
         raise UsageError(
             f"notebook_launcher: num_nodes={num_nodes} would start ranks on this machine only. To "
@@ -178,7 +178,7 @@ def accelerated(
 
 
 def _check_precision(precision: str) -> None:
-    """Refuse what `Accelerator()` would take for none, on every rank and without a word."""
+    """Refuse a precision that `Accelerator()` on every rank would silently treat as none."""
     from accelerate.utils import PrecisionType  # type: ignore[import-untyped]
 
     known = PrecisionType.list()
@@ -188,7 +188,7 @@ def _check_precision(precision: str) -> None:
 
 
 def _check_state() -> None:
-    """Refuse processes beside an `Accelerator`, as accelerate does and in its words."""
+    """Refuse to launch beside an existing `Accelerator`, with accelerate's message."""
     from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 
     if AcceleratorState._shared_state:
@@ -199,8 +199,8 @@ def _check_state() -> None:
 
 
 def _is_own(frame: types.FrameType | None) -> bool:
-    """Whether the code that called a launcher is the notebook's or the script's, or is a thread of
-    it that has nothing else to do (`asyncio.to_thread(xmp.spawn, f)`)."""
+    """True if a launcher was called by code of the notebook or script, or is all that a thread runs
+    (`asyncio.to_thread(xmp.spawn, f)`)."""
     while frame is not None and _package(frame) in _PASSING:
         frame = frame.f_back
     return frame is None or frame.f_globals.get("__name__") == "__main__"
@@ -211,8 +211,8 @@ def _package(frame: types.FrameType) -> str:
 
 
 def _lightnings(fn: Callable[..., object]) -> int | None:
-    """How many ranks Lightning's launcher is to start; it does not say so, as torch_xla starts one
-    or all that there are (lightning/fabric/strategies/launchers/xla.py)."""
+    """The number of ranks that Lightning's launcher should start. It does not pass the number,
+    because torch_xla starts one or all (lightning/fabric/strategies/launchers/xla.py)."""
     launcher = getattr(fn, "__self__", None)
     asked = getattr(getattr(launcher, "_strategy", None), "num_processes", None)
     is_lightnings = type(launcher).__name__ == "_XLALauncher" and answers.can_simulate(asked)
@@ -220,8 +220,8 @@ def _lightnings(fn: Callable[..., object]) -> int | None:
 
 
 def _ranks(asked: int | None, name: str) -> int | None:
-    """As many ranks as were asked for, if the host can have them; else all that it has, which is
-    said once."""
+    """The number of ranks asked for, if the host can have them; otherwise None, for all that it
+    has, with a notice once."""
     if asked is None or notebook.settings()["on"] != "local":
         return asked
     wish = answers.wish()
@@ -241,5 +241,5 @@ def _ranks(asked: int | None, name: str) -> int | None:
 
 @functools.cache
 def _tell(name: str, asked: int, there: int) -> None:
-    """Says so once."""
+    """Print once that another number of ranks runs."""
     print(f"{name} asked for {asked} ranks; running the {there} that this host has.")

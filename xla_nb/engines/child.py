@@ -1,8 +1,8 @@
-"""A helper process of the notebook's, driven over an inherited socket.
+"""A helper process of the notebook, driven over an inherited socket.
 
-Nothing listens: the process inherits one end of a socket pair. It ends, with everything it started,
-when the other end is closed or this process ends. Each watches the other process rather than the
-sockets, which processes that the user's code has forked keep open.
+Nothing listens on a port: the process inherits one end of a socket pair. It ends, with everything
+it started, when the other end is closed or this process ends. Each watches the other process rather
+than the socket, which processes forked by the user's code may keep open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xla_nb.errors import LaunchError
 from xla_nb.messages import channel
 from xla_nb.messages.events import Event, JobEnded
 
-# Import the xla_nb that runs here first; the rest of its folder keeps its turn on the path.
+# Import the xla_nb that runs here first; other modules of its folder keep their place on the path.
 _BOOT = """
 import importlib, json, sys
 home, *sys.path[:] = json.loads(sys.argv[2])
@@ -36,12 +36,12 @@ control, parent = int(sys.argv[1]), int(sys.argv[5])
 importlib.import_module(sys.argv[3]).main(control, parent, *json.loads(sys.argv[4]))
 """
 _LARGEST = 1 << 16  # bytes of one message
-_TAIL = 8000  # bytes read from the end of its output
+_TAIL = 8000  # bytes read from the end of a child's output
 
 
 class Child:
-    """`module.main(fd, parent, *arguments)` in a process of its own, where `parent` is the pid of
-    this one. The caller closes it.
+    """A process that runs `module.main(fd, parent, *arguments)`; `parent` is the pid of this one.
+    The caller closes it.
 
     Raises LaunchError if it cannot be started.
     """
@@ -60,7 +60,7 @@ class Child:
                 stderr=self._output,
                 env=env,
                 cwd="/",
-                # The notebook's Ctrl-C does not reach it, and `sweep` finds what it has started.
+                # The notebook's Ctrl-C does not reach it, and `sweep` finds its descendants.
                 start_new_session=True,
             )
         except OSError as problem:
@@ -78,41 +78,41 @@ class Child:
 
     @property
     def has_news(self) -> bool:
-        """Whether it has sent a message or ended."""
+        """True if it has sent a message or ended."""
         return channel.ready(self._control, 0)
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds: its sockets close before it can be reaped."""
+        """True if it ends within so many seconds: its sockets close before it can be reaped."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         return not self.alive
 
     def send(self, request: Mapping[str, Any], *fds: int) -> None:
-        """Send it a request and file descriptors; it goes on for that if it has been stopped
-        (SIGSTOP). Raises OSError if it has ended."""
+        """Send it a request and file descriptors; if stopped (SIGSTOP), it is continued first.
+        Raises OSError if it has ended."""
         signal_to(self.pidfd, signal.SIGCONT)
         socket.send_fds(self._control, [json.dumps(request).encode()], fds)
 
     def receive(self, waiting: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
-        """Its next message, None if it has ended; `waiting` is called every 0.1 s until then."""
+        """Its next message, None if it has ended; `waiting` is called every 0.1 s meanwhile."""
         while not channel.ready(self._control, 0.1, self.pidfd):
             waiting()
         # A process that it has forked may hold the other end of the socket.
         data = channel.take(self._control, _LARGEST)[0] if self.has_news else b""
         if not data:
-            # Its socket closes before it is a zombie: poll() could still say that it lives.
+            # Its socket closes before it is a zombie: poll() could still report it as alive.
             self.process.wait()
             return None
         message: dict[str, Any] = json.loads(data)
         return message
 
     def sweep(self) -> None:
-        """End every process that it has started and that is still of its session, after it has
-        ended itself."""
+        """End every process that it started and that is still in its session, once it has ended
+        itself."""
         linux.end_all(lambda: linux.in_session(self.process.pid))
 
     def last_output(self) -> str:
-        """The end of what it printed; empty once it is closed."""
+        """The end of its output; empty once it is closed."""
         if self._output.closed:
             return ""
         fd = self._output.fileno()  # not read(): the process shares the file's offset
@@ -120,7 +120,7 @@ class Child:
         return end.decode(errors="replace").strip()[-2000:]
 
     def close(self, *, now: bool = False) -> None:
-        """End it. `now` ends it even if it is busy."""
+        """End it; with `now` even if it is busy."""
         self._control.shutdown(socket.SHUT_RDWR)  # a process forked here may hold a copy
         self._control.close()
         signal_to(self.pidfd, signal.SIGCONT)
@@ -138,8 +138,8 @@ class Child:
 class Feed:
     """The events of a run, and the child that looks after its ranks; closed after use.
 
-    It takes over `sock`, and outlives the child's closing. `why_ended` tells why no more events
-    came of a run that had not ended; empty if nobody knows.
+    It takes ownership of `sock`, and outlives the closing of the child. `why_ended` returns why
+    the events of an unfinished run stopped; empty if unknown.
     """
 
     def __init__(self, sock: socket.socket, child: Child, why: Callable[[], str]) -> None:
@@ -150,12 +150,12 @@ class Feed:
         self._end: JobEnded | None = None
 
     def wait(self, seconds: float) -> Iterator[Event | None]:
-        """The events of so many seconds, as soon as there are some; None once no more will come:
-        every sender, or the child, has ended."""
+        """Wait up to so many seconds; yield the events that are ready, then None if no more will
+        arrive because every sender, or the child, has ended."""
         if not channel.ready(self._sock, seconds, self._pidfd):
             return
         ended = channel.ready(self._pidfd, 0)
-        if ended:  # nobody else ends what it leaves, and that might still write
+        if ended:  # nobody else ends the processes that it leaves, which might still write
             self._child.sweep()
         for event in channel.receive(self._sock):
             self._note(event)
@@ -166,26 +166,26 @@ class Feed:
 
     @property
     def is_over(self) -> bool:
-        """Who follows it has heard of the end."""
+        """True once the follower has received the end."""
         return self._over.is_set()
 
     def _note(self, event: Event | None) -> None:
         if not self._over.is_set() and (event is None or isinstance(event, JobEnded)):
-            self._end = event  # its writers' end, which follows, tells nothing
+            self._end = event  # the writers' end, which follows, adds nothing
             self._over.set()
 
     def end_within(self, seconds: float) -> JobEnded | None:
-        """How the run ended, once who follows it has heard; None if nobody does within so many
-        seconds, or the child has ended."""
+        """How the run ended, once the follower has received that; None if it does not within so
+        many seconds, or the child has ended."""
         self._over.wait(seconds)
         return self._end
 
     def kill(self) -> None:
-        """End the child: nobody would end the ranks otherwise."""
+        """Kill the child, since otherwise nobody would end the ranks."""
         signal_to(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close its files; again does nothing."""
+        """Close its files. Calling it again does nothing."""
         if self._sock.fileno() >= 0:
             self._sock.close()
             os.close(self._pidfd)
@@ -204,7 +204,7 @@ def _temporary_file() -> IO[bytes]:
 
 
 def no_temporary(problem: OSError) -> str:
-    """What to do where no temporary file can be made."""
+    """The message if no temporary file can be created."""
     return (
         f"xla_nb cannot write a temporary file: {problem}. Set TMPDIR to a folder that exists "
         "and has free space, and restart the kernel."
@@ -212,8 +212,8 @@ def no_temporary(problem: OSError) -> str:
 
 
 def _search_path() -> list[str]:
-    """Where this process finds modules, without the notebook's own folder: torch would import a
-    local random.py. Python looks at no entry that is not text, such as a Path."""
+    """The module search path of this process without the notebook's folder, from which torch would
+    import a local random.py. Python ignores entries that are not strings, such as a Path."""
     try:
         here = str(Path.cwd())
     except FileNotFoundError:  # it has been deleted
@@ -222,15 +222,15 @@ def _search_path() -> list[str]:
 
 
 def _options() -> list[str]:
-    """This interpreter's options, as multiprocessing passes them on. Not those of warnings: `-W
-    error` would end the imports of a process that shows its warnings to nobody."""
+    """This interpreter's options, as multiprocessing passes them on, except those for warnings: `-W
+    error` would break the imports of a process whose warnings nobody sees."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [option for option in options if not option.startswith("-W")]
 
 
 @contextlib.contextmanager
 def in_memory(content: bytes) -> Iterator[int]:
-    """The descriptor of a file with this content that is not on disk."""
+    """The descriptor of an in-memory file with this content."""
     fd = os.memfd_create("xla_nb-memory", os.MFD_CLOEXEC)
     try:
         with open(fd, "wb", closefd=False) as file:  # a descriptor, not a path

@@ -1,8 +1,7 @@
 """The fork server: a clean process that has imported the ranks' packages and only forks jobs.
 
-It runs no user code, touches no device and starts no thread, because forks of a process that has
-done so can hang. When its control socket closes or its parent ends, it ends with everything it
-started.
+It runs no user code, touches no device and starts no thread, because forks of a process that does
+can hang. When its control socket closes or its parent ends, it ends with everything it started.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from xla_nb.messages.events import JobEnded
 from xla_nb.record import output
 from xla_nb.wording import TERMINATED, ending
 
-_FILES = 4  # of a run, at most: its events, parcel, order, and what brings live ranks programs
+_FILES = 4  # of a run, at most: its events, parcel, order, and the control of live ranks' lines
 #: Modules of every job and rank, whatever their runtime.
 ALWAYS = (
     *(("torch.utils.data", "torch.optim") if importlib.util.find_spec("torch") else ()),
@@ -61,14 +60,14 @@ class ForkServer:
         self._parent = parent
         self._imported = imported
         self._folder = Path(folder)
-        self._own = children()  # as a resource tracker that an import has started
+        self._own = children()  # such as a resource tracker that an import has started
         self._jobs: dict[int, _Job] = {}
         # A job forked ahead of need, its pid, and the socket at which it waits for a run's files.
         self._spare: tuple[int, socket.socket] | None = None
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Serve until the notebook has closed the control socket, or has ended."""
+        """Serve until the notebook closes the control socket, or ends."""
         wake, alarm = socket.socketpair()
         wake.setblocking(False)
         alarm.setblocking(False)
@@ -102,7 +101,7 @@ class ForkServer:
             self._launch(request["run"], *fds)
         elif request["do"] == "kill":
             for pid in [pid for pid, job in self._jobs.items() if job.run == request["run"]]:
-                linux.kill([pid, *linux.in_group(pid)])  # a job that lives on would tell of it
+                linux.kill([pid, *linux.in_group(pid)])  # a surviving job would report the deaths
         return True
 
     def _launch(self, run: str, events_fd: int, *fds: int) -> None:
@@ -129,13 +128,13 @@ class ForkServer:
             self._be_a_job(theirs)
         theirs.close()
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # the child does so too: whichever is first
+            os.setpgid(pid, pid)  # the child does so too, whichever is first
         return pid, ours
 
     def _be_a_job(self, orders: socket.socket) -> NoReturn:
         status = 1
         try:
-            os.setpgid(0, 0)  # a group of its own, so that all of it can be killed at once
+            os.setpgid(0, 0)  # a new group, so that all of it can be killed at once
             die_with_parent()
             adopt_orphans()
             name_process("xla_nb-spare")
@@ -162,9 +161,9 @@ class ForkServer:
             os._exit(status)
 
     def _keep_files(self) -> None:
-        """Have multiprocessing keep its files of this job and its ranks in one folder, which goes
-        with the job: it would make one for each, and leave those of processes that are killed."""
-        with contextlib.suppress(OSError):  # no space: multiprocessing says so when asked
+        """Make multiprocessing keep the files of this job and its ranks in one folder, removed with
+        the job: it would create one for each, and leave those of killed processes."""
+        with contextlib.suppress(OSError):  # no space: multiprocessing raises it when used
             folder = self._folder_of(os.getpid())
             folder.mkdir(mode=0o700)
             process: Any = multiprocessing.current_process()
@@ -188,13 +187,13 @@ class ForkServer:
             self._spare = self._fork_spare()
 
     def _end(self, *jobs: int) -> None:
-        """End what is left in the groups of these jobs, and the processes that we have inherited
-        from any: a job adopts its ranks' orphans, then we do."""
+        """End the processes left in the groups of these jobs, and those inherited from any job: a
+        job adopts its ranks' orphans, and when it ends we do."""
         groups = [*jobs]
         linux.end_all(lambda: [*self._orphans(), *(p for g in groups for p in linux.in_group(g))])
 
     def _orphans(self) -> list[int]:
-        """Those of them that have not ended; reaps the others."""
+        """The inherited processes that have not ended; reap the others."""
         ours = {*self._own, *self._jobs, self._spare[0] if self._spare else None}
         return [pid for pid in children() if pid not in ours and not linux.reaped(pid)]
 
@@ -204,7 +203,7 @@ def _job() -> Any:
 
 
 def _ended_child() -> tuple[int, int] | None:
-    """Reap one ended child; returns its pid and exit status (negative for a signal)."""
+    """Reap one ended child; return its pid and exit status (negative for a signal)."""
     try:
         pid, status = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -229,10 +228,10 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     before = dict(os.environ)
     gc.disable()  # collections are a quarter of an import's time, and find nothing to collect
     answer: dict[str, Any]
-    # Exit by Python's way on SIGTERM, by which the notebook ends a server that is still importing.
+    # Exit through Python on SIGTERM, with which the notebook ends a server that is still importing.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        tempfile.tempdir = folder  # torch makes one when it is imported
+        tempfile.tempdir = folder  # torch creates a temporary folder when it is imported
         for name in (*imports, *ALWAYS):
             importlib.import_module(name)
         _job().install()
@@ -250,7 +249,7 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
     gc.enable()
-    linux.gather_pages()  # each fork takes 6 ms so, and 15 ms before
+    linux.gather_pages()  # cuts a fork from 15 to 6 ms
     watched = linux.watch_parent(parent)
     if watched is not None:
         ForkServer(control, watched, imported, folder).serve()

@@ -1,8 +1,8 @@
-"""Programs for live ranks on this machine: handed to each rank over a line of its own, and followed
-until all that run one have left it.
+"""Programs for live ranks on this machine: sent to each rank over its own line, and followed until
+all ranks that run one have left it.
 
-Every rank gets every program, also one that it does not run: it takes what that brings of the
-notebook, in turn, when it is free.
+Every rank gets every program, even one that it does not run: when it is free, it takes the values
+that the programs bring from the notebook, in order.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BEHIND = (
     "Rank {} is busy and has not yet read what cells on other ranks have sent since its own cell "
     "began. Wait for that cell to end."
 )
-_HEARD = 5.0  # seconds for the end of live ranks' job to be heard of: the server tidies up first
+_HEARD = 5.0  # seconds to receive the end of live ranks' job: the server tidies up first
 
 
 class LiveFeed(Feed):
-    """The events of a job. What ends its live ranks' processes is told to their programs."""
+    """The events of a job. The deaths of its live ranks are passed on to their programs."""
 
-    #: How their job began, once that is known, and the ranks, by number.
+    #: The start of the job, once known; `ranks` are the ranks by number.
     began: events.JobStarted | None = None
 
     def __init__(self, *about: object) -> None:
@@ -62,7 +62,7 @@ class LiveFeed(Feed):
                 program.give_up()
 
     def add(self, program: ProgramFeed) -> None:
-        """Have a program told what ends its ranks, or has."""
+        """Pass deaths of its ranks, past and future, on to a program."""
         with self._lock:
             for death in self._deaths:
                 program.tell_death(death)
@@ -77,7 +77,7 @@ class LiveFeed(Feed):
 
 
 class ProgramFeed(Feed):
-    """The events of one program, over once the `ranks` that run it have left it."""
+    """The events of one program, which ends once the `ranks` that run it have left it."""
 
     def __init__(self, child: Child, live: LiveRanks, ranks: Iterable[events.RankStarted]) -> None:
         ours, self.theirs = channel.pair()
@@ -89,7 +89,7 @@ class ProgramFeed(Feed):
             Sender(self.theirs).send(event)
 
     def give_up(self) -> None:
-        """No rank is there any more: what they have sent is all."""
+        """Expect no more events: no rank is left."""
         self.theirs.close()
 
     def wait(self, seconds: float) -> Iterator[events.Event | None]:
@@ -113,9 +113,9 @@ class ProgramFeed(Feed):
 
 
 class LiveRanks:
-    """Live ranks of one job. `control` brings the ends of their lines, which they open themselves:
-    on a TPU of several hosts only they know their numbers. `feed` has their own events, `fit` is
-    what they got of the machine."""
+    """Live ranks of one job. `control` receives our ends of their lines, which they open
+    themselves: on a TPU of several hosts only they know their numbers. `feed` has the ranks' own
+    events, `fit` the resources that they got on the machine."""
 
     def __init__(self, control: socket.socket, child: Child, fit: Fit, feed: LiveFeed) -> None:
         self._control, self._child = control, child
@@ -123,12 +123,12 @@ class LiveRanks:
         self._lines: dict[int, socket.socket] = {}
 
     def why_ended(self) -> str:
-        """How their job ended, or the fork server; empty if neither is known to have."""
+        """How their job, or the fork server, ended; empty if neither is known to have ended."""
         end = self.feed.end_within(_HEARD)
         return self.feed.why_ended() if end is None else end.reason
 
     def hand(self, turn: Turn, parcel: int, order: int) -> ProgramFeed:
-        """Give them a program, by its files; returns its events. Raises LaunchError."""
+        """Give them a program, as files; return its events. Raises LaunchError."""
         self._meet()
         began = self.feed.began
         if began is None or self.feed.is_over:
@@ -140,7 +140,7 @@ class LiveRanks:
             Sender(program.theirs).send(started)
             with program.theirs.dup() as theirs:  # the ranks may end meanwhile
                 self.feed.add(program)
-                for number in sorted(self._lines, key=turn.is_for):  # those that only take it first
+                for number in sorted(self._lines, key=turn.is_for):  # first those not running it
                     self._give(number, theirs.fileno(), parcel, order)
         except BaseException:
             program.close()
@@ -150,13 +150,13 @@ class LiveRanks:
     def _give(self, number: int, *files: int) -> None:
         try:
             socket.send_fds(self._lines[number], [b"go"], files)
-        except (BrokenPipeError, ConnectionResetError):  # its death is told, or will be
+        except (BrokenPipeError, ConnectionResetError):  # its death is or will be reported
             return
         except OSError as problem:
             raise LaunchError(f"{_BEHIND.format(number)} ({problem})") from None
 
     def _meet(self) -> None:
-        """Take the lines that have been opened: before a rank says that it has begun."""
+        """Accept the lines that ranks have opened, which they do before they report their start."""
         while channel.ready(self._control, 0):
             message, fds = channel.take(self._control, 64, 1)
             if not message:
@@ -165,7 +165,7 @@ class LiveRanks:
             line.setblocking(False)
 
     def close(self) -> None:
-        """There is nothing more to come for them."""
+        """Close the lines: no more programs will follow."""
         with contextlib.suppress(OSError):
             self._meet()
         for sock in [self._control, *self._lines.values()]:

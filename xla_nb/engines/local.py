@@ -30,19 +30,19 @@ from xla_nb.wording import ending
 class LocalEngine:
     """Starts jobs through fork servers, and restarts a server that has died.
 
-    There is one server for each set of modules, and it imports no others later, so that a runtime's
-    imports do not affect the processes of another.
+    There is one server per set of modules, which imports no others later, so that the imports of
+    one runtime do not affect the processes of another.
     """
 
     here = True
 
     def __init__(self) -> None:
         self._servers: dict[tuple[str, ...], _Server] = {}
-        self._live: dict[str, LiveRanks] = {}  # by the run that they are
+        self._live: dict[str, LiveRanks] = {}  # by the name of their run
         self._lock = threading.RLock()  # one launch at a time
 
     def check_hosts(self, hosts: int | None, slices: int | None) -> None:
-        """Raises UsageError for more than one host."""
+        """Raise UsageError for more than one host."""
         for name, value in (("hosts", hosts), ("slices", slices)):
             if value not in (None, 1):
                 raise UsageError(
@@ -50,7 +50,7 @@ class LocalEngine:
                 )
 
     def warm(self, imports: tuple[str, ...]) -> _Server:
-        """A server that imports these modules, or has; returns at once."""
+        """A server that imports these modules, or has imported them; returns at once."""
         with self._lock:
             server = self._servers.get(imports)
             if server is None or not server.child.alive:
@@ -61,7 +61,7 @@ class LocalEngine:
 
     @property
     def importing(self) -> bool:
-        """A server may still be at its imports: no launch has seen it ready."""
+        """True if a server may still be importing: no launch has seen it ready."""
         return any(not server.ready for server in self._servers.values())
 
     def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
@@ -76,7 +76,7 @@ class LocalEngine:
         waiting: OnWait,
         host_group: HostGroup | None = None,
     ) -> Feed:
-        """Start a job with the modules that `fit` needs; returns its events.
+        """Start a job with the modules that `fit` needs; return its events.
 
         `parcel` is the file of its values. Raises LaunchError if no server can be started.
         """
@@ -103,14 +103,14 @@ class LocalEngine:
             return feed
 
     def _refuse_taken_chips(self, fit: Fit) -> None:
-        """A chip serves one process: raise LaunchError where live ranks have the TPU's and a launch
-        wants them."""
+        """Raise LaunchError if a launch needs TPU chips that live ranks hold: a chip serves one
+        process."""
         for live in self._live.values():
             if not live.feed.is_over and live.fit.device == fit.device == "TPU":
                 raise LaunchError(_TAKEN)
 
     def end(self, run: str) -> None:
-        """Tell the live ranks of this run that there is nothing more to come."""
+        """Tell the live ranks of this run that no more programs will follow."""
         with self._lock:
             live = self._live.pop(run, None)
             if live is not None:
@@ -122,12 +122,12 @@ class LocalEngine:
         server = self.warm(imports)
         server.wait_until_ready(waiting)
         ours, theirs = channel.pair()
-        # Before the launch: where that fails for want of a descriptor, nobody would follow it.
+        # Before the launch: if this failed for lack of a descriptor, nobody would follow the run.
         feed = LiveFeed(ours, server.child, server.why_ended)
         with theirs:
             try:
                 server.launch(run, theirs.fileno(), *files)
-            except OSError as problem:  # it has ended just now
+            except OSError as problem:  # it has just ended
                 feed.close()
                 raise LaunchError(
                     f"Could not reach {_SERVER}: {problem}. Run the cell again."
@@ -135,20 +135,20 @@ class LocalEngine:
         return feed
 
     def signal(self, run: str, pids: Mapping[str, Iterable[int]], number: int) -> None:
-        """Send processes, given by their hosts' names, a signal, stopped ones too."""
+        """Send a signal to processes, also stopped ones, given by the names of their hosts."""
         for pid in (pid for host in pids.values() for pid in host):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
                 os.kill(pid, signal.SIGCONT)
 
     def kill(self, run: str) -> None:
-        """Kill every process of a run now."""
+        """Kill every process of a run."""
         for server in list(self._servers.values()):
             with contextlib.suppress(OSError):
                 server.child.send({"do": "kill", "run": run})
 
     def ask(self, run: str) -> None:
-        """Nothing to do: the ranks watch `Record.stacks_request` themselves."""
+        """Do nothing: the ranks watch `Record.stacks_request` themselves."""
 
     def close(self) -> None:
         """End the servers and every run."""
@@ -167,14 +167,14 @@ _TAKEN = (
 
 
 class _Server:
-    """A fork server. `ready` once a launch has seen that its modules are imported."""
+    """A fork server. `ready`: a launch has seen that its modules are imported."""
 
     def __init__(self, imports: tuple[str, ...]) -> None:
         others = (name for name in imports if not name.startswith("xla_nb"))
         self._package = next(others, "xla_nb").partition(".")[0]
         self.ready = False
         self._memory = OutOfMemory()
-        try:  # for what torch and multiprocessing keep in files, and would leave when killed
+        try:  # for files of torch and multiprocessing, which would remain after a kill
             self._folder = tempfile.mkdtemp(prefix="xla_nb-")
         except OSError as problem:
             raise LaunchError(no_temporary(problem)) from None
@@ -203,18 +203,18 @@ class _Server:
         self.ready = True
 
     def launch(self, run: str, *fds: int) -> None:
-        """Hand it a run. Raises OSError if it has ended."""
+        """Send it a run. Raises OSError if it has ended."""
         self._memory = OutOfMemory()
         self.child.send({"do": "launch", "run": run}, *fds)
 
     def why_ended(self) -> str:
-        """How it ended, with what it said last; empty if it lives."""
+        """How it ended, with its last output; empty if it is alive."""
         if not self.child.ended_within(1.0):
             return ""
         said = self.child.last_output() if self.child.process.returncode >= 0 else ""
         return f"{_SERVER} {self._ending}{f'. Its last output: {said}' if said else ''}"
 
-    @functools.cached_property  # several runs ask, and one answer uses the count up
+    @functools.cached_property  # several runs ask, and each reading uses up a count
     def _ending(self) -> str:
         status = self.child.process.returncode
         return ending(status, self._memory.limit(status))
@@ -230,7 +230,7 @@ class _Server:
 def _environment() -> dict[str, str]:
     env = dict(os.environ)
     env.pop("XLA_USE_SPMD", None)
-    # JAX reads its variables on import; a job sets those of its own launch.
+    # JAX reads its variables on import; a job sets those of its launch.
     env = {name: value for name, value in env.items() if not name.startswith("JAX_")}
     env.setdefault("PJRT_DEVICE", "CPU")  # avoids a warning; each job sets its own
     # torch_tpu, if installed without libtpu, would end the interpreter on import.

@@ -1,1 +1,1 @@
-"""What a run's processes tell each other: events, orders and questions; no object of the user's."""
+"""Messages between the processes of a run: events, orders and questions; no user objects."""

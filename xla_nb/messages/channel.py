@@ -1,7 +1,7 @@
 """The channel of events: one inherited socket, written by every process of a run.
 
-A message is whole or absent (SOCK_SEQPACKET), so writers need no lock, and the reader sees the end
-when the last writer is gone.
+A message arrives whole or not at all (SOCK_SEQPACKET), so writers need no lock, and the reader sees
+the end when the last writer is gone.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from xla_nb.messages.events import Event, Notice, decode, encode
 
-#: The same for all such data, however much it is: it is told once.
+#: The same text for all such data, so that it is shown once.
 _NOT_AN_EVENT = (
     "A rank wrote to a socket of xla_nb, through a file descriptor that it had not opened. That "
     "data is lost."
 )
-_LARGEST = 1 << 18  # bytes; above what `encode` can make of an event's shortened texts
+_LARGEST = 1 << 18  # bytes; more than `encode` can produce from shortened texts
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -26,8 +26,8 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def ready(file: int | socket.socket, seconds: float, *others: int) -> bool:
-    """Wait until there is something to read in one of them, or its end; False after `seconds`."""
-    # Not select(), which refuses descriptors from 1,024 on: many files or ranks reach that.
+    """Wait until one of them has data to read, or its end; False after `seconds`."""
+    # Not select(), which refuses descriptors from 1,024 up: many files or ranks reach that.
     poller = select.poll()
     for each in (file, *others):
         poller.register(each, select.POLLIN)
@@ -37,8 +37,8 @@ def ready(file: int | socket.socket, seconds: float, *others: int) -> bool:
 def take(sock: socket.socket, size: int, fds: int = 0) -> tuple[bytes, list[int]]:
     """The next message, with its file descriptors; an empty one if the other end is gone.
 
-    Where that has died with something unread, the system says so first, and once (ECONNRESET), and
-    then gives what it had sent.
+    If the other end died with unread data, the system first raises ECONNRESET once, and then
+    returns the messages that it had sent.
     """
     try:
         message, files, _, _ = socket.recv_fds(sock, size, fds)
@@ -62,7 +62,7 @@ class Sender:
 
 
 def receive(sock: socket.socket) -> Iterator[Event | None]:
-    """The events that are ready, then None if every writer is gone. Never blocks."""
+    """Yield the events that are ready, then None if every writer is gone. Never blocks."""
     while True:
         try:
             data = sock.recv(_LARGEST, socket.MSG_DONTWAIT)
@@ -75,7 +75,7 @@ def receive(sock: socket.socket) -> Iterator[Event | None]:
 
 
 def _decoded(data: bytes) -> Event:
-    """The event; a notice about what is none: a program may write to any descriptor it has."""
+    """Decode an event; other data becomes a notice, since a program may write to any descriptor."""
     try:
         return decode(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Dataclasses from JSON that was written from them, with the fields that their classes declare."""
+"""Rebuild dataclasses from the JSON written from them, checking the declared fields."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-#: Gives a value as its type has it.
+#: Converts a JSON value to the field's type.
 _Taker = Callable[[Any], Any]
 
 
 def made(cls: type[T], fields: Mapping[str, Any]) -> T:
-    """An instance of a dataclass; lists become tuples, and mappings its inner dataclasses.
+    """Make an instance of a dataclass; lists become tuples, and mappings nested dataclasses.
 
-    Raises ValueError for a field that is missing or unknown, and what cannot be its type."""
+    Raises ValueError for a field that is missing or unknown, or has the wrong type."""
     takes = _fields(typing.cast(Any, cls))
     if not isinstance(fields, Mapping) or not fields.keys() <= takes.keys():
         raise ValueError(f"not the fields of {cls.__name__}")
@@ -37,7 +37,7 @@ def _fields(cls: type) -> dict[str, _Taker]:
 
 @functools.cache
 def _taker(kind: Any) -> _Taker:
-    """What takes values of a type: made once, since samples are read a thousand times a second."""
+    """The converter for a type, cached because samples are read a thousand times a second."""
     form, inner = typing.get_origin(kind), typing.get_args(kind)
     if form in (types.UnionType, typing.Union):
         only = _taker(inner[0])

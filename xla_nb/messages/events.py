@@ -1,6 +1,7 @@
-"""The events of a run, which ranks, jobs and fork servers send and the notebook folds into a state.
+"""The events of a run, sent by ranks, jobs and fork servers, and folded into a state by the
+notebook.
 
-An event is small (a datagram), plain (JSON) and final: none is ever taken back. Output and results
+An event is small (a datagram), plain (JSON) and final: none is ever withdrawn. Output and results
 travel in the run's files, never here.
 """
 
@@ -27,8 +28,8 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched(Event):
-    """A notebook, by its name if that is known, has ordered the run's jobs, of a cell or a
-    function: `label`, and `called` with its arguments."""
+    """The notebook has ordered the run's jobs. `label` is the cell or function, `called` the call
+    with its arguments, `notebook` the notebook's name, if known."""
 
     label: str = ""
     called: str = ""
@@ -37,14 +38,14 @@ class Launched(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HostsPlaced(Event):
-    """The run has several hosts, `names` in order; each will start a job of its own."""
+    """The run has several hosts, `names` in order; each will start its own job."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostLost(Event):
-    """A host is gone with all its processes, and how its ranks ended is unknown."""
+    """A host is lost with all its processes; how its ranks ended is unknown."""
 
     host: str
     why: str
@@ -52,7 +53,7 @@ class HostLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class OfHost(Event):
-    """An event with the name of its host; "" where a run has only one."""
+    """An event with the name of its host; "" if the run has only one."""
 
     host: str = ""
 
@@ -61,7 +62,7 @@ class OfHost(Event):
 class RankStarted(OfHost):
     """A rank has joined its runtime and is about to call the entry.
 
-    `devices` names them where one process drives several.
+    `devices` names them if one process drives several.
     """
 
     rank: int
@@ -73,8 +74,8 @@ class RankStarted(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class JobStarted(OfHost):
-    """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`. Of a
-    program of live ranks, `live` are those that run it, which had started before."""
+    """A host's job is ready to start its ranks: `ranks` of them, numbered from `first`. For a
+    program of live ranks, `live` are the ranks that run it, already started."""
 
     pid: int
     ranks: int
@@ -85,12 +86,12 @@ class JobStarted(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class RankFinished(Event):
-    """The entry returned; its value is in the record, in so many bytes: with 0 it is None, and has
-    no file. `preview` is its shortened repr, `numbers` a small dict with numbers, its values in
-    words; equal digests are of equal values.
+    """The entry returned; the record holds its value in `nbytes` bytes (0: None, without a file).
+    `preview` is its shortened repr, `numbers` a small dict of numbers as text; equal digests mean
+    equal values.
 
-    Sent at once without them, and again with them: a repr may hang, or end the process. Not again
-    for None, for what was displayed, and where the cell ends with `;`."""
+    Sent at once without these, then again with them, because a repr may hang or end the process.
+    Not sent again for None, for a displayed value, or if the cell ends with `;`."""
 
     rank: int
     preview: str
@@ -101,8 +102,8 @@ class RankFinished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Changed(Event):
-    """The notebook's lists and dicts, by `names`, that rank 0 has changed and does not return.
-    `in_cell`: what ran is a cell without a function."""
+    """Rank 0 changed the notebook's lists and dicts `names` without returning them. `in_cell`: the
+    program was a cell without a function."""
 
     names: tuple[str, ...]
     in_cell: bool = False
@@ -114,7 +115,7 @@ class RankFailed(OfHost):
 
     `place` is the innermost line of the notebook, such as ``Cell In[3], line 7``. `where` (the
     type and the frames) is equal for ranks with the same error. `follows`: the failure is a
-    consequence of another rank's end. `early`: ranks that had returned without the collective in
+    consequence of another rank's end. `early`: ranks that had returned before the collective in
     which this one failed.
     """
 
@@ -137,14 +138,14 @@ class RankStopped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RankLeft(Event):
-    """A live rank has ended a program, and has told all that there was of it."""
+    """A live rank has finished a program and sent all its events."""
 
     rank: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankAt(Event):
-    """Where a rank's entry is now: its stack, and the innermost line of the notebook."""
+    """The current position of a rank's entry: its stack, and the innermost notebook line."""
 
     rank: int
     place: str
@@ -153,8 +154,8 @@ class RankAt(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RankInterrupted(Event):
-    """Where an interrupt has struck a rank's entry, as in RankAt. It may be elsewhere a moment
-    later, in a `finally` block say."""
+    """The position at which an interrupt hit a rank's entry, as in RankAt. The rank may be
+    elsewhere a moment later, for example in a `finally` block."""
 
     rank: int
     place: str
@@ -163,8 +164,8 @@ class RankInterrupted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupBegan(Event):
-    """The ranks of this run live on between programs, as the group `name`; they end once none has
-    come for `idle` seconds (None: never)."""
+    """The ranks of this run stay alive between programs, as the group `name`; they end after `idle`
+    seconds without a program (None: never)."""
 
     name: str
     idle: float | None = None
@@ -172,7 +173,7 @@ class GroupBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupEnding(Event):
-    """Live ranks are to end; `why` goes on from "ended": `by %xla_shutdown`."""
+    """Live ranks are to end; `why` continues "ended …": `by %xla_shutdown`."""
 
     why: str
 
@@ -189,9 +190,9 @@ class ProgramBegan(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnded(Event):
-    """All its ranks have ended a program of live ranks; `headline` says how, if not by the end of
-    the ranks. `elapsed` are the seconds that its own run tells (None: as long as from ProgramBegan
-    to here); `found` what is amiss all the same. Told again, as what was found later."""
+    """All ranks of a program of live ranks have ended it; `headline` says how, unless the ranks
+    themselves ended. `elapsed` are the seconds that its run reports (None: the time since
+    ProgramBegan); `found` is a problem despite success. Sent again if one is found later."""
 
     number: int
     outcome: Literal["finished", "failed", "stopped"]
@@ -202,8 +203,8 @@ class ProgramEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NotOpened(Event):
-    """A live rank could not open what a program brought of the notebook; `why` is told where the
-    rank was not to run it."""
+    """A live rank could not open all that a program brought from the notebook; `why` is given if
+    the rank was not to run it."""
 
     rank: int
     why: str = ""
@@ -211,8 +212,8 @@ class NotOpened(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class NamesBound(Event):
-    """Names that a program has bound, and deleted, in the namespace of a live rank. `imported`:
-    those that are bound to what an import gives, with its name."""
+    """Names that a program has bound and deleted in the namespace of a live rank. `imported` maps
+    names bound by an import to what was imported."""
 
     rank: int
     bound: tuple[str, ...]
@@ -222,8 +223,8 @@ class NamesBound(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Event):
-    """A rank asks the person at the notebook, and waits: `input_requests` has the way of the
-    answer, which is none of the events. `secret`: it is not to be seen when it is typed."""
+    """A rank waits for input from the person at the notebook. The answer is not an event:
+    `input_requests` sends it. `secret`: do not show what is typed."""
 
     rank: int
     pid: int
@@ -235,7 +236,7 @@ class Asked(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Answered(Event):
-    """What this process asked by this descriptor has been answered, or is asked no more."""
+    """The question of this process and descriptor was answered, or is no longer asked."""
 
     rank: int
     pid: int
@@ -246,8 +247,8 @@ class Answered(Event):
 class ProcessDied(OfHost):
     """A rank's process ended unexpectedly; `status` is an exit code, negative for a signal.
 
-    `lack`: the limit of memory, in bytes, that the kernel killed it for; 0: it had none. `place`,
-    `stack`: where it crashed in native code, as far as that is known."""
+    `lack`: the memory limit, in bytes, that the kernel killed it for; 0: it had none. `place` and
+    `stack`: where it crashed in native code, if known."""
 
     pid: int
     status: int
@@ -267,17 +268,17 @@ class JobFailed(OfHost):
 
 @dataclass(frozen=True, kw_only=True)
 class StopRequested(Event):
-    """The notebook has asked every rank to stop; `why` is a headline for people. Another one says
-    why, where that was not known at first."""
+    """The notebook has asked every rank to stop; `why` is a headline for people. Sent again if the
+    reason becomes known only later."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignalSent(Event):
-    """The notebook is about to end the ranks that go on after StopRequested, with this signal.
+    """The notebook is about to send this signal to the ranks still running after StopRequested.
 
-    of_group: they are live ranks, which are lost with that."""
+    of_group: they are live ranks, which are lost by this."""
 
     number: int
     of_group: bool = False
@@ -285,8 +286,8 @@ class SignalSent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Notice(Event):
-    """A line for the user, from a rank, or from the launch if `rank` is None. `passing`: of no use
-    once the run has ended. `once`: the notebook is told it once, in whatever run."""
+    """A line for the user from a rank, or from the launch if `rank` is None. `passing`: useless
+    once the run has ended. `once`: shown once per notebook, across all runs."""
 
     text: str
     rank: int | None = None
@@ -296,7 +297,7 @@ class Notice(Event):
 
 @dataclass(frozen=True)
 class StackGroup:
-    """Ranks that are at the same place. `note` says what is to be known of the answer."""
+    """Ranks at the same place. `note` is a remark about the answer."""
 
     ranks: tuple[int, ...]
     place: str
@@ -306,8 +307,8 @@ class StackGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class HangReported(Event):
-    """Ranks `ranks` do not get on: `verdict` says why without a full stop at its end, `groups`
-    where all running ranks are, the odd one out first."""
+    """Ranks `ranks` make no progress. `verdict` says why, without a final period; `groups` are the
+    positions of all running ranks, the odd one out first."""
 
     verdict: str
     ranks: tuple[int, ...]
@@ -316,17 +317,17 @@ class HangReported(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HangOver(Event):
-    """What the last report said is no longer so; `why` is a sentence without a full stop."""
+    """The last hang report no longer holds; `why` is a sentence without a final period."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureTurned(Event):
-    """A figure that a rank reports is no finite number any more, or is one again.
+    """A figure that a rank reports is no longer finite, or is finite again.
 
-    kinds  what it has been since step `since`: "NaN", "inf", "-inf"; none: it is finite
-    last   its value before that, if there was one
+    kinds  its values since step `since`: "NaN", "inf", "-inf"; empty if it is finite
+    last   its value before that, if any
     """
 
     rank: int
@@ -338,15 +339,15 @@ class FigureTurned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Concluded(Event):
-    """What a run suffers from, or suffered from: it stays in the run's title when that has ended.
-    A newer one of the same `kind` takes the place of the one before; without a sentence it is over.
+    """A problem that a run has or had; it stays in the run's title after the end. A newer one of
+    the same `kind` replaces the previous one; one without a sentence ends it.
 
-    ranks     whom it is about; none: all of them
-    sentence  goes on after `4 ranks finished in 27.9 s; `, without a full stop
-    calm      nothing is amiss; it goes on after a comma, where there is nothing else to say
-    strength  seconds that it has cost, by which the strongest is told
-    wrong     what was computed is: that comes first, and is told while the run goes on too, and if
-              it fails
+    ranks     the ranks concerned; empty: all
+    sentence  continues `4 ranks finished in 27.9 s; `, without a final period
+    calm      not a problem: follows a comma instead, if there is nothing else to report
+    strength  the seconds that it has cost; the strongest is reported
+    wrong     computed values are wrong: reported first, also while the run continues and if it
+              fails
     """
 
     kind: str
@@ -360,14 +361,14 @@ class Concluded(Event):
 @dataclass(frozen=True, kw_only=True)
 class JobEnded(OfHost):
     """Every process of the run on a host is gone; `status` is the job's, None if unknown. `why`:
-    what ended them before their time, where it was not the job's own end."""
+    what ended them early, if it was not the job's own end."""
 
     status: int | None
     why: str = ""
 
     @property
     def reason(self) -> str:
-        """`why`, or how the job ended where that was not as it should; else empty."""
+        """`why`, or how the job ended abnormally; otherwise empty."""
         return self.why or (f"their job {ending(self.status)}" if self.status else "")
 
 
@@ -379,24 +380,24 @@ _BY_NAME = {
 }
 
 
-#: `vars` makes an object of a dataclass within.
+#: `vars` turns a nested dataclass into a JSON object.
 _JSON = json.JSONEncoder(ensure_ascii=False, default=vars)
 
 
 def encode(event: Event) -> bytes:
     """The event as one datagram; long texts keep their head and tail.
 
-    Lone surrogates become text (`\\ud800`): no front end could be sent them."""
+    Lone surrogates become text (`\\ud800`), since they cannot be sent to a front end."""
     body = {name: _shorten(value) for name, value in vars(event).items()}
     return _JSON.encode({"event": type(event).__name__, **body}).encode()
 
 
 class UnknownEvent(ValueError):
-    """An event that this version does not have."""
+    """An event that this version does not know."""
 
 
 def decode(data: bytes) -> Event:
-    """The event that `encode` wrote. Raises UnknownEvent, and ValueError for other data."""
+    """Decode an event written by `encode`. Raises UnknownEvent, and ValueError for other data."""
     try:
         body = json.loads(data)
         name = body.pop("event")

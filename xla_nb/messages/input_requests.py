@@ -1,7 +1,7 @@
-"""What a rank asks the person at the notebook (`input()`), and the way that the answer takes.
+"""Questions of a rank to the person at the notebook (`input()`), and how they are answered.
 
-The question is an event, `Asked`. The answer goes into a pipe that the asking process holds, opened
-by its number there: it is in no file, and the pipe is gone with the process.
+The question is an event, `Asked`. The answer goes into a pipe of the asking process, opened by its
+descriptor there: it is never in a file, and the pipe ends with the process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from xla_nb.messages.events import Asked
 
 
 class Refused(Exception):
-    """Nobody will answer; says why."""
+    """Nobody will answer; the message says why."""
 
 
 class Pipe:
-    """The asker's pipe, in a `with` statement. `ino` is its number in the system."""
+    """The asker's pipe, for a `with` statement. `ino` is its inode number."""
 
     def __enter__(self) -> Self:
         self._reader, self.fd = os.pipe()
@@ -43,15 +43,15 @@ class Pipe:
 
 
 def is_open(asked: Asked) -> bool:
-    """Whether the asker waits."""
+    """True if the asker is still waiting."""
     with contextlib.suppress(OSError):
         return os.stat(_path(asked)).st_ino == asked.ino  # noqa: PTH116 # of /proc
     return False
 
 
 def answer(asked: Asked, text: str = "", *, refusal: str = "") -> None:
-    """Send an answer, or why there is none, to an asker on this machine. One that has gone gets
-    nothing."""
+    """Send an answer, or why there is none, to an asker on this machine. Does nothing if the asker
+    is gone."""
     body: dict[str, Any] = {"text": text, "refusal": refusal}
     data = json.dumps(body).encode() + b"\n"
     with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""What travels to where a run is started: the notebook's request, and a host's order.
+"""Messages that start a run: the notebook's request, and a host's order.
 
-A job knows its order and nothing of who asked: whatever a rank needs of the notebook is in here.
+A job knows only its order: everything that a rank needs from the notebook is in it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from xla_nb.process_state.settings import ProcessState
 
 #: The module global that holds the entry's arguments.
 ARGUMENTS = "__xla_nb_args__"
-#: That of an entry which the notebook has under no name.
+#: The module global of an entry that has no name in the notebook.
 ENTRY = "_xla_nb_entry"
 
 
 @dataclass(frozen=True)
 class HostGroup:
-    """The hosts of a run as one of them sees it, the one that is number `index` of `hosts`.
+    """The hosts of a run, as seen by number `index` of `hosts`.
 
-    `address` is where host 0 receives the others (a name or number, and a free port of it);
-    None on the only host.
+    `address` is where host 0 receives the others (its name or IP address, and a free port);
+    None if there is only one host.
     """
 
     hosts: int = 1
@@ -33,11 +33,11 @@ class HostGroup:
 
 @dataclass(frozen=True)
 class Turn:
-    """A program of live ranks: the `number`-th, from 1, of the group that is the run `group`.
+    """A program of live ranks: the `number`-th, from 1, of the group whose run is `group`.
 
-    `members` are the ranks that run it, None for all; every rank gets what it brings of the
-    notebook, but for the names `remote`, which are the ranks' own. `asks`: it is a question of the
-    notebook's about them, and no cell of the user's.
+    `members` are the ranks that run it, None for all; every rank receives the values it brings from
+    the notebook, except for the names `remote`, which belong to the ranks. `asks`: it is a question
+    from the notebook about the ranks, not a cell of the user.
     """
 
     group: str
@@ -47,21 +47,22 @@ class Turn:
     asks: bool = False
 
     def is_for(self, rank: int) -> bool:
-        """Whether a rank runs it."""
+        """True if the rank runs it."""
         return self.members is None or rank in self.members
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a launch asks for, as the notebook's machine has it.
+    """A launch, as requested by the notebook.
 
-    `n` and `user_env` are the options -n and --env; `program` is the module's file, if there is
-    one, `record` the run's folder; `entry` is None for a cell of plain statements, else what binds
-    `binds`, if anything. `label` is the launched cell's, `magic` the one that launches it. `drops`:
-    None takes the place of a result that cannot be sent. `why_mute` says why its ranks cannot ask
-    in the notebook (`input()`), where that is so. `lives`: the ranks run no entry, but programs
-    until they are told to end; each of those has a `turn`, the map of its lines (`table`) instead
-    of a file, and neither `inheritance` nor `state`, which its processes have had since they began.
+    `n` and `user_env` are the options -n and --env; `program` is the module's file, if any,
+    `record` the run's folder; `entry` is the name of the function to call, None for a cell of plain
+    statements; `binds` are the names that it binds, if any. `label` is that of the launched cell,
+    `magic` the magic that launches it. `drops`: replace a result that cannot be sent by None.
+    `why_mute` says why the ranks cannot ask in the notebook (`input()`), if they cannot. `lives`:
+    the ranks run no entry, but programs until they are told to end. Each such program has a `turn`,
+    and the map of its lines (`table`) instead of a file, but no `inheritance` and no `state`, which
+    its processes have had since they began.
     """
 
     run: str
@@ -89,10 +90,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Order:
-    """A request fitted to the host that carries it out: what the job there does.
+    """A request fitted to the host that carries it out, for the job there.
 
-    `ranks` is how many start there, None for as many as there are; `env` their whole environment.
-    `at` is of that host's `time.monotonic()`.
+    `ranks` is how many start there, None for all possible; `env` their whole environment. `at` is a
+    time of that host's `time.monotonic()`.
     """
 
     request: Request

@@ -1,1 +1,1 @@
-"""State of the notebook's process that ranks take on."""
+"""State of the notebook process that ranks take on."""

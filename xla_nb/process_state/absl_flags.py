@@ -1,5 +1,5 @@
-"""absl's flags (`FLAGS = flags.FLAGS`): their classes refuse to be pickled, since the forked
-processes of the programs that have them need no pickle."""
+"""Make absl's flags (`FLAGS = flags.FLAGS`) picklable. Their classes refuse it, because the forked
+processes of programs that use them need no pickling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xla_nb.patching import when_imported
 
 
 def let_pickle_have_them() -> None:
-    """In this process, now or once absl is imported."""
+    """Make them picklable in this process, now or once absl is imported."""
     when_imported("absl.flags._flagvalues", _allow)
 
 
@@ -17,7 +17,7 @@ def _allow(module: Any) -> None:
     for kind in (module._flag.Flag, module.FlagValues):
         if "__getstate__" in vars(kind):
             del kind.__getstate__
-    # Its `__getattr__` needs what it holds, and pickle asks an empty one for this.
+    # pickle looks this up on an empty instance, for which its `__getattr__` fails.
     module.FlagValues.__setstate__ = _filled
 
 

@@ -1,8 +1,8 @@
 """The notebook's random generators and default dtype, which ranks inherit.
 
-A script's forked ranks continue with the generators of their parent process; here that is the
-notebook. A generator of a library that the notebook has not imported starts from a new seed at
-every launch, as it would in a new process; the library is not imported for this.
+Forked ranks of a script continue with the generators of their parent process; here that is the
+notebook. The generator of a library that the notebook has not imported starts from a new seed at
+every launch, as in a new process; the library is not imported for this.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Inheritance:
 
     @classmethod
     def of_this_process(cls) -> Inheritance:
-        """The current states. Each generator goes on from a seed that it draws itself: ranks draw
-        nobody knows how many numbers of its present sequence, which the next launch must not."""
+        """The current states. Each generator then continues from a seed that it draws itself: ranks
+        draw an unknown number of values from its present sequence, which the next launch must not
+        repeat."""
         states = cls.now()
         numpy = _imported("numpy", "random")
         torch = _imported("torch", "get_default_dtype")
@@ -50,7 +51,7 @@ class Inheritance:
         return states
 
     def take_on(self) -> None:
-        """Set the states in this process, of numpy and torch where it has imported them."""
+        """Set the states in this process, for numpy and torch only if it has imported them."""
         numpy, torch = _imported("numpy", "random"), _imported("torch", "get_default_dtype")
         random.setstate(self.python)
         if self.numpy is not None:
@@ -60,13 +61,13 @@ class Inheritance:
         if self.torch is not None:
             torch.set_rng_state(torch.from_numpy(self.torch.copy()))
         elif torch is not None:
-            # Ranks have no other generator: torch.manual_seed would note for CUDA who calls it.
+            # Ranks have no other generator: torch.manual_seed would record its caller for CUDA.
             torch.default_generator.manual_seed(self.seed)
         if self.dtype is not None:
             torch.set_default_dtype(getattr(torch, self.dtype.removeprefix("torch.")))
 
 
 def _imported(name: str, attribute: str) -> Any:
-    """A module if it is imported; `attribute` is missing while an import is unfinished."""
+    """The module if it is imported; `attribute` is missing while its import is unfinished."""
     module = sys.modules.get(name)
     return module if hasattr(module, attribute) else None

@@ -1,7 +1,7 @@
-"""What a script's forked ranks have of their process besides its memory, taken from the notebook.
+"""Process-wide settings that ranks inherit from the notebook, as a script's forked ranks would.
 
-The arguments of the program, the limits of recursion and of integers' digits, options and filters
-of warnings, what logging and torch are set to, and what NumPy does about errors.
+The program's arguments, the limits on recursion and on digits of integers, options and filters of
+warnings, the settings of logging and torch, and NumPy's error handling.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _Filter = tuple[Any, Any, type[Warning], Any, int]
 
 
 def _numpy_errors() -> dict[str, str]:
-    """What this thread's NumPy does about each kind of error of floats; empty without NumPy."""
+    """NumPy's handling of each kind of floating-point error in this thread; empty without NumPy."""
     numpy = sys.modules.get("numpy")
     return dict(numpy.geterr()) if numpy is not None and hasattr(numpy, "geterr") else {}
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """The state of a process that has no device and no rank."""
+    """The settings of a process that has no device and is not a rank."""
 
     argv: tuple[str, ...] = field(default_factory=lambda: tuple(map(str, sys.argv)))
     recursion_limit: int = field(default_factory=sys.getrecursionlimit)
@@ -44,11 +44,11 @@ class ProcessState:
     numpy_errors: dict[str, str] = field(default_factory=_numpy_errors)
 
     def take_on(self) -> None:
-        """Set it in this process."""
+        """Apply the settings in this process."""
         sys.argv[:] = self.argv
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
         sys.set_int_max_str_digits(self.digits_limit)
-        sys.warnoptions[:] = self.warn_options  # of interpreters that ranks start
+        sys.warnoptions[:] = self.warn_options  # for interpreters that ranks start
         own = [one for one in warnings.filters if one not in self.filters]
         warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
@@ -64,10 +64,10 @@ class ProcessState:
 
 @contextlib.contextmanager
 def unmoved(*, lives: bool) -> Iterator[None]:
-    """Have the user's own modules that are imported here leave the process as it is. The notebook
-    has imported them before: what their top level sets was set there, and may be otherwise by now.
-    Variables of the environment that were not there stay: libraries that they import need theirs.
-    `lives`: a live rank, whose loggers and filters of warnings stay as they are left."""
+    """Restore the process's settings after own modules are imported in the block. The notebook has
+    imported them before: the settings made by their top level were made there, and may have changed
+    since. New environment variables stay, because libraries that they import need them. `lives`: a
+    live rank, whose loggers and warning filters are not restored."""
     before, known = Inheritance.now(), len(sys.modules)
     state = ProcessState(filters=(), loggers=None) if lives else ProcessState()
     environ, folder, path = dict(os.environ), _folder(), list(sys.path)
@@ -84,14 +84,14 @@ def unmoved(*, lives: bool) -> Iterator[None]:
 
 
 def _folder() -> str:
-    """The working directory; none where it has been removed."""
+    """The working directory; empty if it has been removed."""
     with contextlib.suppress(OSError):
         return str(Path.cwd())
     return ""
 
 
 def _filters() -> list[_Filter]:
-    """The filters of Python's own warnings. Another's class would import its package in every job:
-    IPython has one, which takes 90 ms."""
+    """The filters for Python's built-in warnings. The class of any other would import its package
+    in every job, such as IPython's, which takes 90 ms."""
     found = [tuple(one) for one in warnings.filters]
     return [one for one in found if one[2].__module__ == "builtins"]  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""What the notebook has set torch to, which ranks take on: only if it has imported torch.
+"""The notebook's torch settings, which ranks take on, if it has imported torch.
 
 Grad mode, autocast, deterministic algorithms, precision of float32 products and anomaly detection.
-A default device is left out: it would be that of all that is opened before a rank has joined its
-device.
+A default device is left out: it would apply to everything that is opened before a rank has joined
+its device.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _DEVICE = (
 
 @dataclass(frozen=True)
 class TorchSettings:
-    """`debug` is torch's deterministic debug mode (0, 1: warns, 2: raises); `matmul` is None where
-    it has another for each backend. `autocast` has the name of the type that each kind of device
-    computes in, where that is on."""
+    """`debug` is torch's deterministic debug mode (0: off, 1: warn, 2: raise); `matmul` is None if
+    it differs by backend. `autocast` maps each kind of device with autocast on to the name of its
+    dtype."""
 
     grad: bool
     autocast: Mapping[str, str]
@@ -34,7 +34,7 @@ class TorchSettings:
 
     @classmethod
     def of_this_process(cls) -> TorchSettings | None:
-        """Those of this thread and its process; None without torch."""
+        """The settings of this thread and its process; None without torch."""
         torch = _imported()
         if torch is None:
             return None
@@ -51,7 +51,7 @@ class TorchSettings:
         )
 
     def take_on(self) -> None:
-        """Set them in this process, which has imported torch."""
+        """Apply them in this process, which has imported torch."""
         torch: Any = sys.modules["torch"]
         torch.set_grad_enabled(self.grad)
         for kind, name in self.autocast.items():
@@ -64,7 +64,7 @@ class TorchSettings:
 
 
 def left_out() -> list[str]:
-    """Notes on what ranks do not take on."""
+    """Notes on settings that ranks do not take on."""
     torch = _imported()
     modes = torch.overrides._get_current_function_mode_stack() if torch else []
     devices = [mode.device for mode in modes if type(mode).__name__ == "DeviceContext"]
@@ -72,7 +72,7 @@ def left_out() -> list[str]:
 
 
 def _matmul(torch: Any) -> str | None:
-    with warnings.catch_warnings():  # that there is a newer way to set it
+    with warnings.catch_warnings():  # about a newer way to set it
         warnings.simplefilter("ignore")
         try:
             precision: str = torch.get_float32_matmul_precision()

@@ -1,8 +1,8 @@
 """The process that is the cluster's client; the notebook's kernel sends it requests.
 
-One event loop, which nothing may block, and a reply to every launch. It starts runs on
-hosts and brings their files and events home: bytes are in the record before the events that came
-after them are passed on. When the control socket closes, everything ends.
+It has one event loop, which nothing may block, and replies to every launch. It starts runs on hosts
+and brings their files and events to the notebook: bytes are in the record before the events that
+followed them are passed on. When the control socket closes, everything ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from xla_nb.wording import several
 
 _LOST = 5.0  # seconds that a host may be unreachable
 _IMPORT = 300.0  # seconds for hosts to import the ranks' packages and start the ranks
-_SILENT = 30.0  # seconds for an answer, which a host gives every second
+_SILENT = 30.0  # seconds for an answer, which a host sends every second
 
 T = TypeVar("T")
 
@@ -43,13 +43,13 @@ T = TypeVar("T")
 
 
 class _Unheard(Exception):
-    """The notebook has closed the socket of events, or cannot write the record: which its text
-    says."""
+    """The notebook has closed the socket of events (no text), or cannot write the record (the text
+    says why)."""
 
 
 @dataclass
 class Launch:
-    """What the notebook has sent: `env` are the variables that were set there."""
+    """A launch sent by the notebook; `env` are the variables that were set there."""
 
     wish: Wish
     request: Request
@@ -60,8 +60,8 @@ class Launch:
 
 
 class FollowedRun:
-    """A run on its hosts, and what they send home. A program of live ranks has their seats:
-    `live`."""
+    """A run on its hosts, and the news that they send. For a program of live ranks, `live` is the
+    run of the ranks, whose seats it uses."""
 
     def __init__(self, launch: Launch, group: ActorGroup, live: FollowedRun | None = None) -> None:
         self.group = group
@@ -100,10 +100,10 @@ class FollowedRun:
                 raise LaunchError(f"{name}: {refusal}" if len(parts) > 1 else refusal)
 
     async def _parts(self, launch: Launch) -> list[Part]:
-        """Each host's part of the run, in seat order."""
+        """The hosts' parts of the run, in seat order."""
         group, request, program = self.group, launch.request, launch.program
         if self._live is not None:
-            # The notebook gives a cell to ranks that live: what is over has none of them.
+            # The notebook gives cells only to living ranks: hosts that are over have none.
             self._seats = [seat for seat in self._live._seats if seat not in self._live._over]
             return [
                 Part(group.names[seat], request, HostGroup(len(self._seats), index), program)
@@ -128,7 +128,7 @@ class FollowedRun:
         ]
 
     async def follow(self) -> None:
-        """Follow every host until its end or loss; a run that cannot be followed is ended."""
+        """Follow every host until it ends or is lost; end a run that cannot be followed."""
         try:
             names = tuple(self.group.names[seat] for seat in self._seats)
             await self._send(events.HostsPlaced(names=names))
@@ -152,7 +152,7 @@ class FollowedRun:
             await self._send(events.HostLost(host=self.group.names[seat], why=why))
         self._over.add(seat)
         if len(self._over) == len(self._seats) - 1:
-            # Host 0 may serve the others (jax_world.Coordinator) and waits for them.
+            # Host 0 may serve the others (jax_world.Coordinator), so it waits for them.
             self.group.actors[self._seats[0]].alone.remote(self.run)
 
     async def _take_all(self, seat: int) -> None:
@@ -201,13 +201,13 @@ class FollowedRun:
                 actor.signal.remote(self.run, pids[name], number)
 
     def call(self, method: str) -> None:
-        """Call a method of all hosts for this run; none waits."""
+        """Call a method of all hosts for this run, without waiting."""
         for actor in self.group.actors:
             getattr(actor, method).remote(self.run)
 
 
 def _stored(parcel: int) -> Any:
-    """The values, once for all hosts in the object store."""
+    """Put the values into the object store, once for all hosts."""
     import ray
 
     with open(parcel, "rb", closefd=False) as file:  # a descriptor, not a path
@@ -234,7 +234,7 @@ class Driver:
         self._order = asyncio.Lock()  # one launch at a time chooses hosts
 
     async def serve(self) -> None:
-        """Serve until the notebook has closed the control socket, or has ended."""
+        """Serve until the notebook closes the control socket, or ends."""
         loop = asyncio.get_running_loop()
         closed = asyncio.Event()
         loop.add_reader(self._control, self._receive, closed)
@@ -271,7 +271,7 @@ class Driver:
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
 
     async def _answered(self, number: int, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work and reply to every failure, since the kernel waits for a reply."""
+        """Do the work; reply to any failure, since the kernel waits for a reply."""
         try:
             await work
         except XlaNbError as problem:
@@ -314,7 +314,7 @@ class Driver:
         gc.collect()  # frees references to Ray's objects
 
     async def _started(self, launch: Launch) -> FollowedRun:
-        """Start on held or fresh hosts; a program of live ranks, where these are."""
+        """Start on held or new hosts; a program of live ranks on their hosts."""
         turn = launch.request.turn
         if turn is not None and turn.group not in self._runs:
             raise LaunchError(NO_GROUP)
@@ -331,7 +331,7 @@ class Driver:
         return run
 
     async def _leave(self, run: FollowedRun) -> None:
-        """A run is over: release its hosts if one is lost."""
+        """Forget a run that is over; release its hosts if one is lost."""
         group = run.group
         self._runs.pop(run.run, None)
         group.runs.discard(run.run)
@@ -356,6 +356,6 @@ def main(fd: int, parent: int, address: str) -> None:
 
     async def serve() -> None:
         await Driver(control, watched, address).serve()
-        os._exit(0)  # asyncio would wait for threads that wait for a dead cluster
+        os._exit(0)  # asyncio would wait for threads blocked on a dead cluster
 
     asyncio.run(serve())

@@ -1,7 +1,7 @@
 """Ranks on the hosts of a Ray cluster, from the kernel's side.
 
-Ray is not imported here: requests to the cluster go to a process of ours, `driver`. When that
-process ends, everything it started ends too.
+Ray is not imported here: requests to the cluster go to a helper process, `driver`. When it ends,
+everything it started ends too.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RayClusters:
         wait: float,
         env: Mapping[str, str],
     ) -> RayEngine:
-        """The cluster that --on means, for one launch. Raises UsageError for hosts that cannot form
-        so many slices."""
+        """The engine for one launch, on the cluster that --on names. Raises UsageError for hosts
+        that cannot form so many slices."""
         if hosts and slice_count:
             slices.check_equal(hosts, slice_count)
         where = address(on, {**os.environ, **env})
@@ -50,13 +50,13 @@ class RayClusters:
         return RayEngine(cluster, {"hosts": hosts, "slices": slice_count, "wait": wait})
 
     def close(self) -> None:
-        """Give back the hosts that are held for the next launch, and end what runs there."""
+        """Release the hosts that are held for the next launch, and end what runs there."""
         while self._clusters:
             self._clusters.popitem()[1].close()
 
 
 class Cluster:
-    """A cluster, and our process that is its client; restarted when it has ended.
+    """A cluster, and the helper process that is its client, restarted when it has ended.
 
     address: "ray://HOST:PORT", or any value of RAY_ADDRESS; empty for a cluster on this machine,
     which is started if there is none.
@@ -69,8 +69,8 @@ class Cluster:
         self._requests = 0
 
     def ask(self, request: Mapping[str, Any], files: Sequence[int], waiting: OnWait) -> Child:
-        """Send a request and wait until it is done; one at a time. Gives our process. Raises
-        LaunchError."""
+        """Send a request and wait until it is done, one at a time; return the helper process.
+        Raises LaunchError."""
         with self._lock:
             child = self._started()
             self._requests += 1
@@ -78,7 +78,7 @@ class Cluster:
             try:
                 child.send({**request, "id": number}, *files)
                 self._wait(child, number, waiting)
-            except OSError:  # it has ended just now
+            except OSError:  # it has just ended
                 raise LaunchError(why_ended(child)) from None
             except KeyboardInterrupt:
                 self.send({"do": "abandon", "id": number})
@@ -111,14 +111,14 @@ class Cluster:
                 what, since = reply["waiting"], time.monotonic()
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Send our process a request without a reply; does nothing if it has ended."""
-        child = self._child  # another thread may close it meanwhile
+        """Send the helper process a request without a reply; do nothing if it has ended."""
+        child = self._child  # another thread may close it concurrently
         if child is not None:
             with contextlib.suppress(OSError):
                 child.send(request)
 
     def close(self) -> None:
-        """End our process and everything it started in the cluster."""
+        """End the helper process and everything it started in the cluster."""
         with self._lock:
             if self._child is not None:
                 self._child.close()
@@ -126,15 +126,15 @@ class Cluster:
 
 
 def why_ended(child: Child) -> str:
-    """Why our process has ended; empty if it has not."""
+    """Why the helper process has ended; empty if it has not."""
     if not child.ended_within(1.0):
         return ""
     return faults.client_ended(child.process.returncode, child.last_output())
 
 
 class RayEngine:
-    """A cluster with the options of one launch: how many hosts and slices (None for the cluster's
-    own), and for how many seconds it may wait for free hosts."""
+    """A cluster with the options of one launch: the number of hosts and slices (None for all that
+    the cluster has), and how long to wait for free hosts, in seconds."""
 
     here = False
 
@@ -143,11 +143,11 @@ class RayEngine:
         self._options = options
 
     def fit(self, runtime: str, n: int | None, user_env: Mapping[str, str]) -> Fit:
-        """Only the variables set in this process: each host fits the launch to itself."""
+        """A fit with only the variables set in this process: each host fits the launch itself."""
         return Fit("", n, changed(), ())
 
     def start(self, request: Request, fit: Fit, parcel: int, waiting: OnWait) -> Feed:
-        """Start a run on all hosts; returns its events. Raises LaunchError."""
+        """Start a run on all hosts; return its events. Raises LaunchError."""
         modules = Path(request.program).parent.iterdir() if request.program else ()
         program = {file.name: file.read_bytes() for file in modules}
         ours, theirs = channel.pair()
@@ -161,12 +161,12 @@ class RayEngine:
         return Feed(ours, child, functools.partial(why_ended, child))
 
     def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
-        """Send processes, given by their hosts' names, a signal, stopped ones too."""
+        """Send a signal to processes, also stopped ones, given by the names of their hosts."""
         lists = {host: list(numbers) for host, numbers in pids.items()}
         self._cluster.send({"do": "signal", "run": run, "pids": lists, "number": number})
 
     def end(self, run: str) -> None:
-        """Tell the live ranks of this run, on all hosts, that there is nothing more to come."""
+        """Tell the live ranks of this run, on all hosts, that no more programs will follow."""
         self._cluster.send({"do": "end", "run": run})
 
     def kill(self, run: str) -> None:
@@ -178,8 +178,8 @@ class RayEngine:
         self._cluster.send({"do": "ask", "run": run})
 
 
-#: Variables that describe a machine and its paths, by their beginnings and whole; importing
-#: torch_xla sets some of them. --env passes them to ranks.
+#: Variables that describe a machine, by prefix, and its paths, by name; importing torch_xla sets
+#: some of them. To pass these to ranks, use --env.
 _OF_MACHINE = ("PJRT_", "TPU_", "CLOUD_TPU_", "MEGASCALE_", "RAY_", "CONDA_")
 _OF_PATHS = (
     *("PATH", "HOME", "PWD", "TMPDIR", "USER", "LOGNAME", "HOSTNAME", "VIRTUAL_ENV"),
@@ -188,8 +188,7 @@ _OF_PATHS = (
 
 
 def changed() -> dict[str, str]:
-    """The variables set in this process since it started, except those that describe its
-    machine."""
+    """The variables set since this process started, except those that describe its machine."""
     initial = linux.first_environ()
     return {
         name: value
@@ -199,8 +198,8 @@ def changed() -> dict[str, str]:
 
 
 def address(on: str, environ: Mapping[str, str]) -> str:
-    """The address for `--on`: a ray:// address itself; for "ray", RAY_ADDRESS, else the cluster
-    that this notebook is connected to; empty if there is none."""
+    """The address for `--on`: a ray:// address itself; for "ray", RAY_ADDRESS, otherwise the
+    cluster to which this notebook is connected; empty if there is none."""
     if on != "ray":
         return on
     preset = environ.get("RAY_ADDRESS", "")

@@ -1,4 +1,4 @@
-"""Ray's errors in plain words: their last lines, but for some that have advice of their own."""
+"""Ray's errors in plain words: specific advice for some, otherwise their last lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from xla_nb import ansi
 from xla_nb.wording import ending
 
-#: How long to wait for an answer of a cluster, in seconds.
+#: How long to wait for an answer from a cluster, in seconds.
 PATIENCE = 60.0
 
 

@@ -1,6 +1,7 @@
-"""The files of a host's record, copied to the notebook's as they grow.
+"""Copy the files of a host's record to the notebook's record as they grow.
 
-The notebook writes them as ranks on its machine would, so a reader of records sees no difference.
+The notebook writes them as ranks on its machine would, so that readers of records see no
+difference.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 from xla_nb.record import private
 from xla_nb.record.files import GROWING, SAMPLE, partial
 
-LARGEST = 8 << 20  # bytes of a chunk
+LARGEST = 8 << 20  # bytes of a chunk, at most
 
 
 @dataclass(frozen=True)
 class FileChunk:
-    """Bytes of the file `name` in a record, after those that it has; `anew`: in place of them."""
+    """Bytes to append to the file `name` of a record; `anew`: to replace its content."""
 
     name: str
     data: bytes
@@ -27,7 +28,7 @@ class FileChunk:
 
 
 class NewBytes:
-    """What the files at `record` have got since the last look."""
+    """The bytes added to the files at `record` since the last look."""
 
     def __init__(self, record: Path) -> None:
         self._record = record
@@ -35,7 +36,7 @@ class NewBytes:
         self._samples: dict[str, bytes] = {}
 
     def look(self) -> Iterator[FileChunk]:
-        """The chunks up to the files' sizes at this moment."""
+        """The chunks up to the current sizes of the files."""
         found = []
         for name in sorted(os.listdir(self._record)):  # noqa: PTH208 # 20 times a second
             if _ending(name) in (*GROWING, SAMPLE):
@@ -80,11 +81,11 @@ class Copies:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._given_up: set[str] = set()  # files that did not fit: a gap in one would mix up lines
+        self._given_up: set[str] = set()  # files that did not fit: a gap would garble their lines
 
     def take(self, chunks: Iterable[FileChunk]) -> str:
-        """Write chunks to the record; gives a sentence once if something cannot be written that a
-        run can do without. Raises OSError where a result cannot."""
+        """Write chunks to the record. If something dispensable cannot be written, return a sentence
+        saying so, once. Raises OSError for a result."""
         told = ""
         for chunk in chunks:
             try:

@@ -1,7 +1,7 @@
-"""One host of a run: what the actor on it does.
+"""The actor on one host of a run.
 
 Ranks are started by the same engine as on one machine. The notebook's side polls for news, one
-numbered answer at a time; an answer that was lost on the way is sent again.
+numbered answer at a time; a lost answer is sent again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from xla_nb.runtimes.fit import Fit, fit_to_machine
 from xla_nb.topology import addresses
 from xla_nb.topology.chips import count_chips
 
-_LONGEST = 1.0  # seconds until an answer is sent without news
+_LONGEST = 1.0  # seconds until an answer without news is sent
 _PAUSE = 0.05  # seconds between two looks at the files
 
 _AWAY = (
     "Ranks on a cluster (--on ray) do not support input(). Call input() before launching and pass "
     "the answer as an argument."
 )
-#: Variables that Ray sets for its workers and ranks must not have.
+#: Variables that Ray sets for its workers and that ranks must not have.
 _RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 
@@ -61,7 +61,7 @@ class About:
 class Part:
     """A host's part of a run.
 
-    request: the notebook's.
+    request: the notebook's request.
     program: the files of the program by name.
     env: the variables that were set in the notebook.
     sets: the variables of the host's seat.
@@ -77,8 +77,8 @@ class Part:
 
 @dataclass(frozen=True)
 class HostNews:
-    """One answer. `number` counts from 1; `events` are encoded by `events.encode`, and come after
-    the bytes in `files`; `over`: this is the last one."""
+    """One answer. `number` counts from 1; `events` are encoded by `events.encode`, and follow the
+    bytes in `files`; `over`: this is the last one."""
 
     number: int
     events: list[bytes]
@@ -87,9 +87,9 @@ class HostNews:
 
 
 class HostActor:
-    """Started by Ray on the node that it represents. Its methods may be called while others wait.
+    """The actor that Ray starts on a host. Its methods may be called while others wait.
 
-    `environ` and `path` are this machine's own variables and sys.path for ranks.
+    `environ` and `path` are this machine's variables and sys.path for ranks.
     """
 
     def __init__(self) -> None:
@@ -127,14 +127,14 @@ class HostActor:
         )
 
     def hold_port(self, run: str) -> tuple[str, int]:
-        """Reserve a port until the run is over; returns the address at which the run's other hosts
+        """Reserve a port until the run is over; return the address at which the run's other hosts
         reach this one."""
         self._held[run] = addresses.hold_port(self.address)
         port: int = self._held[run].getsockname()[1]
         return self.address, port
 
     def start(self, part: Part, parcel: bytes) -> str:
-        """Start the ranks. Returns why they cannot be started, empty if they can."""
+        """Start the ranks. Returns why they could not be started, empty if they were."""
         with self._starting:
             self._runs = {run: each for run, each in self._runs.items() if not each.over}
             try:
@@ -146,7 +146,7 @@ class HostActor:
     def _start(self, part: Part, parcel: bytes) -> _Running:
         request, group = part.request, part.host_group
         fit = Fit("", None, {}, ()) if request.turn is not None else self._fit(part)
-        # Unique because hosts may share a home, and a launch may be repeated on others of them.
+        # Unique because hosts may share a home, and a launch may be repeated on other hosts.
         name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
         files = Record.create(name, "parts")
         if part.program:
@@ -183,11 +183,11 @@ class HostActor:
         )
 
     def end(self, run: str) -> None:
-        """Live ranks get nothing more."""
+        """Tell live ranks that no more programs will follow."""
         self._engine.end(run)
 
     def news(self, run: str, seen: int) -> HostNews:
-        """What is new since answer number `seen`; waits for news, but not for long."""
+        """The news since answer number `seen`; waits for some, but not for long."""
         news = self._runs[run].news(seen)
         if news.over:
             self._release(run)
@@ -218,13 +218,13 @@ class HostActor:
         private.touch(self._runs[run].files.stacks_request)
 
     def alone(self, run: str) -> None:
-        """The ranks of all other hosts have ended."""
+        """Note that the ranks of all other hosts have ended."""
         private.touch(self._runs[run].files.others_ended)
 
 
 class _Running:
-    """A run on this host, and what has been sent of it: events, after all that the files had when
-    they came."""
+    """A run on this host, and how much of it has been sent: each event follows all bytes that the
+    files held when it arrived."""
 
     def __init__(self, name: str, files: Record, feed: Feed, first: list[events.Notice]) -> None:
         self.files = files
@@ -277,7 +277,7 @@ class _Running:
             pause = _PAUSE
 
     def _take_events(self, seconds: float) -> None:
-        """The events of so many seconds, as soon as there are some."""
+        """Wait up to so many seconds for events, and take those that are ready."""
         for event in self._feed.wait(seconds):
             new = event or events.JobEnded(status=None, why=self._feed.why_ended())
             self._events.append(
@@ -297,7 +297,7 @@ def version() -> str:
 
 
 def _path(notebooks: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
-    """The notebook's folders that exist here too, then this host's own."""
+    """The notebook's folders that also exist here, then this host's."""
     # Not Path.exists(), which raises for a file in another user's folder.
     here = [entry for entry in notebooks if not entry or os.path.exists(entry)]  # noqa: PTH110
     return tuple(dict.fromkeys([*here, *own]))

@@ -1,8 +1,8 @@
 """A connection to a Ray cluster, and the hosts that are held there.
 
-Ray would wait for ever for what it cannot place, so resources are counted first and missing ones
-reported. Blocking calls of Ray run in threads, with a time limit, because the driver has one event
-loop. Hosts are held for later launches; idle and broken ones are released.
+Ray would wait forever for resources that it cannot place, so they are counted first, and missing
+ones reported. Blocking calls of Ray run in threads, with a time limit, because the driver has one
+event loop. Hosts are held for later launches; idle and broken ones are released.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Node:
 
     @property
     def slice(self) -> str:
-        """The TPU slice that the node belongs to; without a label, one of its own."""
+        """The TPU slice to which the node belongs; without a label, one that is its own."""
         return self.labels.get(_SLICE, "") or f"{self.name} {self.address}"
 
     @property
     def chips_of_slice(self) -> int:
-        """The chips of its whole slice, from a label such as 2x2x2; 0 without one."""
+        """The number of chips of its whole slice, from a label such as 2x2x2; 0 without one."""
         sides = self.labels.get(_TOPOLOGY, "").split("x")
         return math.prod(map(int, sides)) if all(map(str.isdecimal, sides)) else 0
 
@@ -81,17 +81,17 @@ class Node:
 
     @property
     def chips(self) -> Bundle:
-        """All chips of a TPU VM, its one resource of the slice's name, and the slice's head."""
+        """The resources of a TPU VM: all its chips, one of the slice's name, and the slice's head."""
         names = [self.labels.get(_SLICE, ""), *filter(_HEAD.fullmatch, self.total)]
         return {"TPU": self.total["TPU"], **{name: 1.0 for name in names if name in self.total}}
 
     def has(self, bundle: Bundle) -> bool:
-        """Whether the node has these resources free."""
+        """True if the node has these resources free."""
         return all(self.free.get(name, 0) > count - 1e-6 for name, count in bundle.items())
 
 
 class Lacking(LaunchError):
-    """What the cluster lacks at the moment; `short` in one line."""
+    """The cluster lacks resources at the moment; `short` says which in one line."""
 
     def __init__(self, short: str, nodes: Sequence[Node], resource: str) -> None:
         self.short = short
@@ -130,7 +130,7 @@ def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle]:
 
 
 def _whole_slices(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle]:
-    """All VMs of so many slices that are alike, the largest there are."""
+    """The resources of all VMs of so many equal slices, the largest that are free."""
     each = None if hosts is None else hosts // slices  # the options have been checked
     by_name: dict[str, list[Node]] = {}
     for node in sorted(nodes, key=lambda node: node.worker):
@@ -153,7 +153,7 @@ def _whole_slices(nodes: Sequence[Node], hosts: int | None, slices: int) -> list
 
 
 def _is_whole(members: Sequence[Node]) -> bool:
-    """Whether no VM of the slice is missing: all chips and worker 0 are there."""
+    """True if no VM of the slice is missing: all chips and worker 0 are present."""
     if sum(node.total["TPU"] for node in members) < members[0].chips_of_slice:
         return False
     return len(members) == 1 or any(_HEAD.fullmatch(name) for one in members for name in one.total)
@@ -168,8 +168,8 @@ def _are(number: int) -> str:
 
 @dataclass
 class Wish:
-    """The hosts that a launch needs; None for all. `tell` receives what it waits for; `cpu`: no
-    TPU is wanted."""
+    """The hosts that a launch needs; None for all. `tell` receives what it waits for; `cpu`: it
+    wants no TPU."""
 
     id: int
     hosts: int | None
@@ -181,8 +181,8 @@ class Wish:
 
 @dataclass
 class ActorGroup:
-    """Placed hosts with an actor on each, held for launch after launch. `hosts` and `slices` are
-    those of the wish; `among_tpus`: the cluster has TPUs."""
+    """Placed hosts with an actor on each, held across launches. `hosts` and `slices` are those of
+    the wish; `among_tpus`: the cluster has TPUs."""
 
     hosts: int | None
     slices: int | None
@@ -196,14 +196,14 @@ class ActorGroup:
     used: float = field(default_factory=time.monotonic)
 
     def serves(self, wish: Wish) -> bool:
-        """Whether these hosts fit the wish; simulated ones fit any number of slices."""
+        """True if these hosts fit the wish; simulated ones fit any number of slices."""
         if self.broken or self.hosts != wish.hosts or (self.tpu and wish.cpu):
             return False
         return self.slices == wish.slices if self.tpu else wish.cpu or not self.among_tpus
 
     @property
     def tpu(self) -> bool:
-        """Whether these are TPU VMs whose chips the run gets."""
+        """True if these are TPU VMs whose chips the run gets."""
         return any("TPU" in bundle for bundle in self.bundles)
 
     @property
@@ -211,7 +211,7 @@ class ActorGroup:
         return [machine.name for machine in self.machines]
 
     def seats(self, count: int | None) -> list[Seat]:
-        """Seat the hosts in so many slices. Raises UsageError."""
+        """Assign the hosts to seats in so many slices. Raises UsageError."""
         return seats(self.machines, count, pod=self.tpu)
 
 
@@ -226,7 +226,7 @@ class Cluster:
 
     async def _connect(self) -> None:
         """Connect once per process. Raises Unreachable."""
-        if self._connecting is None:  # shielded: an abandoned launch leaves it to the next one
+        if self._connecting is None:  # shielded: an abandoned launch leaves it for the next one
             call = asyncio.to_thread(_connect, self.address)
             self._connecting = asyncio.ensure_future(call)
         await self._answer(asyncio.shield(self._connecting))
@@ -251,7 +251,7 @@ class Cluster:
             await within(5.0, ray.shutdown)
 
     async def hosts(self, wish: Wish) -> ActorGroup:
-        """Hosts for a launch: held ones if they fit, else new ones. Raises LaunchError."""
+        """Hosts for a launch: held ones if they fit, otherwise new ones. Raises LaunchError."""
         wish.tell("connecting to the Ray cluster …")
         await self._connect()
         for group in self._groups:
@@ -267,7 +267,7 @@ class Cluster:
     async def _bundles(self, wish: Wish) -> tuple[list[Node], list[Bundle]]:
         """The cluster's nodes and the resources of each host on them, once enough are free.
 
-        Idle held hosts are released where that may help. Raises Lacking after the wish's wait."""
+        Releases idle held hosts if that may help. Raises Lacking after the wish's wait."""
         deadline = time.monotonic() + wish.wait
         while True:
             nodes = await self._answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
@@ -311,7 +311,7 @@ class Cluster:
         )
 
     async def release(self, group: ActorGroup) -> None:
-        """End everything that runs on these hosts, and give them back."""
+        """End everything that runs on these hosts, and release them."""
         if group in self._groups:
             self._groups.remove(group)
         await self._give_back(group.placement, group.actors)
@@ -322,7 +322,7 @@ class Cluster:
         self._released = time.monotonic()
 
     async def release_idle(self) -> None:
-        """Release unused hosts after IDLE seconds; runs until cancelled."""
+        """Release hosts unused for IDLE seconds; runs until cancelled."""
         while True:
             await asyncio.sleep(_ROUND)
             for group in list(self._groups):
@@ -335,7 +335,7 @@ def _has_tpus(nodes: Iterable[Node]) -> bool:
 
 
 def _could_fit(nodes: Sequence[Node], wish: Wish, tpu: bool) -> bool:
-    """Whether the nodes would do if nothing else ran on them."""
+    """True if the nodes would suffice with nothing else running on them."""
     with contextlib.suppress(Lacking):
         empty = [replace(node, free=node.total) for node in nodes]
         return bool(choose(empty, wish.hosts, wish.slices, tpu=tpu))
@@ -346,7 +346,7 @@ def _could_fit(nodes: Sequence[Node], wish: Wish, tpu: bool) -> bool:
 
 
 def _connect(address: str) -> None:
-    """Connect to an address; without one to this machine's cluster, started if there is none."""
+    """Connect to an address; without one to this machine's cluster, started if needed."""
     import ray
 
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -360,7 +360,7 @@ def _connect(address: str) -> None:
 
 
 def _survey() -> list[Node]:
-    """The cluster's living nodes. Through Ray's client, only a task can read what is free."""
+    """The cluster's living nodes. With Ray's client, only a task can read free resources."""
     import ray
     from ray.util import client
 
@@ -423,10 +423,10 @@ def _remove(placement: Any, actors: Sequence[Any]) -> None:
 async def _introduced(
     actors: list[Any], bundles: Sequence[Bundle], nodes: Sequence[Node]
 ) -> list[Host]:
-    """The hosts behind the actors. Raises LaunchError if one will not do.
+    """The hosts of the actors. Raises LaunchError if one is unsuitable.
 
-    One without a worker number in its environment has that of its node's label: on such a VM only
-    the metadata server knows it, and Ray places the bundles of a slice in any order."""
+    A host without a worker number in its environment gets that of its node's label: on such a VM
+    only the metadata server knows it, and Ray places the bundles of a slice in any order."""
     calls = [actor.about.remote() for actor in actors]
     abouts: list[About] = [await call for call in calls]
     names = [about.hostname for about in abouts]
@@ -454,7 +454,8 @@ async def _introduced(
 
 
 def _check_versions(name: str, about: About) -> None:
-    """A program and its values need the same Python and xla_nb there. Raises LaunchError."""
+    """Raise LaunchError unless the host has the same Python and xla_nb, as programs and values
+    need."""
     here = About("", "", "", platform.python_version(), version(), 0, {})
     theirs, ours = (f"Python {each.python} with xla_nb {each.version}" for each in (about, here))
     if about.python.split(".")[:2] != here.python.split(".")[:2] or about.version != here.version:
