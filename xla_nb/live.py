@@ -266,7 +266,7 @@ def _tell_of_loss(group: Group) -> None:
         return
 
 
-# ---------------------------------------------------------------- where they are shown
+# ---------------------------------------------------------------- views
 
 
 @functools.cache

@@ -105,7 +105,7 @@ class Guard:
             self._mode.__enter__()
 
     def _unwatch(self) -> None:
-        """Stop watching; if the cell has left a mode of its own active, continue."""
+        """Stop watching, unless the cell has left a mode of its own on top of ours."""
         torch: Any = sys.modules.get("torch")
         if self._mode is not None and torch.overrides._get_current_function_mode() is self._mode:
             self._mode.__exit__(None, None, None)

@@ -138,7 +138,7 @@ class LiveRanks:
         try:
             started = replace(began, ranks=len(chosen), live=chosen, at=time.time())
             Sender(program.theirs).send(started)
-            with program.theirs.dup() as theirs:  # the ranks may end meanwhile
+            with program.theirs.dup() as theirs:  # the ranks may end concurrently
                 self.feed.add(program)
                 for number in sorted(self._lines, key=turn.is_for):  # first those not running it
                     self._give(number, theirs.fileno(), parcel, order)

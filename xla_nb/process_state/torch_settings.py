@@ -15,7 +15,7 @@ from typing import Any
 
 _KINDS = "cpu", "xla", "cuda"
 _DEVICE = (
-    "on ranks, torch's default device is the CPU, not the notebook's `{}`: call "
+    "torch's default device is the CPU on ranks, not the notebook's `{}`: call "
     "torch.set_default_device inside the function"
 )
 

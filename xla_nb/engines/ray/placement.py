@@ -48,7 +48,7 @@ class Unreachable(LaunchError):
     """The cluster does not answer, and Ray cannot connect again in this process."""
 
 
-# ---------------------------------------------------------------- what is free
+# ---------------------------------------------------------------- free resources
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def chips(self) -> Bundle:
-        """The resources of a TPU VM: all its chips, one of the slice's name, and the slice's head."""
+        """The resources of a TPU VM: its chips, one of the slice's name, and the slice's head."""
         names = [self.labels.get(_SLICE, ""), *filter(_HEAD.fullmatch, self.total)]
         return {"TPU": self.total["TPU"], **{name: 1.0 for name in names if name in self.total}}
 
