@@ -21,7 +21,7 @@ from xla_nb.messages.channel import Sender
 from xla_nb.messages.orders import Turn
 from xla_nb.runtimes.fit import Fit
 
-NO_GROUP = "The live ranks for this cell have ended. Start new ones: %xla_restart."
+NO_GROUP = "These live ranks have ended. Start new ones: %xla_restart."
 _BEHIND = (
     "Rank {} is busy and has not yet read what cells on other ranks have sent since its own cell "
     "began. Wait for that cell to end."

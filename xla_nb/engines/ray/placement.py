@@ -64,7 +64,7 @@ class Node:
 
     @property
     def slice(self) -> str:
-        """The TPU slice to which the node belongs; without a label, one that is its own."""
+        """The TPU slice to which the node belongs; without a label, a slice of its own."""
         return self.labels.get(_SLICE, "") or f"{self.name} {self.address}"
 
     @property
