@@ -33,7 +33,7 @@ def size(nbytes: float) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """A question whether one of these words is meant, with a space before it; empty if none is."""
+    """A suggestion of the closest known word, after a space; empty if none is close."""
     known, letters = list(known), word.lstrip("-")
     close = [one for one in known if letters and one.lstrip("-") == letters]  # `--n` for `-n`
     close = close or difflib.get_close_matches(word, known, n=1, cutoff=0.7)

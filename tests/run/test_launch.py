@@ -217,7 +217,7 @@ def test_a_launched_run_takes_events_from_the_engines_socket(launch, engine):
     run = launch(cell())
     launched = run.state.launched
     assert run.state == RunState(started=run.state.started, launched=launched)
-    assert (launched.label, launched.arguments) == ("Cell In[3]", "")
+    assert (launched.label, launched.called) == ("Cell In[3]", "")
     channel.Sender(engine.job).send(events.JobEnded(status=1))
     assert run._ended.wait(PATIENCE)
     assert run.label == "Cell In[3]"

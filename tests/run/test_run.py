@@ -334,7 +334,8 @@ def test_an_ended_run_has_a_summary_in_its_record(start):
         "headline": "Rank 0 failed at Cell In[3], line 2: ValueError: boom",
         "found": "",
         "calm": "",
-        "arguments": "",
+        "called": "",
+        "notebook": "",
         "hang": "",
         "ranks": [
             {"rank": 0, "device": "xla:0", "phase": "failed", "result": ""},

@@ -275,7 +275,7 @@ SETTINGS = {
         ),
         Option(
             GUARD, True, "", switch,
-            "stop a cell that is about to open a TPU in the notebook's own process",
+            "stop a cell that is about to open a TPU in the notebook process",
         ),
     )
     if option.setting
