@@ -829,6 +829,38 @@ def test_what_autoreload_has_changed_in_place_is_changed_so_on_the_ranks(live, m
         live.ok("%autoreload 0")
 
 
+def test_what_a_function_that_autoreload_has_added_reads_is_the_notebooks(live, module):
+    text = "LOG = []\nclass Meter:\n    extra = [1]\n"
+    module("meters", text, 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import meters\nmeter = meters.Meter()")
+        module("meters", f"{text}    def total(self): return sum(self.extra), LOG\n", 2e9)
+        live.ok("meters.Meter.extra.append(2); meters.LOG.append('x')")
+        assert live.value("meter.total()") == "(3, ['x'])"
+        assert results(live, "meter.total()", "0") == "{0: (3, ['x'])}"
+        live.ok("%%xla_spawn -n 1 -o metered\ndef f(rank): return meter.total()")
+        assert live.value("metered[0]") == "(3, ['x'])"
+    finally:
+        live.ok("%autoreload 0")
+
+
+def test_classes_that_ranks_first_get_after_autoreload_belong_together(live, module, tmp_path):
+    (tmp_path / "parted_pkg").mkdir()
+    module("parted_pkg/__init__", "from .sub import Sub\nfrom .base import Base\n", 1e9)
+    module("parted_pkg/base", "class Base:\n    def d(self): return 1\n", 1e9)
+    module("parted_pkg/sub", "from .base import Base\nclass Sub(Base): pass\n", 1e9)
+    live.ok("%load_ext autoreload\n%autoreload 2")
+    try:
+        live.ok("import parted_pkg\nfrom parted_pkg import Base, Sub\npart = Sub()")
+        module("parted_pkg/base", "class Base:\n    def d(self): return 22\n", 2e9)
+        assert live.value("part.d()") == "22"
+        asked = "part.d(), isinstance(part, Base), isinstance(Sub(), Base), parted_pkg.Base is Base"
+        assert results(live, asked, "0") == "{0: (22, True, True, True)}"
+    finally:
+        live.ok("%autoreload 0")
+
+
 def test_an_enum_that_autoreload_has_added_is_there_on_the_ranks(live, module):
     module("phases", "def phase(): return None\n", 1e9)
     live.ok("%load_ext autoreload\n%autoreload 2")
@@ -922,6 +954,19 @@ def test_numbers_of_a_module_begin_again_when_the_notebook_imports_it_again(live
     live.ok("importlib.reload(counted)")
     assert results(live, "counted.steps; counted.step(); counted.steps") == "{0: 1, 1: 1}"
     assert results(live, "counted.step(); counted.steps") == "{0: 2, 1: 2}"
+
+
+def test_what_a_module_has_from_another_stays_the_ranks_when_it_is_imported_again(live, module):
+    module("kept_log", "class Log:\n    def __init__(self): self.lines = []\nlog = Log()\n", 1e9)
+    module("uses_log", "from kept_log import log\ndef go(): log.lines.append(1)\n", 1e9)
+    live.ok("import kept_log, uses_log, importlib")
+    live.ok("%%xla\nuses_log.go()")
+    live.ok("importlib.reload(uses_log)")
+    shown = live.ok(
+        "%%xla -o got_\nuses_log.go(); len(kept_log.log.lines), len(uses_log.log.lines)"
+    )
+    assert live.value("dict(got_.results)") == "{0: (2, 2), 1: (2, 2)}"
+    assert "replaced" not in str(shown.data) + shown.stderr
 
 
 def test_a_class_of_a_module_keeps_what_it_has_when_the_notebook_puts_another_there(live, module):

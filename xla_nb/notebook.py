@@ -124,6 +124,7 @@ class Notebook:
     def follow_reloads(self) -> None:
         """Record which modules %autoreload has successfully changed in place since the last call.
         Called after each cell, so that the first change after loading %autoreload is not missed."""
+        module_objects.of_this_process().note_imports()
         magics = self.shell.magics_manager.registry.get("AutoreloadMagics")
         reloader = getattr(magics, "_reloader", None)
         times: dict[str, float] = dict(getattr(reloader, "modules_mtimes", {}))

@@ -215,6 +215,28 @@ KEPT = {
         (3, {}),
     ),
     "a function that the module has made": ("helper.loss = helper.times(5)", "helper.step(2)", 10),
+    "special methods of a class, also one that it has not": (
+        "class Wide(helper.Net): pass\n"
+        "def sized(self): return 5\n"
+        "helper.Net.__len__ = sized\nhelper.Net.__call__ = lambda self, x: ('mine', x)",
+        "len(helper.Net()), Wide()(3)",
+        (5, ("mine", 3)),
+    ),
+    "the setter of a property": (
+        "def put(self, value): helper.CFG['depth'] = 100 * value\n"
+        "helper.Net.depth = helper.Net.depth.setter(put)\nnet = helper.Net()",
+        "setattr(net, 'depth', 3), net.depth",
+        (None, 300),
+    ),
+    "other descriptors": (
+        "def by(self, x=1): return x\n"
+        "helper.Base.lazy = functools.cached_property(lambda self: 7)\n"
+        "helper.Base.lazy.__set_name__(helper.Base, 'lazy')\n"
+        "helper.Net.twice = functools.partialmethod(by, 2)\n"
+        "helper.Net.single = functools.singledispatchmethod(by)",
+        "helper.Net().lazy, helper.Net().twice(), helper.Net().single(4)",
+        (7, 2, 4),
+    ),
     "attributes of classes whose metaclass sees nothing": (
         "helper.Square.k, helper.Named.label = 3.0, 'mine'",
         "helper.Square.apply(helper.torch.ones(1)).item(), helper.Named.label",
@@ -440,6 +462,23 @@ def test_what_a_module_has_defined_otherwise_is_told(local, notebook):
         "`dep.width` differs on ranks, where the import of `dep` defined another: with "
         "defaults (64) in the notebook, with defaults (1) there",
     ]
+
+
+def test_a_note_tells_of_a_class_whose_base_is_from_before_a_reload(local, notebook):
+    (local / "bases.py").write_text("class Base:\n    lr = 1\n")
+    (local / "subs.py").write_text("from bases import Base\nclass Sub(Base): pass\n")
+    notebook.run("import bases, subs, importlib")
+    cell = "def f(rank): return isinstance(subs.Sub(), bases.Base)"
+    assert launched(notebook, cell) == (True, ())
+    notebook.run("importlib.reload(bases)\nis_one = isinstance(subs.Sub(), bases.Base)")
+    found, (note,) = launched(notebook, cell)
+    assert (found, notebook.values["is_one"]) == (True, False)
+    assert note == (
+        "`subs.Sub` extends `bases.Base` as it was before `bases` was imported again; on ranks it "
+        "extends the new one"
+    )
+    notebook.run("importlib.reload(subs)")
+    assert launched(notebook, cell) == (True, ())
 
 
 def test_of_two_modules_of_one_name_each_is_sent(local, notebook):

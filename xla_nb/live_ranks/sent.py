@@ -286,7 +286,8 @@ class Sent:
         before = self._units.get(key)
         if before is None or before.itself() is not unit.itself():
             return True
-        return isinstance(key, tuple) and key[0] in self._anew
+        is_constant = unit.itself() is None  # no object that it could still have from elsewhere
+        return isinstance(key, tuple) and key[0] in self._anew and is_constant
 
     def _is_changed(self, key: Key, unit: Unit) -> bool:
         before = self._units.get(key)

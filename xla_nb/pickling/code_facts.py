@@ -42,7 +42,10 @@ CONTAINERS = {
 }
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
-_OF_FUNCTIONS = property, staticmethod, classmethod, functools.cached_property
+_OF_FUNCTIONS = (
+    *(property, staticmethod, classmethod, functools.cached_property),
+    *(functools.partialmethod, functools.singledispatchmethod),
+)
 ATTRIBUTES = [
     *("__qualname__", "__annotations__", "__module__", "__doc__"),
     *(("__type_params__",) if sys.version_info >= (3, 12) else ()),

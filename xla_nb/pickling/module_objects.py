@@ -85,6 +85,7 @@ class _Noted(importlib.abc.MetaPathFinder):
 
     def __init__(self, again: Callable[[str, types.ModuleType], None]) -> None:
         self.times = dict.fromkeys(sys.modules, time.time_ns())  # upper bound for these
+        self.fresh: list[str] = []  # names imported since somebody took these
         self._again = again
 
     def find_spec(
@@ -93,6 +94,7 @@ class _Noted(importlib.abc.MetaPathFinder):
         if target is not None and is_own(target):
             self._again(fullname, target)
         self.times[fullname] = time.time_ns()
+        self.fresh.append(fullname)
         return None
 
 
@@ -160,6 +162,14 @@ class Modules:
             self._note_definitions(name, there[name])
         if self._noted not in sys.meta_path:
             sys.meta_path.insert(0, self._noted)
+
+    def note_imports(self) -> None:
+        """Record what new imports of own modules define, before %autoreload changes it."""
+        names, self._noted.fresh = self._noted.fresh, []
+        for name in names:
+            module = sys.modules.get(name)
+            if isinstance(module, types.ModuleType) and is_own(module):
+                self._note(name, module)
 
     def _note(self, name: str, module: types.ModuleType) -> None:
         """Prepare for a re-import of one of the user's own modules."""

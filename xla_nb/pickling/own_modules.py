@@ -35,6 +35,9 @@ _FIRST = {"__init__", "forward"}  # methods that code calls without their names
 _AS_IMPORTED = (
     "ranks use `{0}.{1}` as `import {0}` creates it: its value in the notebook cannot be sent"
 )
+_FORMER_BASE = (
+    "`{}` extends `{}` as it was before `{}` was imported again; on ranks it extends the new one"
+)
 _EDITED = (
     "the file of `{0}` has changed since the notebook imported it: ranks use the version that they "
     "imported, not the notebook's `{0}`"
@@ -122,7 +125,7 @@ class Uses:
                     self.add(part)
         for function in code_facts.functions_of(parts):
             module = _own(function.__globals__.get("__name__", ""))
-            if module is not None and vars(module) is function.__globals__:
+            if module is not None:  # %autoreload executes added functions in a copy of its dict
                 self.add(module)
                 self.of_code(function.__code__)
 
@@ -150,6 +153,15 @@ class Uses:
             else:
                 found.imports.add(name)
                 found.values.update(_set_in(module, name, "", self.names, is_behind(name)))
+        for one in self._reached.values():
+            former = (
+                base for base in _bases(one) if module_objects.of_this_process().was_replaced(base)
+            )
+            found.notes.update(
+                _FORMER_BASE.format(_path(one), _path(base), base.__module__)
+                for base in former
+                if base is not one and not is_behind(base.__module__)
+            )
         reached = [*getattr(sys.modules.get("torch"), "Tensor", object).__mro__]
         reached += (base for one in self._reached.values() for base in _bases(one))
         for one in dict.fromkeys(reached):
@@ -163,6 +175,10 @@ class Uses:
                 for path, holder in module_objects.holders(one):
                     found.values.update(_set_in(holder, name, f"{path}.", self.names))
         return found
+
+
+def _path(definition: Any) -> str:
+    return f"{definition.__module__}.{definition.__qualname__}"
 
 
 def _of_torch() -> Iterator[types.ModuleType]:
@@ -218,8 +234,9 @@ def _set_in(
         key, part = (module, prefix + name), rebuild.function_in(value)
         is_code = issubclass(type(part), _DEFINITIONS)
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
-        is_skipped = is_special(name) and not (is_code and name in called)
-        if is_skipped or name == "_abc_impl" or (is_descriptor and not is_code):
+        # Python calls special methods of a class without naming them.
+        is_method = is_code and (isinstance(holder, type) or name in called)
+        if (is_special(name) and not is_method) or name == "_abc_impl":
             continue
         if is_behind and is_code and getattr(part, "__module__", "") == module:
             yield key, value
@@ -227,11 +244,18 @@ def _set_in(
             told = Told(*rebuild.called(part), rebuild.defined(part))
             if told.wrapped or name in called:  # may differ on ranks
                 yield key, told
-        elif is_code:
-            if code_facts.is_the_notebooks(part) or (name in names and _is_elsewhere(part)):
+        elif is_code or is_descriptor:
+            is_other = is_code and name in names and _is_elsewhere(part)
+            if is_other or _is_the_notebooks(value):
                 yield key, value
         elif is_function or name in names or _is_short(value):
             yield key, value
+
+
+def _is_the_notebooks(value: Any) -> bool:
+    """True if a class or function is the notebook's, or any function of a property or method."""
+    functions = code_facts.functions_of([value])
+    return any(map(code_facts.is_the_notebooks, [rebuild.function_in(value), *functions]))
 
 
 def _is_elsewhere(definition: Any) -> bool:

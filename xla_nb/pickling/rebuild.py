@@ -14,6 +14,7 @@ import functools
 import gc
 import importlib
 import inspect
+import itertools
 import logging
 import sys
 import types
@@ -535,7 +536,9 @@ def is_in_place(module: str, name: str, value: Any) -> bool:
     if not issubclass(type(plain), type | types.FunctionType | functools._lru_cache_wrapper):
         return False
     main = vars(sys.modules["__main__"])  # a wrapper in the notebook has the same name
-    if any(getattr(one, "__globals__", None) is main for one in unwrapped(plain)):
+    parts = (value.fget, value.fset, value.fdel) if type(value) is property else (plain,)
+    functions = itertools.chain.from_iterable(map(unwrapped, parts))
+    if any(getattr(function, "__globals__", None) is main for function in functions):
         return False
     return (plain.__module__, plain.__qualname__) == (module, name)
 
