@@ -59,7 +59,7 @@ def test_ranks_in_a_collective_name_the_rank_that_is_elsewhere_and_where(helped)
         helped.ok("ended(deadlock)")
     assert verdict.startswith("No progress for over ")
     assert f"s: rank 1 is in `Queue.get` at {cell}, line {at['rank 1']}" in verdict
-    assert "anks 0, 2, 3 have waited " in verdict
+    assert "anks 0, 2, 3 have been waiting " in verdict
     assert verdict.endswith(f" in all_reduce at line {at['others']} for rank 1")
     groups = "[(group.ranks, group.place) for group in report.groups]"
     assert helped.value(groups) == repr(
@@ -89,7 +89,7 @@ def test_a_stopped_rank_is_one_that_does_not_respond(helped):
         verdict = helped.value('told(halted, "not responding").verdict')
         assert "rank 2 is not responding (stopped, or blocked in native code)" in verdict
         helped.ok("os.kill(pid, signal.SIGCONT)")
-        assert "Rank 2 went on" in helped.value("over(halted)")
+        assert "Rank 2 is making progress again" in helped.value("over(halted)")
         helped.ok("os.kill(pid, signal.SIGSTOP)")
     finally:
         helped.ok("ended(halted)")
@@ -118,7 +118,7 @@ def test_the_rank_that_returned_with_the_lock_is_named_to_those_who_wait_for_it(
     finally:
         helped.ok("ended(locked); os.chdir(before)")
     line = 1 + next(n for n, text in enumerate(LOCK.splitlines()) if text.endswith("# waits"))
-    assert verdict.startswith("Rank 1 has returned; ranks 0, 2 have waited ")
+    assert verdict.startswith("Rank 1 has returned; ranks 0, 2 have been waiting ")
     assert verdict.endswith(f" for `lock` at Cell In[{number}], line {line}, which rank 1 holds")
 
 

@@ -60,7 +60,7 @@ def test_an_interrupt_between_a_launch_and_its_first_view_stops_the_run(kernel):
 def test_spawned_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, body):
     cell = interrupted_twice(kernel, "%%xla_spawn -n 2 --grace 600", body)
     said, place = told(kernel), f"{cell}, line {line_of(body, 'stays')}"
-    assert f"Stopped again: SIGTERM for ranks 0, 1 (at {place})." in said
+    assert f"Stopped again: sent SIGTERM to ranks 0, 1 (at {place})." in said
     assert f"Stopped: ranks 0, 1 at {place}" in said
     assert f"{cell}, line {line_of(body, 'struck')}" not in said
 
@@ -70,7 +70,7 @@ def test_spawned_ranks_whose_cleanup_is_cut_short_are_told_where_with_their_stac
     cell = interrupted(kernel, "%%xla_spawn -n 2 --grace 2", body)
     kernel.ok("staying_.join_end()")
     said, line = told(kernel), line_of(body, "stays")
-    assert "Sent SIGTERM to ranks 0, 1, which had not ended 2 s after the interrupt" in said
+    assert "Sent SIGTERM to ranks 0, 1, which did not exit within 2 s of the interrupt" in said
     assert f'may not have finished.\n  File "{cell}", line {line}, in <module>' in said
     assert f"{cell}, line {line_of(body, 'struck')}" not in said
 
@@ -79,7 +79,7 @@ def test_of_spawned_ranks_that_say_nothing_since_the_interrupt_that_is_told(kern
     cell = interrupted(kernel, "%%xla_spawn -n 1 --grace 3", SILENT, ranks=1)
     kernel.ok("staying_.join_end()")
     said = told(kernel)
-    assert "no answer" in said
+    assert "not responding" in said
     assert f"rank 0 at {cell}, line {line_of(SILENT, 'struck')}\n" not in said
 
 
@@ -109,7 +109,7 @@ def test_ranks_that_an_interrupt_has_ended_are_told_where_it_struck(kernel):
 def test_live_ranks_that_are_interrupted_again_are_told_where_they_stay(kernel, group, body):
     cell = interrupted_twice(kernel, f"%%xla --group {group} --grace 600", body)
     place = f"{cell}, line {line_of(body, 'stays')}"
-    did = f"{cell} was ended by force, as ranks 0, 1 did not stop (at {place})"
+    did = f"{cell} was ended by force because ranks 0, 1 did not stop (at {place})"
     kernel.ok("whole_.join_end()")
     for run in ("staying_", "whole_"):
         assert f"{cell}, line {line_of(body, 'struck')}" not in told(kernel, run)
@@ -136,5 +136,5 @@ def test_live_ranks_that_stay_in_a_function_of_another_cell_are_told_with_that(k
     until_all_say(kernel, "stays")
     until(kernel, SEEN.format(5, 2))
     kernel.ok("staying_.stop()\nstaying_.join_end()")
-    did = f"{cell} was ended by force, as ranks 0, 1 did not stop (at Cell In[{other}], line 5)"
+    did = f"{cell} was ended by force because ranks 0, 1 did not stop (at Cell In[{other}], line 5)"
     assert did in kernel.run(f"%%xla --group {group}\nrank").error

@@ -157,7 +157,7 @@ def test_ranks_that_do_not_stop_are_lost_and_the_cell_and_later_ones_say_so(kern
     ended = kernel.run(f"%%xla --group {group} --timeout 0.1 --grace 0.1\n{STUBBORN}")
     assert "Timed out after 0.1 s (timeout); live ranks 0, 1 are lost" in ended.error
     shown = kernel.run(f"%%xla --group {group}\nheld")
-    did = f"Cell In[{ended.number}] was ended by force, as ranks 0, 1 did not stop"
+    did = f"Cell In[{ended.number}] was ended by force because ranks 0, 1 did not stop"
     assert did in shown.error
     assert "%xla_restart" in shown.error
 
@@ -171,7 +171,7 @@ def test_a_second_stop_ends_ranks_that_the_first_did_not(kernel, group):
     kernel.ok("stubborn_.join_end()")
     assert "live ranks 0, 1 are lost" in kernel.value("repr(stubborn_)")
     kernel.ok("whole_.join_end()")
-    assert "was ended by force, as ranks 0, 1 did not stop" in kernel.value("repr(whole_)")
+    assert "was ended by force because ranks 0, 1 did not stop" in kernel.value("repr(whole_)")
     assert "ended by force" in kernel.run(f"%%xla --group {group}\nheld").error
 
 
@@ -220,7 +220,7 @@ def test_ranks_that_wait_in_gloo_for_one_that_has_raised_are_ended_by_force(worl
     assert results(world, "ranks", "total()") == "{0: 18.0, 1: 18.0, 2: 18.0}"
     shown = world.run(f"%%xla\n{raises}\ntotal()")
     assert "ValueError: no" in shown.error
-    lost = f"Cell In[{shown.number}] was ended by force, as ranks 0, 2 did not stop"
+    lost = f"Cell In[{shown.number}] was ended by force because ranks 0, 2 did not stop"
     assert lost in shown.stdout
     again = world.run("%%xla\nheld")
     assert lost in again.error

@@ -375,7 +375,7 @@ def test_tensors_and_arrays_in_shared_memory_are_the_notebooks(notebook):
             "    return type(on_disk).__name__"
         )
     )
-    assert "are the notebook's own on ranks: what one writes there, all see" in shown.stderr
+    assert "with the notebook: every process sees every write" in shown.stderr
     assert notebook.value("counts.tolist()[:2], bytes_[:2].tolist(), on_disk[:2].tolist()") == (
         "([1.0, 2.0], [10, 11], [100.0, 101.0])"
     )
@@ -762,7 +762,7 @@ def test_a_second_interrupt_ends_ranks_that_take_their_time(notebook):
         ),
         during=interrupt,
     )
-    assert "Stopped again: SIGTERM for ranks 0, 1 (" in shown.stderr
+    assert "Stopped again: sent SIGTERM to ranks 0, 1 (" in shown.stderr
     assert "RunFailed: Stopped by an interrupt" in shown.error
 
 

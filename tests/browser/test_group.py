@@ -124,12 +124,14 @@ def test_cells_are_listed_newest_first_with_how_they_went(panel: Panel) -> None:
 
 
 def test_a_cell_in_which_something_was_amiss_is_marked_with_its_sentence(panel: Panel) -> None:
-    found = "`w` differs between ranks since Cell In[6]"
+    found = "`w` has differed between ranks since Cell In[6]"
     panel.tell(**live(cells=(ran(2, found=found), ran(1))))
     assert rows(panel)[0][3] == f"! finished; {found.replace('`', '')}"  # as code
-    stopped = ran(3, "stopped", headline="Stopped", found="3 ranks had waited 16 s for rank 2")
+    stopped = ran(
+        3, "stopped", headline="Stopped", found="3 ranks had been waiting 16 s for rank 2"
+    )
     panel.tell(**live(cells=(stopped, ran(1))))
-    assert rows(panel)[0][3] == "■ Stopped; 3 ranks had waited 16 s for rank 2"
+    assert rows(panel)[0][3] == "■ Stopped; 3 ranks had been waiting 16 s for rank 2"
 
 
 # ---------------------------------------------------------------- the end

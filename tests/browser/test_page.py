@@ -283,7 +283,7 @@ def test_a_panel_that_is_gone_listens_to_no_kernel(panel: Panel) -> None:
 
 
 def test_the_diagnosis_is_the_title_and_marks_the_ranks_it_is_about(panel: Panel) -> None:
-    sentence = "3 ranks have waited for rank 2, at line 6"
+    sentence = "3 ranks have been waiting for rank 2, at line 6"
     speak_at_once(panel)
     panel.tell(diagnosis=warned(sentence, 2))
     heading = panel.page.get_by_role("heading", level=3)
@@ -407,7 +407,9 @@ def test_stacks_without_an_answer_refer_to_the_rows(panel: Panel) -> None:
 
 
 def test_a_hang_has_its_stacks_folded_until_it_is_over(panel: Panel) -> None:
-    verdict = "Rank 0 has waited 5 min in all_reduce for rank 1, which is in <b>`queue.get`</b>"
+    verdict = (
+        "Rank 0 has been waiting 5 min in all_reduce for rank 1, which is in <b>`queue.get`</b>"
+    )
     stack = '  File "Cell In[3]", line 9, in train\n    q.get()'
     group = StackGroup((1,), "Cell In[3], line 9", stack, "no progress for over 5 min")
     hang = HangReported(verdict=verdict, ranks=(), groups=(group,), at=30.0)
@@ -1667,13 +1669,13 @@ def test_a_diagnosis_is_spoken_again_when_more_than_its_numbers_have_changed(
         panel.tell(diagnosis=warned(sentence, *ranks))
 
     spoken = panel.page.locator(".xn-live")
-    diagnose("3 ranks have waited 16 s for rank 2", 2)
-    expect(spoken).to_have_text("3 ranks have waited 16 s for rank 2")
-    diagnose("3 ranks have waited 17 s for rank 2", 2)
+    diagnose("3 ranks have been waiting 16 s for rank 2", 2)
+    expect(spoken).to_have_text("3 ranks have been waiting 16 s for rank 2")
+    diagnose("3 ranks have been waiting 17 s for rank 2", 2)
     expect(panel.page.locator(".xn-headline")).to_contain_text("17 s")
-    expect(spoken).to_have_text("3 ranks have waited 16 s for rank 2")
-    diagnose("3 ranks have waited 1 s for rank 1", 1)
-    expect(spoken).to_have_text("3 ranks have waited 1 s for rank 1")
+    expect(spoken).to_have_text("3 ranks have been waiting 16 s for rank 2")
+    diagnose("3 ranks have been waiting 1 s for rank 1", 1)
+    expect(spoken).to_have_text("3 ranks have been waiting 1 s for rank 1")
 
 
 def test_a_screen_reader_finds_headings_and_lists(panel: Panel) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-HISTORY = "Ranks changed `{}`; the notebook's is as it was. Return it from the function."
+HISTORY = "Ranks changed `{}`; the notebook's copy is unchanged. Return it from the function."
 TRAIN = "def train(rank): {0}['loss'].append(0.5)"
 
 
@@ -33,7 +33,7 @@ def test_so_it_is_with_an_argument_of_xmp_spawn_and_with_several(notebook):
         "def lost_fn(rank, given): given[rank] = lost_c[rank] = rank\n"
         "xmp.spawn(lost_fn, args=(lost_b,), nprocs=2)"
     )
-    told = "Ranks changed `lost_b` and `lost_c`; the notebook's are as they were. "
+    told = "Ranks changed `lost_b` and `lost_c`; the notebook's copies are unchanged. "
     assert told + "Return them from the function." in str(
         [message["content"].get("data") for message in shown.messages]
     )
@@ -42,7 +42,9 @@ def test_so_it_is_with_an_argument_of_xmp_spawn_and_with_several(notebook):
 def test_a_cell_without_a_function_is_told_what_it_changes_and_not_what_it_binds(notebook):
     notebook.ok("lost_d, lost_e = [0] * 4, [1, 2]")
     shown = notebook.ok("%%xla_spawn -n 2\nlost_d[rank] = 7\nlost_e = lost_e[rank:]")
-    told = "Ranks changed `lost_d`; the notebook's is as it was. End the cell with it to get it."
+    told = (
+        "Ranks changed `lost_d`; the notebook's copy is unchanged. End the cell with it to get it."
+    )
     assert note(shown) == [told]
 
 

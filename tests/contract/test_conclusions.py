@@ -141,7 +141,9 @@ def main(rank):
     notebook.ok(f"sampled(halted, {flag!r}, lambda sample: (sample.waited or 0) > 1.1)")
     notebook.ok("halted.stop(); halted.join_end(60)")
     title, _ = ast.literal_eval(notebook.value("title(halted)"))
-    told = "! Stopped by run.stop(); 2 ranks had waited 1 s for rank 1, at line 6 · ended after "
+    told = (
+        "! Stopped by run.stop(); 2 ranks had been waiting 1 s for rank 1, at line 6 · ended after "
+    )
     assert title.startswith(told), title
 
 

@@ -35,7 +35,7 @@ def drifts(live):
     shown = live.ok(f"%%xla --view text -o drifted\n{BREAKS}")
     yield (
         shown,
-        f"`model` differs between ranks since Cell In[{shown.number}]: "
+        f"`model` has differed between ranks since Cell In[{shown.number}]: "
         "rank 2 (weight: norm 4 (ranks 0, 1, 3), 8 (rank 2))",
     )
     live.ok("%%xla\ntorch.nn.init.constant_(model.weight, 1.0)")
@@ -63,11 +63,11 @@ def test_the_live_ranks_have_drift_as_their_headline_until_another_cell_ran(live
     row = head[head.rindex("<tr") :]
     assert f"Cell In[{shown.number}]" in row
     assert f"background:{AMBER}" in row
-    assert "differs between ranks since" in rest.partition("</tr>")[0]
+    assert "has differed between ranks since" in rest.partition("</tr>")[0]
     live.ok("%%xla\nother = 1")
     again = live.ok("%xla_ranks").data
     assert again["text/plain"].startswith("○ 4 live ranks, idle")
-    assert "differs between ranks since" in again["text/html"].partition("finished; ")[2]
+    assert "has differed between ranks since" in again["text/html"].partition("finished; ")[2]
 
 
 def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing(live):
@@ -75,10 +75,10 @@ def test_drift_is_said_of_a_cell_in_the_background_and_of_one_that_shows_nothing
     live.ok("%xla_vars --watch a b")
     live.ok("%%xla --bg --view none -o behind\na = rank // 3")
     data = live.ok("behind.wait()").data
-    assert "`a` differs between ranks since Cell In[" in data["text/plain"].splitlines()[0]
+    assert "`a` has differed between ranks since Cell In[" in data["text/plain"].splitlines()[0]
     shown = live.ok("%%xla --view none\nb = rank // 3")
-    said = f"`b` differs between ranks since Cell In[{shown.number}]: rank 3 (1 (rank 3)"
-    assert "`b` differs between ranks since" in shown.stdout, said
+    said = f"`b` has differed between ranks since Cell In[{shown.number}]: rank 3 (1 (rank 3)"
+    assert "`b` has differed between ranks since" in shown.stdout, said
     live.ok("%xla_vars --unwatch")
 
 
@@ -93,7 +93,7 @@ def test_drift_is_listed_of_a_cell_that_failed_or_was_stopped_too(live, then, ho
     live.ok("%%xla\nc = 0")
     live.ok("%xla_vars --watch c")
     shown = live.run(f"%%xla --timeout 3s --grace 1s -o ended\nc = rank // 3\n{then}")
-    said = f"c differs between ranks since Cell In[{shown.number}]: "
+    said = f"c has differed between ranks since Cell In[{shown.number}]: "
     assert said.replace("c ", "`c` ", 1) in live.ok("ended").data["text/plain"].splitlines()[0]
     (listed,) = (one for one in cells(live.ok("%xla_ranks").data["text/html"]) if said in one)
     assert how in listed
@@ -126,7 +126,10 @@ def test_ranks_that_were_equal_and_now_all_differ_have_drifted(live):
     live.ok("%%xla\nonce = 0")
     live.ok("%xla_vars --watch once")
     shown = live.ok("%%xla\nonce = rank")
-    assert f"`once` differs between ranks since Cell In[{shown.number}]" in shown.data["text/plain"]
+    assert (
+        f"`once` has differed between ranks since Cell In[{shown.number}]"
+        in shown.data["text/plain"]
+    )
     live.ok("%xla_vars --unwatch")
 
 
@@ -181,7 +184,7 @@ def test_names_are_added_to_those_watched_until_they_are_taken_away(live):
         "Compared after each cell: `loss` and `bias`.\n",
     ]
     shown = live.ok("%%xla\nloss = weight = bias = rank // 3").data["text/plain"]
-    since = "differs between ranks since"
+    since = "has differed between ranks since"
     assert [name for name in ("loss", "weight", "bias") if f"`{name}` {since}" in shown] == [
         "loss",
         "bias",

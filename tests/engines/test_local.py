@@ -186,9 +186,8 @@ def test_processes_that_ranks_leave_running_are_ended_with_the_run_and_told(note
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
     assert (
-        "Threads, processes or `atexit` handlers of the run were still running 3 s after the "
-        "ranks had ended, and were ended. Wait for them in the function (`thread.join()`, "
-        "`process.wait()`)."
+        "The ranks left threads, processes or `atexit` handlers running; they were killed after "
+        "3 s. Wait for them in the function (`thread.join()`, `process.wait()`)."
     ) in shown.stderr.replace("\n", " ")
 
 

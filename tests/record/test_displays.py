@@ -183,7 +183,7 @@ def test_a_long_journal_is_begun_anew_where_it_is_cleared(journal, path, monkeyp
 def test_a_journal_that_is_full_takes_no_more_until_it_is_cleared(journal, path, monkeypatch):
     monkeypatch.setattr(displays, "MOST_BYTES", 1000)
     monkeypatch.setattr(displays, "JOURNAL", 2000)
-    with pytest.raises(OSError, match="2 KiB are the most for a rank's displays"):
+    with pytest.raises(OSError, match="2 KiB is the limit for a rank's displays"):
         for _ in range(100):
             journal.add(show("x" * 100))
     journal.add(encode("clear", wait=False), clears=True)

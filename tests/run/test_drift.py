@@ -29,7 +29,7 @@ def watch():
 def test_the_cell_in_which_ranks_drifted_apart_is_told_once(watch):
     assert watch.after("Cell In[6]", EQUAL) == []
     assert watch.after("Cell In[7]", APART) == [
-        f"`x` differs between ranks since Cell In[7]: {WHO}"
+        f"`x` has differed between ranks since Cell In[7]: {WHO}"
     ]
     assert watch.after("Cell In[8]", APART) == []
 
@@ -73,7 +73,7 @@ def test_what_differs_as_the_watch_begins_is_not_said_to_come_after_anything(wat
 def test_what_was_equal_as_the_watch_began_differs_since_the_first_cell(watch):
     assert watch.after("", EQUAL) == []
     assert watch.after("Cell In[3]", APART) == [
-        f"`x` differs between ranks since Cell In[3]: {WHO}"
+        f"`x` has differed between ranks since Cell In[3]: {WHO}"
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_name_that_a_rank_lacks_is_told(watch):
     watch.after("Cell In[1]", EQUAL)
     gone = compared({"x": torch.ones(2)}, {}, {"x": torch.ones(2)})
     assert watch.after("Cell In[2]", gone) == [
-        "`x` differs between ranks since Cell In[2]: missing on rank 1"
+        "`x` has differed between ranks since Cell In[2]: missing on rank 1"
     ]
 
 

@@ -138,7 +138,7 @@ def test_a_rank_that_gives_no_answer_is_told_all_the_same(tmp_path, monkeypatch)
     monkeypatch.setattr(stacks, "PATIENCE", 0.0)
     (report,) = Watched(Run(tmp_path, silent=(1,))).at(300)
     notes = {group.ranks: group.note for group in report.groups}
-    assert "no answer" in notes[1,]
+    assert "not responding" in notes[1,]
 
 
 def test_with_zero_the_clock_is_off(run):
@@ -163,7 +163,7 @@ def test_a_rank_that_moves_again_is_told_and_may_be_reported_again(watched):
     watched.run.has(0, steps=1)
     watched.run.has(1, steps=1)
     (over,) = watched.at(400)
-    assert over.why == "Ranks 0, 1 went on"
+    assert over.why == "Ranks 0, 1 are making progress again"
     assert watched.run.state.hang.over == over.why
     assert watched.at(*range(405, 700, 5)) == []
     (report,) = watched.at(700)
@@ -214,7 +214,7 @@ def test_the_lock_of_a_rank_that_returned_is_told_soon(run, after):
     run.take(events.RankFinished(at=11.5, rank=1, preview="", nbytes=0))
     assert watched.at(11) == []  # it may have given it back since rank 0 was seen to wait for it
     (report,) = watched.at(12)
-    assert report.verdict.startswith("Rank 1 has returned; rank 0 has waited ")
+    assert report.verdict.startswith("Rank 1 has returned; rank 0 has been waiting ")
     assert watched.at(*range(13, 1000, 4)) == []  # its wait grows long: nothing new
 
 

@@ -16,7 +16,7 @@ from xla_nb.run.options import OPTIONS, SETTINGS, Options
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 
 
-UNSENDABLE = "a NUL character or half a character"
+UNSENDABLE = "a NUL character or a lone surrogate"
 
 
 def checked(name, value):
@@ -62,7 +62,7 @@ def test_a_word_of_a_line_becomes_a_value(name, word, value):
         ("env", {"A": "x\0y"}, f"env: 'A' or its value has {UNSENDABLE}. Remove it."),
         ("env", [1], "env must be a dict of names and values, not a value of type list."),
         ("env", {"A": 1}, "env: the value of 'A' must be a string, not a value of type int."),
-        ("env", {"A=B": "1"}, "env has a name that no variable can have: 'A=B'."),
+        ("env", {"A=B": "1"}, "env: 'A=B' is not a valid variable name."),
         ("env", {"A": "\ud800"}, f"env: 'A' or its value has {UNSENDABLE}. Remove it."),
         ("env", {"\ud800": ""}, f"env: '\\ud800' or its value has {UNSENDABLE}. Remove it."),
         (
@@ -90,7 +90,7 @@ def test_a_value_that_cannot_be_shown_is_refused_all_the_same():
 
 @pytest.mark.parametrize("name", ["__builtins__", "__name__", "__x__"])
 def test_a_run_is_not_bound_to_a_name_of_pythons_own(name):
-    with pytest.raises(UsageError, match=f"^-o {name}: that name is Python's own"):
+    with pytest.raises(UsageError, match=f"^-o {name}: that name is reserved by Python"):
         run_options.variable("-o", name)
 
 

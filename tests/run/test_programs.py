@@ -76,7 +76,7 @@ def test_the_first_reason_to_end_is_told():
 
 def test_live_ranks_that_had_to_be_stopped_to_end_say_what_ended_them():
     why = events.GroupEnding(why="by %xla_shutdown")
-    stop = events.StopRequested(why="Stopped because the live ranks were to end")
+    stop = events.StopRequested(why="Stopped because the live ranks were ended")
     over = [events.RankStopped(rank=rank) for rank in range(4)]
     assert sentences.headline(group(why, stop, *over)) == "4 live ranks ended by %xla_shutdown"
 

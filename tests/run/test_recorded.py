@@ -169,8 +169,8 @@ def test_a_result_whose_file_is_gone_is_said_to_be(ended):
     with pytest.raises(XlaNbError) as told:
         ended.opened()[0]
     assert str(told.value) == (
-        f"Rank 0's result is gone: {ended.record.result(0)} is missing, and was there when the "
-        "rank had returned. The other files of the run are there."
+        f"Rank 0's result is gone: {ended.record.result(0)} existed when the rank returned, "
+        "and is missing now. The run's other files are still there."
     )
 
 
@@ -367,7 +367,7 @@ def test_lines_that_cannot_be_read_are_left_out_and_said_and_the_run_is_not_ok(m
     run = made.opened()
     assert (run.ok, run.results) == (False, {0: 42, 1: 43})
     (told,) = [notice.text for notice in run.state.notices]
-    assert "1 line of" in told and "events.jsonl cannot be read: left out." in told
+    assert "1 line of" in told and "events.jsonl could not be read; skipped." in told
 
 
 def test_a_record_without_its_events_is_refused(mixed):

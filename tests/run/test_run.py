@@ -425,9 +425,9 @@ def test_it_is_told_whose_cleanup_the_end_of_the_grace_period_cuts_short(engine)
     run = half_stopped(engine)
     run._climb_if_due(time.monotonic() + 7)
     assert [notice.text for notice in run.state.notices] == [
-        "Sent SIGTERM to rank 1, which had not ended 5 s after the interrupt (--grace): "
-        "finally blocks there may not have finished.\n"
-        "rank 1: no answer, as when Python is stopped or blocked in native code"
+        "Sent SIGTERM to rank 1, which did not exit within 5 s of the interrupt (--grace). "
+        "Some finally blocks may not have finished.\n"
+        "rank 1: not responding (stopped, or blocked in native code)"
     ]
 
 
@@ -459,8 +459,8 @@ def test_a_run_that_is_stopped_again_skips_what_is_left_of_the_grace_period(neve
     job.run.stop()
     assert engine.killed == ["r1"]
     assert [notice.text for notice in job.run.state.notices] == [
-        "Stopped again: SIGTERM for rank 1.",
-        "Stopped again: SIGKILL for rank 1.",
+        "Stopped again: sent SIGTERM to rank 1.",
+        "Stopped again: sent SIGKILL to rank 1.",
     ]
 
 
@@ -657,9 +657,8 @@ def test_what_ranks_leave_running_is_told_before_it_is_ended(engine):
     assert engine.killed == ["r1"]
     (told,) = run.state.notices
     assert told.text == (
-        "Threads, processes or `atexit` handlers of the run were still running 3 s after the ranks "
-        "had ended, and were ended. Wait for them in the function (`thread.join()`, "
-        "`process.wait()`)."
+        "The ranks left threads, processes or `atexit` handlers running; they were killed after "
+        "3 s. Wait for them in the function (`thread.join()`, `process.wait()`)."
     )
 
 

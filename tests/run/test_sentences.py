@@ -40,7 +40,7 @@ def test_a_good_run_is_told_in_one_line():
 
 def test_what_ranks_have_changed_and_do_not_return_is_told_once_all_have_finished():
     done = [finished(r) for r in range(3)]
-    told = "Ranks changed `best`; the notebook's is as it was. Return it from the function."
+    told = "Ranks changed `best`; the notebook's copy is unchanged. Return it from the function."
     state = run_of(events.Changed(names=("best",)), *done)
     assert sentences.changes(state) == ""
     state.apply(finished(3))
@@ -54,8 +54,8 @@ def test_several_that_a_cell_has_changed_are_told_together():
     changed = events.Changed(names=("best", "history"), in_cell=True)
     state = run_of(changed, *(finished(r) for r in range(4)))
     assert sentences.changes(state) == (
-        "Ranks changed `best` and `history`; the notebook's are as they were. End the cell with "
-        "them to get them."
+        "Ranks changed `best` and `history`; the notebook's copies are unchanged. End the cell "
+        "with them to get them."
     )
 
 
@@ -322,4 +322,4 @@ def test_what_fails_while_it_stops_is_told_behind_why_it_stopped():
 
 def test_a_run_whose_ranks_all_returned_finished_although_it_was_to_stop():
     state = run_of(events.StopRequested(why="Stopped by an interrupt"), finished(0), ranks=1)
-    assert sentences.headline(state) == "Asked to stop, but 1 rank finished"
+    assert sentences.headline(state) == "Stop requested after 1 rank finished"

@@ -118,7 +118,7 @@ def test_an_answer_to_an_earlier_question_is_none(run, impatient):
     (group,) = Inquiry(asked).wait()
     assert (group.place, group.note) == (
         "",
-        "no answer, as when Python is stopped or blocked in native code",
+        "not responding (stopped, or blocked in native code)",
     )
 
 
@@ -128,7 +128,7 @@ def test_a_rank_that_does_not_answer_is_told_with_where_it_was_last_seen(run, im
     asked.record.sample(1).write_bytes(sample.encode(seen))
     silent = Inquiry(asked).wait()[1]
     assert (silent.ranks, silent.place, silent.stack) == ((1,), "Cell In[3], line 7", "")
-    assert silent.note.startswith("no answer, as when Python is stopped or blocked in native code")
+    assert silent.note.startswith("not responding (stopped, or blocked in native code)")
     assert "last seen here 30 s ago" in silent.note
 
 
@@ -145,7 +145,7 @@ def test_a_live_rank_that_has_not_taken_the_cell_is_not_said_to_be_joining(tmp_p
     )
     waits.state.apply(events.JobStarted(pid=1, host="h", simulated=True, ranks=2, live=live))
     (group,) = Inquiry(waits).wait()
-    assert (group.ranks, group.note[:9]) == ((0, 1), "no answer")
+    assert (group.ranks, group.note[:14]) == ((0, 1), "not responding")
 
 
 class NotBegun(run_double.Run):

@@ -135,8 +135,8 @@ def test_who_did_not_answer_since_the_interrupt_is_told_so(run, stay):
     run.was_interrupted(0, 4, NOW)
     stay.ask_if_due(0.5, due=5)
     assert stay.with_stacks([0], now=5) == (
-        "rank 0: interrupted at Cell In[3], line 4; no answer since, as when Python is stopped or "
-        "blocked in native code"
+        "rank 0: interrupted at Cell In[3], line 4; not responding since (stopped, or "
+        "blocked in native code)"
     )
 
 
@@ -157,7 +157,8 @@ def test_who_had_no_time_to_answer_is_not_said_to_be_blocked(run, stay):
         (False, "Stop again to end them now."),
         (
             True,
-            "Then, or if you stop again, SIGTERM ends ranks 0, 2, and what is held there is lost.",
+            "After that, or if you stop again, SIGTERM ends ranks 0, 2, and the values there are "
+            "lost.",
         ),
     ],
 )

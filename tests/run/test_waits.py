@@ -54,74 +54,74 @@ def ended(rank, phase="finished"):
 CASES = {
     "one asks": (
         [reduces(0, operation=INPUT), reduces(1, 0, number=9)],
-        "No progress for over 5 min: rank 0 has waited 5 min for an answer at Cell In[3], "
-        "line 6; rank 1 has waited 5 min in all_reduce at line 9 for rank 0",
+        "No progress for over 5 min: rank 0 has been waiting 5 min for an answer at Cell In[3], "
+        "line 6; rank 1 has been waiting 5 min in all_reduce at line 9 for rank 0",
     ),
     "one elsewhere": (
         [reduces(0, 2), reduces(1, 2), at(2), reduces(3, 2)],
         "No progress for over 5 min: rank 2 is in `queue.get` at Cell In[3], line 9; ranks 0, "
-        "1, 3 have waited 5 min in all_reduce at line 6 for rank 2",
+        "1, 3 have been waiting 5 min in all_reduce at line 6 for rank 2",
     ),
     "in another cell": (
         [reduces(0, 1), RankStatus(1, quiet=FIVE, place=line(9, cell=2), call="queue.get")],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[2], line 9; rank 0 "
-        "has waited 5 min in all_reduce at Cell In[3], line 6 for rank 1",
+        "has been waiting 5 min in all_reduce at Cell In[3], line 6 for rank 1",
     ),
     "two elsewhere": (
         [reduces(0, 1, 2), at(1), compiling(2)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9; rank 2 "
-        "has been compiling for 5 min at line 4; rank 0 has waited 5 min in all_reduce at "
+        "has been compiling for 5 min at line 4; rank 0 has been waiting 5 min in all_reduce at "
         "line 6 for ranks 1, 2",
     ),
     "two at one place": (
         [reduces(0, 1, 2), at(1), at(2)],
         "No progress for over 5 min: ranks 1, 2 are in `queue.get` at Cell In[3], line 9; "
-        "rank 0 has waited 5 min in all_reduce at line 6 for ranks 1, 2",
+        "rank 0 has been waiting 5 min in all_reduce at line 6 for ranks 1, 2",
     ),
     "the one compiles": (
         [reduces(0, 1), compiling(1, lasting=310.0)],
         "No progress for over 5 min: rank 1 has been compiling for 5 min 10 s at Cell In[3], "
-        "line 4; rank 0 has waited 5 min in all_reduce at line 6 for rank 1",
+        "line 4; rank 0 has been waiting 5 min in all_reduce at line 6 for rank 1",
     ),
     "the one computes": (
         [reduces(0, 1), computing(1)],
         "No progress for over 5 min: rank 1 is computing at Cell In[3], line 9 (98 % of a "
-        "CPU); rank 0 has waited 5 min in all_reduce at line 6 for rank 1",
+        "CPU); rank 0 has been waiting 5 min in all_reduce at line 6 for rank 1",
     ),
     "the one gets on": (
         [reduces(0, 1), computing(1, quiet=3.0)],
-        "No progress for over 5 min: rank 0 has waited 5 min in all_reduce at Cell In[3], "
+        "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 for rank 1. Rank 1 is computing at line 9 (98 % of a CPU)",
     ),
     "the one is blocked in native code": (
         [reduces(0, 1), at(1, call="", unheard=True)],
         "No progress for over 5 min: rank 1 is not responding (stopped, or blocked in native "
-        "code), last seen at Cell In[3], line 9; rank 0 has waited 5 min in all_reduce at "
+        "code), last seen at Cell In[3], line 9; rank 0 has been waiting 5 min in all_reduce at "
         "line 6 for rank 1",
     ),
     "the one sends its result": (
         [reduces(0, 1), RankStatus(1, quiet=FIVE, returned=True)],
-        "No progress for over 5 min: rank 1 is sending its result; rank 0 has waited 5 min in "
-        "all_reduce at Cell In[3], line 6 for rank 1",
+        "No progress for over 5 min: rank 1 is sending its result; rank 0 has been waiting 5 min "
+        "in all_reduce at Cell In[3], line 6 for rank 1",
     ),
     "the one has ended": (
         [reduces(0, 1), ended(1, "died")],
-        "No progress for over 5 min: rank 0 has waited 5 min in all_reduce at Cell In[3], "
+        "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 for rank 1. Rank 1 has died",
     ),
     "each waits for the other": (
         [reduces(0, 1), reduces(1, 0, number=8, operation="all_gather f32[2] dim 0")],
-        "No progress for over 5 min: rank 0 has waited 5 min in all_reduce at Cell In[3], "
-        "line 6 for rank 1; rank 1 has waited 5 min in all_gather at line 8 for rank 0",
+        "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
+        "line 6 for rank 1; rank 1 has been waiting 5 min in all_gather at line 8 for rank 0",
     ),
     "those who came later wait for the hung one too": (
         [reduces(0, 1, lasting=200.0, quiet=200.0), at(1)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9. Rank 0 "
-        "has waited 3 min 20 s in all_reduce at line 6 for rank 1",
+        "has been waiting 3 min 20 s in all_reduce at line 6 for rank 1",
     ),
     "data is moved": (
         [reduces(0)],
-        "No progress for over 5 min: rank 0 has waited 5 min in all_reduce at Cell In[3], "
+        "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
         "line 6 while data is transferred",
     ),
     # On a TPU nobody tells for whom he waits.
@@ -162,43 +162,44 @@ CASES = {
     ),
     "the lock of one that returned": (
         [locks(0, 1, lasting=2.0, quiet=2.0), ended(1), locks(2, 1, lasting=2.0, quiet=2.0)],
-        "Rank 1 has returned; ranks 0, 2 have waited 2 s for `lock` at Cell In[3], line 7, "
+        "Rank 1 has returned; ranks 0, 2 have been waiting 2 s for `lock` at Cell In[3], line 7, "
         "which rank 1 holds",
     ),
     "the lock of one that died": (
         [locks(0, 1, lasting=2.0, quiet=2.0), ended(1, "died")],
-        "Rank 1 has died; rank 0 has waited 2 s for `lock` at Cell In[3], line 7, which rank "
+        "Rank 1 has died; rank 0 has been waiting 2 s for `lock` at Cell In[3], line 7, which rank "
         "1 holds",
     ),
     "the lock of one that is elsewhere": (
         [locks(0, 1), at(1)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9; rank 0 "
-        "has waited 5 min for `lock` at line 7, which rank 1 holds",
+        "has been waiting 5 min for `lock` at line 7, which rank 1 holds",
     ),
     "the holder waits for those who wait for the lock": (
         [locks(0, 1), reduces(1, 0)],
-        "No progress for over 5 min: rank 0 has waited 5 min for `lock` at Cell In[3], line "
-        "7, which rank 1 holds; rank 1 has waited 5 min in all_reduce at line 6 for rank 0",
+        "No progress for over 5 min: rank 0 has been waiting 5 min for `lock` at Cell In[3], line "
+        "7, which rank 1 holds; rank 1 has been waiting 5 min in all_reduce at line 6 for rank 0",
     ),
     "a collective without one that waits for the lock": (
         [reduces(0, 2), ended(1), locks(2, 1)],
-        "No progress for over 5 min: rank 0 has waited 5 min in all_reduce at Cell In[3], "
-        "line 6 for rank 2; rank 2 has waited 5 min for `lock` at line 7, which rank 1 holds. "
-        "Rank 1 has returned",
+        "No progress for over 5 min: rank 0 has been waiting 5 min in all_reduce at Cell In[3], "
+        "line 6 for rank 2; rank 2 has been waiting 5 min for `lock` at line 7, which rank 1 "
+        "holds. Rank 1 has returned",
     ),
     "its own lock": (
         [locks(0, 0)],
-        "No progress for over 5 min: rank 0 has waited 5 min for `lock` at Cell In[3], line "
+        "No progress for over 5 min: rank 0 has been waiting 5 min for `lock` at Cell In[3], line "
         "7, which it holds itself",
     ),
     "a lock of nobody": (
         [locks(0)],
-        "No progress for over 5 min: rank 0 has waited 5 min for `lock` at Cell In[3], line 7",
+        "No progress for over 5 min: rank 0 has been waiting 5 min for `lock` at Cell In[3], "
+        "line 7",
     ),
     "a collective, and others": (
         [reduces(0, 1), at(1), compiling(2)],
         "No progress for over 5 min: rank 1 is in `queue.get` at Cell In[3], line 9; rank 2 "
-        "has been compiling for 5 min at line 4; rank 0 has waited 5 min in all_reduce at "
+        "has been compiling for 5 min at line 4; rank 0 has been waiting 5 min in all_reduce at "
         "line 6 for rank 1",
     ),
 }
@@ -213,8 +214,8 @@ def test_the_verdict_says_what_is_known(case):
 def test_without_a_clock_only_what_is_certain_is_told():
     statuses = [reduces(0, 1), at(1), locks(2, 3), ended(3)]
     assert verdict(statuses, 0) == (
-        "Rank 3 has returned; rank 2 has waited 5 min for `lock` at Cell In[3], line 7, which rank "
-        "3 holds"
+        "Rank 3 has returned; rank 2 has been waiting 5 min for `lock` at Cell In[3], line 7, "
+        "which rank 3 holds"
     )
 
 
@@ -227,12 +228,12 @@ def test_a_short_wait_is_not_in_the_verdict():
 
 def test_a_verdict_on_many_places_is_short():
     said = verdict([at(rank, number=rank + 1) for rank in range(256)], AFTER)
-    assert said.endswith("; 252 more places are in the report")
+    assert said.endswith("; 252 more places in the report")
     assert len(said) < 400
     said = verdict(
         [reduces(0, *range(1, 256)), *(at(rank, number=rank) for rank in range(1, 256))], AFTER
     )
-    assert said.endswith("; 252 more places are in the report")
+    assert said.endswith("; 252 more places in the report")
 
 
 @pytest.mark.parametrize(
@@ -328,16 +329,16 @@ def test_ranks_with_other_times_are_one_group_with_the_shortest():
 
 def test_ranks_that_wait_alike_are_one_group_however_little_is_known_of_one():
     known = [replace(locks(0, 1), cpu=0.01), ended(1), replace(locks(2, 1), unheard=True)]
-    assert verdict(known, AFTER).startswith("No progress for over 5 min: ranks 0, 2 have waited ")
+    assert verdict(known, AFTER).startswith(
+        "No progress for over 5 min: ranks 0, 2 have been waiting "
+    )
 
 
 def test_a_rank_that_did_not_answer_says_so():
-    silent = StackGroup(
-        (0,), line(9), "", "no answer, as when Python is stopped or blocked in native code"
-    )
+    silent = StackGroup((0,), line(9), "", "not responding (stopped, or blocked in native code)")
     (group,) = groups([at(0, unheard=True)], {0: silent})
     assert (group.place, group.stack) == (line(9), "")
-    assert group.note.endswith("no answer, as when Python is stopped or blocked in native code")
+    assert group.note.endswith("not responding (stopped, or blocked in native code)")
 
 
 def test_many_groups_are_all_there_but_only_some_with_their_stack():
@@ -353,8 +354,8 @@ def test_many_groups_are_all_there_but_only_some_with_their_stack():
 @pytest.mark.parametrize(
     ("now", "sentence"),
     [
-        ([at(0), at(1)], "Ranks 0, 1 went on"),
-        ([ended(0), at(1)], "Rank 0 has ended and rank 1 went on"),
+        ([at(0), at(1)], "Ranks 0, 1 are making progress again"),
+        ([ended(0), at(1)], "Rank 0 has ended and rank 1 is making progress again"),
     ],
 )
 def test_what_has_ended_a_hang_is_told(now, sentence):
@@ -362,5 +363,5 @@ def test_what_has_ended_a_hang_is_told(now, sentence):
 
 
 def test_of_many_ranks_that_got_on_the_first_are_named():
-    told = "Ranks 0, 2, 4, 6, and 28 more went on"
+    told = "Ranks 0, 2, 4, 6, and 28 more are making progress again"
     assert why_over(range(0, 64, 2), [at(rank) for rank in range(64)]) == told

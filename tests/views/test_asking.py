@@ -238,7 +238,7 @@ def test_a_front_end_without_input_gives_an_end_of_file_that_says_what_to_do(not
 def test_a_run_in_the_background_cannot_ask(notebook):
     notebook.ok("%%xla_spawn -n 1 --bg -o mute\ndef f(rank): return input('name? ')")
     shown = notebook.run("mute.wait()")
-    assert "EOFError: A run in the background (--bg) has no cell that could ask." in shown.error
+    assert "EOFError: A background run (--bg) has no cell for input()." in shown.error
 
 
 def test_a_process_that_a_rank_has_forked_asks_under_its_rank(front_end, notebook):

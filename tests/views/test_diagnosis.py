@@ -102,8 +102,8 @@ def test_the_rank_that_left_the_others_in_a_collective_is_marked():
     ("at", "told"), [(199.5, ""), (198.0, " (reported 2 s ago)"), (185.0, " (reported 15 s ago)")]
 )
 def test_how_long_ago_a_hang_was_reported_is_told(at, told):
-    hang = hang_report("Rank 0 has waited 4 s for rank 1", at=at)
-    assert said(card(0), hang=hang) == f"Rank 0 has waited 4 s for rank 1{told}"
+    hang = hang_report("Rank 0 has been waiting 4 s for rank 1", at=at)
+    assert said(card(0), hang=hang) == f"Rank 0 has been waiting 4 s for rank 1{told}"
 
 
 def test_a_hang_is_told_before_all_else():
@@ -114,7 +114,9 @@ def test_a_hang_is_told_before_all_else():
 
 def test_the_rank_that_a_report_of_a_hang_names_is_marked_whoever_else_is_in_it():
     groups = [StackGroup((rank,), "", "", "") for rank in (2, 11, 1)]
-    told = "Rank 0 has returned; rank 1 has waited 9 s for `lock` at line 4, which rank 0 holds"
+    told = (
+        "Rank 0 has returned; rank 1 has been waiting 9 s for `lock` at line 4, which rank 0 holds"
+    )
     hang = hang_report(told, *groups)
     assert diagnose(snapshot(card(1), card(2), hang=hang), {}).ranks == (1,)
 
@@ -143,12 +145,14 @@ def test_ranks_that_all_wait_when_another_has_failed_are_waiting_still():
 def test_who_waits_for_whom_how_long_and_where_that_one_is():
     others = (waiting(rank, 16.9, (2,)) for rank in (0, 1, 3))
     found = diagnose(snapshot(*others, card(2, line=6)), {})
-    told = "3 ranks have waited 16 s for rank 2, at line 6"
+    told = "3 ranks have been waiting 16 s for rank 2, at line 6"
     assert found == Diagnosis(told, "warning", (2,))
 
 
 def test_one_that_waits_is_named():
-    assert said(waiting(0, 4.0, (1,)), card(1)) == "Rank 0 has waited 4 s for rank 1, at line 5"
+    assert (
+        said(waiting(0, 4.0, (1,)), card(1)) == "Rank 0 has been waiting 4 s for rank 1, at line 5"
+    )
 
 
 def test_a_short_wait_is_not_told():
@@ -156,26 +160,26 @@ def test_a_short_wait_is_not_told():
 
 
 def test_waits_of_unequal_length_are_told_as_the_longest():
-    told = "2 ranks have waited up to 30 s for rank 2, at line 5"
+    told = "2 ranks have been waiting up to 30 s for rank 2, at line 5"
     assert said(waiting(0, 30.0, (2,)), waiting(1, 4.0, (2,)), card(2)) == told
 
 
 def test_of_several_waits_the_longest_is_told():
     cards = waiting(0, 5.0, (1,)), card(1), waiting(2, 40.0, (3,), "all_gather"), card(3, line=8)
-    assert said(*cards) == "Rank 2 has waited 40 s for rank 3, at line 8"
+    assert said(*cards) == "Rank 2 has been waiting 40 s for rank 3, at line 8"
 
 
 def test_one_that_has_come_meanwhile_is_not_waited_for():
     cards = waiting(0, 9.0, (1, 2)), waiting(1, 4.0, (2,)), card(2)
-    assert said(*cards) == "2 ranks have waited up to 9 s for rank 2, at line 5"
+    assert said(*cards) == "2 ranks have been waiting up to 9 s for rank 2, at line 5"
 
 
 def test_a_wait_is_counted_until_now_as_its_row_counts_it():
     sample = Sample(at=199.2, since=194.5, activity="waiting", operation="all_reduce", missing=(1,))
     late = card(0, "waiting", sample=sample, since=194.5)
-    assert said(late, card(1)).startswith("Rank 0 has waited 5 s for rank 1")
+    assert said(late, card(1)).startswith("Rank 0 has been waiting 5 s for rank 1")
     hosts = {"hosts": ("a", "b")}  # of which the clocks may differ
-    assert said(late, card(1), **hosts).startswith("Rank 0 has waited 4 s for rank 1")
+    assert said(late, card(1), **hosts).startswith("Rank 0 has been waiting 4 s for rank 1")
 
 
 def test_one_that_has_ended_since_the_wait_was_seen_is_not_waited_for():
@@ -189,7 +193,7 @@ def test_moving_data_is_waiting_for_nobody():
 
 def test_ranks_waited_for_in_different_places_have_none():
     cards = waiting(0, 9.0, (1, 2)), card(1, line=5), card(2, line=6)
-    assert said(*cards) == "Rank 0 has waited 9 s for ranks 1, 2"
+    assert said(*cards) == "Rank 0 has been waiting 9 s for ranks 1, 2"
 
 
 @pytest.mark.parametrize(
@@ -209,30 +213,32 @@ def test_ranks_waited_for_in_different_places_have_none():
     ],
 )
 def test_what_the_one_does_that_is_waited_for(late, does):
-    assert said(waiting(0, 9.0, (1,)), late) == f"Rank 0 has waited 9 s for rank 1{does}"
+    assert said(waiting(0, 9.0, (1,)), late) == f"Rank 0 has been waiting 9 s for rank 1{does}"
 
 
 def test_a_wait_for_the_lock_names_who_holds_it():
     cards = waiting(0, 9.0, (1,), LOCK), card(1, line=4)
-    assert said(*cards) == "Rank 0 has waited 9 s for `lock`, which rank 1 holds, at line 4"
-    assert said(waiting(0, 9.0, (), LOCK), card(1)) == "Rank 0 has waited 9 s for `lock`"
+    assert said(*cards) == "Rank 0 has been waiting 9 s for `lock`, which rank 1 holds, at line 4"
+    assert said(waiting(0, 9.0, (), LOCK), card(1)) == "Rank 0 has been waiting 9 s for `lock`"
 
 
 def test_of_ranks_that_wait_for_one_that_waits_for_the_lock_the_one_that_holds_it_is_named():
     late = card(1, "waiting", 7, 1.0, LOCK, (2,))
     cards = waiting(0, 9.0, (1,)), late, waiting(2, 9.0, (1,))
-    told = "2 ranks have waited 9 s for rank 1, which waits for `lock` at line 7, held by rank 2"
+    told = (
+        "2 ranks have been waiting 9 s for rank 1, which waits for `lock` at line 7, held by rank 2"
+    )
     assert said(*cards) == f"{told}, one of the 2"
 
 
 def test_a_rank_that_waits_for_the_lock_that_it_holds_is_told_so():
-    told = "Rank 0 has waited 9 s for `lock`, which it holds itself"
+    told = "Rank 0 has been waiting 9 s for `lock`, which it holds itself"
     assert said(waiting(0, 9.0, (0,), LOCK), card(1)) == told
 
 
 def test_one_that_holds_the_lock_is_not_said_to_wait_for_it():
     cards = waiting(0, 9.0, (1,), LOCK), card(1, "waiting", 7, 1.0, LOCK)
-    assert said(*cards) == "Rank 0 has waited 9 s for `lock`, which rank 1 holds"
+    assert said(*cards) == "Rank 0 has been waiting 9 s for `lock`, which rank 1 holds"
 
 
 def test_a_full_stop_at_the_end_of_an_error_is_not_repeated():
@@ -604,7 +610,7 @@ def test_a_rank_that_sleeps_more_in_each_step_is_waited_for(diagnosed):
 def test_a_rank_that_is_late_is_waited_for_at_its_line(diagnosed):
     sentence, ranks = diagnosed(LATE, "waited 4 s")
     line = line_of(LATE, "time.sleep")
-    assert sentence == f"2 ranks have waited 4 s for rank 1, in time.sleep at line {line}"
+    assert sentence == f"2 ranks have been waiting 4 s for rank 1, in time.sleep at line {line}"
     assert ranks == (1,)
 
 

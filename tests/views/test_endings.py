@@ -56,7 +56,7 @@ def diverged(rank, message, line=7, **more):
 
 LEFT = "Rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)"
 DIFFER = "Rank 2 and ranks 0, 1, 3 called different collectives"
-HANG = "Ranks 0, 1, 3 have waited 5 min in all_reduce at Cell In[3], line 7 for rank 2"
+HANG = "Ranks 0, 1, 3 have been waiting 5 min in all_reduce at Cell In[3], line 7 for rank 2"
 
 
 @dataclass
@@ -184,7 +184,7 @@ ENDINGS = {
     ),
     "Stop, which all ranks ignored": Ending(
         [STOP, *returned(0, 1, 2, 3)],
-        "Asked to stop, but 4 ranks finished",
+        "Stop requested after 4 ranks finished",
         ["✓ finished"],
         "finished",
     ),

@@ -155,7 +155,7 @@ def test_an_idle_rank_for_which_another_waits_runs_no_cell(group, observer):
     wait = {"activity": "waiting", "operation": "all_reduce", "missing": (1,)}
     group.samples(0, at=at, since=at - 9.0, **wait)
     cards(observer)
-    told = "Rank 0 has waited 9 s for rank 1, which runs no cell"
+    told = "Rank 0 has been waiting 9 s for rank 1, which is not running a cell"
     assert observer.snapshot().diagnosis.sentence == told
 
 

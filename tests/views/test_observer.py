@@ -257,7 +257,7 @@ def test_a_snapshot_has_a_diagnosis(run, observer):
     samples(run, 0, at=at, since=at - 9.0, **wait)
     samples(run, 1, at=at, place="Cell In[3], line 6")
     observer.sample()
-    told = "Rank 0 has waited 9 s for rank 1, at line 6"
+    told = "Rank 0 has been waiting 9 s for rank 1, at line 6"
     assert observer.snapshot().diagnosis == Diagnosis(told, "warning", (1,))
 
 

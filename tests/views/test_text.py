@@ -411,7 +411,7 @@ def test_nothing_that_a_rank_prints_moves_the_cursor_or_renames_the_window(run, 
 # ---------------------------------------------------------------- hangs
 
 
-def hang(run, groups=2, frames=1, verdict="Rank 0 has waited for rank 1"):
+def hang(run, groups=2, frames=1, verdict="Rank 0 has been waiting for rank 1"):
     stack = "\n".join(f'  File "Cell In[3]", line {n}, in f' for n in range(frames))
     found = [events.StackGroup((rank,), "Cell In[3], line 1", stack) for rank in range(groups)]
     run.state.apply(events.HangReported(verdict=verdict, ranks=(0, 1), groups=tuple(found)))
@@ -422,7 +422,7 @@ def test_a_hang_is_told_once_with_where_the_ranks_are(run, view):
     view.draw()
     view.draw()
     assert view.err.getvalue() == (
-        "Hang report: Rank 0 has waited for rank 1\n"
+        "Hang report: Rank 0 has been waiting for rank 1\n"
         "  rank 0 at Cell In[3], line 1\n"
         '    File "Cell In[3]", line 0, in f\n'
         "  rank 1 at Cell In[3], line 1\n"

@@ -198,7 +198,7 @@ class Journal:
                 scratch.rename(self._path)
                 return len(line)
             if nbytes + len(line) > JOURNAL:
-                most = f"{size(JOURNAL)} are the most for a rank's displays"
+                most = f"{size(JOURNAL)} is the limit for a rank's displays"
                 raise OSError(errno.ENOBUFS, f"{most}, unless it clears them")
             if nbytes and os.pread(fd, 1, nbytes - 1) != b"\n":  # of a process that was killed
                 line = b"\n" + line

@@ -81,7 +81,7 @@ class Rows:
                 except ValueError:
                     told = shortened(repr(line), 60)
                     raise XlaNbError(
-                        f"{self._path} is damaged: xla_nb did not write a line of it ({told})."
+                        f"{self._path} is damaged: xla_nb did not write one of its lines ({told})."
                     ) from None
 
     def _block(self) -> bytes:

@@ -344,7 +344,7 @@ def _bytes_in(folder: Path) -> int:
 
 #: What a system call says of a disk: full, its quota, a limit on file sizes, broken.
 _OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE}
-_FREE = " Free space there, or set XLA_NB_HOME to a folder that has more before the next launch."
+_FREE = " Free up space there, or set XLA_NB_HOME to a folder with more before the next launch."
 _FIXES = {
     errno.ENOSPC: _FREE,
     errno.EDQUOT: _FREE,
@@ -370,7 +370,7 @@ class Losses:
         if what not in self._told:
             self._told.add(what)
             self._tell(
-                f"Cannot write {what}: {problem.strerror} ({self._folder}). The run goes on."
+                f"Cannot write {what}: {problem.strerror} ({self._folder}). The run continues."
                 f"{_FIXES.get(problem.errno or 0, '')}"
             )
 

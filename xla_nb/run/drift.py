@@ -82,8 +82,12 @@ def _drift(one: Compared, cell: str, seen: _Seen, fresh: Mapping[str, object]) -
     some = replace(one, leaves=tuple(leaf for leaf in one.leaves if leaf.path in fresh))
     what = sentence(some) or f"missing on {ranks(one.missing)}"
     # It may have differed for longer where it was not known to be equal at the last look.
-    since = "since" if {seen.equal.get(path) for path in fresh} == {seen.last} else "after"
+    since = (
+        "has differed between ranks since"
+        if {seen.equal.get(path) for path in fresh} == {seen.last}
+        else "differs between ranks after"
+    )
     wrong = any(who is not None for who in fresh.values())
-    how = f"differs between ranks {since} {cell}" if cell else "already differs between ranks"
+    how = f"{since} {cell}" if cell else "already differs between ranks"
     told = f"`{one.name}` {how}: {what}"
     return Concluded(kind=DRIFT, sentence=told, ranks=some.deviating, wrong=wrong)

@@ -9,7 +9,7 @@ from xla_nb.run.hang import Watched
 from xla_nb.wording import everybody, in_one_line, listed, ranks
 
 FIGURES = "figures"  #: the kind of what a run has concluded of them
-_IS = "{} is {} since step {} ({})"
+_IS = "{} has been {} since step {} ({})"
 _STOPS = "{} became {} at step {} ({})"  # ranks go on for some steps, in which it may recover
 _LONGEST, _MOST = 40, 3  # characters of a name, and names that are told beside the first
 
@@ -49,13 +49,13 @@ class FigureWatch:
         told, who = _sentence(form, first, by_rank, of), tuple(sorted(by_rank))
         if others:
             names = [in_one_line(name, _LONGEST) for name, _ in others]
-            told += f"; not finite either: {listed(names, most=_MOST)}"
+            told += f"; also not finite: {listed(names, most=_MOST)}"
         marked = who if len(who) < of else ()
         return Concluded(kind=FIGURES, sentence=told, ranks=marked, wrong=True)
 
 
 def _sentence(form: str, name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
-    """`loss is NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)`."""
+    """`loss has been NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)`."""
     since = min(one.since for one in by_rank.values())
     first = [one for one in by_rank.values() if one.since == since]
     who = ranks(by_rank) if len(by_rank) < of else everybody(of)

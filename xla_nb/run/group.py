@@ -40,11 +40,11 @@ DEFAULT = "ranks"
 PROGRAM = "xla_nb_live_cell"
 _TICK, _SOON = 0.1, 5.0
 _BOTH = (
-    "`{name}` is the ranks' ({label} bound it), not the notebook's, in %%xla cells. "
-    "{ranks}.push({name}={name}) hands the notebook's over; `del {name}` in a %%xla cell "
-    "leaves the name to the notebook in those after it"
+    "In %%xla cells `{name}` is the ranks' own variable (set in {label}), not the notebook's. "
+    "To use the notebook's value, run `{ranks}.push({name}={name})`, or `del {name}` in a "
+    "%%xla cell."
 )
-_STOPPED = "Stopped because the live ranks were to end"
+_STOPPED = "Stopped because the live ranks were ended"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Group:
                 self.run.changed.wait(_TICK)
             waiting()
         else:
-            self.end("before all were there")
+            self.end("before all of them had started")
             self.run.check()
             raise LaunchError(f"{self.why_lost}.")  # somebody has ended them meanwhile
         self._wait_for_more()
@@ -220,7 +220,7 @@ class Group:
         if staying:
             where = in_words(run.state, numbers, time.time())
             did = f"did not stop ({where})" if where else "did not stop"
-        self._why_lost = f"{run.label} was ended by force, as {who} {did}"
+        self._why_lost = f"{run.label} was ended by force because {who} {did}"
         if sent == signal.SIGKILL or len(staying) == len(self.world):  # all of them
             self.run.stops_because(self._why_lost)
 
@@ -252,8 +252,8 @@ class Group:
         answered what it is asked."""
         if os.getpid() != self._pid:
             raise UsageError(
-                "These live ranks belong to the process that started them, not to one that it has "
-                "forked. Start others here: xla_nb.ranks(n=2)."
+                "These live ranks belong to the process that started them; a forked process "
+                "cannot use them. Start new ones here: xla_nb.ranks(n=2)."
             )
         if self._is_starting:
             raise UsageError("The live ranks are still starting.")
@@ -281,12 +281,12 @@ class Group:
     def told_of_being_there(self) -> str:
         """That others of that name cannot be started."""
         own = self._in_magics
-        there = f"There are live ranks{own} already ({ranks(self.world)})."
+        there = f"Live ranks{own} are already running ({ranks(self.world)})."
         if not self._has_magics:
-            return f"{there} End them (close()), or name others: xla_nb.ranks('others', n=2)."
+            return f"{there} End them (close()), or start others: xla_nb.ranks('others', n=2)."
         return (
             f"{there} Restart them with %xla_restart{own}, end them with %xla_shutdown{own}, or "
-            "name others: --name NAME."
+            "start others with --name NAME."
         )
 
     @property
@@ -312,8 +312,8 @@ class Group:
         if self.alive:
             gone = sorted(set(self.world) - set(self.alive))
             return (
-                f"{self.why_lost}. What {ranks(gone)} held is lost with that; cells for "
-                f"{ranks(self.alive)}, and `{self.in_code}.pull`, get what is there."
+                f"{self.why_lost}. The state of {ranks(gone)} is lost. You can still run cells on "
+                f"{ranks(self.alive)}, and read values with `{self.in_code}.pull`."
             )
         return f"The live ranks have ended: {self.why_lost}."
 

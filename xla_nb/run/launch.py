@@ -34,16 +34,16 @@ from xla_nb.run.run import Run
 from xla_nb.runtimes.fit import Fit, OnWait
 
 _SHARED = (
-    "Tensors and arrays in shared memory (`share_memory_()`, a DataLoader's workers) are the "
-    "notebook's own on ranks: what one writes there, all see."
+    "Ranks share tensors and arrays in shared memory (`share_memory_()`, DataLoader workers) with "
+    "the notebook: every process sees every write."
 )
 _COPIED = (
-    "Ranks get copies of what is in shared memory: neither they nor the notebook see what another "
-    "writes there."
+    "Ranks get copies of tensors and arrays in shared memory: a write is not visible to other "
+    "ranks or the notebook."
 )
 _BEHIND = (
-    "A run in the background (--bg) has no cell that could ask. Ask before the launch, and give "
-    "the answer as an argument."
+    "A background run (--bg) has no cell for input(). Call input() before the launch and pass the "
+    "answer as an argument."
 )
 
 
@@ -72,7 +72,7 @@ def launch(
         record = create(name)
         path = None if turn is not None else _written(record, program)
     except OSError as problem:
-        free = "Set XLA_NB_HOME to a folder of yours that has free space."
+        free = "Set XLA_NB_HOME to a folder of yours with free space."
         raise LaunchError(
             f"Cannot write the run's files: {problem}. {shortage(problem.errno) or free}"
         ) from None
@@ -132,7 +132,7 @@ def _fit(options: Options, engine: Engine, user_env: Mapping[str, str]) -> Fit:
         return engine.fit(options.runtime, options.n, user_env)
     except OSError as problem:
         raise LaunchError(
-            f"Cannot look for this machine's devices: {problem}. {shortage(problem.errno)}".rstrip()
+            f"Cannot detect this machine's devices: {problem}. {shortage(problem.errno)}".rstrip()
         ) from None
 
 

@@ -116,11 +116,11 @@ def _environment(label: str, value: Any) -> dict[str, str]:
         raise UsageError(f"{label} must be a dict of names and values, not {_type(value)}.")
     for name, text in value.items():
         if not isinstance(name, str) or not name or "=" in name:
-            raise UsageError(f"{label} has a name that no variable can have: {name!r}.")
+            raise UsageError(f"{label}: {name!r} is not a valid variable name.")
         if not isinstance(text, str):
             raise UsageError(f"{label}: the value of {name!r} must be a string, not {_type(text)}.")
         if not (_is_text(name) and _is_text(text)):
-            wrong = "a NUL character or half a character"
+            wrong = "a NUL character or a lone surrogate"
             raise UsageError(f"{label}: {name!r} or its value has {wrong}. Remove it.")
     return dict(value)
 
@@ -146,7 +146,7 @@ def variable(label: str, value: str) -> str:
     if not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(f"{label} needs a variable name; {_shown(value)} is not one.")
     if name.startswith("__") and name.endswith("__"):
-        raise UsageError(f"{label} {name}: that name is Python's own. Use another name.")
+        raise UsageError(f"{label} {name}: that name is reserved by Python. Use another name.")
     return name
 
 
@@ -210,25 +210,25 @@ class Options:
     )
     runtime: str = _option(
         "xla", "NAME", OneOf(runtimes.NAMES),
-        "what ranks use: xla; spmd, one process with all devices; torchax, one JAX world",
+        "which runtime ranks use: xla; spmd, one process with all devices; torchax, one JAX world",
     )
     on: str = _option(
         "local", "WHERE", OneOf(engines.ADDRESSES, engines.is_address),
         "local: this machine; ray: a Ray cluster (RAY_ADDRESS or this machine's); "
         "ray://HOST:PORT: a cluster behind its client server",
     )
-    hosts: int | None = _option(None, "H", count, "hosts of the cluster", "all that are free")
+    hosts: int | None = _option(None, "H", count, "hosts of the cluster", "all free hosts")
     slices: int | None = _option(None, "S", count, "TPU slices that the hosts form", "1")
     wait: float = _option(0.0, "TIME", duration, "how long to wait for free hosts", "do not wait")
     simulate: str | None = _option(
         None, "TYPE", _tpu,
-        "simulate a TPU of this type, such as v5litepod-8, even beside a real one; cpu: ranks are "
-        "told that they have a CPU",
+        "simulate a TPU of this type, such as v5litepod-8, even beside a real one; cpu: ranks see "
+        "a CPU",
         "XLA_NB_SIMULATE; without a TPU the smallest type with N chips",
     )
     env: Mapping[str, str] = _option(
         {}, "NAME=VALUE", _environment,
-        "environment variables of the ranks; on a line, one for each --env",
+        "environment variables for the ranks; on a line, one per --env",
         "none", setting=False,
     )
     timeout: float | None = _option(
@@ -236,7 +236,7 @@ class Options:
     )
     grace: float = _option(
         5.0, "TIME", duration,
-        "how long others may continue after a rank has failed, and ranks clean up at a stop",
+        "how long other ranks may continue after a failure, and ranks may clean up at a stop",
     )
     keep_going: bool = _option(
         False, "", switch, "return a failed Run instead of raising RunFailed"
@@ -275,7 +275,7 @@ SETTINGS = {
         ),
         Option(
             GUARD, True, "", switch,
-            "stop a cell that is about to open a TPU in the notebook process",
+            "stop a cell that would open a TPU in the notebook process",
         ),
     )
     if option.setting

@@ -55,7 +55,7 @@ class RecordedRun(Mapping[int, Any]):
     #: As pickling/refusals.refuse_of_itself reads it.
     _xla_nb_not_sent = (
         "a run",
-        "Bind what you need of it in the notebook (`values = run.results`) and use that",
+        "Assign what you need from it in the notebook (`values = run.results`) and use that",
     )
 
     def __init__(
@@ -103,12 +103,11 @@ class RecordedRun(Mapping[int, Any]):
         if not begun and (self.state.ranks or self.record.results()):
             raise UsageError(
                 f"The record of {self.record.path.name} is damaged: {self.record.events} does not "
-                f"say how the run began. What its ranks returned and wrote lies in "
-                f"{self.record.path}."
+                f"say how the run began. Its ranks' results and output are in {self.record.path}."
             )
         if unread:
             self._is_whole = False
-            told = f"{several(unread, 'line')} of {self.record.events} cannot be read: left out."
+            told = f"{several(unread, 'line')} of {self.record.events} could not be read; skipped."
             self.state.apply(events.Notice(text=told))
         if self.state.ended is None and (self.record.summary.exists() or not self.record.is_owned):
             _find_returned(self.state, self.record)
@@ -118,7 +117,7 @@ class RecordedRun(Mapping[int, Any]):
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """In another process, such as the one that asks a Ray task, the dict of its results."""
         if not self.ok:
-            raise TypeError("A run without every rank's result cannot be pickled.")
+            raise TypeError("A run can be pickled only if every rank returned a result.")
         return dict, (dict(self.results),)
 
     def __eq__(self, other: object) -> bool:
@@ -195,8 +194,8 @@ class RecordedRun(Mapping[int, Any]):
                 return None
             self.check_files(f"rank {rank}'s result")
             raise XlaNbError(
-                f"Rank {rank}'s result is gone: {path} is missing, and was there when the rank had "
-                "returned. The other files of the run are there."
+                f"Rank {rank}'s result is gone: {path} existed when the rank returned, "
+                "and is missing now. The run's other files are still there."
             ) from None
         except OSError as problem:
             raise XlaNbError(f"Cannot read rank {rank}'s result: {problem}.") from None
@@ -306,9 +305,9 @@ class RecordedRun(Mapping[int, Any]):
 
     def _gone(self, what: str) -> XlaNbError:
         return XlaNbError(
-            f"The files of {self.name} are gone from {self.record.path}, and {what} with them. "
-            "xla_nb keeps the files of runs that variables or Out refer to, and of the newest "
-            "others. Run the cell again."
+            f"The files of {self.name} are gone from {self.record.path}, including {what}. "
+            "xla_nb keeps the files of runs that variables or Out refer to, plus those of the "
+            "newest others. Run the cell again."
         )
 
     def __repr__(self) -> str:
@@ -404,12 +403,13 @@ def _refuse_strange(folder: Path, trust: bool) -> None:
         raise UsageError(f"Cannot read the record at {folder}: {problem}.") from None
     if odd:
         raise UsageError(
-            f"{odd} is not a plain file. No record of xla_nb has such a one, so it was not opened."
+            f"{odd} is not a plain file. Records of xla_nb have only plain files, so this one was "
+            "not opened."
         )
     if strange and not trust:
         raise UsageError(
-            f"{strange}. Results are pickles, which can execute code when they are opened, so the "
-            "record was not opened. If you trust all who may have written it (say, you copied it "
+            f"{strange}. Results are pickles, which can run code when opened, so the record was "
+            "not opened. If you trust everyone who may have written it (for example, you copied it "
             f"from another machine), use xla_nb.open_run({str(folder)!r}, trust=True)."
         )
 
@@ -473,7 +473,9 @@ def _entry(record: Record) -> Entry:
             begun = run.state.launched
             found = Entry(name, run.label, run.state.outcome, headline, run.elapsed)
             return replace(found, called=begun.called, notebook=begun.notebook)
-        return Entry(name, "", "failed", "Ended, and the disk was too full to say how", None)
+        return Entry(
+            name, "", "failed", "Ended, but the disk was too full to save the outcome", None
+        )
     return Entry(name, "", "failed", "The notebook's kernel ended before the run did", None)
 
 

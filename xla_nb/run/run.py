@@ -41,7 +41,7 @@ _TICK, _SOON = 0.1, 0.2  # between two looks; until the first at ranks, for whic
 _SAME = 2.0  # seconds between two stops that may be one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
-_NOT_FOLLOWED = "the notebook's thread that followed the run failed ({}), so the run was ended"
+_NOT_FOLLOWED = "the notebook's thread for this run failed ({}), so the run was ended"
 
 
 class Run(RecordedRun):
@@ -201,7 +201,7 @@ class Run(RecordedRun):
             if again and staying:
                 self._told_who_stays = True  # that they have some time: they have not
                 where = in_words(self.state, staying, time.time())
-                told = f"{sent.name} for {ranks(staying)}{where and f' ({where})'}"
+                told = f"sent {sent.name} to {ranks(staying)}{where and f' ({where})'}"
                 self.take(events.Notice(text=f"Stopped again: {told}."))
 
     def stops_because(self, why: str) -> None:
@@ -361,8 +361,9 @@ class Run(RecordedRun):
 
     def _cut_short(self, staying: list[int], where: str) -> str:
         told = (
-            f"Sent SIGTERM to {ranks(staying)}, which had not ended {self._options.grace:g} s "
-            "after the interrupt (--grace): finally blocks there may not have finished."
+            f"Sent SIGTERM to {ranks(staying)}, which did not exit within "
+            f"{self._options.grace:g} s of the interrupt (--grace). Some finally blocks may not "
+            "have finished."
         )
         return f"{told}\n{where}"
 

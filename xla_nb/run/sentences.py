@@ -193,7 +193,7 @@ def _headline(state: RunState, doing: Mapping[int, str]) -> str:
     if state.group is not None:
         return _of_group(state, doing)
     told = _counts(state, doing)
-    return f"Asked to stop, but {told}" if state.stopping else told
+    return f"Stop requested after {told}" if state.stopping else told
 
 
 def _counts(state: RunState, doing: Mapping[int, str]) -> str:
@@ -426,7 +426,7 @@ def changes(state: RunState) -> str:
     if state.changed is None or state.stopping or not state.ok:
         return ""
     names = state.changed.names
-    it, are = ("it", "is as it was") if len(names) == 1 else ("them", "are as they were")
+    it, are = ("it", "copy is unchanged") if len(names) == 1 else ("them", "copies are unchanged")
     advice = f"Return {it} from the function."
     if state.changed.in_cell:
         advice = f"End the cell with {it} to get {it}."

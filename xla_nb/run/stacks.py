@@ -91,18 +91,16 @@ def _answer(run: Asked, rank: RankState, since: float) -> StackGroup:
         return told(rank)
     seen, struck, place = run.sample(rank.rank), rank.interrupted, ""
     is_news = seen is not None and rank.is_news(seen.at, seen.place)
-    note = "no answer, as when Python is stopped or blocked in native code"
+    note = "not responding (stopped, or blocked in native code)"
     if rank.phase == "starting":
         note = "not started yet: joining the runtime"
     elif struck is not None and rank.only_interrupted and not is_news:
         at = f"interrupted at {struck.place}; " if struck.place else ""
-        note = f"{at}no answer since, as when Python is stopped or blocked in native code"
+        note = f"{at}not responding since (stopped, or blocked in native code)"
     elif seen is not None:
         ago = f"{max(0.0, since - seen.at):.0f} s ago"
         place = seen.place
-        note = (
-            f"no answer, as when Python is stopped or blocked in native code (last seen here {ago})"
-        )
+        note = f"not responding (stopped, or blocked in native code); last seen here {ago}"
     return StackGroup((rank.rank,), place, "", note)
 
 

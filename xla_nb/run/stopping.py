@@ -175,8 +175,8 @@ def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
     """That these may take as long as that, and what comes of another stop; lives: they are live."""
     who, then = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
     if lives:
-        lost = "what is held there is lost"
-        then = f"Then, or if you stop again, SIGTERM ends {ranks(numbers)}, and {lost}."
+        lost = "the values there are lost"
+        then = f"After that, or if you stop again, SIGTERM ends {ranks(numbers)}, and {lost}."
     text = f"{who} may take up to {grace:g} s to clean up (grace). {then}"
     return events.Notice(text=text, passing=True)
 
@@ -184,13 +184,12 @@ def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
 # ---------------------------------------------------------------- what they leave running
 
 _LINGERING = (
-    "Threads, processes or `atexit` handlers of the run were still running {seconds:g} s after the "
-    "ranks had ended, and were ended. Wait for them in the function (`thread.join()`, "
-    "`process.wait()`)."
+    "The ranks left threads, processes or `atexit` handlers running; they were killed after "
+    "{seconds:g} s. Wait for them in the function (`thread.join()`, `process.wait()`)."
 )
 _NOT_READY = (
-    "{ranks} had run the cell, and were not ready for the next one {seconds:g} s later; the live "
-    "ranks were ended."
+    "{ranks} finished the cell but did not become ready for the next one within {seconds:g} s, so "
+    "the live ranks were ended."
 )
 
 

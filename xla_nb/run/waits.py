@@ -32,7 +32,7 @@ _LATE = {
     "starting": ", still starting",
     "finished": ", which has returned",
     **dict.fromkeys(("failed", "died", "stopped"), ", which has ended"),
-    "idle": ", which runs no cell",
+    "idle": ", which is not running a cell",
 }
 
 
@@ -55,7 +55,7 @@ def longest(statuses: Iterable[RankStatus], cell: str, *, over: bool = False) ->
     least, most = _spread(waiting)
     who = several(len(waiting), "rank") if len(waiting) > 1 else _who(waiting)
     have, holds = ("had", "held") if over else (_have(waiting), "holds")
-    told = f"{who} {have} waited {'up to ' if most - least >= 2 else ''}{lasting(most)} for "
+    told = f"{who} {have} been waiting {'up to ' if most - least >= 2 else ''}{lasting(most)} for "
     does = {_late(by_rank[rank], waiting, cell) for rank in missing}
     where = does.pop() if len(does) == 1 else ""
     if asks == INPUT:
@@ -124,7 +124,7 @@ def _clauses(statuses: Iterable[RankStatus]) -> str:
     groups = sorted(_grouped(statuses), key=_oddness)
     clauses = [f"{_who(group)} {_phrase(group)}" for group in groups[:_MOST]]
     more = len(groups) - _MOST
-    return "; ".join([*clauses, *([f"{more} more places are in the report"] if more > 0 else [])])
+    return "; ".join([*clauses, *([f"{more} more places in the report"] if more > 0 else [])])
 
 
 def _is_lost(waiting: RankStatus, known: Mapping[int, RankStatus]) -> bool:
@@ -176,7 +176,7 @@ def _phrase(group: Sequence[RankStatus]) -> str:
     else:
         whom = f" for {ranks(one.missing)}" if one.missing else " while data is transferred"
         what = f"in {_operation(one)}{at}{whom}"
-    return f"{have} waited {_long(group)} {what}"
+    return f"{have} been waiting {_long(group)} {what}"
 
 
 def detail(rank: int, sample: Sample) -> str:
@@ -305,7 +305,7 @@ def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) ->
     """Where the running ranks are: those that wait for nobody first, then the fewest. Beyond some
     groups ranks are told without their stack."""
     running = {one.rank: one for one in statuses if one.phase not in ENDED}
-    nothing = StackGroup((), "", "", "no answer")
+    nothing = StackGroup((), "", "", "not responding")
     known = {
         rank: (_kind(one), replace(answers.get(rank, nothing), ranks=()))
         for rank, one in running.items()
@@ -338,7 +338,10 @@ def why_over(before: Iterable[int], statuses: Iterable[RankStatus]) -> str:
     now = {one.rank: one for one in statuses}
     ended = [rank for rank in before if rank in now and now[rank].phase in ENDED]
     moved = [rank for rank in before if rank not in ended]
-    told = ((ended, "has ended", "have ended"), (moved, "went on", "went on"))
+    told = (
+        (ended, "has ended", "have ended"),
+        (moved, "is making progress again", "are making progress again"),
+    )
     each = [
         f"{ranks(who, _MOST)} {one if len(who) == 1 else many}" for who, one, many in told if who
     ]

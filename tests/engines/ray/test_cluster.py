@@ -269,7 +269,7 @@ def test_ranks_of_all_hosts_that_an_interrupt_does_not_end_are_told_where_they_s
     line, body = "%%xla_spawn --on ray --hosts 3 -n 2 --grace 600", staying.STAYS["in finally"]
     cell = staying.interrupted_twice(on_ray, line, body, ranks=6)
     place = f"{cell}, line {staying.line_of(body, 'stays')}"
-    assert f"Stopped again: SIGTERM for ranks 0–5 (at {place})." in staying.told(on_ray)
+    assert f"Stopped again: sent SIGTERM to ranks 0–5 (at {place})." in staying.told(on_ray)
 
 
 def test_stacks_come_from_all_hosts(on_ray):
@@ -397,7 +397,7 @@ class TestLiveRanks:
         live.ok("%xla_vars --watch weights")
         assert "weights" not in live.ok("%%xla\nweights += 1").result
         shown = live.ok("%%xla\nif rank == 3: weights[1] = 9")
-        assert f"`weights` differs between ranks since Cell In[{shown.number}]" in shown.result
+        assert f"`weights` has differed between ranks since Cell In[{shown.number}]" in shown.result
         live.ok("%xla_vars --unwatch")
         told = live.ok("%xla_vars weights").result
         assert "1 of 4 elements" in told

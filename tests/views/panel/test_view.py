@@ -95,7 +95,7 @@ def test_the_time_of_a_step_has_the_digits_that_are_known(exact, told):
 
 
 def test_the_diagnosis_is_sent_with_its_level_and_ranks():
-    late = Diagnosis("3 ranks have waited 16 s for rank 2, at line 6", "warning", (2,))
+    late = Diagnosis("3 ranks have been waiting 16 s for rank 2, at line 6", "warning", (2,))
     about = PanelNews().of(snapshot(diagnosis=late))["about"]
     assert about["title"] == late.sentence
     parts = PanelNews().of(snapshot(diagnosis=late))["parts"]
