@@ -64,7 +64,7 @@ def test_live_ranks_are_said_to_differ_below_the_cell_that_gave_one_another_seed
     (mistake,) = [cell for cell in live.cells if "# the mistake" in cell.source]
     drift = f"`model` has differed between ranks since Cell In[{mistake.execution_count}]: rank 2 ("
     assert [drift in text for text in shown(live, "# the mistake")] == [True]
-    assert sum("differs between ranks" in text for text in shown(live, "%%xla")) == 1
+    assert sum("has differed between ranks" in text for text in shown(live, "%%xla")) == 1
     assert "rank 2 differs" in shown(live, "%xla_vars model x y")[0]
     assert "equal" in shown(live, "%xla_vars model")[-1]
 

@@ -307,7 +307,7 @@ def _is_alive(pid: int) -> bool:
 def _names(result: Round) -> bool:
     """Whether what was said names what was done."""
     if result.number == signal.SIGSTOP:
-        return "stopped" in result.said or "waited" in result.said or "quiet" in result.said
+        return "stopped" in result.said or "waiting" in result.said or "quiet" in result.said
     if result.victim == "worker" and "failed at Cell In[" in result.said:
         return True  # in torch's words, which are at times those of the pipe to the worker
     name = result.number.name

@@ -49,7 +49,7 @@ def test_drift_is_the_amber_headline_of_its_cell_live_saved_and_reopened(live, d
         first = data["text/plain"].splitlines()[0]
         assert first.startswith("! 4 ranks finished in ")
         assert said in first
-        head = data["text/html"][: data["text/html"].index("differs between ranks")]
+        head = data["text/html"][: data["text/html"].index("has differed between ranks")]
         assert f"background:{AMBER}" in head
     assert said not in shown.stdout + shown.stderr  # once is enough
 

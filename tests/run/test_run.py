@@ -299,7 +299,7 @@ def test_a_run_that_cannot_be_followed_any_longer_is_ended_and_says_why(
     assert job.run._ended.wait(PATIENCE)
     assert engine.killed == ["r1"]
     assert [r.phase for r in job.run.state.ranks.values()] == ["finished", "died"]
-    with pytest.raises(RunFailed, match=r"followed the run failed \(TypeError: sum\(\) is mine\)"):
+    with pytest.raises(RunFailed, match=r"for this run failed \(TypeError: sum\(\) is mine\)"):
         job.run.wait(PATIENCE)
 
 

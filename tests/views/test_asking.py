@@ -264,7 +264,7 @@ def test_a_report_of_a_hang_says_that_a_rank_waits_for_an_answer(front_end, note
     cell = "%%xla_spawn -n 1 --hang-after 0.5 -o slow\ndef f(rank): return input('slow? ')"
 
     def answer():
-        while "waited" not in notebook_hang():
+        while "been waiting" not in notebook_hang():
             time.sleep(0.05)
         notebook.client.input("x")
 

@@ -486,7 +486,7 @@ def test_its_numbers_stay_for_a_moment():
 
 def test_a_wait_that_is_over_is_not_told_any_more():
     diagnoser = Diagnoser()
-    assert "waited" in diagnoser.look(*at(100.0, waiting(0, 9.0, (1,)), card(1))).sentence
+    assert "been waiting" in diagnoser.look(*at(100.0, waiting(0, 9.0, (1,)), card(1))).sentence
     assert diagnoser.look(*at(100.2, card(0), card(1))).sentence == "2 ranks running"
 
 
@@ -608,7 +608,7 @@ def test_a_rank_that_sleeps_more_in_each_step_is_waited_for(diagnosed):
 
 
 def test_a_rank_that_is_late_is_waited_for_at_its_line(diagnosed):
-    sentence, ranks = diagnosed(LATE, "waited 4 s")
+    sentence, ranks = diagnosed(LATE, "waiting 4 s")
     line = line_of(LATE, "time.sleep")
     assert sentence == f"2 ranks have been waiting 4 s for rank 1, in time.sleep at line {line}"
     assert ranks == (1,)

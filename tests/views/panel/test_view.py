@@ -99,7 +99,7 @@ def test_the_diagnosis_is_sent_with_its_level_and_ranks():
     about = PanelNews().of(snapshot(diagnosis=late))["about"]
     assert about["title"] == late.sentence
     parts = PanelNews().of(snapshot(diagnosis=late))["parts"]
-    assert "waited 16\xa0s for" in parts["title"]
+    assert "waiting 16\xa0s for" in parts["title"]
     assert (about["level"], about["marked"]) == ("warning", [2])
     about = PanelNews().of(snapshot())["about"]
     assert (about["title"], about["level"], about["marked"]) == ("h", "calm", [])
