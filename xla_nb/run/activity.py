@@ -1,13 +1,13 @@
-"""What each rank of a run does, as its samples tell it: how long it has made no progress, where the
-seconds of its last minute went (its lane) and those of the whole run, how long a step takes.
+"""The activity of each rank of a run, from its samples: how long it has made no progress, how it
+spent the seconds of its last minute (its lane) and of the whole run, how long a step takes.
 
-Progress is what a rank writes, reports, counts or goes through: output, figures, loops, steps,
-graphs, collectives, the `lock`, a phase. What only shows that it lives (memory, CPU time, its
-line) is not.
+Progress is anything that a rank writes, reports, counts or passes through: output, figures, loops,
+steps, graphs, collectives, the `lock`, a phase. Signs of life alone (memory, CPU time, its line)
+are not progress.
 
-Samples count seconds exactly, so what lies between two of them is known however far apart they
-are; within that time it is spread evenly. Seconds are those of the rank's own clock: hosts whose
-clocks differ have lanes that are shifted against each other by as much.
+Samples count seconds exactly, so the time between two of them is accounted for however far apart
+they are, and spread evenly over the interval. Seconds are on the rank's own clock: hosts whose
+clocks differ have lanes shifted against each other by that difference.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from xla_nb.run.state import Phase, RankState
 
 #: Seconds without a sample after which Python is taken to be blocked.
 _UNHEARD = 10.0
-_SAME = 0.5  # seconds by which the start of one wait may differ between samples
-_BUSY = 0.2  # of a CPU, from which on a rank is said to compute: others may load the machine
+_SAME = 0.5  # seconds by which the start of the same wait may differ between samples
+_BUSY = 0.2  # share of a CPU from which a rank counts as computing: others may load the machine
 LANE = 60  # seconds of a lane
-_GAP = 20.0  # seconds between two samples, from which on what was between them is not known
-#: What may be counted when it is over, or by looks: it is taken from earlier running.
+_GAP = 20.0  # seconds between two samples from which the time between them is unknown
+#: Kinds that may be counted only when over, or by looks: taken from earlier running time.
 _LATE = ("compiling", "data", "blocked")
-_LEAST = 0.005  # seconds of being busy that a lane has: clocks are read one after the other
-_LAST, _STEPS = 20.0, 10  # seconds and steps that the last ones are, where there were so many
-_APART = 0.9  # seconds between two marks that are kept
-_LATELY = 2.0  # seconds, in most of which a rank did what it is said to do
-_SURE = 2.5  # seconds of step markers, from which their time is told: samples are 0.25 s apart
+_LEAST = 0.005  # shortest busy time in a lane, in seconds: clocks are read one after the other
+_LAST, _STEPS = 20.0, 10  # seconds and steps that `pace` looks back, if there were so many
+_APART = 0.9  # seconds between two kept marks
+_LATELY = 2.0  # seconds, in most of which a rank did what is shown
+_SURE = 2.5  # seconds of steps from which their time is shown: samples are 0.25 s apart
 
 
-#: What a second of a rank may have gone into, in words, in the order of a slot's parts.
+#: Ways in which a rank spends a second, in words, in the order of a slot's parts.
 KINDS = ("compiling", "running", "waiting for others", "waiting for data", "in a blocking call")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One second of a rank's lane, or `wide` ones: when it began, in whole seconds since the epoch,
-    and the seconds of it that went into each thing. They add up to that, but for the first and the
-    newest slot, and for time in which a live rank was idle."""
+    """One second of a rank's lane, or `wide` seconds: when it began, in whole seconds since the
+    epoch, and how many seconds of it were spent on each kind. These add up to its width, except in
+    the first and the newest slot, and for time in which a live rank was idle."""
 
     second: int
     compiling: float = 0.0
@@ -58,12 +58,12 @@ class Slot:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """All of them, in this order."""
+        """All kinds, in the order of KINDS."""
         return self.compiling, self.running, self.others, self.data, self.blocked
 
 
 def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
-    """The same in slots of so many seconds, a multiple of theirs."""
+    """The same time in slots of `wide` seconds, a multiple of theirs."""
     found: dict[int, Slot] = {}
     for slot in slots:
         at = slot.second // wide * wide
@@ -74,9 +74,9 @@ def joined(slots: Iterable[Slot], wide: int) -> tuple[Slot, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """What a rank counted between two samples: `seconds` in which it was not idle, of which it was
-    compiling, `waited` for others (None where that cannot be seen), for the `lock` and for data.
-    Each `executed` graph is of one step at most."""
+    """Counts of a rank between two samples: `seconds` in which it was not idle, and how many of
+    these it was `compiling`, `waited` for others (None if not visible), was `locked` (waiting for
+    the `lock`) and waited for `data`. `executed` counts at most one graph per step."""
 
     seconds: float
     steps: int
@@ -109,15 +109,15 @@ class Window:
 
 @dataclass(frozen=True)
 class RankStatus:
-    """One rank at a moment. Times are in seconds until then.
+    """One rank at a moment. Times are in seconds up to that moment.
 
     quiet      since its last progress
     lasting    since its activity began
-    operation  of its wait, as in Sample; `missing` are the ranks that it waits for
-    place      its innermost line of the notebook; `call`: what it has called there
-    cpu        its share of a CPU lately, if known
-    returned   its function has returned; the result is on its way
-    unheard    no sample has come for some time
+    operation  what it waits in, as in Sample; `missing` are the ranks that it waits for
+    place      its innermost line of the notebook; `call` is the function that it called there
+    cpu        its recent share of a CPU, if known
+    returned   its function has returned; the result is being sent
+    unheard    no sample has arrived for some time
     """
 
     rank: int
@@ -135,8 +135,8 @@ class RankStatus:
 
     @classmethod
     def of(cls, rank: RankState, sample: Sample | None, ended: Mapping[int, float]) -> RankStatus:
-        """What its newest sample says; `ended`: when other ranks have, which may have come before
-        that, or given the lock back."""
+        """Status from its newest sample. `ended`: when other ranks ended; by then they had arrived
+        at a collective or released the lock."""
         if sample is None or rank.phase != "running":
             return cls(rank.rank, rank.phase, place=rank.place)
         blocked = sample.activity == "blocked"
@@ -166,32 +166,32 @@ class RankStatus:
 
 
 class Track:
-    """One rank's samples, as they come. Bounded, however long the run is."""
+    """One rank's samples, as they arrive. Bounded, however long the run is."""
 
     def __init__(self) -> None:
         self.sample: Sample | None = None  # the newest
-        self._recent: deque[Sample] = deque()  # what was counted about _LATELY ago, and since
-        #: The operation and the line at which it was last seen to do each of these.
+        self._recent: deque[Sample] = deque()  # samples from about _LATELY seconds ago on
+        #: By kind: the operation and line at which it was last seen doing that.
         self._seen: dict[str, tuple[str, str]] = {}
-        self._slots: dict[int, Slot] = {}  # of the last minute, and of the one before
-        self._past: tuple[Slot, ...] = ()  # those before, joined
+        self._slots: dict[int, Slot] = {}  # of the last two minutes
+        self._past: tuple[Slot, ...] = ()  # earlier ones, joined
         self._wide = 1
-        self._marks: deque[Sample] = deque()  # the first ones to see a step
+        self._marks: deque[Sample] = deque()  # the first samples after a step
         self._lane: tuple[Slot, ...] | None = ()
-        self._watched: Sample | None = None  # what `watch` has seen last
+        self._watched: Sample | None = None  # the last one that `watch` saw
         self._mark: object = None
-        self._progress = self._heard = math.inf  # when: nobody has watched it yet
+        self._progress = self._heard = math.inf  # times; inf: not watched yet
 
     def add(self, sample: Sample, started: float | None = None) -> None:
-        """Take in a newer sample. `started`: when nothing was counted yet."""
+        """Add a newer sample. `started`: when the rank started, with all counts at 0."""
         newest, self.sample = self.sample, sample
         if newest is not None and newest.at == sample.at:
             return
         recent = self._recent
         if newest is None and started is not None and sample.at <= started + _LATELY:
-            recent.append(Sample(at=started, since=started, cpu=math.nan))  # else it is seen late
+            recent.append(Sample(at=started, since=started, cpu=math.nan))  # else first seen late
         before = recent[-1] if recent else None
-        if before is not None and sample.idle > before.idle:  # of live ranks: another cell's
+        if before is not None and sample.idle > before.idle:  # live ranks: another cell began
             recent.clear()
             recent.append(before)
             self._seen.clear()
@@ -212,7 +212,7 @@ class Track:
 
     @property
     def cpu(self) -> float | None:
-        """Its share of a CPU in the last seconds; None until it is known."""
+        """Its share of a CPU in the last seconds; None until known."""
         if not self._recent:
             return None
         first, last = self._recent[0], self._recent[-1]
@@ -220,8 +220,8 @@ class Track:
         return share if last.at - first.at >= 1 and share >= 0 else None
 
     def steady(self, sample: Sample) -> Sample:
-        """Its newest sample with what it did in most of the last two seconds, since all that shows
-        what it does would flicker else."""
+        """Its newest sample, with the activity of most of the last two seconds: views would flicker
+        otherwise."""
         lasts = sample.at - sample.since >= _LATELY / 2 and sample.activity != "running"
         if lasts or sample.activity == "idle" or sample.operation == INPUT or not self._recent:
             return sample
@@ -236,8 +236,8 @@ class Track:
         call, place = self._seen.get(kind, (DATA if kind == "data" else "", ""))
         same = sample.activity == most and sample.operation in (call, "")
         if call == LOCK and not same:
-            return sample  # it may have the lock by now, and others are said to wait for it
-        missing = sample.missing if same and call != LOCK else ()  # it has changed hands since
+            return sample  # it may hold the lock now, and others be shown as waiting for it
+        missing = sample.missing if same and call != LOCK else ()  # the lock has changed hands
         return replace(sample, activity=most, operation=call, place=place, missing=missing)
 
     @property
@@ -249,12 +249,12 @@ class Track:
 
     @property
     def whole(self) -> tuple[Slot, ...]:
-        """All its time, in at most some hundred slots."""
+        """All its time, in at most about 200 slots."""
         return joined([*self._past, *self._slots.values()], self._wide)
 
     def waits(self, shown: Sequence[Slot]) -> float | None:
-        """Share of all that these slots show in which it waited for others; None where that cannot
-        be seen, or of less than a second."""
+        """Share of the time in these slots in which it waited for others; None if that is not
+        visible, or if they cover less than a second."""
         known = math.fsum(sum(slot.parts) for slot in shown)
         if self.sample is None or self.sample.waited is None or known < 1.0:
             return None
@@ -262,8 +262,8 @@ class Track:
 
     @property
     def pace(self) -> Window | None:
-        """From before the last steps, of live ranks those of their newest program, until now; None
-        until two were seen, and where the last was long ago."""
+        """The window from before the last steps (of live ranks: of their newest program) until now;
+        None until two steps were seen, and if the last was long ago."""
         now = self.sample
         if len(self._marks) < 2 or now is None or self._has_begun_anew(now):
             return None
@@ -274,11 +274,11 @@ class Track:
 
     @property
     def step(self) -> float | None:
-        """Seconds that an item of the loop that it is in takes, or was last; where none is known,
-        those from one step to the next in the last minute, without what compiled unless most did.
-        None until it is known."""
+        """Seconds per item of its current or last loop; if there is none, seconds from one step to
+        the next in the last minute, without compilation unless most steps compiled. None until
+        known."""
         now = self.sample
-        if now is not None and now.loops_step and now.loops:  # the samples of live ranks have none
+        if now is not None and now.loops_step and now.loops:  # samples of live ranks have none
             rate = now.loops[-1].rate
             return 1 / rate if rate else None
         if self.pace is None:
@@ -290,7 +290,7 @@ class Track:
     # ---------------------------------------------------------- progress
 
     def watch(self, rank: RankState, written: int, now: float) -> None:
-        """Note whether it has got on: `written` is how many bytes its files have, `now` of
+        """Note whether it made progress. `written` is the size of its files in bytes, `now` is from
         `time.monotonic()`, since the clocks of hosts may differ."""
         before, sample = self._watched, self.sample
         if self._heard > now or (sample is not None and (before is None or sample.at > before.at)):
@@ -302,7 +302,7 @@ class Track:
         self._mark, self._watched = mark, sample
 
     def status(self, rank: RankState, now: float, ended: Mapping[int, float]) -> RankStatus:
-        """As it was watched last; `ended`: when other ranks have."""
+        """Its status as last watched; `ended`: when other ranks ended."""
         sample, quiet = self._watched, max(0.0, now - self._progress)
         one = RankStatus.of(rank, sample, ended)
         if sample is None or rank.phase != "running":
@@ -320,8 +320,8 @@ class Track:
     # ---------------------------------------------------------- the lane
 
     def _fill(self, before: Sample, now: Sample) -> None:
-        """Put what lies between two samples into the lane, without the time in which the rank was
-        idle: it has begun to be so, or has ceased."""
+        """Add the time between two samples to the lane, without the time in which the rank was idle
+        at either end."""
         spent, begin, end = _spent(before, now), before.at, now.at
         idle = min(spent.pop("idle"), end - begin)
         begin, end = (begin + idle, end) if before.activity == "idle" else (begin, end - idle)
@@ -345,7 +345,7 @@ class Track:
         self._slots[second] = Slot(second, *map(sum, zip(before.parts, parts, strict=True)))
 
     def _forget(self, first: int) -> None:
-        """Keep what was before this second in fewer slots."""
+        """Merge all slots before this second into fewer, wider ones."""
         old = [self._slots.pop(at) for at in [*self._slots] if at < first]
         self._past = joined([*self._past, *old], self._wide)
         while len(self._past) > LANE:
@@ -353,8 +353,8 @@ class Track:
             self._past = joined(self._past, self._wide)
 
     def _put_earlier(self, second: int, late: list[float]) -> None:
-        """What is counted only when it is over had begun before, and calls are counted by what a
-        few looks saw: it was taken for running."""
+        """Move time counted late (activities counted only when over, calls counted by a few looks)
+        from earlier running time, as which it was taken, to its kind."""
         while sum(late) > 0.0 and (slot := self._slots.get(second)) is not None:
             for n, name in enumerate(_LATE):
                 part = min(late[n], slot.running)
@@ -371,7 +371,7 @@ class Track:
             marks.pop()
         if marks and (
             mark.at <= marks[-1].at  # the clock was set back
-            or mark.loops_step != marks[-1].loops_step  # now it is known what a step is
+            or mark.loops_step != marks[-1].loops_step  # steps are counted another way now
             or self._has_begun_anew(mark)
         ):
             marks.clear()
@@ -380,12 +380,12 @@ class Track:
             marks.popleft()
 
     def _has_begun_anew(self, sample: Sample) -> bool:
-        """Whether a live rank has been given another program since its last step."""
+        """Whether a live rank has started another program since its last step."""
         return sample.activity != "idle" and sample.idle > self._marks[-1].idle
 
 
 def _kind(sample: Sample) -> str:
-    """What it does, by the name of what is counted."""
+    """Its activity, by the name under which seconds are counted."""
     if sample.activity == "waiting":
         return "others"
     if sample.activity == "running" and sample.operation:
@@ -394,7 +394,7 @@ def _kind(sample: Sample) -> str:
 
 
 def _spent(before: Sample, now: Sample) -> dict[str, float]:
-    """The seconds that went into each thing between two samples."""
+    """The seconds spent on each kind between two samples."""
 
     def counted(one: Sample) -> dict[str, float]:
         return {
@@ -410,7 +410,7 @@ def _spent(before: Sample, now: Sample) -> dict[str, float]:
 
 
 def missing(sample: Sample, ended: Mapping[int, float]) -> tuple[int, ...]:
-    """For whom it waits, but for those that have ended since."""
+    """The ranks that it waits for, except those that have ended since."""
     return tuple(rank for rank in sample.missing if ended.get(rank, -math.inf) < sample.at)
 
 
@@ -426,23 +426,23 @@ def _in_collective(sample: Sample | None) -> bool:
 
 
 def _in_one_collective(before: Sample | None, now: Sample | None) -> bool:
-    """Whether it is in the same collective still. What it writes there (that it waits) is no
-    progress. A wait for the lock is no collective: who tries again and again does not get on."""
+    """Whether it is still in the same collective. What it writes there (that it waits) is not
+    progress. A wait for the lock is not a collective: trying again and again is not progress."""
     if before is None or now is None or not (_in_collective(before) and _in_collective(now)):
         return False
     return before.operation == now.operation and abs(before.since - now.since) < _SAME
 
 
 class Tracks(defaultdict[int, Track]):
-    """A track for each rank: one for a run. Its views and the watch for hangs read them in threads
-    of their own, with `lock`."""
+    """A track for each rank of one run. Views and the hang watch read them in their own threads,
+    holding `lock`."""
 
     def __init__(self) -> None:
         super().__init__(Track)
         self.lock = threading.RLock()
 
     def look(self, rank: RankState, read: Callable[[int], Sample | None]) -> None:
-        """Take in the newest sample of a rank."""
+        """Add the newest sample of a rank to its track."""
         with self.lock:
             if (sample := read(rank.rank)) is not None:
                 self[rank.rank].add(sample, rank.started)

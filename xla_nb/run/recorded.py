@@ -1,4 +1,4 @@
-"""A run read from its record, while it is in progress and ever after.
+"""A run read from its record, in progress or ended.
 
 Nothing here needs the process that launched the run.
 """
@@ -37,22 +37,22 @@ from xla_nb.wording import in_one_line, listed, several, shortened
 
 
 class RecordedRun(Mapping[int, Any]):
-    """A run that can be read. As a mapping it is that of its results, which is what older launchers
-    returned.
+    """A readable run. As a mapping it holds its results, as the return value of older launchers
+    did.
 
     results      {rank: value}, unpickled at first use; run[2] is rank 2's
     ok           every rank returned its value
     errors       {rank: error} of the ranks that failed or died
-    output(rank) what a rank printed; of live ranks, in all their cells
-    history      what ranks reported with xla_nb.report, the same
-    displays     {rank: list} of what ranks displayed, the newest of each, the same
+    output(rank) what a rank printed; for live ranks, in all their cells
+    history      the figures that ranks reported with xla_nb.report, likewise
+    displays     {rank: list} of each rank's newest displays, likewise
     elapsed      seconds from the launch to the end of the last rank, or until now
     record       its files
-    arrivals     when its output was seen
-    tracks       what each rank does, as far as somebody has looked
+    arrivals     when lines of its output were seen
+    tracks       the activity of each rank, as far as a view has followed it
     """
 
-    #: As pickling/refusals.refuse_of_itself reads it.
+    #: Read by pickling/refusals.refuse_of_itself.
     _xla_nb_not_sent = (
         "a run",
         "Assign what you need from it in the notebook (`values = run.results`) and use that",
@@ -65,7 +65,7 @@ class RecordedRun(Mapping[int, Any]):
         files: Record,
         definitions: Mapping[int, object] = {},
     ) -> None:
-        """definitions: what the launch has sent, by the numbers that results have"""
+        """definitions: objects that the launch sent, by the numbers that results refer to"""
         self.name = name
         self.label = label
         self.record = files
@@ -74,18 +74,18 @@ class RecordedRun(Mapping[int, Any]):
         self._results: dict[int, Any] = {}
         self.arrivals = Arrivals()
         self.tracks = Tracks()
-        self._elapsed: float | None = None  # as the notebook that launched it has told
+        self._elapsed: float | None = None  # as measured by the notebook that launched it
         self._is_whole = True
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> Self:
-        """The run whose record lies at `path`, or whose name that is. Its results get the classes
-        and functions that the notebook, or the script, has now.
+        """Open the run whose record is at `path`, or whose name `path` is. Its results use the
+        classes and functions that the notebook or script defines now.
 
-        Lines of its events that cannot be read are left out, which a notice says, and the run is
-        not `ok`. Raises UsageError if no run is recorded there; if the record has anything but
-        plain files; if it does not say how the run began; and, without `trust`, if another user may
-        have written any of it."""
+        Unreadable lines of its events are skipped with a notice, and the run is then not `ok`.
+        Raises UsageError if no run is recorded there; if the record contains anything but plain
+        files; if it does not say how the run began; and, without `trust`, if another user may have
+        written any of it."""
         files = Record(_folder(path).resolve())
         _refuse_strange(files.path, trust)
         summary = _summary(files)
@@ -97,7 +97,7 @@ class RecordedRun(Mapping[int, Any]):
         return run
 
     def _fold(self) -> None:
-        """Fold what was recorded into the state. Raises UsageError."""
+        """Fold the recorded events into the state. Raises UsageError."""
         last, unread = _fold_events(self.record, self.state)
         begun = any(host.started is not None for host in self.state.hosts.values())
         if not begun and (self.state.ranks or self.record.results()):
@@ -115,13 +115,13 @@ class RecordedRun(Mapping[int, Any]):
             self.state.apply(events.JobEnded(status=None, at=max([last, *seen])))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """In another process, such as the one that asks a Ray task, the dict of its results."""
+        """Pickle as the dict of its results, for another process (such as a Ray task's caller)."""
         if not self.ok:
             raise TypeError("A run can be pickled only if every rank returned a result.")
         return dict, (dict(self.results),)
 
     def __eq__(self, other: object) -> bool:
-        """Equal to the dict of its results, as it takes the place of one; else to itself alone."""
+        """Equal to the dict of its results, which it stands in for, and to itself."""
         return self.results == other if isinstance(other, dict) else self is other
 
     __hash__ = object.__hash__
@@ -135,7 +135,7 @@ class RecordedRun(Mapping[int, Any]):
         return self._lasted() if self._elapsed is None else self._elapsed
 
     def _lasted(self) -> float:
-        """The same by what its processes have told."""
+        """Seconds elapsed, from the times in the events of its processes."""
         started = self.state.started
         if started is None:
             return 0.0
@@ -145,8 +145,8 @@ class RecordedRun(Mapping[int, Any]):
 
     @property
     def results(self) -> dict[int, Any]:
-        """{rank: value} of the ranks that returned one so far. Raises XlaNbError where one cannot
-        be read; `run[rank]` has the others."""
+        """{rank: value} of the ranks that have returned so far. Raises XlaNbError if any value
+        cannot be read; `run[rank]` still gives the others."""
         finished = sorted(r.rank for r in self.state.ranks.values() if r.phase == "finished")
         values = {}
         for rank in finished:
@@ -170,7 +170,7 @@ class RecordedRun(Mapping[int, Any]):
         return True
 
     def __getitem__(self, rank: int) -> Any:
-        """What a rank returned. Raises KeyError when it returned nothing (yet)."""
+        """The value that a rank returned. Raises KeyError if it has not returned."""
         if rank not in self._results:
             self._expect(rank)
             if rank not in self.state.ranks:
@@ -181,7 +181,7 @@ class RecordedRun(Mapping[int, Any]):
         return self._results[rank]
 
     def _expect(self, rank: int) -> None:
-        """Raises KeyError for a rank that the run does not have, and will not have."""
+        """Raise KeyError for a rank that the run does not have and never will."""
         if self.state.has_all_ranks and rank not in self.state.ranks:
             raise KeyError(f"{self.name} has no rank {rank}.")
 
@@ -208,7 +208,7 @@ class RecordedRun(Mapping[int, Any]):
             os.close(fd)
 
     def _opened(self, rank: int, parcel: Parcel) -> Any:
-        """What is in it. Raises XlaNbError, and Malformed where the file is damaged."""
+        """Unpickle the value in it. Raises XlaNbError, or Malformed if the file is damaged."""
 
         def find(name: str | int) -> object:
             if isinstance(name, int):
@@ -239,7 +239,7 @@ class RecordedRun(Mapping[int, Any]):
         return values[RESULT]
 
     def raised(self, rank: int) -> BaseException | None:
-        """The exception that ended a rank, as an object of this process, where it can be had."""
+        """The exception that ended a rank, unpickled here; None if it is not available."""
         try:
             fd = private.reading(self.record.raised(rank))
         except OSError:
@@ -257,9 +257,9 @@ class RecordedRun(Mapping[int, Any]):
         return sentences.errors(self.state)
 
     def output(self, rank: int, stream: str = "out") -> str:
-        """What a rank wrote to stdout so far (`stream="err"`: to stderr), whole.
+        """All that a rank has written to stdout so far (`stream="err"`: to stderr).
 
-        Raises UsageError for another stream, KeyError for a rank that the run does not have."""
+        Raises UsageError for any other stream, KeyError for a rank that the run does not have."""
         if stream not in ("out", "err"):
             raise UsageError(f"Unknown stream {stream!r}. Choose out or err.")
         self._expect(rank)
@@ -268,22 +268,22 @@ class RecordedRun(Mapping[int, Any]):
 
     @property
     def _records(self) -> list[Record]:
-        """Its files, and of live ranks those of the cells that are kept, the oldest first."""
+        """Its own record and, for live ranks, those of the kept cells, oldest first."""
         return [self.record, *self.record.cells()[::-1]]
 
     @property
     def history(self) -> History:
-        """What the ranks have reported so far with `xla_nb.report`."""
-        self.check_files("what its ranks reported")
+        """The figures that the ranks have reported so far with `xla_nb.report`."""
+        self.check_files("the figures that its ranks reported")
         ranks = sorted(self.state.ranks)
         return History(*({rank: one.history(rank) for rank in ranks} for one in self._records))
 
     @property
     def displays(self) -> dict[int, list[Display]]:
-        """What each rank displayed and has not cleared: figures, frames, `display(…)`, and what its
-        function returned where that is one of these. `display(run.displays[0][-1])` shows rank 0's
-        last again."""
-        self.check_files("what its ranks displayed")
+        """The displays of each rank that it has not cleared: figures, frames, `display(…)`, and its
+        function's return value if that is one of these. `display(run.displays[0][-1])` shows rank
+        0's last one again."""
+        self.check_files("the displays of its ranks")
         ranks = sorted(self.state.ranks)
         records = self._records
         return {
@@ -292,14 +292,14 @@ class RecordedRun(Mapping[int, Any]):
         }
 
     def sample(self, rank: int) -> Sample | None:
-        """The newest sample of a rank, if there is one."""
+        """The newest sample of a rank, or None."""
         try:
             return decode(private.read(self.record.sample(rank)))
-        except (OSError, ValueError):  # read in the middle of a write, or not to be read
+        except (OSError, ValueError):  # read during a write, or unreadable
             return None
 
     def check_files(self, what: str) -> None:
-        """Raise XlaNbError if the record was removed, and `what` with it."""
+        """Raise XlaNbError if the record, and `what` with it, was removed."""
         if not self.record.path.exists():
             raise self._gone(what)
 
@@ -316,14 +316,14 @@ class RecordedRun(Mapping[int, Any]):
         return f"<Run {self.name}: {sentences.headline(self.state)}, {self.elapsed:.2f} s{results}>"
 
     def append(self, event: events.Event) -> None:
-        """Add what was found out once the run had ended."""
+        """Add an event that was found out after the run had ended."""
         self.state.apply(event)
         with contextlib.suppress(OSError):
             self.record.add(event)
             self.record.close(self.summary())
 
     def summary(self) -> dict[str, Any]:
-        """What the record's summary holds."""
+        """The content of the record's summary."""
         ranks = [
             {"rank": r.rank, "device": r.device, "phase": r.phase, "result": r.preview}
             for r in sorted(self.state.ranks.values(), key=lambda rank: rank.rank)
@@ -349,7 +349,7 @@ class RecordedRun(Mapping[int, Any]):
 
 
 def _text(path: Path) -> str:
-    """What a file holds; nothing where it is not there."""
+    """The text of a file; empty if it does not exist."""
     try:
         return private.read(path).decode(errors="replace")
     except FileNotFoundError:
@@ -365,7 +365,7 @@ def _no_result(rank: int, phase: Phase) -> str:
 
 
 def _find_returned(state: RunState, files: Record) -> None:
-    """A result is there, and its event is not, where the disk was full or the kernel ended."""
+    """Mark ranks as finished whose result exists without its event (full disk, kernel ended)."""
     for rank, path in files.results().items():
         if rank in state.ranks and state.ranks[rank].phase not in ENDED:
             status = path.stat()
@@ -388,8 +388,8 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 
 def _refuse_strange(folder: Path, trust: bool) -> None:
-    """Raise UsageError for a record that xla_nb has not made, or another user may have changed."""
-    whole = os.path.realpath(home())  # as resolve(), which raises where a link leads to itself
+    """Raise UsageError for a record that xla_nb did not make, or another user may have changed."""
+    whole = os.path.realpath(home())  # resolve() raises where a link leads to itself
     above = [path for path in folder.parents if path.is_relative_to(whole)]
     for path in above:
         own_folder(path)
@@ -415,7 +415,7 @@ def _refuse_strange(folder: Path, trust: bool) -> None:
 
 
 def own_folder(path: Path) -> None:
-    """Close a folder of the home to other users. Raises UsageError if it is another user's."""
+    """Make a folder of the home private. Raises UsageError if it belongs to another user."""
     try:
         private.own_folder(path)
     except OSError as problem:
@@ -427,9 +427,9 @@ def own_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded run in a list: `headline` says how it went, `found` what it suffered from,
-    `calm` what else is of note, `elapsed` is in seconds, `figures` are rank 0's last values. It was
-    launched by `notebook`, if that is known, and `called` has a function with its arguments."""
+    """One recorded run in a list: `headline` says how it went, `found` names a problem, `calm`
+    anything else of note, `elapsed` is in seconds, `figures` are rank 0's last values, `notebook`
+    is the one that launched it, if known, and `called` is a function with its arguments."""
 
     name: str
     cell: str
@@ -461,7 +461,7 @@ def _entry(record: Record) -> Entry:
     summary, name = _summary(record), record.path.name
     if summary is not None:
         return summary
-    if record.summary.exists() or record.is_owned:  # the disk was full, or it goes on
+    if record.summary.exists() or record.is_owned:  # the disk was full, or it still runs
         goes_on = record.is_owned
         try:
             run = RecordedRun.open(record)
@@ -486,8 +486,7 @@ _SUMMED = ("cell", "called", "notebook", "outcome", "headline", "elapsed", "foun
 
 
 def _summary(record: Record) -> Entry | None:
-    """A run that has ended, as its summary has it; None where there is none, or a full disk has cut
-    it short."""
+    """An ended run, from its summary; None if there is none, or a full disk cut it short."""
     try:
         body = json.loads(private.read(record.summary))
         told = {name: body[name] for name in _SUMMED if name in body}
@@ -497,15 +496,15 @@ def _summary(record: Record) -> Entry | None:
 
 
 def _fold_events(record: Record, state: RunState) -> tuple[float, int]:
-    """Fold the events into the state; gives the time of the last one, 0 if there is none, and how
-    many whole lines cannot be read."""
+    """Fold the events into the state. Returns the time of the last one (0 if there is none) and the
+    number of whole lines that cannot be read."""
     last, unread, data = 0.0, 0, b""
     with contextlib.suppress(OSError):
         data = private.read(record.events)
     for line in data.splitlines(keepends=True):
         try:
             event = events.decode(line)
-        except events.UnknownEvent:  # of a later version
+        except events.UnknownEvent:  # from a later version
             continue
         except ValueError:
             unread += line.endswith(b"\n")  # else the kernel was killed, or the disk was full

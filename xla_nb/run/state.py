@@ -1,7 +1,7 @@
 """Events folded into a run's state.
 
-Pure, and the only place that decides what a run's state is, so that a live run, a reopened one and
-a thousand simulated ranks cannot differ.
+Pure, and the only place that decides on a run's state, so that a live run, a reopened one and a
+thousand simulated ranks cannot differ.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ Phase = Literal["starting", "running", "finished", "failed", "died", "stopped"]
 Outcome = Literal["running", "finished", "failed", "stopped"]
 #: Phases a rank does not leave.
 ENDED: frozenset[Phase] = frozenset({"finished", "failed", "died", "stopped"})
-_STRIKES = 0.05  # seconds that an interrupt takes until the rank goes on, wherever that is
+_STRIKES = 0.05  # seconds from an interrupt until the rank continues, wherever that is
 
 
 @dataclass
 class RankState:
-    """One rank. `place` is the notebook line it failed at or was last seen at, with `stack`: where
-    an interrupt has struck it (`interrupted`), or where it was later, when asked, at the time
-    `located`; once an interrupt has ended it, where that struck. `lost` says which other process's
-    end ended it, if one did. `death` and `lack` are those of `ProcessDied`, `crash` is its stack.
-    `devices` are named where one process drives several. `result` is the size of its file; 0: it
-    is None, without one; `preview`, `numbers` and `digest` are those of `RankFinished`."""
+    """One rank. `place` is the notebook line at which it failed or was last seen, with `stack`:
+    where an interrupt reached it (`interrupted`), or where it was when asked later, at the time
+    `located`; if an interrupt ended it, where that reached it. `lost` names the other process whose
+    end ended it, if any. `death`, `lack` and the stack `crash` are from `ProcessDied`. `devices` are
+    named if one process drives several. `result` is the size of its file in bytes; 0: it is None
+    and has no file. `preview`, `numbers` and `digest` are from `RankFinished`."""
 
     rank: int
     phase: Phase = "starting"
@@ -57,11 +57,11 @@ class RankState:
 
     @property
     def only_interrupted(self) -> bool:
-        """Nothing is known of where it has been since an interrupt struck it."""
+        """Nothing is known of its place since an interrupt reached it."""
         return self.interrupted is not None and not self.is_news(self.located or 0.0, self.place)
 
     def is_news(self, at: float, place: str) -> bool:
-        """Whether it was seen there after an interrupt struck it, and not while that did."""
+        """Whether it was seen there after an interrupt reached it, and not at that moment."""
         struck = self.interrupted
         return struck is None or at > struck.at + (_STRIKES if place == struck.place else 0.0)
 
@@ -72,7 +72,7 @@ class RankState:
 
 @dataclass
 class HostState:
-    """One machine of the run. `lost` says why it is gone before its job ended, if it is."""
+    """One machine of the run. `lost` says why it was gone before its job ended, if it was."""
 
     name: str
     started: float | None = None
@@ -82,7 +82,7 @@ class HostState:
 
 @dataclass
 class Hang:
-    """The last report of a hang. `over` says what has ended it, if anything has."""
+    """The last report of a hang. `over` says what ended it; empty while it lasts."""
 
     report: events.HangReported
     over: str = ""
@@ -90,7 +90,7 @@ class Hang:
 
 @dataclass
 class ProgramState:
-    """A program of live ranks, the `place`-th from 1; `ended` is how, once it has."""
+    """A program of live ranks, the `place`-th from 1; `ended` is its end event, if it has ended."""
 
     place: int
     began: events.ProgramBegan
@@ -99,7 +99,7 @@ class ProgramState:
 
 @dataclass
 class Programs:
-    """What live ranks have been given to run, by number, as it began."""
+    """The programs that live ranks were given, by number, in order of their begin."""
 
     _all: dict[int, ProgramState] = field(default_factory=dict)
 
@@ -116,26 +116,26 @@ class Programs:
 
     @property
     def lost(self) -> int:
-        """How many have ended without finishing."""
+        """The number of programs that ended without finishing."""
         return sum(1 for one in self.newest if one.ended and one.ended.outcome != "finished")
 
     @property
     def newest(self) -> list[ProgramState]:
-        """All of them, the newest first."""
+        """All programs, newest first."""
         return list(self._all.values())[::-1]
 
     @property
     def running(self) -> list[ProgramState]:
-        """Those that run now, the oldest first."""
+        """The programs in progress, oldest first."""
         return [one for one in list(self._all.values()) if one.ended is None]
 
     def now(self, rank: int) -> events.ProgramBegan | None:
-        """What a rank has been given and has not ended; None between two programs."""
+        """The program that a rank is running; None between two programs."""
         return next((one.began for one in self.running if rank in one.began.ranks), None)
 
     def rested(self, rank: int, idle: float | None = None) -> float | None:
-        """When the last program of a rank ended, for that rank where a sample from after its begin
-        tells: since when it is `idle`. None if it has had none."""
+        """When the last program of a rank ended: for that rank, if a sample taken after the
+        program's begin says since when it is `idle`. None if it has had none."""
         own = ((one.began.at, one.ended) for one in self.newest if rank in one.began.ranks)
         began, end = next(((at, end) for at, end in own if end is not None), (0.0, None))
         if end is None:
@@ -145,14 +145,21 @@ class Programs:
 
 @dataclass
 class RunState:
-    """A whole run. `launched` is what it is of, once that was ordered; `first_trouble` is the rank
-    that failed or died first, if any; `sent`: the signals that the ranks have got since `stopping`,
-    but for SIGINT, `lost_group`: live ranks that are lost with that, all of them by SIGKILL;
-    `asked`: what ranks asked and have got no answer to; `bound`: what a program of live ranks has
-    bound there, `unopened`: the ranks that could not open what it brought; `group`: these are live
-    ranks, `programs`: what they have been given, `ending`: why they end, once they are to, `cut`:
-    what they ran then; `conclusions`: what it suffers from, by kind; `changed`: what of the
-    notebook's a rank has changed and does not return."""
+    """A whole run.
+
+    launched       the launch, once it was ordered
+    first_trouble  the rank that failed or died first, if any
+    sent           signals sent to the ranks since `stopping`, except SIGINT
+    lost_group     live ranks lost by these; all of them by SIGKILL
+    asked          questions of ranks that have no answer yet
+    bound          names that a program of live ranks bound there
+    unopened       ranks that could not open what the program sent
+    group          the event that made these live ranks; None if they are not
+    programs       the programs of live ranks
+    ending         why live ranks end, once they are to; `cut`: what they ran then
+    conclusions    what the run suffers from, by kind
+    changed        values of the notebook that a rank changed and does not return
+    """
 
     ranks: dict[int, RankState] = field(default_factory=dict)
     hosts: dict[str, HostState] = field(default_factory=dict)
@@ -179,7 +186,7 @@ class RunState:
     changed: events.Changed | None = None
 
     def apply(self, event: events.Event) -> None:  # noqa: PLR0912, PLR0915
-        """Take one event in."""
+        """Fold in one event."""
         match event:
             case events.HostsPlaced():
                 self.hosts = {name: HostState(name) for name in event.names}
@@ -212,7 +219,7 @@ class RunState:
                 self.conclusions.clear()
             case events.ProgramBegan():
                 self.programs.begin(event)
-                self.conclusions.clear()  # they are of the cell before
+                self.conclusions.clear()  # they belong to the previous cell
             case events.ProgramEnded():
                 self.programs.end(event)
             case events.NamesBound():
@@ -241,7 +248,7 @@ class RunState:
                 self.changed = event
             case events.RankFailed():
                 rank = self._failed(event)
-                if event.follows and self.stopping:  # of the stop, as of any rank's end
+                if event.follows and self.stopping:  # a consequence of the stop
                     rank.end("stopped", event.at)
                     return
                 rank.failure, rank.place = event, event.place
@@ -258,7 +265,7 @@ class RunState:
             case events.RankInterrupted():
                 rank = self._rank(event.rank)
                 rank.interrupted = event
-                if event.at >= (rank.located or 0.0):  # it may be told late
+                if event.at >= (rank.located or 0.0):  # it may arrive late
                     rank.place, rank.stack = event.place, event.stack
             case events.RankAt():
                 rank = self._rank(event.rank)
@@ -266,7 +273,7 @@ class RunState:
 
     @property
     def conclusion(self) -> events.Concluded | None:
-        """The strongest one; why a run was slow is of no interest where it failed."""
+        """The strongest conclusion; why a run was slow does not matter if it failed."""
         told = (
             one
             for one in self.conclusions.values()
@@ -276,12 +283,12 @@ class RunState:
 
     @property
     def questions(self) -> list[events.Asked]:
-        """What running ranks ask the person at the notebook, in order."""
+        """Questions of running ranks to the person at the notebook, in order."""
         return [one for one in self.asked if self._rank(one.rank).phase not in ENDED]
 
     @property
     def has_all_ranks(self) -> bool:
-        """Every host has told its ranks, or will not any more."""
+        """Every host has reported its ranks, or no longer will."""
         waits = any(host.started is None and not host.lost for host in self.hosts.values())
         return self.ended is not None or (bool(self.ranks) and not waits)
 
@@ -316,12 +323,12 @@ class RunState:
         return "stopped" if self.stopping and not self.troubled else "failed"
 
     def _tell(self, event: events.Notice) -> None:
-        """Once: the processes that a rank has forked may all send the same."""
+        """Add a notice once: processes that a rank has forked may all send the same."""
         if all((one.text, one.rank) != (event.text, event.rank) for one in self.notices):
             self.notices.append(event)
 
     def _rank(self, rank: int) -> RankState:
-        if rank not in self.ranks:  # in another dict: threads go through the one that there was
+        if rank not in self.ranks:  # a new dict: threads iterate over the old one
             self.ranks = {**self.ranks, rank: RankState(rank)}
         return self.ranks[rank]
 
@@ -331,7 +338,7 @@ class RunState:
         for one in event.live:
             self._start(one, event.host, event.at)
         for number in () if event.live else range(event.first, event.first + event.ranks):
-            if self._rank(number).pid is None:  # else RankStarted has named its host
+            if self._rank(number).pid is None:  # else RankStarted named its host
                 self._rank(number).host = event.host
 
     def _start(self, event: events.RankStarted, host: str, at: float) -> None:
@@ -340,8 +347,8 @@ class RunState:
         rank.pid, rank.device, rank.devices = event.pid, event.device, event.devices
 
     def _failed(self, event: events.RankFailed) -> RankState:
-        """The rank that failed. One that did not come to join knows its number only as its host
-        counts; where that is another host's, it is one of those that have not begun."""
+        """The rank that failed. A rank that did not join knows only its number on its own host; if
+        another host has that number, it is one of the ranks that have not begun."""
         rank = self._rank(event.rank)
         if rank.pid is None or event.host in ("", rank.host):
             return rank
@@ -349,7 +356,7 @@ class RunState:
         return min(waiting, key=lambda one: (one.host != event.host, one.rank), default=rank)
 
     def _interrupted(self, event: events.RankStopped) -> None:
-        """It ended by an interrupt: of the whole run, or of this rank alone, by somebody else."""
+        """End an interrupted rank: with the whole run, or alone by somebody else's signal."""
         rank = self._rank(event.rank)
         if rank.interrupted is not None and rank.phase not in ENDED:
             rank.place, rank.stack = rank.interrupted.place, rank.interrupted.stack
@@ -369,7 +376,7 @@ class RunState:
             self.hang.over = self.hang.over or why
 
     def _trouble(self, rank: int) -> None:
-        """Note a failure; a consequence gives way to its cause, whose event may come later."""
+        """Note a failure; a consequence gives way to its cause, whose event may arrive later."""
         if self.stopping:
             return
         if self.first_trouble is None or (self._lacks_cause and not self.ranks[rank].follows):
@@ -377,12 +384,12 @@ class RunState:
 
     @property
     def first_failure(self) -> events.RankFailed | None:
-        """The exception that has ended the run; None where a process died first."""
+        """The exception that ended the run; None if a process died first."""
         return None if self.first_trouble is None else self.ranks[self.first_trouble].failure
 
     @property
     def _lacks_cause(self) -> bool:
-        """The first failure is the consequence of something that is not known yet."""
+        """The first failure is a consequence of something not known yet."""
         return self.first_trouble is not None and self.ranks[self.first_trouble].follows
 
     def _died(self, event: events.ProcessDied) -> None:
@@ -398,8 +405,8 @@ class RunState:
             self._trouble(rank.rank)
 
     def _is_of_the_stop(self, status: int) -> bool:
-        """Whether a process that ended so did what it was asked to. A crash while it cleans up, or
-        somebody else's signal, is no stop."""
+        """Whether a process with this exit status ended because it was asked to. A crash during
+        cleanup, or somebody else's signal, does not count."""
         if not self.stopping:
             return False
         if status < 0:
@@ -415,7 +422,7 @@ class RunState:
         left = [rank for rank in ranks if rank.phase not in ENDED]
         if left or not ranks:  # else all its events have arrived
             host.lost = event.why
-        # The run may have been stopped for what the loss did to others, before it was known.
+        # The run may have been stopped for a consequence of the loss, before the loss was known.
         is_the_cause = self._lacks_cause
         for rank in left:
             rank.lost = event.why
@@ -426,7 +433,7 @@ class RunState:
         self._close_if_over(event.at)
 
     def _close(self, event: events.JobEnded) -> None:
-        """One host's job is over; without its name, whatever there was."""
+        """Close one host's job; without a name, those of all hosts."""
         why = event.reason
         if why and not event.host and len(self.hosts) > 1:
             for name in list(self.hosts):
@@ -436,11 +443,11 @@ class RunState:
                 host.ended = event.at
         for rank in self._on(event.host):
             if why and self.group is not None and not self.ending and rank.phase == "finished":
-                rank.phase = "running"  # until its job had gone: nobody has ended live ranks
+                rank.phase = "running"  # until its job ended: nobody ended these live ranks
             if rank.phase not in ENDED:
                 rank.lost = "" if self.stopping else why
                 rank.end("stopped" if self.stopping else "died", event.at)
-                if event.host:  # the other hosts' ranks go on, and must not for long
+                if event.host:  # the other hosts' ranks still run, and must not for long
                     self._trouble(rank.rank)
         if why and not self.ranks and not self.stopping and self.refused is None:
             message = f"No rank was started: {why.replace('their job', 'the job')}"
@@ -455,6 +462,6 @@ class RunState:
             self.ended = at
             outcome = self.outcome
             assert outcome != "running"
-            for one in self.programs.running:  # its own end is told too late, if at all
+            for one in self.programs.running:  # its own end event arrives too late, if at all
                 number = one.began.number
                 one.ended = events.ProgramEnded(at=at, number=number, outcome=outcome, headline="")
