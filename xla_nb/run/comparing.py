@@ -1,7 +1,7 @@
-"""Whether ranks agree on their variables, from what they tell of them, and how that is said:
+"""Compare variables between ranks, from their descriptions, and put the result into words:
 `rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`. Pure.
 
-Who differs follows from digests, by how much from the norms of what ranks have.
+Digests show which ranks differ, norms by how much.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from xla_nb.rank.variables import Leaf, Variable
 from xla_nb.run.stacks import alike
 from xla_nb.wording import in_one_line, ranks, several, shortened
 
-#: different         some ranks have something else than most
+#: different         some ranks have another value than most
 #: not on all        some ranks do not have it; those that have it agree
 #: no majority       there is no value that most ranks have, by design or not
-#: pending           a rank has only recorded it; those that know it agree
-#: not compared      it cannot be compared, or there was no time; the rest of it agrees
-#: sharded           each rank has its part, by design; the rest of it agrees
+#: pending           a rank has only recorded it; ranks with a value agree
+#: not compared      it cannot be compared, or there was no time; the rest agrees
+#: sharded           each rank has its part, by design; the rest agrees
 #: equal but for NaN the same, NaN in the same places
-#: equal             all ranks have the same
+#: equal             all ranks have the same value
 #: alone             there is only one rank
 Verdict = Literal[
     "different", "not on all", "no majority", "pending", "not compared", "sharded",
     "equal but for NaN", "equal", "alone",
 ]  # fmt: skip
-_ORDER: tuple[Verdict, ...] = get_args(Verdict)  # from the most telling one
-_IN_A_SENTENCE, _GROUPS_TOLD = 3, 4  # leaves, and groups of ranks, that are told one by one
+_ORDER: tuple[Verdict, ...] = get_args(Verdict)  # the most important first
+_IN_A_SENTENCE, _GROUPS_TOLD = 3, 4  # leaves and groups of ranks listed individually
 _LONGEST = 40  # characters of a value or a type
-_DIGITS = (6, 9, 12, 17)  # of norms: as few as tell them apart
+_DIGITS = (6, 9, 12, 17)  # of norms: as few as distinguish them
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that have the same."""
+    """Ranks with the same value."""
 
     ranks: tuple[int, ...]
     leaf: Leaf
@@ -47,9 +47,9 @@ class Group:
 class ComparedLeaf:
     """A leaf over all ranks.
 
-    groups   the ranks that know it, those with the same in a group, the largest first
-    missing  those that have the variable, but not the leaf
-    unknown  those that do not know its elements, and what they tell instead
+    groups   ranks that know its value, grouped by value, the largest group first
+    missing  ranks that have the variable but not the leaf
+    unknown  ranks that do not know its elements, with their descriptions
     """
 
     path: str
@@ -59,7 +59,7 @@ class ComparedLeaf:
 
     @property
     def majority(self) -> tuple[int, ...]:
-        """More than half of the ranks that have it, if so many agree."""
+        """The largest group, if it is more than half of the ranks that have the variable."""
         every = sum(len(one.ranks) for one in self.groups) + len(self.missing) + len(self.unknown)
         largest = self.groups[0].ranks if self.groups else ()
         return largest if 2 * len(largest) > every else ()
@@ -94,9 +94,9 @@ class ComparedLeaf:
 class Compared:
     """A variable over all ranks.
 
-    by_rank    what each rank that has it tells
-    missing    the ranks that do not have it
-    leaves     those that are not equal on all ranks come first
+    by_rank    its description on each rank that has it
+    missing    ranks that do not have it
+    leaves     its leaves, those that differ between ranks first
     """
 
     name: str
@@ -107,7 +107,7 @@ class Compared:
 
     @property
     def usual(self) -> Variable:
-        """The variable as a rank has it that differs the least often."""
+        """The variable on the rank that differs least often."""
         odd = Counter(rank for leaf in self.leaves for rank in leaf.deviating)
         return self.by_rank[min(self.by_rank, key=lambda rank: (odd[rank], rank))]
 
@@ -117,9 +117,9 @@ class Compared:
 
 
 def compare(told: Mapping[int, Sequence[Variable]]) -> list[Compared]:
-    """Every variable that a rank has, in the order of names; by name, those that differ first.
+    """Compare every variable that any rank has; sorted by name, those that differ first.
 
-    told: what each rank tells of its variables (`rank.variables.describe`)."""
+    told: each rank's descriptions of its variables (`rank.variables.describe`)."""
     by_name: dict[str, dict[int, Variable]] = {}
     for rank in sorted(told):
         for variable in told[rank]:
@@ -159,7 +159,7 @@ def _compared_leaf(
 
 
 def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tuple[int, ...]:
-    """The ranks without this leaf, but for those that had no time for all of theirs."""
+    """The ranks without this leaf, except those that had no time for all leaves."""
     return tuple(
         rank
         for rank, variable in by_rank.items()
@@ -171,7 +171,7 @@ def _missing(found: Mapping[int, Leaf], by_rank: Mapping[int, Variable]) -> tupl
 
 
 def verdict(one: Compared) -> str:
-    """`equal`, `rank 2 differs`, `only on rank 0`: short."""
+    """A short verdict: `equal`, `rank 2 differs`, `only on rank 0`."""
     if one.verdict in ("different", "no majority"):
         some = [leaf for leaf in one.leaves if leaf.verdict == one.verdict]
         pending = {rank for leaf in some for rank in leaf.pending}
@@ -188,15 +188,15 @@ def verdict(one: Compared) -> str:
 
 
 def _differ(who: Sequence[int]) -> str:
-    """None: it may be meant so, as no rank can be said to be the one that differs."""
+    """`rank 2 differs`; for no ranks `differs by rank`, which may be intended."""
     if not who:
         return "differs by rank"
     return f"{ranks(who)} {'differs' if len(who) == 1 else 'differ'}"
 
 
 def sentence(one: Compared) -> str:
-    """`rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`, of a different one; without
-    ranks where there is no majority."""
+    """`rank 2 (fc1.weight: norm 1.41 (ranks 0, 1), 1.38 (rank 2))`, for a variable that differs;
+    without ranks if there is no majority."""
     different = [leaf for leaf in one.leaves if leaf.verdict in ("different", "no majority")]
     told = [f"{_named(leaf)}{', '.join(_by_how_much(leaf))}" for leaf in different[:_IN_A_SENTENCE]]
     more = len(different) - len(told)
@@ -206,14 +206,14 @@ def sentence(one: Compared) -> str:
 
 
 def details(one: Compared) -> list[str]:
-    """A line for each leaf on which ranks do not agree, with all that is known of it."""
+    """A line for each leaf on which ranks do not agree, with all known details."""
     return [line for line in map(_detail, one.leaves) if line]
 
 
 def _detail(leaf: ComparedLeaf) -> str:
     name = _named(leaf)
     if leaf.verdict in ("different", "no majority"):
-        who = [_differ(leaf.deviating)] if leaf.path else []  # else it is said of the variable
+        who = [_differ(leaf.deviating)] if leaf.path else []  # else the variable's verdict says it
         told = [*who, *_by_how_much(leaf)]
         told += [_not_computed(leaf)] if leaf.pending else []
         return f"{name}{'; '.join(told)}"
@@ -236,8 +236,8 @@ def _named(leaf: ComparedLeaf) -> str:
 
 
 def _by_how_much(leaf: ComparedLeaf) -> list[str]:
-    """What differs, the coarsest first: whether it is there, its type, shape, dtype, value; of
-    elements how many are NaN, and their norms."""
+    """The differences, coarsest first: existence, type, shape, dtype, value; for elements, NaN
+    counts and norms."""
     if leaf.missing:
         return [f"missing on {ranks(leaf.missing)}"]
     forms = (
@@ -260,7 +260,7 @@ def _nans(leaf: ComparedLeaf) -> str:
 
 
 def _norms(leaf: ComparedLeaf) -> str:
-    """Of tensors and arrays: a list of numbers is no vector."""
+    """Norms of tensors and arrays only: a list of numbers is not a vector."""
     held = [one.leaf for one in leaf.groups]
     if any(one.shape is None or one.norm is None or not one.finite for one in held):
         return ""

@@ -1,6 +1,6 @@
-"""Live ranks from the notebook's side: a run that lasts, and the programs that it is given.
+"""Live ranks from the notebook's side: a lasting run, and the programs that it is given.
 
-Each program is a Run of its own, launched as any other. What it binds belongs to the ranks.
+Each program is its own Run, launched like any other. Names that it binds belong to the ranks.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from xla_nb.run.stopping import in_words
 from xla_nb.runtimes.fit import OnWait
 from xla_nb.wording import exactly, ranks
 
-#: The name of those that programs go to where none is named.
+#: The name of the live ranks that get programs without a name.
 DEFAULT = "ranks"
-#: The name of each program's module: the file for the next one is there before it is known.
+#: The name of each program's module: the file for the next one exists before it is known.
 PROGRAM = "xla_nb_live_cell"
 _TICK, _SOON = 0.1, 5.0
 _BOTH = (
@@ -49,8 +49,8 @@ _STOPPED = "Stopped because the live ranks were ended"
 
 @dataclass(frozen=True)
 class Played:
-    """What ran on live ranks: a cell, to run it again, or None for what only code could repeat,
-    whose values are not kept."""
+    """A program that ran on live ranks: its cell, to run it again, or None if only code could
+    repeat it, and its values are not kept."""
 
     label: str
     cell: Cell | None
@@ -61,13 +61,13 @@ class Played:
 class Group:
     """Live ranks, called `name`.
 
-    run      the run that they are
-    world    all its ranks
-    number   how many programs they have been given
-    remote   the names that programs have bound on ranks, each with the label of the one that did so
-             last
-    sent     what they have been sent of the notebook's
-    history  what has succeeded, oldest first
+    run      their run
+    world    all ranks
+    number   the number of programs they were given
+    remote   the names that programs have bound on ranks, each with the label of the last program
+             that did
+    sent     values of the notebook that they were sent
+    history  the programs that succeeded, oldest first
     watch    the variables that are compared after each cell
     """
 
@@ -81,16 +81,16 @@ class Group:
         *,
         has_magics: bool = True,
     ) -> None:
-        """idle: seconds without a program after which they end; has_magics: it is a notebook that
-        has started them, not a script."""
+        """idle: seconds without a program after which they end; has_magics: a notebook started
+        them, not a script."""
         self.name, self.run, self.options, self.idle = name, run, options, idle
         self._has_magics, self._is_ended = has_magics, False
         self._why_lost = ""
         self._pid = os.getpid()
         self._timer: threading.Timer | None = None
-        self._turn = threading.Lock()  # of what ranks are given next
+        self._turn = threading.Lock()  # to give ranks a program
         self._asks = threading.Lock()  # held until a question is answered
-        self._question: Run | None = None  # the last one
+        self._question: Run | None = None  # the last question
         run.take(events.GroupBegan(name=name, idle=idle))
         self.remote: dict[str, str] = {}
         self.sent = Sent()
@@ -98,10 +98,10 @@ class Group:
         self.watch = Watch(())
         self._engine = engine
         self.number = 0
-        self._programs: dict[Run, tuple[int, ...]] = {}  # those that are not over, and their ranks
+        self._programs: dict[Run, tuple[int, ...]] = {}  # those in progress, and their ranks
         self._bound: dict[str, set[int]] = {}
-        self._imported: dict[str, str] = {}  # what is imported under names
-        self._both: set[str] = set()  # names of which it was said that both sides have them
+        self._imported: dict[str, str] = {}  # module or object imported under each name
+        self._both: set[str] = set()  # names reported as bound on both sides
 
     @property
     def world(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class Group:
 
     @property
     def alive(self) -> tuple[int, ...]:
-        """The ranks that can still be given a program."""
+        """The ranks that can still run a program."""
         if self.run.done or self.run.state.stopping or self.run.state.ending:
             return ()
         states = self.run.state.ranks.values()
@@ -123,7 +123,7 @@ class Group:
 
     @property
     def why_lost(self) -> str:
-        """Why not all of its ranks can be given a program; empty if they can."""
+        """Why some of its ranks cannot run a program; empty if all can."""
         if self._why_lost:
             return self._why_lost
         if self.alive == self.world and self.world:
@@ -131,8 +131,8 @@ class Group:
         return sentences.headline(self.run.state).rstrip(".")
 
     def wait_until_ready(self, waiting: Callable[[], None] = lambda: None) -> None:
-        """Wait until all ranks are there. Raises RunFailed where they did not come to be, and
-        LaunchError where they were ended meanwhile."""
+        """Wait until all ranks have started. Raises RunFailed if they did not start, LaunchError if
+        they were ended while starting."""
         state = self.run.state
         while not self.run.done and not state.troubled:
             with self.run.changed:
@@ -143,7 +143,7 @@ class Group:
         else:
             self.end("before all of them had started")
             self.run.check()
-            raise LaunchError(f"{self.why_lost}.")  # somebody has ended them meanwhile
+            raise LaunchError(f"{self.why_lost}.")  # somebody ended them while they started
         self._wait_for_more()
 
     def launch(
@@ -154,10 +154,10 @@ class Group:
         on_wait: OnWait = lambda seconds, what: None,
         kind: type[Run] = Run,
     ) -> Run:
-        """Have ranks run a program: `members`, by default all. Gives its run, at once but for the
-        answer to a question that they are asked.
+        """Run a program on `members`, by default all ranks. Returns its run immediately, or after
+        the answer to a question that the ranks are being asked.
 
-        Raises UsageError where one of them is not there or runs another, and LaunchError.
+        Raises UsageError if one of them does not exist or runs another program, and LaunchError.
         """
         chosen = self.world if members is None else members
         with self._asks, self._turn:
@@ -175,9 +175,9 @@ class Group:
     def asking(
         self, program: Program, options: Options, members: tuple[int, ...], within: float | None
     ) -> Iterator[Run]:
-        """Have ranks answer a question, of which nothing is recorded for long: whatever else they
-        are given waits for its end. Raises as `launch` does, and TimeoutError where another one is
-        not over in so many seconds."""
+        """Ask ranks a question, which is not recorded for long: other programs wait for its end.
+        Raises like `launch`, and TimeoutError if another question is not over `within` that many
+        seconds."""
         if not self._asks.acquire(timeout=-1 if within is None else within):
             raise TimeoutError
         try:
@@ -213,7 +213,7 @@ class Group:
         return run
 
     def _force(self, run: Run, sent: signal.Signals) -> None:
-        """Ranks are about to be ended by force for a program of theirs."""
+        """Note the loss of ranks that are about to be ended by force with a program."""
         staying = [one for one in run.state.ranks.values() if one.phase not in ENDED]
         numbers = [one.rank for one in staying]
         who, did = ranks(numbers) if staying else "the ranks' job", "did not answer"
@@ -221,11 +221,11 @@ class Group:
             where = in_words(run.state, numbers, time.time())
             did = f"did not stop ({where})" if where else "did not stop"
         self._why_lost = f"{run.label} was ended by force because {who} {did}"
-        if sent == signal.SIGKILL or len(staying) == len(self.world):  # all of them
+        if sent == signal.SIGKILL or len(staying) == len(self.world):  # all ranks
             self.run.stops_because(self._why_lost)
 
     def remember(self, run: Run, played: Played) -> None:
-        """Have the history include a run if it succeeds."""
+        """Add a run to the history if it succeeds."""
 
         def ended(run: Run) -> None:
             if run.ok:
@@ -234,22 +234,22 @@ class Group:
         run.at_end(ended)
 
     def remote_beside(self, values: Mapping[str, object]) -> Set[str]:
-        """The names that are the ranks' own where the notebook holds these values: not those under
-        which both have imported the same, which all ranks get."""
+        """The names that belong to the ranks while the notebook has these values: without those
+        under which both imported the same object, which all ranks get."""
         known = {name: imported_as(values[name]) for name in self._imported.keys() & values.keys()}
         same = {name for name, one in known.items() if one and one == self._imported[name]}
         return self.remote.keys() - same
 
     def _told_of_both(self, names: Iterable[str]) -> list[str]:
-        """Say, the first time, whose a name is that both sides have bound."""
+        """Notices for names that both sides have bound, each name once."""
         fresh = [name for name in names if name not in self._both]
         self._both.update(fresh)
         ranks = self.in_code
         return [_BOTH.format(name=n, label=self.remote[n], ranks=ranks) for n in fresh]
 
     def check(self, members: Iterable[int]) -> None:
-        """Raises UsageError where one of these ranks cannot be given a program, once it has
-        answered what it is asked."""
+        """Raise UsageError if one of these ranks cannot run a program after answering its current
+        question."""
         if os.getpid() != self._pid:
             raise UsageError(
                 "These live ranks belong to the process that started them; a forked process "
@@ -274,12 +274,12 @@ class Group:
 
     @property
     def in_code(self) -> str:
-        """How code gets at them."""
+        """The expression that gives them in code."""
         return f"xla_nb.ranks({'' if self.name == DEFAULT else repr(self.name)})"
 
     @property
     def told_of_being_there(self) -> str:
-        """That others of that name cannot be started."""
+        """The refusal to start others with the same name."""
         own = self._in_magics
         there = f"Live ranks{own} are already running ({ranks(self.world)})."
         if not self._has_magics:
@@ -291,12 +291,12 @@ class Group:
 
     @property
     def _in_magics(self) -> str:
-        """Their name behind a magic, "" where it needs none."""
+        """Their name as an argument of a magic; "" if it needs none."""
         return "" if self.name == DEFAULT else f" {shlex.quote(self.name)}"
 
     @property
     def _how_to_start(self) -> str:
-        """How new ones are started in their place."""
+        """The command that starts new ones in their place."""
         own = self._in_magics
         if self._has_magics and self._is_ended:
             return f"%xla_start --name{own}" if own else "%xla_start"
@@ -318,12 +318,12 @@ class Group:
         return f"The live ranks have ended: {self.why_lost}."
 
     def _over(self, run: Run, number: int) -> None:
-        """A program is over: take note of what it has bound. Where a rank could not open what it
-        was sent, nobody knows what ranks have: they get all of it again."""
+        """Note the names that an ended program bound. If a rank could not open what it was sent,
+        the ranks' values are unknown, so everything is sent again."""
         if run.state.unopened:
             self.sent.forget()
         dead = {rank.rank for rank in run.state.ranks.values() if rank.death is not None}
-        with self.run.changed:  # whose death is told to these ranks' own run as well
+        with self.run.changed:  # their death is reported to the live ranks' run as well
             self.run.changed.wait_for(lambda: not dead & set(self.alive), _SOON)
         for event in run.state.bound:
             for name in event.bound:
@@ -353,7 +353,7 @@ class Group:
         self._wait_for_more()
 
     def _wait_for_more(self) -> None:
-        """End the ranks where nothing comes for too long."""
+        """End the ranks if no program arrives for too long."""
         if self.idle is not None and not self._programs and not self.run.state.ending:
             self._cancel()
             self._timer = threading.Timer(self.idle, self._end_idle)
@@ -373,14 +373,14 @@ class Group:
             self._timer.cancel()
 
     def end(self, why: str) -> None:
-        """End all ranks, and what they run. `why` goes on from "ended": `by %xla_shutdown`."""
+        """End all ranks and their programs. `why` continues "ended": `by %xla_shutdown`."""
         self._is_ended = True
         try:
             with self._turn:
                 if not self.run.state.ending:
                     self.run.take(events.GroupEnding(why=why))
             self._finish()
-        except KeyboardInterrupt:  # nobody waits for them
+        except KeyboardInterrupt:  # the user no longer waits
             self._engine.kill(self.run.name)
             raise
 

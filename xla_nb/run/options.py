@@ -1,4 +1,4 @@
-"""The options of a launch, each declared once: its default, what it may be and what it means.
+"""The options of a launch, each declared once: its default, valid values and meaning.
 
 The magics' parsers, their help, `%xla_config`, all checks and `xla_nb.spawn`'s docstring are made
 from the fields of Options; a test holds spawn's signature and docs/reference.md to them.
@@ -28,23 +28,23 @@ VIEWS: tuple[ViewName, ...] = get_args(ViewName)
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 _SPAN = re.compile(r"(\d{1,6})(?:\s*[-\u2013]\s*(\d{1,6}))?")
-_RANKS = 100_000  # of one span
+_RANKS = 100_000  # most ranks in one span
 _MOST = 10**9  # more than any machine has, or anybody waits
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCH = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
 
-#: Checks a value, or the text that stands for it, under the name its user knows it by, and gives it
-#: in its own type; raises UsageError.
+#: Checks a value, or its text on a line, and returns it in its own type; raises UsageError with the
+#: name that the user knows it by.
 Check = Callable[[str, Any], Any]
 
 
-# ---------------------------------------------------------------- what a value may be
+# ---------------------------------------------------------------- valid values
 
 
 def count(label: str, value: Any) -> int:
-    """A number of things, at least 1."""
+    """A whole number of at least 1."""
     number = value
-    if isinstance(value, str) and value.isdecimal() and len(value) < 20:  # int() has its limit
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:  # int() has a limit
         number = int(value)
     elif hasattr(value, "__index__") and not isinstance(value, bool):  # NumPy's integers too
         number = operator.index(value)
@@ -64,7 +64,7 @@ def duration(label: str, value: Any) -> float:
 
 
 def numbers(label: str, value: Any) -> tuple[int, ...]:
-    """Ranks: `2`, `0,2`, `1-3`; in Python also a number, or several."""
+    """Ranks: `2`, `0,2`, `1-3`; in Python also one or several numbers."""
     text = value if isinstance(value, str) else ",".join(map(str, _several(value)))
     spans = [_SPAN.fullmatch(part.strip()) for part in text.split(",")]
     ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
@@ -79,7 +79,7 @@ def _several(value: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Checks that a value is one of these words, or, where it is given, that it `fits`."""
+    """Checks that a value is one of these words, or satisfies `fits` if that is given."""
 
     words: Sequence[str]
     fits: Callable[[str], bool] | None = None
@@ -99,7 +99,7 @@ def _tpu(label: str, value: Any) -> str:
 
 
 def switch(label: str, value: Any) -> bool:
-    """True or False: `on`, `off`, `yes`, `no`."""
+    """True or False, or `on`, `off`, `yes`, `no`."""
     state = _SWITCH.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(state, bool):
         raise UsageError(f"{label} must be true or false, not {_shown(value)}.")
@@ -109,7 +109,7 @@ def switch(label: str, value: Any) -> bool:
 def _environment(label: str, value: Any) -> dict[str, str]:
     """A mapping of names to values, or the words NAME=VALUE of a line.
 
-    Errors show no value: it may be a secret, and the notebook is saved."""
+    Errors never show a value: it may be a secret, and the notebook is saved."""
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = dict(_assignment(label, word) for word in value)
     if not isinstance(value, Mapping):
@@ -133,7 +133,7 @@ def _assignment(label: str, word: str) -> tuple[str, str]:
 
 
 def _is_text(text: str) -> bool:
-    """Whether an environment can hold it: no surrogates, but those that stand for bytes."""
+    """Whether an environment can hold it: no NUL, no surrogates except those for bytes."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -141,7 +141,7 @@ def _is_text(text: str) -> bool:
 
 
 def variable(label: str, value: str) -> str:
-    """The name of a variable, as Python itself reads it."""
+    """The name of a variable, normalized as Python does."""
     name = unicodedata.normalize("NFKC", value)
     if not name.isidentifier() or keyword.iskeyword(name):
         raise UsageError(f"{label} needs a variable name; {_shown(value)} is not one.")
@@ -163,9 +163,9 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: `name` is its argument of `xla_nb.spawn`, and its flag on a line; `metavar` is
-    empty for a switch. `otherwise` says what happens without it, where the default does not.
-    `%xla_config` sets it where it is a `setting`."""
+    """One option: `name` is its argument in `xla_nb.spawn`, and its flag on a line; `metavar` is
+    empty for a switch. `otherwise` describes the behaviour without it, if the default does not.
+    `%xla_config` can set it if it is a `setting`."""
 
     name: str
     default: Any
@@ -185,7 +185,7 @@ class Option:
 
     @property
     def without(self) -> str:
-        """What happens without it."""
+        """The behaviour without it."""
         if self.otherwise or self.default is None:
             return self.otherwise
         if self.check is switch:
@@ -194,7 +194,7 @@ class Option:
 
 
 def _option(default: Any, *declared: Any, **more: Any) -> Any:
-    """A field of Options with its default, and the rest of its Option."""
+    """A field of Options with its default and the rest of its Option."""
     option = Option("", default, *declared, **more)
     return field(default_factory=lambda: default, metadata={Option: option})
 
@@ -263,7 +263,7 @@ OPTIONS: dict[str, Option] = {
     each.name: replace(each.metadata[Option], name=each.name) for each in fields(Options)
 }
 DROPIN, GUARD = "dropin", "guard"
-#: What `%xla_config` sets for a notebook.
+#: The settings of `%xla_config` for a notebook.
 SETTINGS = {
     option.name: option
     for option in (
@@ -286,7 +286,7 @@ DEFAULTS = {name: option.default for name, option in SETTINGS.items()}
 def options(
     given: Mapping[str, Any], settings: Mapping[str, Any], *, flags: bool = False
 ) -> Options:
-    """Options of the values that were given, the settings for those that are None, and defaults.
+    """Options from the given values, from the settings where these are None, and from defaults.
 
     All are checked; `flags`: errors name them as on a magic's line. Raises UsageError."""
     values = {**settings, **{name: value for name, value in given.items() if value is not None}}
@@ -300,8 +300,8 @@ def options(
 
 
 def explained(flags: bool) -> Callable[[_F], _F]:
-    """Fill in OPTIONS in the docstring of a function that takes them, or that of a magic, whose
-    line has `flags`."""
+    """Decorator that fills in OPTIONS in the docstring of a function that takes them, or of a
+    magic, whose line has `flags`."""
     lines = []
     for option in OPTIONS.values():
         text = f"{option.meaning} (default: {option.without})"
@@ -317,19 +317,19 @@ def explained(flags: bool) -> Callable[[_F], _F]:
 
 
 def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
-    """Raises UsageError for options that are none."""
+    """Raise UsageError for options that do not exist."""
     if strange := sorted(set(given) - set(known)):
         hint = f"{meant(strange[0], known)} Choose {listed(known)}."
         raise UsageError(f"Unknown option {listed(strange)}.{hint}")
 
 
 def environment(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables, with those that options stand for."""
+    """The environment, with the variables that options set."""
     return {**environ, **({SIMULATE: options.simulate} if options.simulate else {}), **options.env}
 
 
 def arguments(value: object) -> tuple[object, ...]:
-    """What the function is called with after the rank's index. Raises UsageError."""
+    """The arguments of the function after the rank's index. Raises UsageError."""
     if isinstance(value, list):
         return tuple(value)
     if not isinstance(value, tuple):

@@ -1,7 +1,7 @@
 """A run from the notebook's side: followed, stopped, read.
 
 However a run ends (all returned, one failed or died, stopped, timed out, fork server lost), it
-goes through one state and one ladder. A second way to end would be one that Stop does not reach.
+passes through one state and one ladder. Stop would not reach a second way to end.
 """
 
 from __future__ import annotations
@@ -30,31 +30,34 @@ from xla_nb.run.state import ENDED, RankState
 from xla_nb.run.stopping import Ladder, Staying, in_words, left_running, may_take
 from xla_nb.wording import in_one_line, ranks
 
-#: Seconds that processes have to exit after every rank has stopped; and that ranks have to stop
-#: before it is said who has not.
+#: Seconds that processes have to exit after every rank has stopped; also seconds that ranks have to
+#: stop before those that have not are named.
 STOP_PATIENCE = 1.0
 #: Seconds that processes have to exit after every rank has returned.
 EXIT_PATIENCE = 3.0
-#: Seconds that live ranks have to be ready for the next program once they have ended one.
+#: Seconds that live ranks have to become ready for the next program after one has ended.
 LIVE_PATIENCE = 30.0
-_TICK, _SOON = 0.1, 0.2  # between two looks; until the first at ranks, for which no cell waits
-_SAME = 2.0  # seconds between two stops that may be one
+_TICK, _SOON = (
+    0.1,
+    0.2,
+)  # seconds between looks; until the first at ranks (no cell waits)
+_SAME = 2.0  # seconds between two stops that may be the same one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOWING = 5.0  # seconds that a view in the background has to show the end
 _NOT_FOLLOWED = "the notebook's thread for this run failed ({}), so the run was ended"
 
 
 class Run(RecordedRun):
-    """One launch, running or ended: what RecordedRun has, and
+    """One launch, in progress or ended: a RecordedRun with
 
     wait(), stop(), ask_stacks()
     done      all its processes are gone
     changed   a Condition that is notified at every event
-    urgent    an Event, set where a view is not to wait: all ranks have ended, or all processes, or
-              a rank asks something
-    drawn     an Event, not set while a view is still to show that all ranks have ended, which what
-              is left to do for the run would hold up
-    shown_in  the number of the notebook's cell whose view shows it, if one does
+    urgent    an Event, set when a view must not wait: all ranks or all processes have ended, or a
+              rank asks a question
+    drawn     an Event, cleared while a view has yet to show that all ranks have ended: the run's
+              remaining work would delay that
+    shown_in  the number of the notebook's cell whose view shows it, if any
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Run(RecordedRun):
         definitions: Mapping[int, object],
         group: str = "",
     ) -> None:
-        """group: the run whose processes run it, where these are not its own."""
+        """group: the live ranks' run whose processes run it; empty if it has its own processes."""
         super().__init__(name, label, record, definitions)
         self._group = group
         self._engine = engine
@@ -79,11 +82,11 @@ class Run(RecordedRun):
         self._trouble: float | None = None
         self._ladder = Ladder(group or name, engine, options.grace)
         self._stopped: float | None = None
-        self._staying: Staying | None = None  # once it is stopped
+        self._staying: Staying | None = None  # set by the first stop
         self._told_who_stays = False
         self._stop_lock = threading.Lock()
         self._take_lock = threading.Lock()  # a stop is taken in the thread that asks for it
-        # Into the state alone: it is told where it cannot be written.
+        # Into the state alone: the record cannot be written.
         # A run does not refer to itself: its files stay while anything refers to it (api.keep).
         state = self.state
         self._losses = Losses(record.path, lambda text: state.apply(events.Notice(text=text)))
@@ -96,7 +99,7 @@ class Run(RecordedRun):
         self._ended = threading.Event()
         self._at_end: list[Callable[[Run], None]] = []
         self._at_force: list[Callable[[Run, signal.Signals], None]] = []
-        #: Set unless a view in the background has still to show the end.
+        #: Cleared while a view in the background has yet to show the end.
         self.shown = threading.Event()
         self.shown.set()
 
@@ -109,7 +112,7 @@ class Run(RecordedRun):
     def elapsed(self) -> float:
         if self._settled is None:
             return time.monotonic() - self._began
-        # Live ranks may have begun before the notebook came to follow them.
+        # Live ranks may have begun before the notebook followed them.
         least = self._lasted() if self._engine.here else 0.0
         return max(least, round(self._settled - self._began, 3))  # as the record has it
 
@@ -122,7 +125,7 @@ class Run(RecordedRun):
 
     @property
     def _is_leaving(self) -> bool:
-        """Live ranks have ended it, and are about to be ready for another program."""
+        """Live ranks have ended it, and will soon be ready for another program."""
         return bool(self._group) and self.state.settled and not self._ladder.is_killing
 
     # ------------------------------------------------------------ steering
@@ -137,14 +140,14 @@ class Run(RecordedRun):
             raise Interrupted(f"{self.name} is still running; run.stop() stops it.") from None
         if not ended:
             raise TimeoutError(f"{self.name} is still running after {timeout} s")
-        self.shown.wait(_SHOWING)  # or its last lines would stand below what comes next
+        self.shown.wait(_SHOWING)  # else its last lines would appear below later output
         self.check()
         return self
 
     def join(self, timeout: float | None = None) -> bool:
-        """`wait` for programs that join what torch_xla's `spawn(join=False)` gives: whether it has
-        ended within so many seconds, as `torch.multiprocessing.ProcessContext.join` has it. Raises
-        RunFailed, which the exception that ended the run is too."""
+        """`wait` for programs that join the result of torch_xla's `spawn(join=False)`: returns
+        whether it ended within `timeout` seconds, like `torch.multiprocessing.ProcessContext.join`.
+        Raises RunFailed, which is also an instance of the exception that ended the run."""
         try:
             self.wait(timeout)
         except TimeoutError:
@@ -159,12 +162,11 @@ class Run(RecordedRun):
             raise RunFailed(self)
 
     def join_end(self, timeout: float | None = None) -> bool:
-        """Wait until the run has ended, in whatever way; False if it has not after `timeout`
-        seconds."""
+        """Wait until the run has ended, however; False if it has not after `timeout` seconds."""
         return self._ended.wait(timeout)
 
     def at_end(self, callback: Callable[[Run], None]) -> None:
-        """Have it called once the run has ended, before anybody who waits for that goes on."""
+        """Call `callback` when the run has ended, before waiting threads continue."""
         with self._stop_lock:
             if not self._ended.is_set():
                 self._at_end.append(callback)
@@ -172,25 +174,25 @@ class Run(RecordedRun):
         callback(self)
 
     def at_force(self, callback: Callable[[Run, signal.Signals], None]) -> None:
-        """Have it called before ranks that do not stop get a signal that ends them."""
+        """Call `callback` before ranks that do not stop get a signal that ends them."""
         self._at_force.append(callback)
 
     def stop(self, why: str = "Stopped by run.stop()", *, same: str = "") -> None:
         """Stop every rank: KeyboardInterrupt in its function; SIGTERM when the grace period
-        (`--grace`) is over, then SIGKILL. Stopping a run again skips what is left of a period.
+        (`--grace`) is over, then SIGKILL. Stopping again skips the rest of the current period.
 
-        why: a headline for people, without a full stop. same: if it was stopped for this reason
-        less than 2 s ago, this is the same stop, which a busy kernel has heard of in two ways."""
+        why: a headline for people, without a full stop. same: do nothing if the run was stopped
+        for this reason less than 2 s ago: a busy kernel gets the same stop in two ways."""
         with self._stop_lock:
-            settled = self.state.settled  # which another thread may change meanwhile
+            settled = self.state.settled  # another thread may change it later
             if self.state.ended is not None or self._ladder.is_killing or self._is_leaving:
-                return  # impatience is no reason to use stronger means
+                return  # stopping again must not use stronger means
             now, again = time.monotonic(), bool(self.state.stopping)
             lately = self._stopped is not None and now - self._stopped < _SAME
             if same and self.state.stopping == same and lately:
                 return
-            if not settled and not again:  # else there are only processes left
-                if not (self._options.hang_stop and self.state.hang):  # its report has that
+            if not settled and not again:  # else only processes are left
+                if not (self._options.hang_stop and self.state.hang):  # its report says so
                     conclusions.conclude(self, self.label, conclusions.at_stop)
                 request = events.StopRequested(why=str(why))
                 self._stopped = now
@@ -199,13 +201,13 @@ class Run(RecordedRun):
             staying = self._running()
             sent = self._climb(now, settled)
             if again and staying:
-                self._told_who_stays = True  # that they have some time: they have not
+                self._told_who_stays = True  # `may_take` would promise time that they do not have
                 where = in_words(self.state, staying, time.time())
                 told = f"sent {sent.name} to {ranks(staying)}{where and f' ({where})'}"
                 self.take(events.Notice(text=f"Stopped again: {told}."))
 
     def stops_because(self, why: str) -> None:
-        """Say why the run stops, where that is not known to who stops it. Stops nothing."""
+        """Set the reason of a stop that its caller does not know. Stops nothing."""
         self.take(events.StopRequested(why=why))
 
     def _running(self) -> list[int]:
@@ -213,15 +215,15 @@ class Run(RecordedRun):
         return [r.rank for r in self.state.ranks.values() if r.pid and r.phase not in ENDED]
 
     def _climb(self, now: float, settled: bool) -> signal.Signals:
-        """Take the next rung of the ladder; its signal. `settled`: as the state was when that was
-        decided. The caller holds the lock of stopping."""
+        """Take the next rung of the ladder and return its signal. `settled`: as the state was when
+        that was decided. The caller holds `_stop_lock`."""
         running = [self.state.ranks[number] for number in self._running()]
         pids = _by_host(running)
         of_group = bool(self._group)
-        some_run = not settled and bool(pids or of_group)  # one may be about to
+        some_run = not settled and bool(pids or of_group)  # one may be about to run
         by_host = pids if some_run else None
         sent = self._ladder.next_signal(some_run)
-        if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested has told it
+        if (some_run or of_group) and sent != signal.SIGINT:  # else StopRequested says it
             if self._staying is not None:
                 self._staying.note(rank.rank for rank in running)
             self.take(events.SignalSent(number=sent, of_group=of_group))
@@ -235,18 +237,18 @@ class Run(RecordedRun):
         """Ask each rank where it is; the answers are in the state's ranks within a second."""
         try:
             private.touch(self.record.stacks_request)
-        except OSError as problem:  # without its folder, say: no reason to end the run
+        except OSError as problem:  # its folder is gone, say: the run continues
             self._losses.note("the request for stacks", problem)
         self._engine.ask(self.name)
 
     # ------------------------------------------------------------ following
 
     def follow(self) -> None:
-        """Take events in a thread of the run's own, until the run has ended."""
+        """Take events in a thread of its own until the run has ended."""
         threading.Thread(target=self._follow, name=self.name, daemon=True).start()
 
     def abandon(self) -> None:
-        """End a run that nobody follows, at once."""
+        """End a run that nobody follows, immediately."""
         self._engine.kill(self._group or self.name)
         self._feed.close()
         self.take(events.JobEnded(status=None))
@@ -256,7 +258,7 @@ class Run(RecordedRun):
     def _follow(self) -> None:
         try:
             self._take_until_the_end()
-        except BaseException as fault:  # by what the notebook has put into a module, say
+        except BaseException as fault:  # a patched module, say
             self._engine.kill(self._group or self.name)
             told = in_one_line(f"{type(fault).__name__}: {fault}", 300)
             self.take(events.JobEnded(status=None, why=_NOT_FOLLOWED.format(told)))
@@ -273,9 +275,9 @@ class Run(RecordedRun):
             self._act(time.monotonic())
 
     def _conclude(self) -> None:
-        """Nobody waits any longer, whatever fails here."""
+        """Close the record and release all waiting threads, whatever fails here."""
         try:
-            with self._stop_lock:  # whoever stops the run uses it
+            with self._stop_lock:  # `stop` uses it
                 self._feed.close()
             self.record.close(self.summary())
             for callback in self._at_end:
@@ -287,8 +289,8 @@ class Run(RecordedRun):
                 self.changed.notify_all()
 
     def _take_or_end(self, event: events.Event | None) -> None:
-        """An event; None is the end of all that could tell."""
-        if event is None or isinstance(event, events.JobEnded):  # all have said what they had to
+        """Take an event; None: no more events can arrive."""
+        if event is None or isinstance(event, events.JobEnded):  # all other events have arrived
             self._tell(changes(self.state))
             conclusions.conclude(self, self.label, conclusions.at_end)
         if event is not None or self.state.ended is not None:
@@ -314,7 +316,7 @@ class Run(RecordedRun):
                 return
             try:
                 self.record.add(event)
-            except OSError as problem:  # a full disk: the notebook goes on without
+            except OSError as problem:  # a full disk: the notebook continues without
                 self._losses.note("all of the saved record", problem)
             self.state.apply(event)
         self._figures.take(event)
@@ -332,7 +334,7 @@ class Run(RecordedRun):
             self.changed.notify_all()
 
     def _act(self, now: float) -> None:
-        """What is due at this moment."""
+        """Do what is due now."""
         is_over = self._settled is not None and not self._is_leaving
         if not (is_over or self.state.stopping) and now - self._began >= _SOON:
             self._hangs.act(now)
@@ -342,7 +344,7 @@ class Run(RecordedRun):
             self._wait_for_the_stopped(now)
         elif (
             self._trouble is not None
-            and self.state.group is None  # the others of live ranks may hold what the user wants
+            and self.state.group is None  # other live ranks may hold values that the user wants
             and now - self._trouble >= self._options.grace
         ):
             self.stop(f"Stopped {self._options.grace:g} s after the first failure (grace)")
@@ -350,12 +352,12 @@ class Run(RecordedRun):
             self.stop(f"Timed out after {self._options.timeout:g} s (timeout)")
 
     def _climb_if_due(self, now: float) -> None:
-        with self._stop_lock:  # somebody may just be stopping the run again
+        with self._stop_lock:  # another thread may be stopping the run again
             due = None if self._is_leaving else self._ladder.due
             if due is not None and now >= due:
                 staying, where = self._running(), ""
                 if self._staying is not None and staying:
-                    where = self._staying.with_stacks(staying, now)  # they are noted without
+                    where = self._staying.with_stacks(staying, now)  # this notes their places too
                 if self._climb(now, self.state.settled) == signal.SIGTERM and staying:
                     self.take(events.Notice(text=self._cut_short(staying, where)))
 
@@ -368,8 +370,8 @@ class Run(RecordedRun):
         return f"{told}\n{where}"
 
     def _wait_for_the_stopped(self, now: float) -> None:
-        """Ask who stays where it is, and say once that it does; kill the ranks that have not begun
-        when all others have ended."""
+        """Ask staying ranks where they are and report once that they stay; kill the ranks that have
+        not begun when all others have ended."""
         assert self._stopped is not None
         assert self._staying is not None
         staying = self._running()
@@ -387,7 +389,7 @@ class Run(RecordedRun):
                 self.take(may_take(staying, self._options.grace, bool(self._group)))
 
     def _end_what_lingers(self, now: float) -> None:
-        """The ranks have ended; their processes have some time to do so too."""
+        """Kill processes that have not exited some time after the ranks ended."""
         assert self._settled is not None
         if not self._ladder.is_killing and now >= self._settled + self._patience:
             if not self.state.stopping:
@@ -396,7 +398,7 @@ class Run(RecordedRun):
                 self._climb(now, self.state.settled)
 
     def _tell_what_lingers(self) -> None:
-        """Say what is cut off, before it is."""
+        """Report what is about to be killed."""
         if text := left_running(self.state, self._patience, lives=bool(self._group)):
             self.take(events.Notice(text=text))
 

@@ -1,4 +1,4 @@
-"""A run's state in sentences: the first error leads, equal errors appear once with their ranks.
+"""A run's state in sentences: the first error leads, equal errors appear once, with their ranks.
 
 Pure functions, so that a notebook, a terminal and a saved run say the same.
 """
@@ -26,15 +26,15 @@ from xla_nb.wording import (
     spans,
 )
 
-_TOLD = 300  # characters of an error that the headline tells in full, so that nothing else does
-_LABEL, _CELLS = 60, 3  # characters of a cell's label, and cells that are named
-_NAMES = 5  # variables that are named
+_TOLD = 300  # characters of an error that the headline shows in full, so that nothing else does
+_LABEL, _CELLS = 60, 3  # characters of a cell's label; named cells
+_NAMES = 5  # named variables
 
 
 @dataclass(frozen=True)
 class RankError:
-    """Why a rank has no result: `place` is the notebook's line, `traceback` may be empty. The
-    `kind` of a rank whose process died is "Died", its message the cause."""
+    """The error of a rank without a result: `place` is the line in the notebook, `traceback` may be
+    empty. For a rank whose process died, `kind` is "Died" and `message` is the cause."""
 
     rank: int
     kind: str
@@ -49,7 +49,7 @@ class RankError:
 
     @property
     def first_line(self) -> str:
-        """Kind and message, `ValueError: boom`; of a message of many lines the first one."""
+        """Kind and first line of the message: `ValueError: boom`."""
         first, *more = str(self).splitlines() or [self.kind]
         # A process that the rank started raised it: its traceback ends with the error itself.
         if any(line.endswith(_TRACEBACK) for line in more) and _ERROR.match(more[-1]):
@@ -68,12 +68,12 @@ class RankError:
 _TRACEBACK, _ERROR = "Traceback (most recent call last):", re.compile(r"[\w.]+: ")
 #: The kind of error of a rank whose process died.
 DIED = "Died"
-#: That of ranks that called different collectives; its first line says which did what.
+#: The kind of error of ranks that called different collectives; its first line says which did.
 MISMATCH = "CollectiveMismatch"
 
 
 def errors(state: RunState) -> dict[int, RankError]:
-    """The error of every rank that failed or died; stopped ones are no errors of their own."""
+    """The error of every rank that failed or died; stopped ranks have none."""
     by_rank = {}
     for rank in state.ranks.values():
         if rank.failure is not None:
@@ -90,7 +90,7 @@ def error_of(event: RankFailed) -> RankError:
 
 
 def death(state: RunState, rank: RankState) -> str:
-    """How a rank ended that did not end by itself."""
+    """The cause of death of a rank that did not end on its own."""
     if rank.lost:
         host = state.hosts.get(rank.host)
         return f"lost{f' with its host {rank.host}' if host and host.lost else ''}: {rank.lost}"
@@ -98,28 +98,28 @@ def death(state: RunState, rank: RankState) -> str:
         return _before_it_began(state) if rank.pid is None else "ended for an unknown reason"
     if state.group is not None and rank.death >= 0:  # perhaps while it ran nothing
         return cause_in_short(rank.death, rank.lack)
-    # It has said where it was; a rank that was killed could not.
+    # It reported where it was; a killed rank could not.
     is_known = rank.crash or rank.death == -signal.SIGINT
     where = f" at {rank.place}" if is_known and rank.place else ""
     return f"{cause_of_death(rank.death, rank.lack)}{where}"
 
 
 def death_in_short(state: RunState, rank: RankState) -> str:
-    """The same in a few words: `killed by SIGKILL`."""
+    """The cause in a few words: `killed by SIGKILL`."""
     if rank.lost or rank.death is None:
         return death(state, rank)
     return cause_in_short(rank.death, rank.lack)
 
 
 def _before_it_began(state: RunState) -> str:
-    """How a rank ended whose process had not told its number: as all those did, if alike."""
+    """The cause for a rank whose process never gave its number: that of all such, if the same."""
     causes = {cause_of_death(stray.status, stray.lack) for stray in state.strays}
     return causes.pop() if len(causes) == 1 else "ended for an unknown reason"
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What ranks returned alike: a short repr, and of a small dict with numbers each in words."""
+    """A value that ranks returned alike: a short repr, and for a small dict its numbers as text."""
 
     ranks: tuple[int, ...]
     text: str
@@ -127,12 +127,12 @@ class Returned:
 
     @property
     def line(self) -> str:
-        """`[0–3] returned (4, 375)`, as a line that these ranks printed."""
+        """`[0–3] returned (4, 375)`, like a line that these ranks printed."""
         return f"[{spans(self.ranks)}] returned {self.text}"
 
 
 def returned(state: RunState) -> tuple[Returned, ...]:
-    """What ranks returned, but None and what was displayed; together what is known to be equal."""
+    """The values that ranks returned, except None and displayed ones; known equals are grouped."""
     told = {
         rank.rank: (rank.preview, tuple(rank.numbers.items()), rank.digest)
         for rank in state.ranks.values()
@@ -147,9 +147,9 @@ def returned(state: RunState) -> tuple[Returned, ...]:
 
 
 def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = False) -> str:
-    """One line: what ended the run, with what was wrong before, or how it goes. `doing`: what ranks
-    do, where that is known better than by their phases. `is_told`: its errors have been told, so
-    that ranks are only counted."""
+    """One line: what ended the run and what was wrong before, or how it is going. `doing`: the
+    activities of ranks, where known better than by their phases. `is_told`: its errors have been
+    shown already, so ranks are only counted."""
     told, found = _counts(state, doing) if is_told else _headline(state, doing), state.conclusion
     if found is not None and found.wrong and not state.ok and (state.stopping or state.troubled):
         told += f"; {ansi.plain(found.sentence)}"
@@ -160,14 +160,14 @@ def headline(state: RunState, doing: Mapping[int, str] = {}, *, is_told: bool = 
 
 
 def found(state: RunState, *, calm: bool = False) -> str:
-    """What a run suffered from, where its headline does not say it; `calm`: what else there is."""
+    """A problem of the run that its headline does not name; with `calm`, anything else of note."""
     one = state.conclusion
     is_told = one is None or one.calm != calm or (one.wrong and not state.ok)
     return "" if one is None or is_told else ansi.plain(one.sentence)
 
 
 def leading(state: RunState) -> RankError | None:
-    """The error that a headline tells, with its line: the first one, if nothing was worse."""
+    """The error that a headline names, with its line: the first one, if nothing was worse."""
     first = state.first_trouble
     if state.refused is not None or first is None or state.ranks[first].lost:
         return None
@@ -206,7 +206,7 @@ def _counts(state: RunState, doing: Mapping[int, str]) -> str:
 
 
 def _of_group(state: RunState, doing: Mapping[int, str]) -> str:
-    """`4 live ranks, idle`, or what they run, and on which it is not over."""
+    """`4 live ranks, idle`, or the cells in progress and the ranks that still run them."""
     devices = sum(len(rank.devices) for rank in state.ranks.values())
     who = several(len(state.ranks), "live rank")
     who += f" with {several(devices, 'device')}" if devices else ""
@@ -231,7 +231,7 @@ def _of_group(state: RunState, doing: Mapping[int, str]) -> str:
 
 
 def _failed_meanwhile(by_rank: Mapping[int, RankError]) -> str:
-    """`; rank 1 failed while it stopped`: of a run that was stopped while nothing was wrong."""
+    """`; rank 1 failed while it stopped`: for a run that was stopped when nothing was wrong."""
     if not by_rank:
         return ""
     failed = "died" if all(error.kind == DIED for error in by_rank.values()) else "failed"
@@ -239,14 +239,14 @@ def _failed_meanwhile(by_rank: Mapping[int, RankError]) -> str:
 
 
 def hang(state: RunState) -> str:
-    """The verdict of the last report of a hang; empty if there is none, or it is over."""
+    """The verdict of the last hang report; empty if there is none, or the hang is over."""
     return state.hang.report.verdict if state.hang is not None and not state.hang.over else ""
 
 
 def _failed(state: RunState, first: RankError, others: list[RankError]) -> str:
     """`Rank 1 failed at …; 3 others failed because of it`, `All 4 ranks failed (rank 1 first) at
-    …`: counted together where the error is the same one. Ranks that diverged are told by what they
-    did."""
+    …`: ranks with the same error are counted together. Ranks that diverged are described by what
+    they did."""
     alike = [error for error in others if _is_same(state, first, error)]
     unlike = [error for error in others if error not in alike]
     followed = [error for error in unlike if state.ranks[error.rank].follows]
@@ -285,7 +285,7 @@ def _failed_alike(same: list[RankError], who: str) -> str:
 
 
 def _is_same(state: RunState, first: RankError, other: RankError) -> bool:
-    """The same type, and the same frames or words. What only followed is not the same."""
+    """Same type, and same frames or message; a consequence never matches its cause."""
     one, two = state.ranks[first.rank], state.ranks[other.rank]
     if first.kind != other.kind or one.follows != two.follows:
         return False
@@ -294,8 +294,8 @@ def _is_same(state: RunState, first: RankError, other: RankError) -> bool:
 
 
 def _lost(state: RunState) -> str:
-    """The hosts that were lost, and the ranks that were lost without their host; those with the
-    same reason together. Empty where none was."""
+    """Lost hosts, and ranks that were lost without their host, grouped by reason. Empty if there
+    are none."""
     hosts: dict[str, list[str]] = {}
     for host in state.hosts.values():
         if host.lost:
@@ -316,7 +316,7 @@ def _lost(state: RunState) -> str:
 
 
 def _absent(state: RunState, rank: int) -> str:
-    """Who had returned and was missing in a collective, where that is why a rank failed."""
+    """Ranks that had returned and were missing in a collective, if that is why a rank failed."""
     failure = state.ranks[rank].failure
     if failure is None or not failure.follows:
         return ""
@@ -332,9 +332,9 @@ def _absent(state: RunState, rank: int) -> str:
 class Trouble:
     """Ranks that failed with the same error: the leading rank, then the others in order.
 
-    first     whether the leading rank was the first of the run to fail
-    follows   they failed because another rank had ended, which is told
-    told      the headline says title and place, or what they followed
+    first     the leading rank was the first of the run to fail
+    follows   they failed because another rank had ended, which is reported
+    told      the headline shows title and place, or the error that they follow
     text      its traceback, may be empty
     others    a line for each rank whose message differs
     """
@@ -351,7 +351,7 @@ class Trouble:
 
 
 def troubles(state: RunState) -> tuple[Trouble, ...]:
-    """The errors, each once; the first failure leads its group, and it the others."""
+    """The errors, each once; the first failure leads its group, and that group the others."""
     told = leading(state) if state.ended is not None or not hang(state) else None
     groups: dict[str, list[RankError]] = {}
     for error in sorted(errors(state).values(), key=lambda one: one.rank != state.first_trouble):
@@ -393,7 +393,7 @@ def details(state: RunState) -> list[str]:
     for one in troubles(state):
         who = ranks(one.ranks)
         if one.kind == DIED or not one.text:
-            # Of the first to fail, alone and without a text, the headline says all there is.
+            # For the first to fail, alone and without a text, the headline says everything.
             if one.text or not one.first or one.ranks[1:]:
                 paragraphs.append(f"{who}: {one.title}\n{one.text}".rstrip())
             continue
@@ -413,7 +413,7 @@ def _stopped(stopped: list[RankState]) -> str:
 
 
 def _stopped_where(rank: RankState) -> str:
-    """One that was ended by force may have been elsewhere than where the interrupt struck it."""
+    """A rank that was ended by force may have been elsewhere than where an interrupt reached it."""
     if not rank.place:
         return ""
     by_force = rank.death is not None and rank.only_interrupted
@@ -421,7 +421,7 @@ def _stopped_where(rank: RankState) -> str:
 
 
 def changes(state: RunState) -> str:
-    """What ranks have changed of the notebook's lists and dicts, which does not come back; empty
+    """Names the notebook's lists and dicts that ranks changed, which are not sent back; empty
     unless all ranks have finished."""
     if state.changed is None or state.stopping or not state.ok:
         return ""

@@ -24,9 +24,9 @@ class RankState:
     """One rank. `place` is the notebook line at which it failed or was last seen, with `stack`:
     where an interrupt reached it (`interrupted`), or where it was when asked later, at the time
     `located`; if an interrupt ended it, where that reached it. `lost` names the other process whose
-    end ended it, if any. `death`, `lack` and the stack `crash` are from `ProcessDied`. `devices` are
-    named if one process drives several. `result` is the size of its file in bytes; 0: it is None
-    and has no file. `preview`, `numbers` and `digest` are from `RankFinished`."""
+    end ended it, if any. `death`, `lack` and the stack `crash` are from `ProcessDied`. `devices`
+    are named if one process drives several. `result` is the size of its file in bytes; 0: it is
+    None and has no file. `preview`, `numbers` and `digest` are from `RankFinished`."""
 
     rank: int
     phase: Phase = "starting"

@@ -1,8 +1,8 @@
-"""Who waits for whom, where and how long, in words: in a run's title, in the report of a hang, and
-of a run that was stopped.
+"""Sentences on which ranks wait for which, where and how long: for a run's title, for hang reports
+and for stopped runs.
 
-Pure. It says what is known and no more: only a rank that tells for whom it waits is said to wait
-for another. On a TPU, where none can, ranks are told by where they are.
+Pure. Only known facts are stated: a rank waits for another only if its sample says so. On a TPU,
+where no sample can, ranks are described by their place.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from xla_nb.run.stacks import alike
 from xla_nb.run.state import ENDED
 from xla_nb.wording import exactly, in_one_line, listed, ranks, several, shortened
 
-WAITED = "waited"  #: the kind of who waited for whom
-_LONG = 3.0  # seconds of a wait, from which it is told in the title
-_MOST = 4  # clauses of a verdict; spans of ranks
-_GROUPS, _STACK = 16, 4000  # groups with a stack; characters of one
+WAITED = "waited"  #: the kind of conclusion about who waited for whom
+_LONG = 3.0  # seconds of a wait from which the title shows it
+_MOST = 4  # at most: clauses of a verdict, spans of ranks
+_GROUPS, _STACK = 16, 4000  # groups with a stack; characters of a stack
 _LONGEST = 60  # characters of a call or an operation
 _OURS = "/xla_nb/rank/"  # the iterator of `xla_nb.progress`, say, and what calls the entry
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.+)$')
 _ENDS = {"finished": "returned", "failed": "failed", "died": "died", "stopped": "been stopped"}
-#: In a title, what one is doing that others wait for.
+#: In a title, what the rank does that others wait for.
 _LATE = {
     "starting": ", still starting",
     "finished": ", which has returned",
@@ -40,8 +40,9 @@ _LATE = {
 
 
 def longest(statuses: Iterable[RankStatus], cell: str, *, over: bool = False) -> Concluded | None:
-    """Who has waited longest, for whom, and where that one is; None where nobody has for long.
-    `cell`: the run's own, whose lines are named alone; `over`: it was so when the run stopped."""
+    """The longest wait: who waits, for whom, and where that rank is; None if there is no long wait.
+    `cell`: the run's own cell, whose lines are named alone; `over`: use the past tense, for a
+    stopped run."""
     by_rank = {one.rank: one for one in statuses}
     groups: dict[tuple[str, tuple[int, ...]], list[RankStatus]] = {}
     for one in by_rank.values():
@@ -71,20 +72,20 @@ def longest(statuses: Iterable[RankStatus], cell: str, *, over: bool = False) ->
 
 
 def _has_come(other: RankStatus, waiting: RankStatus) -> bool:
-    """What is known of ranks is of different times: one that is in the same collective by now is
-    waited for no more."""
+    """Whether another rank is in the same collective now, so that it is no longer waited for:
+    samples of ranks are of different times."""
     return other.operation == waiting.operation and waiting.in_collective
 
 
 def _late(one: RankStatus, waiting: Sequence[RankStatus], cell: str) -> str:
-    """What one does that others wait for: `, at line 6`, `, which has returned`."""
+    """What a rank does that others wait for: `, at line 6`, `, which has returned`."""
     at = f" at {line(one.place, cell)}" if one.place else ""
     if (does := _LATE.get(one.phase) or _LATE.get(one.activity)) is not None:
         return does
     if one.activity == "compiling":
         return f", compiling{at}"
     if one.waits_for_lock:
-        has_it = waiting[0].waits_for_lock  # since a moment ago: it has waited till then
+        has_it = waiting[0].waits_for_lock  # it got the lock a moment ago
         held = f", held by {ranks(one.missing)}" if one.missing else ""
         if len(waiting) > 1 and _numbers(waiting).intersection(one.missing):
             held += f", one of the {len(waiting):,}"
@@ -95,7 +96,7 @@ def _late(one: RankStatus, waiting: Sequence[RankStatus], cell: str) -> str:
 
 
 def line(place: str, cell: str) -> str:
-    """`line 6` of the run's own cell, else the whole place."""
+    """`line 6` for the run's own cell, else the whole place."""
     holder, _, number = place.rpartition(", line ")
     return f"line {number}" if holder == cell else place
 
@@ -104,9 +105,9 @@ def line(place: str, cell: str) -> str:
 
 
 def verdict(statuses: Iterable[RankStatus], after: float) -> str:
-    """What ranks do that have made no progress for `after` seconds (0: none is told of), without a
-    full stop; then those that wait for the lock of a rank that has ended, that wait for one of
-    these, or that they wait for."""
+    """A sentence, without a full stop, on ranks without progress for `after` seconds (0: none);
+    then on ranks that wait for the lock of an ended rank, that wait for one of these, or that these
+    wait for."""
     known = {status.rank: status for status in statuses}
     running = [one for one in known.values() if one.phase not in ENDED]
     hung = _numbers(one for one in running if one.quiet >= (after or math.inf))
@@ -120,7 +121,7 @@ def verdict(statuses: Iterable[RankStatus], after: float) -> str:
 
 
 def _clauses(statuses: Iterable[RankStatus]) -> str:
-    """`rank 1 is in `queue.get` at Cell In[3], line 9; …`, the odd ones out first."""
+    """`rank 1 is in `queue.get` at Cell In[3], line 9; …`, the outliers first."""
     groups = sorted(_grouped(statuses), key=_oddness)
     clauses = [f"{_who(group)} {_phrase(group)}" for group in groups[:_MOST]]
     more = len(groups) - _MOST
@@ -132,17 +133,17 @@ def _is_lost(waiting: RankStatus, known: Mapping[int, RankStatus]) -> bool:
 
 
 def _oddness(group: Sequence[RankStatus]) -> tuple[bool, int, int]:
-    """Those that wait for nobody first, then the fewest."""
+    """Sort key: groups that wait for nobody first, then the smallest."""
     return group[0].activity == "waiting", len(group), group[0].rank
 
 
 def capital(sentence: str) -> str:
-    """With a capital letter first."""
+    """The sentence with a capital first letter."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def _brief(sentence: str, places: Iterable[str]) -> str:
-    """The sentence, in which a cell or file is named only where it is not the one named before."""
+    """The sentence, naming a cell or file only where it differs from the last one named."""
     files = {place.rpartition(", line ")[0] for place in places} - {""}
     last = ""
 
@@ -159,7 +160,7 @@ def _brief(sentence: str, places: Iterable[str]) -> str:
 
 
 def _phrase(group: Sequence[RankStatus]) -> str:
-    """What ranks do that do the same: `is in `queue.get` at Cell In[3], line 9`."""
+    """The common activity of ranks: `is in `queue.get` at Cell In[3], line 9`."""
     one, at, have = group[0], _at(group[0]), _have(group)
     if one.phase in ENDED:
         return f"{have} {_ENDS[one.phase]}"
@@ -180,7 +181,7 @@ def _phrase(group: Sequence[RankStatus]) -> str:
 
 
 def detail(rank: int, sample: Sample) -> str:
-    """What a rank does, beside its phase and its line: `in all_reduce, for rank 1`."""
+    """A rank's activity, beside its phase and its line: `in all_reduce, for rank 1`."""
     if sample.returned:
         return "sending its result"
     if sample.operation == LOCK:
@@ -194,7 +195,7 @@ def detail(rank: int, sample: Sample) -> str:
 
 
 def _for_lock(rank: int, missing: tuple[int, ...], at: str = "") -> str:
-    """`for `lock`, which rank 1 holds`, as far as that is known."""
+    """`for `lock`, which rank 1 holds`, or without the holder if unknown."""
     whose = "it holds itself" if missing == (rank,) else f"{ranks(missing)} holds"
     return f"for `lock`{at}{f', which {whose}' if missing else ''}"
 
@@ -220,7 +221,7 @@ def lasting(seconds: float) -> str:
 
 
 def _since(seconds: float) -> str:
-    """A time since progress was seen: it may have been made up to a look earlier."""
+    """Time since progress was last seen; it may have been made up to one look earlier."""
     return f"over {lasting(seconds)}" if seconds >= 1 else "a moment"
 
 
@@ -246,7 +247,7 @@ def _have(group: Sequence[RankStatus]) -> str:
 
 
 def _spread(group: Sequence[RankStatus]) -> tuple[float, float]:
-    """For how long they have done what they do: at least, at most."""
+    """Shortest and longest time in their activity."""
     each = [one.lasting for one in group]
     return min(each), max(each)
 
@@ -260,15 +261,15 @@ def _numbers(group: Iterable[RankStatus]) -> set[int]:
 
 
 def _grouped(statuses: Iterable[RankStatus]) -> list[list[RankStatus]]:
-    """Those that do the same at the same place together."""
+    """Ranks grouped by activity and place."""
     by_rank = {one.rank: one for one in statuses}
     found = alike({rank: _kind(one) for rank, one in by_rank.items()})
     return [[by_rank[rank] for rank in numbers] for numbers in found.values()]
 
 
 def _kind(one: RankStatus) -> tuple[object, ...]:
-    """The same for all that are said to do the same, whatever their times are."""
-    runs = one.activity == "running"  # of those that wait nothing of it is said
+    """Grouping key: equal for ranks with the same activity and place, whatever their times."""
+    runs = one.activity == "running"  # not shown for ranks that wait
     own = runs and (one.computes, one.unheard, one.call)
     return one.phase, one.activity, one.returned, own, one.operation, one.missing, one.place
 
@@ -277,9 +278,10 @@ def _kind(one: RankStatus) -> tuple[object, ...]:
 
 
 def call_at(place: str, stack: str) -> str:
-    """What the notebook's line `place` has called: `queue.get`, or the line's text if no Python.
+    """The function that the notebook's line `place` called: `queue.get`, or the line's text if it
+    called no Python function; without such a line, the innermost function.
 
-    Without such a line it is the innermost function. `stack` has the innermost frame first."""
+    `stack` has the innermost frame first."""
     cell = place.rpartition(", line ")[0]
     inner = innermost = ""
     lines = stack.splitlines()
@@ -302,8 +304,8 @@ def _module(file: str) -> str:
 
 
 def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) -> list[StackGroup]:
-    """Where the running ranks are: those that wait for nobody first, then the fewest. Beyond some
-    groups ranks are told without their stack."""
+    """Places of the running ranks: groups that wait for nobody first, then the smallest. Groups
+    beyond the first few have no stack."""
     running = {one.rank: one for one in statuses if one.phase not in ENDED}
     nothing = StackGroup((), "", "", "not responding")
     known = {
@@ -321,7 +323,7 @@ def groups(statuses: Iterable[RankStatus], answers: Mapping[int, StackGroup]) ->
 
 
 def _note(group: Sequence[RankStatus]) -> str:
-    """What they do there beside their stack; the collective as it is."""
+    """Their activity, beside their stack, with the collective in full."""
     one = group[0]
     if one.in_collective:
         if one.operation == INPUT:
@@ -334,7 +336,7 @@ def _note(group: Sequence[RankStatus]) -> str:
 
 
 def why_over(before: Iterable[int], statuses: Iterable[RankStatus]) -> str:
-    """What has ended a hang of the ranks `before`."""
+    """The reason why a hang of the ranks `before` is over."""
     now = {one.rank: one for one in statuses}
     ended = [rank for rank in before if rank in now and now[rank].phase in ENDED]
     moved = [rank for rank in before if rank not in ended]
