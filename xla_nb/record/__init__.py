@@ -1,1 +1,1 @@
-"""The files of a run: their names, what they hold, and how to read them while they grow."""
+"""The files of a run: their names, their content, and how to read them while they grow."""

@@ -1,7 +1,8 @@
-"""What ranks display: how displays are written and read, and `run.displays`.
+"""Displays of ranks: how they are written and read, and `run.displays`.
 
-A rank's file is a journal of lines of JSON: a display, an update of one, a clearing, after which a
-long one is begun anew. What a reader folds them into is bounded, and so is the file.
+A rank's file is a journal of lines of JSON: a display, an update of a display, or a clearing, after
+which a long journal is restarted. Both the file and the state that a reader folds it into are
+bounded.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from xla_nb.record import private
 from xla_nb.record.files import partial
 from xla_nb.wording import in_one_line, size
 
-#: Displays of a rank that are kept, and their bytes: the newest ones.
+#: The newest displays of a rank that are kept: their number and their bytes.
 MOST, MOST_BYTES = 100, 32_000_000
-#: Bytes of one display, and of a journal.
+#: Largest display and largest journal, in bytes.
 LARGEST, JOURNAL = 8_000_000, 256 << 20
 _READ = 1 << 24  # bytes to read from a journal at a time
 
 
 @dataclass(frozen=True)
 class Display:
-    """One thing that a rank displayed; `display(…)` of IPython displays it again.
+    """One display of a rank; IPython's `display(…)` shows it again.
 
-    data      its forms by MIME type, as Jupyter has them (images as base64)
-    metadata  what Jupyter's has of them
+    data      its forms by MIME type, as in Jupyter (images as base64)
+    metadata  Jupyter's metadata
     id        its `display_id`, if it has one
-    result    it is what the rank's function returned
+    result    it is the return value of the rank's function
     """
 
     data: Mapping[str, Any]
@@ -46,7 +47,7 @@ class Display:
 
     @property
     def text(self) -> str:
-        """Its plain text, or the MIME types that it has instead."""
+        """Its plain text, or its MIME types if it has none."""
         text = self.data.get("text/plain")
         return text if isinstance(text, str) else f"<{', '.join(self.data)}>"
 
@@ -60,10 +61,10 @@ class Display:
 
 @dataclass
 class Shown:
-    """What a rank shows now, by its journal so far.
+    """The current displays of a rank, from its journal so far.
 
-    dropped     how many displays before these are left out, as there were too many
-    unreadable  lines that are none of a journal
+    dropped     the number of earlier displays dropped because there were too many
+    unreadable  the number of lines that are not a journal's
     """
 
     displays: list[Display] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Shown:
     _clears: bool = False  # with the next display
 
     def take(self, line: bytes) -> None:
-        """Fold in one line."""
+        """Fold in one line of the journal."""
         try:
             self._apply(json.loads(line), len(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -96,8 +97,8 @@ class Shown:
         self._trim()
 
     def _update(self, new: Display) -> None:
-        """Of an id that nothing has, as of an earlier run's, it is shown anew: else it would be
-        lost."""
+        """Update a display. If none has its id (it is from an earlier run, say), show it as a new
+        one: otherwise it would be lost."""
         if all(one.id != new.id for one in self.displays):
             self._show(new)
         else:
@@ -121,20 +122,20 @@ class Shown:
 
 
 def _checked(body: dict[str, Any]) -> dict[str, Any]:
-    """Raises TypeError for what is no bundle."""
+    """The body of a line. Raises TypeError if it is not a MIME bundle."""
     if not isinstance(body["data"], dict) or not isinstance(body["metadata"], dict):
         raise TypeError("not a bundle")
     return body
 
 
 def encode(kind: str, **body: Any) -> bytes:
-    """One line. Lone surrogates, which no front end could be sent, are question marks. Raises
-    ValueError and TypeError for what JSON cannot hold."""
+    """One line of a journal. Lone surrogates, which cannot be sent to a front end, become question
+    marks. Raises ValueError and TypeError for values that JSON cannot represent."""
     return json.dumps({"kind": kind, **body}, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 class Reader:
-    """What a rank shows, read while its journal grows."""
+    """The displays of a rank, read while its journal grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -144,7 +145,7 @@ class Reader:
         self._rest = b""
 
     def look(self) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read new lines. Returns whether the file has changed."""
         try:
             status = os.stat(self.path)  # noqa: PTH116 # several times a second for each rank
         except OSError:
@@ -160,7 +161,7 @@ class Reader:
     def _take(self) -> None:
         with os.fdopen(private.reading(self.path), "rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_ino != self._inode:
-                return  # written anew meanwhile
+                return  # replaced since
             file.seek(self._offset)
             while block := file.read(_READ):
                 self._offset += len(block)
@@ -170,14 +171,14 @@ class Reader:
 
 
 def read(path: Path) -> list[Display]:
-    """What a rank shows by its journal as it is now; nothing if there is none."""
+    """The displays of a rank, from its journal as it is now; none if it does not exist."""
     reader = Reader(path)
     reader.look()
     return reader.shown.displays
 
 
 class Journal:
-    """A rank's journal, to be written by any thread and any process that the rank has forked."""
+    """A rank's journal, written by any thread and any process that the rank forked."""
 
     def __init__(self, path: str | Path) -> None:
         self._name = path
@@ -187,8 +188,8 @@ class Journal:
         return Path(self._name)
 
     def add(self, line: bytes, *, clears: bool = False) -> int:
-        """Append a line that `encode` has made, whole or not at all; gives the bytes of the journal
-        then. One that `clears` begins a long one anew. Raises OSError, also where it is full."""
+        """Append a line from `encode`, whole or not at all; returns the journal's size in bytes. A
+        line that `clears` restarts a long journal. Raises OSError, also if the journal is full."""
         fd = self._locked()
         try:
             nbytes = os.fstat(fd).st_size
@@ -200,7 +201,7 @@ class Journal:
             if nbytes + len(line) > JOURNAL:
                 most = f"{size(JOURNAL)} is the limit for a rank's displays"
                 raise OSError(errno.ENOBUFS, f"{most}, unless it clears them")
-            if nbytes and os.pread(fd, 1, nbytes - 1) != b"\n":  # of a process that was killed
+            if nbytes and os.pread(fd, 1, nbytes - 1) != b"\n":  # left by a killed process
                 line = b"\n" + line
             _append(fd, line, nbytes)
             return nbytes + len(line)
@@ -209,7 +210,7 @@ class Journal:
 
     @property
     def nbytes(self) -> int:
-        """How large it is; 0 before the first line."""
+        """Its size in bytes; 0 before the first line."""
         with contextlib.suppress(OSError):
             return self._path.stat().st_size
         return 0
@@ -223,7 +224,7 @@ class Journal:
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(fd).st_ino == self._path.stat().st_ino:
                     return fd
-            os.close(fd)  # another one has begun it anew
+            os.close(fd)  # another process restarted it
 
 
 def _append(fd: int, line: bytes, size: int) -> None:

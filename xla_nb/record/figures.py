@@ -1,4 +1,4 @@
-"""What ranks reported with `xla_nb.report`: how rows are written and read, and `run.history`.
+"""Figures reported with `xla_nb.report`: how rows are written and read, and `run.history`.
 
 A row is one call of `report`: its number, its time, its step and its figures by name.
 """
@@ -20,7 +20,7 @@ from xla_nb.record.tail import before
 from xla_nb.wording import listed, several, shortened
 
 _CHUNK = 1 << 20  # bytes to read from one file at a time
-_LAST = 200  # rows in which last values are looked for
+_LAST = 200  # rows searched for last values
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ def encode(number: int, at: float, step: float | None, figures: Mapping[str, flo
 
 
 def decode(line: bytes) -> Row:
-    """The row that `encode` wrote; without a step it stands at its number. Raises ValueError for
+    """The row that `encode` wrote; without a step, its number is its step. Raises ValueError for
     other data."""
     try:
         number, at, step, figures = json.loads(line)
         step = number if step is None else step
         numbers = (number, at, step, *figures.values())
         are_numbers = {type(each) for each in numbers} <= {int, float, bool}
-        # A whole number of thousands of digits is none to what draws it.
+        # Integers with thousands of digits cannot be drawn.
         infinite = are_numbers and [not math.isfinite(each) for each in numbers]
     except (TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise ValueError(f"not a row: {line[:200]!r}") from problem
@@ -57,7 +57,7 @@ def decode(line: bytes) -> Row:
 
 
 def last_values(path: Path) -> dict[str, float]:
-    """The last value of each figure in a file's last rows; none where there are no rows."""
+    """The last value of each figure in a file's last rows; none if there are no rows."""
     values: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         for line in before(path, sys.maxsize, _LAST).lines:
@@ -73,7 +73,7 @@ class Rows:
         self._offset = 0
 
     def new(self) -> Iterator[Row]:
-        """The rows written since the last call. Raises XlaNbError for a line that is none."""
+        """The rows written since the last call. Raises XlaNbError for a line that is not a row."""
         while block := self._block():
             for line in block.splitlines():
                 try:
@@ -95,11 +95,11 @@ class History(Mapping[str, dict[int, list[float]]]):
     """The reported figures: ``run.history["loss"][2]`` is the list of losses of rank 2.
 
     rows     a dict for each row: rank, step, at (seconds since the epoch) and its figures
-    frame()  the same as a pandas DataFrame
+    frame()  the rows as a pandas DataFrame
     """
 
     def __init__(self, *records: Mapping[int, Path]) -> None:
-        """records: the file of each rank, one after the other of several runs."""
+        """records: for each of several consecutive runs, the file of each rank."""
         self._by_rank: dict[int, list[Row]] = {}
         for files in records:
             for rank, path in files.items():

@@ -1,7 +1,7 @@
 """The files of a run: every file's name is spelled here and nowhere else.
 
 A record is complete without the notebook that started the run, and only its owner can read it.
-Where its disk is full, what fits is kept, what does not is told once, and nobody ends.
+On a full disk, data that fits is kept, lost data is reported once, and no process ends.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from xla_nb.record import private
 
 #: Folders of the home: a notebook's runs, and this host's parts of other machines' runs.
 Folder = Literal["runs", "parts"]
-#: The endings of files that grow while ranks run; a sample is written over.
+#: The endings of files that grow while ranks run; a sample is overwritten.
 GROWING = ("out", "err", "switches", "history", "result", "displays")
 SAMPLE = "now"
 _CELLS = "cells"
 _NAME = re.compile(r"[\w-]+")  # of a run
-#: Seconds after which what nobody has touched is given up.
+#: Seconds after which an untouched record is given up.
 WEEK = 7 * 24 * 3600
 _KEPT = 1 << 24  # bytes of events that wait for space on a full disk
 
 
 def home() -> Path:
     """The folder of all records: $XLA_NB_HOME, else in the user's state directory (XDG). Raises
-    OSError where it is relative to a folder that is gone."""
+    OSError if it is relative to a folder that is gone."""
     chosen = os.environ.get("XLA_NB_HOME")
     if chosen:
-        return Path(chosen).absolute()  # the run's processes are in folders of their own
+        return Path(chosen).absolute()  # the run's processes have other working directories
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "xla_nb"
 
@@ -48,14 +48,14 @@ def home() -> Path:
 class Record:
     """The record of one run, at `path`.
 
-    program/NAME.py   the module that ranks loaded  program/NAME.json        whose its lines are
-    rank-R.result     what rank R returned          rank-R.out, rank-R.err   their output
-    rank-R.now        its newest sample             rank-R.history           what it reported
-    rank-R.raised     what it raised                rank-R.displays          what it displayed
+    program/NAME.py   the module that ranks loaded  program/NAME.json        origin of its lines
+    rank-R.result     rank R's return value         rank-R.out, rank-R.err   its output
+    rank-R.now        its newest sample             rank-R.history           its reported figures
+    rank-R.raised     its exception                 rank-R.displays          its displays
     rank-R.switches   the order of its output       job.out, job.err, job.switches   the job's
-    module.result     what the cell's module bound
-    events.jsonl      what happened                 run.json                 the summary
-    stacks, alone     requests to ranks             owner                    who needs it
+    module.result     names the cell's module bound
+    events.jsonl      all events                    run.json                 the summary
+    stacks, alone     requests to ranks             owner                    the process needing it
     arrivals.json     when lines were seen          cells/NAME               a record for each cell
                                                                              of live ranks
     """
@@ -64,14 +64,14 @@ class Record:
         self.folder = str(path)
 
     # Live ranks have a record for each of their programs, add no events to it, and need no Path:
-    # to make a few would take each of them a twentieth of the way to its code.
+    # creating a few would take each rank a twentieth of the time until its code runs.
 
     @functools.cached_property
     def path(self) -> Path:
         return Path(self.folder)
 
     def of_rank(self, rank: int, ending: str) -> str:
-        """The path of the rank's file whose name ends so."""
+        """The path of the rank's file with this ending."""
         return f"{self.folder}/{_of_rank(rank, ending)}"
 
     @functools.cached_property
@@ -86,13 +86,13 @@ class Record:
 
     @classmethod
     def create(cls, run: str, folder: Folder | Record = "runs") -> Record:
-        """A new, empty record, in a folder of the home or among the cells of live ranks' record.
-        Raises OSError when it cannot be written, or the home is another user's."""
+        """Create an empty record, in a folder of the home or among the cells of live ranks' record.
+        Raises OSError if it cannot be written, or the home belongs to another user."""
         if isinstance(folder, Record):
             record = folder.cell(run)
-            try:  # the folder was looked at when the ranks were started
+            try:  # the folder was checked when the ranks were started
                 record.path.mkdir(0o700)
-            except FileNotFoundError:  # the first cell, or somebody has removed it
+            except FileNotFoundError:  # the first cell, or the folder was removed
                 _own("runs", folder.path.name, _CELLS)
                 record.path.mkdir(0o700)
         else:
@@ -106,7 +106,7 @@ class Record:
         return record
 
     def discard(self) -> None:
-        """Remove it: it would be listed as a run in progress, which has never begun."""
+        """Remove it, or it would be listed as a run in progress, although it never began."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     @property
@@ -114,11 +114,11 @@ class Record:
         return self.path / _CELLS
 
     def cell(self, run: str) -> Record:
-        """That of a cell of live ranks, whose record this is."""
+        """The record of a cell, in this record of live ranks."""
         return Record(self._cells / run)
 
     def cells(self) -> list[Record]:
-        """Those of all cells that are there, the newest first."""
+        """The existing records of cells, newest first."""
         with contextlib.suppress(FileNotFoundError):
             return _in(self._cells)
         return []
@@ -131,11 +131,11 @@ class Record:
         return self.program_folder / f"{name}.py"
 
     def log(self, rank: int | None, stream: str = "out") -> Path:
-        """A rank's stdout (`out`) or stderr (`err`); of the job if `rank` is None."""
+        """A rank's stdout (`out`) or stderr (`err`); the job's if `rank` is None."""
         return self.path / (f"job.{stream}" if rank is None else _of_rank(rank, stream))
 
     def switches(self, rank: int | None) -> str:
-        """Where it has written to the other of its streams than before."""
+        """Positions at which it switched between stdout and stderr."""
         return f"{self.folder}/job.switches" if rank is None else self.of_rank(rank, "switches")
 
     def result(self, rank: int) -> Path:
@@ -146,7 +146,7 @@ class Record:
         return self.path / _of_rank(rank, "raised")
 
     def results(self) -> dict[int, Path]:
-        """The results that are there, by rank."""
+        """The existing results, by rank."""
         paths = self.path.glob("rank-*.result")
         ranks = {path: path.stem.partition("-")[2] for path in paths}
         return {int(rank): path for path, rank in ranks.items() if rank.isdecimal()}
@@ -190,8 +190,8 @@ class Record:
 
     @property
     def is_owned(self) -> bool:
-        """Whether a living process needs the record, or that of a cell of its live ranks: it
-        launched the run, or has it open."""
+        """Whether a living process needs the record, or one of its live ranks' cells: it launched
+        the run, or has it open."""
         return self._is_marked or any(cell._is_marked for cell in self.cells())
 
     @property
@@ -201,8 +201,8 @@ class Record:
         return _age(self._owner) < WEEK if lives is None else lives
 
     def is_lost(self) -> bool:
-        """Whether a run that has not ended never will: its process is gone, and nothing was touched
-        for a week."""
+        """Whether an unended run will never end: its process is gone, and no file was touched for a
+        week."""
         return not self.is_owned and _age(self.path) > WEEK
 
     def _owner_fields(self) -> list[str]:
@@ -212,7 +212,7 @@ class Record:
             return []
 
     def _owner_lives(self) -> bool | None:
-        """None if that cannot be known: there is no owner, or it is on another machine."""
+        """Whether the owner lives; None if unknown: there is none, or it is on another machine."""
         pid, *rest = self._owner_fields() or [""]
         if not rest or rest[1:] not in ([], [os.uname().nodename]):
             return None
@@ -223,14 +223,14 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files, but for those of cells; of an ended run as its summary has them."""
+        """Bytes of all files, except those of cells; for an ended run, as in its summary."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             return int(json.loads(private.read(self.summary))["bytes"])
         return _bytes_in(self.path)
 
     def add(self, event: Event | None = None) -> None:
-        """Record an event, and those that had no space. Raises OSError where some still wait. Of
-        one thread at a time."""
+        """Record an event, and earlier ones that had no space. Raises OSError if some still wait.
+        Call from one thread at a time."""
         line = b"" if event is None else encode(event) + b"\n"
         try:
             self._events.add(line)
@@ -238,20 +238,20 @@ class Record:
             self._events.close()
 
     def own(self) -> None:
-        """Mark the record as needed by this process, if no other one needs it."""
+        """Mark the record as needed by this process, if no other process needs it."""
         if not self._is_marked:
-            with contextlib.suppress(OSError):  # another process has removed it, or a full disk
+            with contextlib.suppress(OSError):  # another process removed it, or the disk is full
                 private.write(self._owner, _own_process(os.getpid()).encode())
 
     def disown(self) -> None:
-        """Mark the record as no longer needed by this process; no other one's mark is touched."""
+        """Mark the record as no longer needed by this process; other processes' marks remain."""
         if self._owner_fields() == _own_process(os.getpid()).split():
             self._owner.unlink(missing_ok=True)
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Write the summary, with the bytes of all files; from now on the run has ended.
+        """Write the summary, with the bytes of all files; this marks the run as ended.
 
-        On a full disk the summary is cut short: that it is there says that the run has ended."""
+        On a full disk the summary is cut short; its existence alone marks the run as ended."""
         scratch = partial(self.summary)
         with contextlib.suppress(OSError):
             self.add()
@@ -267,12 +267,12 @@ def _of_rank(rank: int, ending: str) -> str:
 
 
 def lines(program: Path) -> Path:
-    """Beside a program's file: the cells that it came from (`program.module_file.ModuleMap`)."""
+    """The file beside a program with the cells of its lines (`program.module_file.ModuleMap`)."""
     return program.with_suffix(".json")
 
 
 def _own(*folders: str) -> Path:
-    """A folder of the home, this user's alone, by the names on the way there. Raises OSError."""
+    """Make a folder of the home, and those on its path, private to this user. Raises OSError."""
     path = home()
     private.own_folder(path)
     for name in folders:
@@ -282,12 +282,12 @@ def _own(*folders: str) -> Path:
 
 
 def records(folder: Folder = "runs") -> list[Record]:
-    """All records of the home, the newest first. Raises OSError."""
+    """All records of the home, newest first. Raises OSError."""
     return _in(home() / folder)
 
 
 def find(name: str | os.PathLike[str]) -> Iterator[Record]:
-    """The record at this path, and those of this name in the home, which need not be there."""
+    """The record at this path, and those with this name in the home; they may not exist."""
     yield Record(Path(name))
     yield Record(home() / "runs" / name)
     if _NAME.fullmatch(os.fspath(name)):
@@ -302,24 +302,24 @@ def _in(folder: Path) -> list[Record]:
 
 
 def partial(path: Path) -> Path:
-    """Where to write a file before renaming it to `path`, so that it is whole or absent."""
+    """The path to write to before renaming to `path`, so that the file is whole or absent."""
     return path.with_name(f"{path.name}.partial")
 
 
 def _process(pid: int) -> str:
-    """A process by its id, its start time (proc(5)), because ids are reused, and its machine."""
+    """Identify a process by id, start time (proc(5), since ids are reused) and machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{pid} {fields[19]} {os.uname().nodename}"
 
 
 @functools.cache
 def _own_process(pid: int) -> str:
-    """The same of the calling process, which has this id as long as it lives."""
+    """Identify the calling process, whose id is `pid` (the key of the cache)."""
     return _process(pid)
 
 
 def _age(path: Path) -> float:
-    """Seconds since a file, or any file of a folder, was touched; without end if it is gone.
+    """Seconds since a file, or any file of a folder, was touched; infinity if it is gone.
 
     A folder's own time does not change as its files grow."""
     try:
@@ -330,7 +330,7 @@ def _age(path: Path) -> float:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Of all files in it but those of cells; none where somebody has removed it."""
+    """Bytes of all files in it, except those of cells; 0 if it was removed."""
     found = 0
     for top, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if name != _CELLS]
@@ -342,7 +342,7 @@ def _bytes_in(folder: Path) -> int:
 
 # ---------------------------------------------------------------- a disk that may be full
 
-#: What a system call says of a disk: full, its quota, a limit on file sizes, broken.
+#: Errors of the disk: full, quota, file size limit, broken.
 _OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE}
 _FREE = " Free up space there, or set XLA_NB_HOME to a folder with more before the next launch."
 _FIXES = {
@@ -353,12 +353,12 @@ _FIXES = {
 
 
 def is_of_disk(problem: OSError) -> bool:
-    """Whether the disk could not take what was written, rather than the file being wrong."""
+    """Whether the disk could not take the data, rather than the file being wrong."""
     return problem.errno in _OF_DISKS
 
 
 class Losses:
-    """Tells what could not be written to a folder, each kind of thing once."""
+    """Reports, once per kind, data that could not be written to a folder."""
 
     def __init__(self, folder: str | Path, tell: Callable[[str], None]) -> None:
         self._folder = folder
@@ -366,7 +366,7 @@ class Losses:
         self._told: set[str] = set()
 
     def note(self, what: str, problem: OSError) -> None:
-        """`what` is as in "Cannot write all of its output"."""
+        """Report a loss; `what` completes "Cannot write all of its output"."""
         if what not in self._told:
             self._told.add(what)
             self._tell(
@@ -376,10 +376,10 @@ class Losses:
 
 
 class Appender:
-    """A file that grows by whole lines, of any thread. What does not fit waits in memory, up to
-    `most` bytes, and is written when there is space again; what waits no longer is lost.
+    """A file that any thread can append whole lines to. Lines that do not fit wait in memory, up
+    to `most` bytes, until there is space again; beyond that they are lost.
 
-    Opened by `add` where it is not; the caller closes it.
+    `add` opens the file if needed; the caller closes it.
     """
 
     def __init__(self, path: str | Path, most: int) -> None:
@@ -389,7 +389,7 @@ class Appender:
         self._lock = threading.Lock()
 
     def add(self, line: bytes = b"") -> None:
-        """Append what waits, and a line. Raises OSError where some has to wait, or is lost."""
+        """Append waiting lines, and `line`. Raises OSError if some still wait, or are lost."""
         with self._lock:
             if len(self._waiting) + len(line) <= self._most:
                 self._waiting += line

@@ -1,8 +1,8 @@
 """A process's stdout and stderr as logs of a record, on a disk that may be full.
 
-`print` must not end a training of many hours. What Python code writes through `sys.stdout` and
-`sys.stderr` never fails for want of space; what writes to descriptors 1 and 2 itself is told the
-truth by the system: `printf` of C code goes on, `os.write(1, …)` raises OSError.
+`print` must not end a training of many hours. Writes of Python code to `sys.stdout` and
+`sys.stderr` never fail for lack of space; direct writes to descriptors 1 and 2 get the system's
+error: `printf` in C code continues, `os.write(1, …)` raises OSError.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _STREAMS = ((1, "stdout"), (2, "stderr"))
 
 
 _write = io.FileIO.write
-#: A switch in a record: where a stream's file goes on, times two, and 1 for stderr.
+#: A switch in a record: the offset at which a stream continues, times two, plus 1 for stderr.
 SWITCH = struct.Struct("<q")
 
 
 class Switches:
-    """Notes where a stream of this process goes on after the other one, so that the lines of both
-    can be read in order. `log` is the one that has written last."""
+    """Notes where a stream of this process continues after the other one wrote, so that the lines
+    of both can be read in order. `log` is the last one that wrote."""
 
     def __init__(self) -> None:
         self.log: Log | None = None
         self._path = ""
 
     def keep(self, path: str) -> None:
-        """Note them in this file, opened for each: programs close descriptors they do not know."""
+        """Note switches in this file, opened for each: programs close unknown descriptors."""
         self.log, self._path = None, path
 
     def begin(self, log: Log) -> None:
-        """It is about to write."""
+        """Note that `log` is about to write."""
         before, self.log = self.log, log
         if before is None or not self._path:
             return
-        with contextlib.suppress(OSError):  # a full disk, or the record is gone: nothing is noted
+        with contextlib.suppress(OSError):  # full disk, or the record is gone: note nothing
             start = os.lseek(log.fileno(), 0, os.SEEK_END)
             file = private.writing(self._path, os.O_WRONLY | os.O_APPEND)
             with contextlib.closing(os.fdopen(file, "wb", 0)) as switches:
@@ -55,25 +55,25 @@ class Switches:
 
 
 class Log(io.FileIO):
-    """Descriptor `fd` for writing. `losses` tells what did not fit; None: nobody can be told."""
+    """Descriptor `fd` for writing. `losses` reports lost data; None: it cannot be reported."""
 
     def __init__(self, fd: int, name: str, switches: Switches) -> None:
         super().__init__(fd, "w", closefd=False)
         self.name = name
         self.losses: Losses | None = None
         self.switches = switches
-        self._gap = b""  # to be written before anything else
+        self._gap = b""  # to write before anything else
 
     def write(self, data: Any) -> int:
-        """Write all of it, but for what the disk has no space for."""
+        """Write all of `data`, except what the disk has no space for."""
         if self.switches.log is not self:
             self.switches.begin(self)
         if self._gap:
             return self._write_rest(memoryview(data).cast("B"), 0)
-        try:  # for every line that is printed, so as little of Python as can be
+        try:  # runs for every printed line: as little Python as possible
             written = _write(self, data)
         except OSError:
-            written = 0  # the same again, which is told
+            written = 0  # `_write_rest` fails again, and reports it
         if written == len(data):
             return written
         return self._write_rest(memoryview(data).cast("B"), written or 0)
@@ -95,8 +95,8 @@ class Log(io.FileIO):
 
 
 def install() -> None:
-    """Let this process's stdout and stderr outlive a full disk; before any import binds them, as
-    `xm.master_print` does in a default argument."""
+    """Make this process's stdout and stderr survive a full disk. Call it before any import binds
+    them, as `xm.master_print` does in a default argument."""
     switches = Switches()
     for fd, name in _STREAMS:
         stream = _stream(fd, name, getattr(sys, name).write_through, switches)
@@ -116,17 +116,17 @@ def _stream(fd: int, name: str, write_through: bool, switches: Switches) -> io.T
 
 
 def flush() -> None:
-    """Write out what Python still holds of this process's output."""
+    """Write out the buffered output of this process."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # None, or closed
             stream.flush()
 
 
 def mend() -> None:
-    """Open again what the user's code has closed of stdout, stderr and stdin, as `exit()` does, for
-    what comes after it."""
+    """Reopen stdout, stderr and stdin if user code has closed them, as `exit()` does, for the code
+    that runs afterwards."""
     if getattr(sys.stdin, "closed", True) is True:
-        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 # it stays
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 # stays open
     for fd, name in _STREAMS:
         own = f"__{name}__"
         before = getattr(sys, own)
@@ -142,13 +142,13 @@ def mend() -> None:
 def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None = None) -> None:
     """Send this process's stdout and stderr, of Python and C code, to the logs of `rank`.
 
-    None is the job. `tell` gets a sentence when something does not fit on the disk.
+    None is the job. `tell` is called with a sentence when data does not fit on the disk.
     """
     losses = None if tell is None else Losses(record.folder, tell)
     for fd, name in _STREAMS:
         held = getattr(sys, f"__{name}__")
         for stream in (held, getattr(sys, name)):
-            with contextlib.suppress(Exception):  # the user's own, or its descriptor is closed
+            with contextlib.suppress(Exception):  # a user's object, or a closed descriptor
                 stream.flush()
         log = getattr(held.buffer, "raw", held.buffer)
         if isinstance(log, Log):
@@ -163,12 +163,12 @@ def capture(record: Record, rank: int | None, tell: Callable[[str], None] | None
 
 
 def _opened(record: Record, rank: int | None, stream: str, losses: Losses | None) -> int:
-    """A log, or where there is no space for one, or no folder, nothing's."""
+    """Open a log, or /dev/null if there is no space for it or no folder."""
     path = record.log(None, stream) if rank is None else record.of_rank(rank, stream)
     try:
         return private.writing(path, os.O_WRONLY | os.O_APPEND)
     except OSError as problem:
-        if not is_of_disk(problem) and problem.errno != errno.ENOENT:  # somebody has removed it
+        if not is_of_disk(problem) and problem.errno != errno.ENOENT:  # its folder was removed
             raise
         if losses is not None:
             losses.note(_WHAT, problem)

@@ -1,7 +1,7 @@
-"""Files and folders of one user: made so that nobody else can read them, opened with suspicion.
+"""Private files and folders: created so that nobody else can read them, and opened with checks.
 
-A record has pickles, which execute code when they are opened, and what ranks printed. Every file
-and folder of a home is made here, and every file of a record is opened for reading here.
+A record has pickles, which execute code when opened, and the output of ranks. Every file and folder
+of a home is created here, and every file of a record is opened for reading here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder this user's alone: with its parents if it is missing, by its mode if others can
-    look into it. Raises OSError, with a sentence where it belongs to somebody else."""
+    """Make a folder private: create it with its parents if it is missing, and set its mode if
+    others have access. Raises OSError, with a sentence if it belongs to another user."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -26,13 +26,13 @@ def own_folder(path: Path) -> None:
     if status.st_uid != os.geteuid():
         raise PermissionError(_belongs(path, status.st_uid))
     if status.st_mode & 0o777 != 0o700:
-        with contextlib.suppress(OSError):  # of a file system that has no modes
+        with contextlib.suppress(OSError):  # a file system without modes
             path.chmod(0o700)
 
 
 def writing(path: str | os.PathLike[str], flags: int = os.O_WRONLY | os.O_TRUNC) -> int:
-    """Open a file for writing; gives the descriptor. It is made if it is missing, and for nobody
-    else. Raises OSError."""
+    """Open a file for writing, created privately if missing; returns the descriptor. Raises
+    OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
@@ -43,14 +43,14 @@ def write(path: Path, content: bytes) -> None:
 
 
 def touch(path: str | os.PathLike[str]) -> None:
-    """Make a file, or give it the time of now. Raises OSError."""
+    """Create a file, or set its time to now. Raises OSError."""
     with os.fdopen(writing(path, os.O_WRONLY), "wb") as file:
         os.utime(file.fileno())
 
 
 def reading(path: str | os.PathLike[str]) -> int:
-    """Open a plain file for reading; gives the descriptor. Follows no symbolic link and never waits
-    for a writer. Raises OSError, also for what is no plain file."""
+    """Open a plain file for reading; returns the descriptor. Follows no symbolic link and never
+    waits for a writer. Raises OSError, also if it is not a plain file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -65,7 +65,7 @@ def read(path: Path) -> bytes:
 
 
 def part(path: str | os.PathLike[str], offset: int, most: int) -> bytes:
-    """At most so many bytes of a growing file from an offset on; none where there is no file yet.
+    """At most `most` bytes of a growing file from an offset on; none if there is no file yet.
     Raises OSError."""
     try:
         fd = reading(path)

@@ -1,7 +1,7 @@
-"""What a rank is doing: a sample, taken a few times a second.
+"""A sample of a rank's activity, taken a few times a second.
 
 Only the newest sample counts, so it is a file that is overwritten and never an event. It remains
-when the rank is killed, and costs nothing where nobody reads it.
+when the rank is killed, and costs nothing if nobody reads it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Literal
 from xla_nb.messages import checked_json
 
 Activity = Literal["running", "compiling", "waiting", "blocked", "idle"]
-_MARKERS = 4  # at most in a step
-#: The operation of a rank that waits for the `lock` that ranks share.
+_MARKERS = 4  # most step markers in one step
+#: The operation of a rank that waits for the shared `lock`.
 LOCK = "lock"
-#: The operation of one that waits for an answer in the notebook.
+#: The operation of a rank that waits for an answer in the notebook.
 INPUT = "input()"
-#: That of one that waits for a loader's next batch, which is running.
+#: The operation of a rank that waits for a loader's next batch; its activity is running.
 DATA = "data"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A loop under `xla_nb.progress`, the `number`-th of its label; `rate` is in items per second,
-    None until it is known, and the next item takes `since` seconds so far. `finished`: exhausted or
-    left."""
+    """A loop under `xla_nb.progress`, the `number`-th with its label; `rate` is in items per
+    second, None until known; `since` is the time of the current item so far, in seconds. `finished`:
+    exhausted or left."""
 
     label: str
     done: int
@@ -41,34 +41,34 @@ class Loop:
 class Sample:
     """One sample. `at` and `since` (when the activity began) are in seconds since the epoch.
 
-    activity        blocked: in a call that only waits, such as time.sleep; idle: a live rank that
-                    has nothing to run
+    activity        blocked: in a call that only waits, such as time.sleep; idle: a live rank with
+                    nothing to run
     place           the innermost line of the notebook, `Cell In[3], line 7`
     operation       the collective that the rank waits in, or LOCK or INPUT, for the ranks
-                    `missing`; of LOCK that is the rank that holds it, none if that is not known.
-                    DATA, or the blocking call that it is in, however short
-    memory          bytes of its host's memory, of pages that others have too only its share
-    free            bytes of that memory that can still be taken, by any process
+                    `missing`: for LOCK, the rank that holds it, none if unknown. Otherwise DATA,
+                    or the blocking call that it is in, however short
+    memory          bytes of host memory; of shared pages only its share
+    free            bytes of host memory still available to any process
     device_*        bytes; None if the backend does not report them
     cpu             seconds of processor time so far
     compiles        graphs compiled, in `compile_seconds`
-    compiling       seconds for which the compilation in progress has been seen; 0 if there is none
-    waited          seconds of waiting in collectives so far, with the wait in progress; None where
-                    that cannot be seen, as on a TPU
+    compiling       seconds of the compilation in progress, as far as seen; 0 if there is none
+    waited          seconds of waiting in collectives so far, with the wait in progress; None if
+                    not visible, as on a TPU
     lock_waited     the same for the `lock`
     data_waited     seconds of waiting for a loader's next batch so far
-    blocked         seconds in calls that only waited so far
+    blocked         seconds in calls that only wait so far
     idle            seconds in which a live rank had nothing to run so far
     steps           step markers (torch_xla.sync)
     graphs          graphs looked up, each to be executed
-    items           items done of loops under `xla_nb.progress`, but of those in which another
-                    began
-    changes_at      the line whose tensors have another shape, or whose numbers are others, from
-                    step to step, where each step compiles; `change` says what changes
+    items           items done in loops under `xla_nb.progress`, except loops in which another
+                    loop began
+    changes_at      the line whose tensors' shapes, or whose numbers, differ from step to step, if
+                    each step compiles; `change` says which changes
     fallbacks_at    the lines at which operators fell back to the CPU, by operator
-    returned        its function has returned, and the result is on its way
-    heeds           an interrupt ends what it does: its program has set no handler of its own
-    locks           times that the process has got the `lock`
+    returned        its function has returned, and the result is being sent
+    heeds           an interrupt ends its program, which has set no handler
+    locks           number of times that the process acquired the `lock`
     fallbacks       calls of each `aten::` operator that fell back to the CPU
     """
 
@@ -105,23 +105,23 @@ class Sample:
 
     @property
     def loops_step(self) -> bool:
-        """Its steps are the items of its loops: loaders and optimizers mark steps beside the loop's
-        own, but an item with many of them is an epoch, say."""
+        """Whether items of its loops are its steps: loaders and optimizers mark extra steps within
+        an item, but an item with many of them is an epoch, say."""
         return self.items > 0 and self.steps <= _MARKERS * self.items
 
     @property
     def done(self) -> int:
-        """Steps so far: items of loops, or else step markers."""
+        """Steps so far: items of loops, otherwise step markers."""
         return self.items if self.loops_step else self.steps
 
     @property
     def executed(self) -> int:
-        """Graphs executed so far. Nobody counts what JAX executes: one for each step."""
+        """Graphs executed so far. JAX executions are not counted: one per step is assumed."""
         return self.graphs or self.done
 
 
 def encode(sample: Sample) -> bytes:
-    """The sample as one line of JSON. Lone surrogates, which no front end could be sent, become
+    """The sample as one line of JSON. Lone surrogates, which cannot be sent to a front end, become
     question marks."""
     text = json.dumps(vars(sample), default=vars, ensure_ascii=False)
     return text.encode(errors="replace") + b"\n"

@@ -1,8 +1,8 @@
 """Read a run's log files while they grow, and note when their lines were seen.
 
-Reads are bounded whatever a rank writes. Lines come whole, as a terminal would finally show them.
-Ranks write straight to files, without times; who follows the run notes how many lines each file had
-at each look, so that a saved log can have them in order.
+Reads are bounded whatever a rank writes. Lines are whole, as a terminal would finally show them.
+Ranks write straight to files, without times; the follower of the run notes how many lines each file
+had at each look, so that a saved log can show them in order.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ from xla_nb.record import private
 from xla_nb.record.files import Record
 from xla_nb.record.output import SWITCH
 
-#: Lines at each end of a stream whose times are known: of a flood only those are shown.
+#: Lines at each end of a stream whose times are kept: of a flood only these are shown.
 MOST = 25
 #: Characters to keep of one line.
 LONGEST = 4000
 _CHUNK = 1 << 20  # bytes to read from one file at a time
 _BLOCK = 1 << 18  # bytes to read at most for the lines before an offset
-_HOLD = 0.1  # seconds in which the cursor moves up that is to do so: tqdm does at once
+_HOLD = 0.1  # seconds within which a cursor that moves up does so: tqdm does at once
 _UP = b"\x1b[A"  # cursor up, as tqdm returns from the bar of an inner loop
 
 
 class Arrivals:
-    """The marks of each stream, by the name of its file: the time of a look, and how many lines
-    there were after it. `now` is the time of the newest look; 0: there was none."""
+    """The marks of each stream, by the name of its file: the time of a look, and the number of
+    lines after it. `now` is the time of the newest look; 0: there was none."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._marks: dict[str, list[tuple[float, int]]] = {}
 
     def note(self, name: str, count: int) -> None:
-        """A stream has so many lines now."""
+        """Note the number of lines that a stream has now."""
         marks = self._marks.setdefault(name, [])
         marks.append((self.now, count))
         if len(marks) > 2 * MOST + 1:
             del marks[MOST]
 
     def times(self, name: str, head: int, left_out: int, tail: int) -> tuple[float, ...]:
-        """When each of the first and last lines was seen; empty where nobody has looked at the run.
+        """The times at which the first and last lines were seen; empty if nobody looked at the run.
 
-        A line that no look has seen whole came after all that were."""
+        A line that no look saw whole is later than all others."""
         if not self.now:
             return ()
         marks = list(self._marks.get(name, ()))
         counts, total = [count for _, count in marks], head + left_out + tail
-        # A flood's lines are not all counted alike, and it may end with an unfinished one.
+        # Counts of a flood's lines may differ, and its last line may be unfinished.
         end = counts[-1] if counts and abs(total - counts[-1]) > 1 else total
         places = (bisect.bisect_right(counts, n) for n in (*range(head), *range(end - tail, end)))
         return tuple(marks[place][0] if place < len(marks) else math.inf for place in places)
 
     def save(self, record: Record) -> None:
-        """Keep what there is, if somebody has looked. Raises OSError."""
+        """Save the marks, if there was a look. Raises OSError."""
         if self.now:
             private.write(record.arrivals, json.dumps(self._marks).encode())
 
     @classmethod
     def read(cls, record: Record) -> Arrivals:
-        """Those of a run that has ended; none where they were not kept, or are damaged."""
+        """The arrivals of an ended run; empty if they were not saved, or are damaged."""
         made = cls()
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
             kept = json.loads(private.read(record.arrivals)).items()
@@ -80,8 +80,8 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class LineBlock:
-    """Consecutive lines, after `skipped` others that are left out; `start` is the byte offset of
-    the first line in the file, and `ends` those at which they end."""
+    """Consecutive lines, after `skipped` omitted ones; `start` is the byte offset of the first line
+    in the file, `ends` are the offsets at which the lines end."""
 
     start: int
     skipped: int
@@ -90,29 +90,29 @@ class LineBlock:
 
 
 class Tail:
-    """What was added to a file since the last look, in whole lines.
+    """The whole lines added to a file since the last look.
 
     `\\r` overwrites its line, and so does moving the cursor up to a line: bars of nested loops do
-    not count as lines. So an overwritten line is held back until another line follows it, but not
-    for long.
+    not count as lines. So an overwritten line is held back until another line follows, but not for
+    long.
     """
 
     def __init__(self, path: Path, arrivals: Arrivals | None = None) -> None:
-        """`arrivals` are told of new lines."""
+        """arrivals: gets the counts of new lines."""
         self.path = path
         self._arrivals = arrivals
         self.count = 0  # lines so far
         self.behind = False  # there was more than one look can read
         self._name = os.fspath(path)
-        self._size: int | None = None  # of the file, as far as it is to be read (`align`)
+        self._size: int | None = None  # bytes of the file to read (`align`); None: all
         self._offset = 0
         self._rest = b""
         self._below = b""  # the text of the line that the cursor moved up from
-        self._held: float | None = None  # since when the line at the start of the rest is whole
+        self._held: float | None = None  # time since which the first line of the rest is whole
 
     def look(self, limit: int | None, most: int | None = None) -> LineBlock | None:
-        """The last `limit` lines completed in the next `most` bytes (a megabyte); None at the end
-        of the file."""
+        """The last `limit` lines completed in the next `most` bytes (default: a megabyte); None at
+        the end of the file."""
         block = self._take(limit, most)
         if block is None:
             return None
@@ -123,15 +123,15 @@ class Tail:
 
     @property
     def size(self) -> int:
-        """Bytes of the file now; a plain system call, as 256 are read 20 times a second."""
+        """Bytes of the file now; a plain system call, because 256 are read 20 times a second."""
         try:
             return os.stat(self._name).st_size  # noqa: PTH116
         except FileNotFoundError:
             return 0
 
     def align(self, other: Tail) -> None:
-        """Have both read to one moment, until they are aligned again: what a rank writes to one
-        and then to the other is not seen the other way round, unless it never stops."""
+        """Limit both to the same moment until they are aligned again, so that lines written to one
+        and then to the other are not seen in reverse, unless the rank never stops writing."""
         for _ in range(5):
             self._size, other._size = self.size, other.size
             if self.size == self._size:
@@ -139,7 +139,7 @@ class Tail:
 
     @property
     def end(self) -> int:
-        """The byte offset where the lines that `look` has given end, as `before` takes it."""
+        """The byte offset at which the lines from `look` end, for `before`."""
         return max(0, self._offset - len(self._rest))
 
     @property
@@ -149,11 +149,11 @@ class Tail:
         return [line for line in lines if line.strip()]
 
     def finish(self) -> Iterator[str]:
-        """The last lines, including an unfinished one. For a file that is no longer written."""
+        """The last lines, including an unfinished one, of a file that is no longer written."""
         return map(shown, self.finish_raw())
 
     def finish_raw(self) -> list[bytes]:
-        """The same as the bytes that were written, for `shown`."""
+        """The last lines as the bytes that were written, for `shown`."""
         lines: list[bytes] = []
         while (block := self._take(None)) is not None:
             lines += block[1]
@@ -165,7 +165,7 @@ class Tail:
         return lines
 
     def _take(self, limit: int | None, most: int | None = None) -> tuple[int, list[bytes]] | None:
-        """How many of the next lines are skipped, and the lines after them."""
+        """The number of skipped lines, and the lines after them."""
         chunk = self._read(most or _CHUNK)
         now = time.monotonic() if self._arrivals is None else self._arrivals.now
         if not chunk and (self._held is None or now - self._held < _HOLD):
@@ -175,7 +175,7 @@ class Tail:
         first = self._held if held and data.startswith(held) else None
         lasted = first is not None and now - first >= _HOLD
         ends = data.count(b"\n")
-        # Split off only the lines to show, for a flood has many; one more may be held back.
+        # Split off only the lines to show (a flood has many); one more may be held back.
         split = ends if limit is None else min(ends, limit + 1)
         *whole, self._rest = data.rsplit(b"\n", split + 1)[-split - 1 :]
         self._held = None
@@ -204,7 +204,7 @@ class Tail:
         return chunk
 
     def _folded(self, data: bytes) -> bytes:
-        """The data without the lines that the cursor moved up from."""
+        """The data without lines that the cursor moved up from."""
         if b"\x1b" not in data or _UP not in data:  # one byte is found 10 times as fast
             return data
         first, *more = data.split(_UP)
@@ -228,8 +228,8 @@ def shown(line: bytes) -> str:
 
 @dataclass(frozen=True)
 class Ends:
-    """Head and tail of a file, with `left_out` lines between them, and the offsets in the file at
-    which these lines end."""
+    """Head and tail of a file, with `left_out` lines between them, and the byte offsets at which
+    their lines end."""
 
     head: list[str]
     left_out: int
@@ -238,14 +238,14 @@ class Ends:
 
 
 def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
-    """The first and last lines of a file, none if it does not exist.
+    """The first and last lines of a file; none if it does not exist.
 
     `count` is the number of its lines if known; otherwise a big file is read to count them.
     """
     if not path.exists() or path.stat().st_size <= _BLOCK:
         lines = Tail(path).finish_raw()
         offsets = _line_ends(private.part(path, 0, _BLOCK))
-        offsets += [_BLOCK] * (len(lines) - len(offsets))  # of an unfinished one
+        offsets += [_BLOCK] * (len(lines) - len(offsets))  # for an unfinished line
         left_out = max(0, len(lines) - head - tail)
         cut = head if left_out else len(lines)
         return Ends(
@@ -266,14 +266,14 @@ def ends(path: Path, head: int, tail: int, count: int | None = None) -> Ends:
 
 
 def _ends_from(start: int, lines: Iterable[bytes]) -> Iterator[int]:
-    """The offsets at which lines end that begin there."""
+    """The offsets at which consecutive lines end that begin at `start`."""
     return itertools.islice(
         itertools.accumulate((len(one) + 1 for one in lines), initial=start), 1, None
     )
 
 
 def _line_ends(data: bytes) -> list[int]:
-    """The offsets at which the lines of a file end, without those that the cursor moved up from."""
+    """The offsets at which lines of a file end, without lines that the cursor moved up from."""
     found: list[int] = []
     at = 0
     for number, part in enumerate(data.split(_UP)):
@@ -285,21 +285,21 @@ def _line_ends(data: bytes) -> list[int]:
 
 
 class SwitchLog:
-    """Where a process has gone on with the other of its streams (`output.Switches`)."""
+    """The positions at which a process switched between its streams (`output.Switches`)."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._noted = array.array("q")
 
     def before(self, stream: int, offsets: Iterable[int]) -> list[int]:
-        """After which of the switches lines of a stream (0: stdout, 1: stderr) were written that
-        end at these offsets; 0: before all of them."""
+        """For lines of a stream (0: stdout, 1: stderr) that end at these offsets: the number of the
+        switch after which each was written; 0: before all switches."""
         noted = self._noted
         data = private.part(self._path, len(noted) * SWITCH.size, _CHUNK * SWITCH.size)
         noted.extend(one for (one,) in SWITCH.iter_unpack(data[: len(data) & -SWITCH.size]))
 
         def newest(number: int) -> int:
-            """Of the first ones the last to this stream."""
+            """The last switch to this stream among the first `number`."""
             while number and noted[number - 1] & 1 != stream:
                 number -= 1
             return number
@@ -319,7 +319,7 @@ def before(path: Path, end: int, count: int) -> LineBlock:
 
 
 def _before(path: Path, end: int, count: int) -> tuple[int, list[bytes]]:
-    """Where they start, and the lines as they were written."""
+    """The byte offset at which the lines start, and the lines as written."""
     try:
         with os.fdopen(private.reading(path), "rb") as file:
             end = min(end, os.fstat(file.fileno()).st_size)
@@ -329,7 +329,7 @@ def _before(path: Path, end: int, count: int) -> tuple[int, list[bytes]]:
     except FileNotFoundError:
         return 0, []
     whole = data.removesuffix(b"\n").split(b"\n") if data else []
-    if origin and len(whole) > 1:  # the first is the end of a line
+    if origin and len(whole) > 1:  # the first is part of a line
         whole = whole[1:]
     lines = whole[max(0, len(whole) - count) :]
     start = end - sum(len(line) + 1 for line in lines) + (not data.endswith(b"\n") and bool(lines))

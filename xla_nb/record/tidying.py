@@ -1,8 +1,8 @@
-"""How much of ended runs a home keeps, and what is removed when there is more.
+"""Limit the records of ended runs in a home, and remove the oldest beyond the limits.
 
-A record stays while its run is in progress, and while a process that lives needs it (its `owner`).
-Of the rest the newest stay, within the home's limits. Several processes may tidy one home at once:
-a record is first renamed, which only one of them can do, and then deleted.
+A record stays while its run is in progress, and while a living process needs it (its `owner`). Of
+the others the newest stay, within the home's limits. Several processes may tidy one home at once: a
+record is first renamed, which only one of them can do, and then deleted.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 
 from xla_nb.record.files import Folder, Record, home, records
 
-#: Ended runs that a home keeps: their number, and their bytes together.
+#: Ended runs that a home keeps: their number, and their total bytes.
 RUNS, NBYTES = 20, 2 << 30
 _REMOVED = ".removed-"  # the names of records that are being deleted
 
 
 @dataclass
 class Tidied:
-    """The names of the ended runs that stay because they are needed, which have `needed_bytes`."""
+    """The names of ended runs that stay because they are needed, and their total `needed_bytes`."""
 
     needed: list[str] = field(default_factory=list)
     needed_bytes: int = 0
 
 
 def tidy(folder: Folder = "runs") -> Tidied:
-    """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Of
-    the cells of live ranks as many are kept as of launches, for each group."""
+    """Remove the oldest ended runs beyond the limits, and unended ones not touched for a week. Each
+    group of live ranks keeps as many cells as the home keeps launches."""
     done = Tidied()
-    with contextlib.suppress(OSError):  # there is no home yet, or it is another user's
+    with contextlib.suppress(OSError):  # there is no home yet, or it belongs to another user
         top = home() / folder
         for path in [*top.glob(f"{_REMOVED}*"), *top.glob(f"*/cells/{_REMOVED}*")]:  # cut short
             shutil.rmtree(path, ignore_errors=True)
@@ -64,6 +64,6 @@ def _remove(record: Record) -> None:
     gone = record.path.with_name(f"{_REMOVED}{record.path.name}")
     try:
         record.path.rename(gone)
-    except OSError:  # another process has removed it
+    except OSError:  # another process removed it
         return
     shutil.rmtree(gone, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""One launch, from the notebook's side: started, followed, stopped, read again."""
+"""One launch, from the notebook's side: start it, follow it, stop it, read it again."""

@@ -1,6 +1,6 @@
-"""What a run suffers from, lately or as a whole, as its ranks' samples tell it.
+"""Problems of a run, recent or overall, found in its ranks' samples.
 
-Pure, but for `conclude`. It is said only of what takes much of the time.
+Pure, except `conclude`. Only causes that take much of the time are reported.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from xla_nb.wording import exactly, listed, ranks, several
 
 Samples = Mapping[int, Sample]
 
-_STEPS = 10  # from which something is said of them,
-_TENS = 30  # and of waiting for data, of the run: the first batches take long
-_EACH = 0.9  # of the steps are as good as every step,
-_SOME = 0.3  # where it is known what changes: other graphs follow a collective, say
-_COST = 2.0  # seconds, from which something is said,
-_SHARE = 0.1  # and the part of the time,
-_WAITING, _MOST = 0.2, 0.5  # and of waiting for data or a lock, of compiling what is needed
-_TOGETHER = 1.0  # seconds, and a step, between the last steps of ranks whose waiting is compared
+_STEPS = 10  # least number of steps to draw a conclusion from
+_TENS = 30  # the same for waiting for data, in the whole run: the first batches take long
+_EACH = 0.9  # share of the steps that counts as every step
+_SOME = 0.3  # the same if the change is known: other graphs follow a collective, say
+_COST = 2.0  # least cost to report, in seconds
+_SHARE = 0.1  # least cost to report, as a share of the time
+_WAITING, _MOST = 0.2, 0.5  # the same for waiting for data or a lock; for needed compilation
+_TOGETHER = 1.0  # seconds, plus a step, between the last steps of ranks whose waits are compared
 
 
 Windows = Mapping[int, Window]
@@ -36,8 +36,8 @@ Windows = Mapping[int, Window]
 
 @dataclass(frozen=True)
 class _Time:
-    """The windows of ranks, of `everybody` of that many who are there, of the run's `total`; `of`
-    says in words what costs are of."""
+    """The windows of ranks. `everybody`: the number of ranks present, `total`: of the run. `of`
+    names the time that costs are part of."""
 
     label: str
     windows: Windows
@@ -83,7 +83,7 @@ class _Time:
         return Concluded(kind="compiling", sentence=told, ranks=some, strength=cost)
 
     def mostly_compiled(self) -> Iterator[Concluded]:
-        """That it did so for half of the time or more: the rank that did so longest."""
+        """Compilation that took half of the time or more, on the rank where it took longest."""
         if self.windows:
             rank, one = max(self.windows.items(), key=lambda pair: pair[1].compiling)
             if _matters(one.compiling, one, _MOST):
@@ -108,8 +108,8 @@ class _Time:
         return Concluded(kind="fallback", sentence=told, ranks=self._some(who))
 
     def _waited(self, kind: str, what: str, waited: Mapping[int, float]) -> Concluded | None:
-        """That ranks waited for something for much of the time: those that did so longest, or half
-        as long."""
+        """Ranks that waited for something for much of the time: those that waited longest, or at
+        least half as long."""
         much = [cost for r, cost in waited.items() if _matters(cost, self.windows[r], _WAITING)]
         if not much:
             return None
@@ -121,9 +121,9 @@ class _Time:
         return Concluded(kind=kind, sentence=told, ranks=some, strength=cost)
 
     def _awaited(self) -> Concluded | None:
-        """Ranks that wait little while all others do, as in slower steps or a validation of their
-        own; without steps for most of the time. Nothing where some wait in between, as when another
-        rank than before has become the slow one."""
+        """Ranks that wait little while all others wait, because their steps are slower or they
+        validate alone, say; without steps, for most of the time. None if some waits are in between,
+        as when another rank has become the slow one."""
         waited = {rank: one.waited for rank, one in self.windows.items() if one.waited is not None}
         if len(waited) < max(2, self.everybody):
             return None
@@ -145,16 +145,16 @@ class _Time:
         return f"{f'{cost:.1f} s' if cost < 9.95 else exactly(round(cost))} of {self.of}"
 
     def _some(self, numbers: Collection[int]) -> tuple[int, ...]:
-        """The ranks to be named: none if it is true of all."""
+        """The ranks to name: none if it applies to all."""
         return () if len(numbers) >= self.total else tuple(sorted(numbers))
 
 
 def lately(label: str, windows: Windows, everybody: int, total: int) -> Concluded | None:
-    """The worst of these windows, of the cell `label`."""
+    """The worst problem in these windows, in the cell `label`."""
     ends = [one.newest.at for one in windows.values()]
     each = [one.seconds / one.steps for one in windows.values() if one.steps]
     if ends and max(ends) - min(ends) > _TOGETHER + max(each, default=0.0):
-        # Some have gone on from a wait that others are not known to have ended.
+        # Some have ended a wait that others are not yet known to have ended.
         windows = {rank: replace(one, waited=None) for rank, one in windows.items()}
     longest = max((one.seconds for one in windows.values()), default=0.0)
     of = f"the last {exactly(math.ceil(longest))}"
@@ -163,8 +163,8 @@ def lately(label: str, windows: Windows, everybody: int, total: int) -> Conclude
 
 
 def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
-    """All that is to be said of the whole run; who waited for whom, `at_stop` has known better, and
-    the report of a hang that is not over has told."""
+    """All conclusions about the whole run, except waits that `at_stop`, or the report of a hang
+    that is not over, has already named."""
     windows = {
         rank: Window.between(Sample(at=started, since=started), sample)
         for rank, sample in samples.items()
@@ -177,7 +177,7 @@ def at_end(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]
 
 
 def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded]:
-    """Who had waited longest for whom when the run was stopped, and where that one was."""
+    """The longest wait when the run was stopped: who waited, for whom, and where that rank was."""
     statuses = [RankStatus.of(state.ranks[rank], sample, {}) for rank, sample in samples.items()]
     if (found := waits.longest(statuses, label, over=True)) is not None:
         yield found
@@ -186,8 +186,8 @@ def at_stop(state: RunState, label: str, samples: Samples) -> Iterable[Concluded
 def conclude(
     run: Followed, label: str, look: Callable[[RunState, str, Samples], Iterable[Concluded]]
 ) -> None:
-    """Have a run take what can be concluded of its newest samples; of a failure that is of no
-    interest, and what live ranks suffer from is said of their cells."""
+    """Add conclusions from a run's newest samples to it: not to a failed run, where they do not
+    matter, and not to live ranks, whose cells have them."""
     state = run.state
     if state.troubled or state.ended is not None or state.group is not None:
         return
@@ -197,7 +197,7 @@ def conclude(
 
 
 def _explains(loading: Concluded | None, awaited: Concluded) -> bool:
-    """Whether ranks are slow by what they wait for."""
+    """Whether ranks are late because they wait for data."""
     if loading is None or loading.ranks != awaited.ranks:
         return False
     return loading.strength >= awaited.strength / 2

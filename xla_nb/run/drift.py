@@ -1,4 +1,4 @@
-"""In which cell ranks drifted apart: watched variables, compared after each cell. Pure."""
+"""Find the cell in which ranks drifted apart: compare watched variables after each cell. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from xla_nb.run.comparing import Compared, sentence
 from xla_nb.wording import ranks
 
 _EQUAL = ("equal", "equal but for NaN")
-_MISSING = "missing"  # in place of a leaf's path, which begins with a sign or is empty
-DRIFT = "drift"  #: the kind of what a run has concluded of it
+_MISSING = "missing"  # stands for a leaf's path, which begins with a sign or is empty
+DRIFT = "drift"  #: the kind of conclusion about it
 
 
 @dataclass
 class _Seen:
-    """last: the label of the last cell after which the variable was looked at; equal: by path, that
-    of the last one after which all ranks had the same leaf; told: the leaves of which was said that
-    ranks differ, as a drift or as what may be meant so."""
+    """last: the label of the last cell after which the variable was compared; equal: by path, the
+    label of the last cell after which all ranks had the same leaf; told: the leaves already
+    reported as different, as drift or as possibly intended."""
 
     last: str = ""
     equal: dict[str, str] = field(default_factory=dict)
@@ -26,10 +26,10 @@ class _Seen:
 
 
 class Watch:
-    """Says once of each leaf in which cell ranks drifted apart, and again where another rank does,
-    or after they have agreed on it.
+    """Reports for each leaf, once, the cell in which ranks drifted apart; again if another rank
+    drifts, or after they have agreed on it.
 
-    names: those that are watched, in order; of some `before` has seen something already."""
+    names: the watched variables, in order. before: an earlier watch, whose findings are kept."""
 
     def __init__(self, names: Iterable[str], before: Watch | None = None) -> None:
         known = before._seen if before else {}
@@ -40,8 +40,8 @@ class Watch:
         return list(self._seen)
 
     def after(self, cell: str, compared: Sequence[Compared]) -> list[Concluded]:
-        """What is to be said after a cell (`Cell In[7]`; "": before the first one): wrong, unless
-        ranks may be meant to differ. `compared` has the watched names that any rank has."""
+        """Conclusions after a cell (`Cell In[7]`; "": before the first one): `wrong`, unless ranks
+        may differ by design. `compared` has the watched names that any rank has."""
         found = []
         for one in compared:
             if (seen := self._seen.get(one.name)) is None:
@@ -57,9 +57,8 @@ class Watch:
         return found
 
     def _fresh(self, one: Compared) -> dict[str, frozenset[int] | None]:
-        """The leaves on which ranks differ and of which that was not said, and which ranks do.
-        Where each rank has its own, that may be meant so (None), unless they had the same before.
-        """
+        """The leaves on which ranks newly differ, each with these ranks. If each rank has its own
+        value, that may be intended (None), unless they had the same before."""
         seen = self._seen[one.name]
         differ: dict[str, frozenset[int] | None] = {}
         for leaf in one.leaves:
@@ -81,7 +80,7 @@ def _is_news(
 def _drift(one: Compared, cell: str, seen: _Seen, fresh: Mapping[str, object]) -> Concluded:
     some = replace(one, leaves=tuple(leaf for leaf in one.leaves if leaf.path in fresh))
     what = sentence(some) or f"missing on {ranks(one.missing)}"
-    # It may have differed for longer where it was not known to be equal at the last look.
+    # It may have differed for longer if it was not known to be equal at the last comparison.
     since = (
         "has differed between ranks since"
         if {seen.equal.get(path) for path in fresh} == {seen.last}

@@ -1,4 +1,4 @@
-"""RunFailed, and the same as the exception of the user's code that has ended the run."""
+"""RunFailed, also as an instance of the exception of user code that ended the run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from xla_nb.run import sentences
 if TYPE_CHECKING:
     from xla_nb.run.recorded import RecordedRun
 
-#: What Python's own iterators raise, and what needs more than a message.
+#: Raised by Python's own iterators, or needing more than a message.
 _PYTHONS = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 
 class RunFailed(XlaNbError):
-    """A run that did not return every rank's value. `run` holds what there is; a copy in another
-    process has the message alone, and no `run`.
+    """A run that did not return every rank's value. `run` has everything there is; a copy in
+    another process has only the message, and no `run`.
 
-    brief: all but the headline has been shown already. is_seen: whether the cell that is executed
+    brief: everything but the headline has been shown already. is_seen: whether the executing cell
     shows the headline too.
     """
 
@@ -60,8 +60,8 @@ def _failed_elsewhere(message: str) -> RunFailed:
 
 
 def as_raised(failed: RunFailed) -> RunFailed:
-    """The same error, which `except MyError` catches too where one has ended the run, with what
-    that one holds: torch_xla's launchers raise it as it was."""
+    """The same error, which `except MyError` also catches if a MyError ended the run, with its
+    attributes: torch_xla's launchers raise the original."""
     first = failed.run.state.first_failure
     if first is None:
         return failed
@@ -71,7 +71,7 @@ def as_raised(failed: RunFailed) -> RunFailed:
         return failed
     try:
         return _made(failed, kind, raised)
-    except Exception:  # a class may say who extends it, and how its instances are made
+    except Exception:  # a class may restrict subclassing and instantiation
         return failed
 
 

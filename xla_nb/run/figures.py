@@ -1,4 +1,4 @@
-"""Which of the figures that ranks report are no finite numbers any more, in one sentence."""
+"""Report figures of ranks that are no longer finite numbers, in one sentence."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from xla_nb.messages.events import Concluded, Event, FigureTurned
 from xla_nb.run.hang import Watched
 from xla_nb.wording import everybody, in_one_line, listed, ranks
 
-FIGURES = "figures"  #: the kind of what a run has concluded of them
+FIGURES = "figures"  #: the kind of conclusion about them
 _IS = "{} has been {} since step {} ({})"
-_STOPS = "{} became {} at step {} ({})"  # ranks go on for some steps, in which it may recover
-_LONGEST, _MOST = 40, 3  # characters of a name, and names that are told beside the first
+_STOPS = "{} became {} at step {} ({})"  # ranks continue for some steps, in which it may recover
+_LONGEST, _MOST = 40, 3  # characters of a name; names listed after the first
 
 
 class FigureWatch:
-    """Watches one run, and stops it where that is asked for (`stops`)."""
+    """Watches one run, and stops it if `stops`."""
 
     def __init__(self, run: Watched, *, stops: bool) -> None:
         self._run, self._stops, self._has_stopped = run, stops, False
-        #: By name and rank; the figure that became so first comes first.
+        #: By name and rank; the figure that became non-finite first is first.
         self._odd: dict[str, dict[int, FigureTurned]] = {}
 
     def take(self, event: Event) -> None:
-        """Say which figures are no finite numbers, if that changes."""
+        """Report which figures are not finite, if that changes."""
         if not isinstance(event, FigureTurned):
             return
         state = self._run.state
         found = self._found(event, len(state.ranks))
         if self._has_stopped and not found.sentence:
-            return  # it has recovered meanwhile
+            return  # it recovered while stopping
         self._run.take(found)
         if found.sentence and self._stops and not state.stopping:
             self._has_stopped = True

@@ -1,6 +1,6 @@
-"""The clock of a run: reports when its ranks do not get on, and when they do again.
+"""Watch a run for hangs: report ranks that make no progress, and when they progress again.
 
-The run's own thread calls `act`, which never waits: stacks are asked for, and reported with a later
+The run's own thread calls `act`, which never waits: stacks are requested, and reported in a later
 call. A report is an event, so that every view, the record and a reopened run have it.
 """
 
@@ -19,18 +19,18 @@ from xla_nb.run.stacks import Asked, Inquiry
 from xla_nb.run.state import ENDED, RankState
 
 _SELDOM, _OFTEN, _SOONEST = 5.0, 1.0, 0.2  # seconds between two looks at the ranks
-_MANY = 256  # ranks, of which a look takes some 20 ms; of more, looks are rarer
-_NEAR = 0.8  # of the time without progress, from which a rank is told with those that are hung
-_SURE = 1.0  # seconds of a wait for the lock of a rank that has ended, until it is told
-_AGAIN = 10.0  # seconds between two waits for the lock that are taken for one
-_FREELY, _DISTANCE = 10, 3600.0  # reports, after which each next one is twice as far, up to that
+_MANY = 256  # ranks, for which a look takes about 20 ms; for more, looks are rarer
+_NEAR = 0.8  # share of the time without progress from which a rank is reported with hung ones
+_SURE = 1.0  # seconds of a wait for an ended rank's lock until it is reported
+_AGAIN = 10.0  # seconds between two waits for the lock that count as one
+_FREELY, _DISTANCE = 10, 3600.0  # reports, after which each interval doubles, up to _DISTANCE
 
-#: What is wrong, "lock" or "quiet", and of which rank.
+#: The problem, "lock" or "quiet", and the rank.
 _Reason = tuple[str, int]
 
 
 class Watched(Asked, Protocol):
-    """A run in progress, as far as it is watched."""
+    """The part of a run in progress that is watched."""
 
     record: Record
     tracks: Tracks
@@ -42,20 +42,20 @@ class Watched(Asked, Protocol):
 class HangWatch:
     """Watches one run.
 
-    after  seconds without progress after which a rank is hung; 0: never
+    after  seconds without progress after which a rank counts as hung; 0: never
     stops  a report stops the run
     """
 
     def __init__(self, run: Watched, after: float, *, stops: bool) -> None:
         self._run, self._after, self._stops = run, after, stops
-        self._looked = self._last = float("-inf")  # when: the last look, the last report
+        self._looked = self._last = float("-inf")  # times of the last look and the last report
         self._reports = 0
-        self._waited: dict[int, float] = {}  # when ranks were last seen to wait for the lock
+        self._waited: dict[int, float] = {}  # when ranks were last seen waiting for the lock
         self._reported: frozenset[_Reason] = frozenset()
         self._inquiry: Inquiry | None = None
 
     def act(self, now: float) -> None:
-        """What is due at `now`, of `time.monotonic()`; called often, while nobody stops the run."""
+        """Do what is due at `now` (`time.monotonic()`); called often until the run is stopped."""
         if self._inquiry is not None:
             if self._inquiry.settled:
                 answers, self._inquiry = self._inquiry.answers(), None
@@ -80,7 +80,7 @@ class HangWatch:
             self._inquiry = Inquiry(self._run)
 
     def _kept(self, statuses: list[RankStatus], now: float) -> frozenset[_Reason]:
-        """Ranks that waited for the lock a moment ago: one that tries again and again may be seen
+        """Ranks that waited for the lock recently: one that tries again and again may be seen
         between two attempts."""
         running = [one for one in statuses if one.phase not in ENDED]
         self._waited.update((one.rank, now) for one in running if one.waits_for_lock)
@@ -92,7 +92,7 @@ class HangWatch:
     def _gap(self, certain: bool) -> float:
         """Seconds from the last report to the next one: a slow run must not fill the record.
 
-        `certain`: what is new is no matter of time."""
+        `certain`: the new reason does not depend on elapsed time."""
         more = min(max(0, self._reports - _FREELY), 20)
         gap = min(_DISTANCE, (60 if certain else self._after) * 2.0**more)
         return max(0.0 if certain else self._after, gap if self._reports >= _FREELY else 0.0)
@@ -108,8 +108,8 @@ class HangWatch:
     def _report(self, answers: Mapping[int, events.StackGroup], now: float) -> None:
         statuses = [_with_answer(one, answers.get(one.rank)) for one in self._statuses(now)]
         if not self._reasons(statuses) - self._reported:
-            return  # they have got on meanwhile
-        # Ranks begin to wait one after the other: all of them are in one report.
+            return  # they have made progress since
+        # Ranks begin to wait one after the other: put all of them into one report.
         found = self._reasons(statuses, _NEAR)
         self._reported, self._last = found, now
         self._reports += 1
@@ -122,10 +122,10 @@ class HangWatch:
             )
         )
         if self._stops:
-            self._run.stop(f"Stopped at a hang: {told}")  # its times are those of the stop
+            self._run.stop(f"Stopped at a hang: {told}")  # with the times at the stop
 
     def _reasons(self, statuses: list[RankStatus], share: float = 1.0) -> frozenset[_Reason]:
-        """What is wrong, one reason for a rank; ranks are quiet after this share of the time."""
+        """One reason for each rank with a problem; ranks are quiet after `share` of the time."""
         by_rank = {one.rank: one for one in statuses}
         running = [one for one in statuses if one.phase not in ENDED]
         found: set[_Reason] = set()
@@ -156,7 +156,7 @@ class HangWatch:
         return statuses
 
     def _written(self, rank: RankState) -> int:
-        """Bytes of what a rank has written, reported, displayed and sent of its result."""
+        """Bytes that a rank has written, reported, displayed, and sent of its result."""
         record, size = self._run.record, 0
         for path in (
             record.log(rank.rank),
@@ -171,7 +171,7 @@ class HangWatch:
 
 
 def _with_answer(one: RankStatus, answer: events.StackGroup | None) -> RankStatus:
-    """With the place and the call of its stack; a rank that answers is heard."""
+    """The status with place and call from the rank's stack; a rank that answers is not unheard."""
     if answer is None or not answer.stack:
         return one
     place = answer.place or one.place

@@ -1,6 +1,6 @@
-"""Start a program on every rank: its files written, its values pickled, an engine told.
+"""Start a program on every rank: write its files, pickle its values, start it on an engine.
 
-Whatever is refused is refused before any rank has started.
+Every refusal happens before any rank has started.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def launch(
     turn: Turn | None = None,
     create: Callable[[str], Record] = Record.create,
 ) -> Run:
-    """Start a program on every rank; gives the run, of that kind, at once.
+    """Start a program on every rank; returns its run, of type `kind`, immediately.
 
-    lives: the ranks wait for programs then; each of those is launched with its `turn`.
-    create: gives the record of a run of that name.
+    lives: the ranks then wait for programs; each of these is launched with its `turn`.
+    create: creates the record of a run by its name.
 
     Raises UsageError, ShippingError or LaunchError, each before any rank has started.
     """
@@ -87,7 +87,7 @@ def launch(
         n=options.n,
         user_env=user_env,
         cwd=_working_directory(),
-        # Also where the user's own modules were found, wherever the notebook has gone since.
+        # Also the folders of own modules, wherever the notebook has changed to since.
         sys_path=(*sys.path, *module_objects.of_this_process().folders()),
         authkey=bytes(multiprocessing.current_process().authkey),
         inheritance=Inheritance.of_this_process() if turn is None else None,
@@ -103,7 +103,7 @@ def launch(
     try:
         feed = _start(program, request, fit, engine, on_wait)
     except BaseException as problem:
-        with contextlib.suppress(OSError):  # it is told of the launch already
+        with contextlib.suppress(OSError):  # the launch has already failed with an error
             ended = {"outcome": "failed", "headline": "not started", "elapsed": 0.0}
             record.close({"run": name, "cell": program.label, "ok": False, **ended, "ranks": []})
         if isinstance(problem, OSError):
@@ -120,7 +120,7 @@ def launch(
     left_out = torch_settings.left_out()
     for text in program.notes:
         run.take(events.Notice(text=text))
-    # Of the environment, as it is at each launch, and of what stays so in the notebook.
+    # About the environment, the same at each launch, and about lasting facts of the notebook.
     for text in [*left_out, *shared, *fit.notices, *program.once]:
         run.take(events.Notice(text=text, once=True))
     _follow(run)
@@ -137,15 +137,15 @@ def _fit(options: Options, engine: Engine, user_env: Mapping[str, str]) -> Fit:
 
 
 def name_at(now: float) -> str:
-    """A name for a run that starts then: names of one process sort as its runs began, those of one
-    second too (three digits are its 4096th part). Three more tell runs of processes apart.
+    """A name for a run that starts then: names of one process sort in the order of its runs, also
+    within a second (three digits count 4096ths of it). Three more distinguish processes.
     """
     second = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{second}-{int(now % 1 * 4096):03x}{secrets.token_hex(2)[:3]}"
 
 
 def _written(record: Record, program: Program) -> Path:
-    """The program's file in its record. Raises OSError, and leaves nothing then."""
+    """Write the program's file to its record. Raises OSError after removing the record."""
     path = record.program(program.name)
     try:
         module_file.write(program, path)
@@ -156,7 +156,7 @@ def _written(record: Record, program: Program) -> Path:
 
 
 def _follow(run: Run) -> None:
-    """Raises LaunchError, and leaves no ranks, where no thread can be started for it."""
+    """Follow a run. Raises LaunchError, and leaves no ranks, if no thread can be started for it."""
     try:
         run.follow()
     except RuntimeError as problem:

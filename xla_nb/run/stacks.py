@@ -1,6 +1,6 @@
-"""Where is each rank now? The question, and its answers as they come.
+"""Ask each rank where it is, and collect the answers as they arrive.
 
-A rank that does not answer in time is listed with what was last seen of it.
+A rank that does not answer in time is listed with the place where it was last seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 
 class Asked(Protocol):
-    """A run in progress, as far as it can be asked."""
+    """The part of a run in progress that is needed to ask its ranks."""
 
     state: RunState
     changed: threading.Condition
@@ -33,13 +33,13 @@ class Asked(Protocol):
 
 
 class Followed(Asked, Protocol):
-    """One that takes what is found out about it."""
+    """One that also takes events about it."""
 
     def take(self, event: Event) -> None: ...
 
 
 class Inquiry:
-    """One question, put when it is made."""
+    """One question, asked on creation."""
 
     def __init__(self, run: Asked) -> None:
         self._run = run
@@ -49,24 +49,24 @@ class Inquiry:
 
     @property
     def settled(self) -> bool:
-        """Everybody has answered, or had the time to."""
+        """All ranks have answered, or time is up."""
         return time.monotonic() >= self._deadline or all(map(self._answered, self._addressed()))
 
     def groups(self) -> list[StackGroup]:
-        """The answers so far, the place with the fewest ranks first: it is the odd one out. Behind
-        them the ranks that have ended, and have no stack."""
+        """The answers so far, the place with the fewest ranks first, as the outlier; then the ranks
+        that have ended and have no stack."""
         told, ranks = self.answers(), self._run.state.ranks
         ended = alike({rank: ranks[rank].phase for rank in ranks.keys() - told.keys()})
         more = [StackGroup(who, "", "", phase) for phase, who in ended.items()]
         return grouped(told) + more if told else []
 
     def answers(self) -> dict[int, StackGroup]:
-        """The answers so far by rank, and what is known of the ranks that have given none. A stack
+        """The answers so far by rank, and for ranks without one whatever is known of them. A stack
         has the innermost frame first."""
         return {rank.rank: _answer(self._run, rank, self._requested) for rank in self._addressed()}
 
     def wait(self) -> list[StackGroup]:
-        """The answers, when all are there or time is up."""
+        """The answers, once all have arrived or time is up."""
         while not self.settled:
             with self._run.changed:
                 self._run.changed.wait(_POLL)
@@ -81,8 +81,8 @@ class Inquiry:
 
 
 def known(run: Asked, numbers: Iterable[int], since: float) -> list[StackGroup]:
-    """Where these ranks are, by what they have told since they were asked, at `since` in seconds
-    since the epoch."""
+    """The places of these ranks, from their answers since they were asked, at `since` (in seconds
+    since the epoch)."""
     return grouped({rank: _answer(run, run.state.ranks[rank], since) for rank in numbers})
 
 
@@ -105,19 +105,19 @@ def _answer(run: Asked, rank: RankState, since: float) -> StackGroup:
 
 
 def told(rank: RankState) -> StackGroup:
-    """What it has told last."""
+    """Its last answer."""
     return StackGroup((rank.rank,), rank.place, _innermost_first(rank.stack))
 
 
 def grouped(answers: Mapping[int, StackGroup]) -> list[StackGroup]:
-    """The ranks with the same answer together, the fewest first."""
+    """The ranks grouped by answer, the smallest group first."""
     found = alike({rank: replace(answer, ranks=()) for rank, answer in answers.items()})
     groups = [replace(answer, ranks=numbers) for answer, numbers in found.items()]
     return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
 
 
 def alike(things: Mapping[int, Kind]) -> dict[Kind, tuple[int, ...]]:
-    """The ranks that have the same thing, in order."""
+    """The ranks grouped by equal things, in order."""
     found: dict[Kind, list[int]] = {}
     for rank in sorted(things):
         found.setdefault(things[rank], []).append(rank)
@@ -125,7 +125,7 @@ def alike(things: Mapping[int, Kind]) -> dict[Kind, tuple[int, ...]]:
 
 
 def _innermost_first(stack: str) -> str:
-    """The frames of a Python stack from the innermost out; each is a line and its source lines."""
+    """The frames of a Python stack, innermost first; each is a line with its source lines."""
     frames: list[list[str]] = []
     for line in stack.splitlines():
         if line.startswith("  File ") or not frames:
@@ -145,7 +145,7 @@ def text(groups: list[StackGroup]) -> str:
 
 
 def short(group: StackGroup, most: int) -> StackGroup:
-    """With this many lines of its stack, the innermost, at most."""
+    """The group with at most this many lines of its stack, the innermost."""
     lines = group.stack.splitlines()
     more = ["  …"] if lines[most:] else []
     return replace(group, stack="\n".join([*lines[:most], *more]))

@@ -1,8 +1,8 @@
-"""How ranks are ended that do not end by themselves: asked, then told, then killed; and what is
-said of those that stay, and of what they leave running.
+"""End ranks that do not end on their own: interrupt, terminate, kill; and report ranks that stay,
+and whatever they leave running.
 
-Every rung has its time, so that nothing a rank does keeps a cell from ending; whoever stops the run
-again skips what is left of it.
+Every rung has a time limit, so that no rank can keep a cell from ending; stopping the run again
+skips the rest of it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from xla_nb.wording import listed, ranks
 TERM_PATIENCE = 1.0
 #: Seconds until what is left of a run is killed once more.
 KILL_PATIENCE = 5.0
-_IN_VAIN = 6  # from this rung on, the process that should have ended them is ended itself
+_IN_VAIN = 6  # from this rung on, the process that should have killed them is killed
 
 
 class Ladder:
     """KeyboardInterrupt in the ranks, `grace` seconds later SIGTERM, then SIGKILL to every process
-    of the run. `due` is when the next rung comes, None before the first."""
+    of the run. `due` is the time of the next rung, None before the first."""
 
     def __init__(self, run: str, engine: Engine, grace: float) -> None:
         self._run, self._engine, self._grace = run, engine, grace
         self._rung = 0
-        self._told: set[tuple[str, int]] = set()  # of the last rung
+        self._told: set[tuple[str, int]] = set()  # processes that the last rung reached
         self.due: float | None = None
 
     @property
@@ -41,7 +41,7 @@ class Ladder:
         return self._rung > 2
 
     def next_signal(self, some_run: bool) -> signal.Signals:
-        """The signal of the next rung. Where no rank runs, the rest is killed."""
+        """The signal of the next rung. If no rank runs, the remaining processes are killed."""
         rung = min(self._rung, 2) if some_run else 2
         return (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[rung]
 
@@ -52,9 +52,8 @@ class Ladder:
         pids: Mapping[str, Sequence[int]] | None,
         waiting: Collection[int] = (),
     ) -> None:
-        """Take the next rung, at `now`. `pids` are the processes of the ranks that run, by host;
-        None: none runs. Those that are `waiting` have not begun yet, and take no notice of an
-        interrupt."""
+        """Take the next rung, at `now`. `pids` are the processes of running ranks, by host; None:
+        none runs. Processes in `waiting` have not begun yet, and ignore an interrupt."""
         self._rung = max(3, self._rung + 1) if pids is None else self._rung + 1
         pids = pids or {}
         told = ((host, pid) for host, numbers in pids.items() for pid in numbers)
@@ -73,14 +72,15 @@ class Ladder:
             self.due = now + KILL_PATIENCE
 
     def repeat(self, pids: Mapping[str, Sequence[int]]) -> None:
-        """Interrupt once more who has not taken the first one: Python loses a signal that comes
-        just as it begins to wait for the system (its handler runs after that)."""
+        """Interrupt processes again that did not react to the first interrupt: Python misses a
+        signal that arrives just as it begins a blocking system call (its handler runs afterwards).
+        """
         if self._rung == 1 and pids:
             self._engine.signal(self._run, pids, signal.SIGINT)
 
     def meet(self, host: str, pid: int, *, again: bool = False) -> None:
-        """A rank that has begun only now is told what the others were; `again`: it took no notice
-        of that before."""
+        """Send a rank that has just begun the signal that the others got; `again`: even if it was
+        sent before, as it was ignored then."""
         if self._rung in (1, 2) and (again or (host, pid) not in self._told):
             self._told.add((host, pid))
             number = signal.SIGINT if self._rung == 1 else signal.SIGTERM
@@ -89,18 +89,18 @@ class Ladder:
 
 # ---------------------------------------------------------------- ranks that stay
 
-_ASK = 0.3  # seconds from the interrupt until they are asked for the first time
-_LISTENS = 0.8  # seconds until who has not told of it gets another; ranks are sampled by then
-_LEAD = stacks.PATIENCE + 0.1  # seconds before they are ended, when they are asked again
+_ASK = 0.3  # seconds from the interrupt until ranks are first asked where they are
+_LISTENS = 0.8  # seconds until an interrupt that a rank did not report is repeated
+_LEAD = stacks.PATIENCE + 0.1  # seconds before they are killed, when they are asked again
 _STACK = 8  # lines of a stack
-_LATELY = 2.0  # seconds for which a rank is said to be where it was seen
+_LATELY = 2.0  # seconds for which the last place of a rank counts as current
 _MOST = 4  # places in one sentence
 
 
 class Staying:
-    """Where ranks are that do not stop: they are asked soon after the interrupt, and again in time
-    before they are ended by force, which waits for nobody. The run was stopped at `stopped`, of
-    `time.monotonic()`, as is `now`; that is `at` on the clock of events."""
+    """Places of ranks that do not stop. They are asked soon after the interrupt, and again in time
+    before they are ended by force, which never waits. The run was stopped at `stopped`, from
+    `time.monotonic()`, like `now`; that is `at` on the clock of events."""
 
     def __init__(self, run: Followed, stopped: float, at: float) -> None:
         self._run, self._stopped = run, stopped
@@ -109,8 +109,8 @@ class Staying:
         self._has_listened = False
 
     def unheard(self, now: float, numbers: Iterable[int]) -> list[int]:
-        """Once, when there was time enough: those of these that have told of no interrupt, though
-        their programs have left it to us."""
+        """Once, after enough time: those of these ranks that reported no interrupt, although their
+        programs have no SIGINT handler."""
         if self._has_listened or now < self._stopped + _LISTENS:
             return []
         self._has_listened = True
@@ -118,7 +118,7 @@ class Staying:
         return [n for n in quiet if (seen := self._run.sample(n)) is not None and seen.heeds]
 
     def ask_if_due(self, now: float, due: float | None) -> None:
-        """Ask them where they are. They get the next signal at `due`, if there is to be one."""
+        """Ask the ranks where they are, if it is time. `due`: time of the next signal, if any."""
         if self._asked is None:
             is_due = now >= self._stopped + _ASK
         else:
@@ -128,7 +128,7 @@ class Staying:
             self._run.ask_stacks()
 
     def note(self, numbers: Iterable[int]) -> None:
-        """Note where these are, by samples that are newer than what they have said."""
+        """Note where these ranks are, from samples newer than their own answers."""
         for number in numbers:
             rank, seen = self._run.state.ranks[number], self._run.sample(number)
             if seen is None or rank.phase == "starting":
@@ -139,8 +139,8 @@ class Staying:
                 self._run.take(at)
 
     def with_stacks(self, numbers: Iterable[int], now: float) -> str:
-        """Where these are, with the innermost frames of their stacks, in lines: if all are at one
-        place, that is the stack alone."""
+        """Lines with the places of these ranks and the innermost frames of their stacks; only the
+        stack if all are at one place."""
         in_time = self._asked is not None and now >= self._asked + stacks.PATIENCE
         if in_time:
             found = stacks.known(self._run, numbers, self._asked_at)
@@ -154,8 +154,8 @@ class Staying:
 
 
 def in_words(state: RunState, numbers: Iterable[int], now: float) -> str:
-    """Where ranks are by what has been noted until `now`, on the clock of events:
-    `at Cell In[3], line 7`. Empty if nothing is known of any."""
+    """The noted places of ranks at `now`, on the clock of events: `at Cell In[3], line 7`. Empty if
+    none is known."""
     found = alike({number: _last_seen(state.ranks[number], now) for number in numbers})
     if len(found) == 1:
         return next(iter(found))
@@ -172,7 +172,8 @@ def _last_seen(rank: RankState, now: float) -> str:
 
 
 def may_take(numbers: list[int], grace: float, lives: bool) -> events.Notice:
-    """That these may take as long as that, and what comes of another stop; lives: they are live."""
+    """A notice that these ranks may take up to `grace` seconds, and what another stop does; lives:
+    they are live ranks."""
     who, then = f"Interrupted; {ranks(numbers)}", "Stop again to end them now."
     if lives:
         lost = "the values there are lost"
@@ -194,12 +195,12 @@ _NOT_READY = (
 
 
 def left_running(state: RunState, seconds: float, *, lives: bool) -> str:
-    """The sentence on what has not ended `seconds` after the ranks, if it is to be told.
+    """The sentence on anything still running `seconds` after the ranks ended; empty if not needed.
 
-    lives: they are live ranks, and should have been ready for another program.
+    lives: they are live ranks, which should have been ready for another program.
     """
     if lives:
         return _NOT_READY.format(ranks=ranks(state.ranks).capitalize(), seconds=seconds)
-    # Where one was killed, nobody could wait for what it had started.
+    # A killed rank could not wait for the processes that it had started.
     was_killed = any(rank.death is not None for rank in state.ranks.values())
     return "" if was_killed or not state.ranks else _LINGERING.format(seconds=seconds)
