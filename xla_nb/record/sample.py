@@ -25,8 +25,8 @@ DATA = "data"
 @dataclass(frozen=True, kw_only=True)
 class Loop:
     """A loop under `xla_nb.progress`, the `number`-th with its label; `rate` is in items per
-    second, None until known; `since` is the time of the current item so far, in seconds. `finished`:
-    exhausted or left."""
+    second, None until known; `since` is the time of the current item so far, in seconds;
+    `finished`: exhausted or left."""
 
     label: str
     done: int

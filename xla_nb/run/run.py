@@ -37,10 +37,7 @@ STOP_PATIENCE = 1.0
 EXIT_PATIENCE = 3.0
 #: Seconds that live ranks have to become ready for the next program after one has ended.
 LIVE_PATIENCE = 30.0
-_TICK, _SOON = (
-    0.1,
-    0.2,
-)  # seconds between looks; until the first at ranks (no cell waits)
+_TICK, _SOON = 0.1, 0.2  # seconds between looks; until the first at ranks, which delays no cell
 _SAME = 2.0  # seconds between two stops that may be the same one
 _DRAWING = 0.05  # seconds that a view has to show that all ranks have ended
 _SHOWING = 5.0  # seconds that a view in the background has to show the end

@@ -68,7 +68,7 @@ class RankError:
 _TRACEBACK, _ERROR = "Traceback (most recent call last):", re.compile(r"[\w.]+: ")
 #: The kind of error of a rank whose process died.
 DIED = "Died"
-#: The kind of error of ranks that called different collectives; its first line says which did.
+#: The kind of error of ranks that called different collectives; its first line says what each did.
 MISMATCH = "CollectiveMismatch"
 
 
