@@ -13,7 +13,7 @@ def train(rank):
         xla_nb.report({figures})
         {then}
 """
-SAID = "loss has been NaN on rank 2 since step 30 (last 0.31)"
+SAID = "loss is NaN on rank 2 from step 30 (last 0.31)"
 BECAME = "loss became NaN on rank 2 at step 30 (last 0.31)"
 ON_RANK_2 = "loss=nan if rank == 2 and step >= 30 else 0.31"
 AMBER = "#9a6700"
@@ -90,20 +90,20 @@ def test_it_is_said_while_the_run_goes_on(notebook, tmp_path):
     [
         (
             "loss=nan if step >= 30 else 0.31",
-            "loss has been NaN on all 4 ranks since step 30 (last 0.31)",
+            "loss is NaN on all 4 ranks from step 30 (last 0.31)",
         ),
         (
             "loss=nan if step >= 30 + abs(rank - 2) else 0.31",
-            "loss has been NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)",
+            "loss is NaN on all 4 ranks from step 30 (rank 2 first, last 0.31)",
         ),
         (
             "loss=inf if step == 30 else nan if step > 30 else step",
-            "loss has been inf or NaN on all 4 ranks since step 30 (last 29)",
+            "loss is inf or NaN on all 4 ranks from step 30 (last 29)",
         ),
-        ("loss=-inf", "loss has been -inf on all 4 ranks since step 0 (no finite value before)"),
+        ("loss=-inf", "loss is -inf on all 4 ranks from step 0 (no finite value before)"),
         (
             "acc=nan if step > 20 else 1, loss=nan if step > 10 else 2, step=step",
-            "loss has been NaN on all 4 ranks since step 11 (last 2); also not finite: acc",
+            "loss is NaN on all 4 ranks from step 11 (last 2); also not finite: acc",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_text_names_all_ranks_and_says_when_the_figure_is_finite_again(notebook,
     )
 
     def heard(shown):
-        if "loss has been NaN on all 4 ranks since step 30 (last 0.31)" in shown.stderr:
+        if "loss is NaN on all 4 ranks from step 30 (last 0.31)" in shown.stderr:
             (tmp_path / "30").touch()
         if "All reported figures are finite again." in shown.stderr:
             (tmp_path / "31").touch()

@@ -9,7 +9,7 @@ from xla_nb.run.hang import Watched
 from xla_nb.wording import everybody, in_one_line, listed, ranks
 
 FIGURES = "figures"  #: the kind of conclusion about them
-_IS = "{} has been {} since step {} ({})"
+_IS = "{} is {} from step {} ({})"
 _STOPS = "{} became {} at step {} ({})"  # ranks continue for some steps, in which it may recover
 _LONGEST, _MOST = 40, 3  # characters of a name; names listed after the first
 
@@ -55,7 +55,7 @@ class FigureWatch:
 
 
 def _sentence(form: str, name: str, by_rank: Mapping[int, FigureTurned], of: int) -> str:
-    """`loss has been NaN on all 4 ranks since step 30 (rank 2 first, last 0.31)`."""
+    """`loss is NaN on all 4 ranks from step 30 (rank 2 first, last 0.31)`."""
     since = min(one.since for one in by_rank.values())
     first = [one for one in by_rank.values() if one.since == since]
     who = ranks(by_rank) if len(by_rank) < of else everybody(of)
