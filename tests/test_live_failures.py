@@ -432,7 +432,9 @@ def test_a_rank_that_exits_while_it_is_idle_is_not_said_to_have_run_a_function(k
     first, _ = handles(kernel, group, "lambda *_: os._exit(9)")
     os.kill(first, signal.SIGUSR1)
     kernel.ok(f"group_ = xla_nb.ranks({group!r})._group\nwhile len(group_.alive) > 1: pass")
-    assert "Rank 0 exited with status 9. The state" in kernel.run(f"%%xla --group {group}\nheld").error
+    assert (
+        "Rank 0 exited with status 9. The state" in kernel.run(f"%%xla --group {group}\nheld").error
+    )
 
 
 def test_a_rank_that_cannot_go_on_to_the_next_cell_says_why(kernel, group):

@@ -357,7 +357,7 @@ def test_a_rank_fails_that_has_put_more_into_a_queue_than_it_holds_unread(notebo
     assert "Both ranks failed (rank " in shown.error
     assert "UnreadError: This rank put more than" in shown.error
     assert "read it in a notebook thread while the ranks run" in shown.error
-    assert "were still running" not in shown.stderr
+    assert "handlers running" not in shown.stderr
 
 
 @pytest.mark.leaves("files")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kernel import Notebook, Shown
 
-LEFT = "were still running 3 s after the ranks had ended"
+LEFT = "threads, processes or `atexit` handlers running; they were killed after 3 s"
 
 
 def everything(shown: Shown) -> str:
@@ -120,7 +120,7 @@ def test_what_still_works_at_the_end_is_told_and_ended(notebook: Notebook, work:
     shown = notebook.ok(
         f"%%xla_spawn -n 1\nimport atexit, concurrent.futures, time\ndef f(rank):\n    {work}"
     )
-    assert "Threads, processes or `atexit` handlers of the run " + LEFT in shown.stderr
+    assert "The ranks left " + LEFT in shown.stderr
 
 
 def test_a_pool_of_live_ranks_lives_on_until_the_ranks_end(

@@ -206,4 +206,4 @@ def test_what_is_reported_in_a_loop_without_a_sync_comes_whole(notebook):
     assert "returned True" in card(shown)[0]
     losses = notebook.value("[len(without_sync.history['loss'][rank]) for rank in (0, 1)]")
     assert losses == "[20, 20]"
-    assert "were still running" not in shown.stdout + shown.stderr + card(shown)[0]
+    assert "handlers running" not in shown.stdout + shown.stderr + card(shown)[0]

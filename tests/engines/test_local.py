@@ -208,7 +208,7 @@ def test_processes_that_ranks_have_started_have_time_to_end(notebook, start):
         f"def f(rank):\n    {start}"
     )
     assert notebook.value("[later.output(r) for r in (0, 1)]") == repr(["late\n"] * 2)
-    assert "were still running" not in shown.stderr
+    assert "handlers running" not in shown.stderr
 
 
 def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_told(notebook):
@@ -227,7 +227,7 @@ def test_helpers_of_multiprocessing_and_of_ours_neither_delay_the_end_nor_are_to
         "    return next(batches).item()"
     )
     assert notebook.value("helped.results") == "{0: 0, 1: 0}"
-    assert "were still running" not in shown.stderr
+    assert "handlers running" not in shown.stderr
     assert notebook.value("[len(unread.get(timeout=60)) for _ in 'ab']") == "[200000, 200000]"
     notebook.ok("unread.close(); unread.join_thread()")
 
