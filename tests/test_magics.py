@@ -792,7 +792,7 @@ def test_threads_that_are_cut_off_at_the_end_are_told(notebook):
         "    if rank: threading.Thread(target=time.sleep, args=(600,)).start()"
     )
     shown = notebook.ok(spawn(body))
-    assert "Threads, processes or `atexit` handlers of the run were still running" in shown.stderr
+    assert "The ranks left threads, processes or `atexit` handlers running" in shown.stderr
 
 
 def test_whoever_stops_a_run_again_and_again_ends_no_other(notebook):
