@@ -90,7 +90,7 @@ def start(
     except BaseException as problem:
         if group is not None:
             with contextlib.suppress(KeyboardInterrupt):  # at which they are killed
-                _end(group, "before all had started")
+                _end(group, "before all ranks had started")
         if isinstance(problem, KeyboardInterrupt):
             told = "Interrupted before all ranks had started; the ranks were ended."
             raise LaunchError(told) from None

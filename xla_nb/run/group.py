@@ -141,7 +141,7 @@ class Group:
                 self.run.changed.wait(_TICK)
             waiting()
         else:
-            self.end("before all of them had started")
+            self.end("before all ranks had started")
             self.run.check()
             raise LaunchError(f"{self.why_lost}.")  # somebody ended them while they started
         self._wait_for_more()
