@@ -61,9 +61,9 @@ def make(name: ViewName, run: Run, *, behind: bool = False) -> View:
 def _panel(run: Run) -> View:
     try:
         from xla_nb.views.panel.view import PanelView  # slow to import, and may be missing
-    except ImportError as problem:
+    except ImportError as error:
         raise UsageError(
-            f"The panel needs anywidget, which cannot be imported: {problem}. "
+            f"The panel needs anywidget, which cannot be imported: {error}. "
             "Run `%pip install anywidget`, or use `--view text`."
         ) from None
     return PanelView(run)

@@ -23,9 +23,9 @@ from xla_nb.wording import ranks, several
 
 Paces = Mapping[int, Window | None]
 
-_LONG = 1.0  # age of a hang report in seconds from which the age is shown
-_OVER = ("early", *state.ENDED)
-_KEPT = 3.0  # seconds for which a sentence about steps outlasts its truth, against flicker
+_MIN_AGE = 1.0  # age of a hang report in seconds from which the age is shown
+_ENDED = ("early", *state.ENDED)
+_KEEP = 3.0  # seconds for which a sentence about steps outlasts its truth, against flicker
 _STEADY = 2.0  # seconds for which its numbers stay unchanged
 
 
@@ -33,29 +33,29 @@ class Diagnoser:
     """Diagnoses one run repeatedly, without flicker."""
 
     def __init__(self) -> None:
-        self._lately: Diagnosis | None = None
+        self._recent: Diagnosis | None = None
         self._running: list[int] = []  # ranks that were running at the last look
-        self._found = self._worded = float("-inf")  # times: last seen, last worded
+        self._seen_at = self._worded_at = float("-inf")  # times: last seen, last worded
 
     def look(self, snapshot: Snapshot, paces: Paces) -> Diagnosis:
         """Diagnose a newer snapshot."""
-        lately = None if snapshot.ok is not None else _lately(snapshot, paces)
+        recent = None if snapshot.ok is not None else _diagnose_steps(snapshot, paces)
         running = [card.rank for card in _running(snapshot)]
         if running != self._running:  # an outdated sentence will not become true again
-            self._lately, self._running = None, running
-        self._keep(lately, snapshot.now)
-        calm = Diagnosis(snapshot.headline)
-        return _ended(snapshot) or _now(snapshot) or self._lately or calm
+            self._recent, self._running = None, running
+        self._update(recent, snapshot.now)
+        fallback = Diagnosis(snapshot.headline)
+        return _diagnose_end(snapshot) or _diagnose_now(snapshot) or self._recent or fallback
 
-    def _keep(self, new: Diagnosis | None, now: float) -> None:
+    def _update(self, new: Diagnosis | None, now: float) -> None:
         if new is None:
-            if not 0 <= now - self._found < _KEPT:
-                self._lately = None
+            if not 0 <= now - self._seen_at < _KEEP:
+                self._recent = None
             return
-        self._found = now
-        alike = self._lately is not None and _shape(self._lately) == _shape(new)
-        if not alike or not 0 <= now - self._worded < _STEADY:
-            self._lately, self._worded = new, now
+        self._seen_at = now
+        is_similar = self._recent is not None and _shape(self._recent) == _shape(new)
+        if not is_similar or not 0 <= now - self._worded_at < _STEADY:
+            self._recent, self._worded_at = new, now
 
 
 def _shape(diagnosis: Diagnosis) -> tuple[object, ...]:
@@ -68,79 +68,79 @@ def ended(headline: str, conclusion: Concluded | None, *, ok: bool, elapsed: flo
     compiled in every step, 26 s of it`."""
     if conclusion is None or (not ok and conclusion.wrong):
         return headline  # which includes the conclusion
-    told = f"{',' if conclusion.calm else ';'} {ansi.plain(conclusion.sentence)}"
+    detail = f"{',' if conclusion.calm else ';'} {ansi.plain(conclusion.sentence)}"
     if ok:
-        return f"{headline} in {facts.took(elapsed)}{told}"
-    over = f"; ended after {facts.took(elapsed)}" if conclusion.calm else ""
-    return headline + over + told
+        return f"{headline} in {facts.took(elapsed)}{detail}"
+    duration = f"; ended after {facts.took(elapsed)}" if conclusion.calm else ""
+    return headline + duration + detail
 
 
-def _ended(snapshot: Snapshot) -> Diagnosis | None:
+def _diagnose_end(snapshot: Snapshot) -> Diagnosis | None:
     if snapshot.ok is None:
         return None
-    calm = snapshot.ok or (bool(snapshot.stopping) and not snapshot.troubles)
-    early = tuple(card.rank for card in snapshot.cards if card.phase == "early")
-    found, told = snapshot.conclusion, snapshot.headline
-    sentence = ended(told, found, ok=snapshot.ok, elapsed=snapshot.elapsed)
-    if found is not None and calm and not found.calm:
-        return Diagnosis(sentence, "warning", found.ranks)
-    return Diagnosis(sentence, "calm" if calm else "bad", early or _broken(snapshot))
+    is_calm = snapshot.ok or (bool(snapshot.stopping) and not snapshot.troubles)
+    early_ranks = tuple(card.rank for card in snapshot.cards if card.phase == "early")
+    conclusion, headline = snapshot.conclusion, snapshot.headline
+    sentence = ended(headline, conclusion, ok=snapshot.ok, elapsed=snapshot.elapsed)
+    if conclusion is not None and is_calm and not conclusion.calm:
+        return Diagnosis(sentence, "warning", conclusion.ranks)
+    return Diagnosis(sentence, "calm" if is_calm else "bad", early_ranks or _broken(snapshot))
 
 
-def _now(snapshot: Snapshot) -> Diagnosis | None:
+def _diagnose_now(snapshot: Snapshot) -> Diagnosis | None:
     """The current problem of a run in progress."""
-    looks = (_hang, _ending, _wrong, _asking, _waited_for)
-    return next((found for look in looks if (found := look(snapshot)) is not None), None)
+    checks = (_find_hang, _find_stop, _find_wrong_results, _find_questions, _find_waits)
+    return next((diagnosis for check in checks if (diagnosis := check(snapshot)) is not None), None)
 
 
-def _lately(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
+def _diagnose_steps(snapshot: Snapshot, paces: Paces) -> Diagnosis | None:
     """The problem in the last steps of a run."""
     running = {card.rank for card in _running(snapshot)}
-    own = {rank: pace for rank, pace in paces.items() if pace and rank in running}
-    everybody, total = len(_there(snapshot)), len(snapshot.cards)
+    running_paces = {rank: pace for rank, pace in paces.items() if pace and rank in running}
+    alive, total = len(_alive(snapshot)), len(snapshot.cards)
     if snapshot.unit == "device":
-        everybody = total = len(own)
-    if (found := conclusions.lately(snapshot.cell, own, everybody, total)) is None:
+        alive = total = len(running_paces)
+    if (conclusion := conclusions.lately(snapshot.cell, running_paces, alive, total)) is None:
         return None
-    return Diagnosis(waits.capital(found.sentence), "warning", found.ranks)
+    return Diagnosis(waits.capital(conclusion.sentence), "warning", conclusion.ranks)
 
 
 # ---------------------------------------------------------------- at this moment
 
 
-def _hang(snapshot: Snapshot) -> Diagnosis | None:
+def _find_hang(snapshot: Snapshot) -> Diagnosis | None:
     if snapshot.hang is None:
         return None
-    told = snapshot.hang.verdict
-    own = (
+    verdict = snapshot.hang.verdict
+    named_ranks = (
         group.ranks
         for group in snapshot.hang.groups
-        if re.search(rf"\b{ranks(group.ranks)}\b", told, re.IGNORECASE)
+        if re.search(rf"\b{ranks(group.ranks)}\b", verdict, re.IGNORECASE)
     )
-    since = snapshot.now - snapshot.hang.at  # times in the verdict are as of the report
-    when = f" (reported {lasting(since)} ago)" if since >= _LONG else ""
-    return Diagnosis(f"{told}{when}", "bad", tuple(next(own, snapshot.hang.ranks)))
+    age = snapshot.now - snapshot.hang.at  # times in the verdict are as of the report
+    note = f" (reported {lasting(age)} ago)" if age >= _MIN_AGE else ""
+    return Diagnosis(f"{verdict}{note}", "bad", tuple(next(named_ranks, snapshot.hang.ranks)))
 
 
-def _ending(snapshot: Snapshot) -> Diagnosis | None:
+def _find_stop(snapshot: Snapshot) -> Diagnosis | None:
     """Why the run is stopping or lost ranks, and which ranks are left."""
     broken = _broken(snapshot)
     if not (snapshot.stopping or broken or snapshot.lost):
         return None
-    calm = snapshot.stopping and not broken
-    return Diagnosis(_and_who_runs(snapshot), "warning" if calm else "bad", broken)
+    is_calm = snapshot.stopping and not broken
+    return Diagnosis(_headline_of_stop(snapshot), "warning" if is_calm else "bad", broken)
 
 
-def _and_who_runs(snapshot: Snapshot) -> str:
-    left = _there(snapshot)
+def _headline_of_stop(snapshot: Snapshot) -> str:
+    alive = _alive(snapshot)
     headline = snapshot.headline.removesuffix(".")  # from an error message
-    if not left:
+    if not alive:
         return snapshot.headline
     if snapshot.live is not None:
-        are = "is" if len(left) == 1 else "are"
-        return f"{headline}; {ranks(card.rank for card in left)} {are} alive"
-    does = "waiting" if all(card.phase == "waiting" for card in left) else "running"
-    return f"{headline}; {several(len(left), snapshot.unit)} still {does}"
+        verb = "is" if len(alive) == 1 else "are"
+        return f"{headline}; {ranks(card.rank for card in alive)} {verb} alive"
+    activity = "waiting" if all(card.phase == "waiting" for card in alive) else "running"
+    return f"{headline}; {several(len(alive), snapshot.unit)} still {activity}"
 
 
 def _broken(snapshot: Snapshot) -> tuple[int, ...]:
@@ -148,56 +148,58 @@ def _broken(snapshot: Snapshot) -> tuple[int, ...]:
     return next((trouble.ranks for trouble in snapshot.troubles if trouble.first), ())
 
 
-def _asking(snapshot: Snapshot) -> Diagnosis | None:
+def _find_questions(snapshot: Snapshot) -> Diagnosis | None:
     """Ranks wait for an answer from the person at the notebook."""
-    asks = [card for card in snapshot.cards if card.sample.operation == INPUT]
-    if not asks or any(card.phase != "waiting" for card in asks):
+    asking = [card for card in snapshot.cards if card.sample.operation == INPUT]
+    if not asking or any(card.phase != "waiting" for card in asking):
         return None
-    place, *others = {card.place for card in asks}
+    place, *others = {card.place for card in asking}
     where = f" at {waits.line(place, snapshot.cell)}" if place and not others else ""
-    asking = tuple(card.rank for card in asks)
-    who = f"{ranks(asking).capitalize()} {'waits' if len(asks) == 1 else 'wait'}"
-    return Diagnosis(f"{who} for an answer{where}", "warning", asking)
+    asking_ranks = tuple(card.rank for card in asking)
+    subject = f"{ranks(asking_ranks).capitalize()} {'waits' if len(asking) == 1 else 'wait'}"
+    return Diagnosis(f"{subject} for an answer{where}", "warning", asking_ranks)
 
 
-def _wrong(snapshot: Snapshot) -> Diagnosis | None:
+def _find_wrong_results(snapshot: Snapshot) -> Diagnosis | None:
     """The results are wrong, such as figures that are NaN."""
-    found = snapshot.conclusion
-    if found is None or not found.wrong:
+    conclusion = snapshot.conclusion
+    if conclusion is None or not conclusion.wrong:
         return None
-    return Diagnosis(found.sentence, "warning", found.ranks)  # it may begin with a name
+    return Diagnosis(conclusion.sentence, "warning", conclusion.ranks)  # it may begin with a name
 
 
-def _waited_for(snapshot: Snapshot) -> Diagnosis | None:
+def _find_waits(snapshot: Snapshot) -> Diagnosis | None:
     """Which ranks have waited longest, for which rank, and where that rank is."""
-    ended = {card.rank: card.since for card in snapshot.cards if card.phase in _OVER and card.since}
+    ended = {
+        card.rank: card.since for card in snapshot.cards if card.phase in _ENDED and card.since
+    }
     statuses = [_status(card, snapshot, ended) for card in snapshot.cards]
-    found = waits.longest(statuses, snapshot.cell)
-    if found is None:
+    wait = waits.longest(statuses, snapshot.cell)
+    if wait is None:
         return None
-    return Diagnosis(waits.capital(found.sentence), "warning", found.ranks)
+    return Diagnosis(waits.capital(wait.sentence), "warning", wait.ranks)
 
 
 def _status(card: Card, snapshot: Snapshot, ended: Mapping[int, float]) -> RankStatus:
     """The status in the rank's row; its duration extends beyond the newest sample."""
-    if card.phase in _OVER or card.phase == "starting":
+    if card.phase in _ENDED or card.phase == "starting":
         phase = "finished" if card.phase == "early" else card.phase
         return RankStatus(card.rank, cast(state.Phase, phase), place=card.place)
-    own = card.sample
+    sample = card.sample
     # As counted in its row, unless the clocks of several hosts may differ.
-    now = own.at if card.since is None or len(snapshot.hosts) > 1 else snapshot.now
+    now = sample.at if card.since is None or len(snapshot.hosts) > 1 else snapshot.now
     return RankStatus(
         card.rank,
-        lasting=max(0.0, now - own.since),
+        lasting=max(0.0, now - sample.since),
         activity=cast(Activity, card.phase),
-        operation=own.operation,
-        missing=missing(own, ended),
+        operation=sample.operation,
+        missing=missing(sample, ended),
         place=card.place,
-        returned=own.returned,
+        returned=sample.returned,
     )
 
 
-def _there(snapshot: Snapshot) -> list[Card]:
+def _alive(snapshot: Snapshot) -> list[Card]:
     """The ranks that have not ended; live ranks among them may be idle."""
     return [card for card in snapshot.cards if card.phase == "idle"] + _running(snapshot)
 

@@ -31,7 +31,7 @@ from xla_nb.views.snapshot import (
 )
 from xla_nb.wording import exactly, several, size
 
-_WHY = 120  # characters of the reason for a stop
+_LONGEST_REASON = 120  # characters of the reason for a stop
 _T = TypeVar("_T", float, str)
 
 
@@ -44,11 +44,11 @@ def state(snapshot: Snapshot) -> style.Look:
         colour = {"calm": style.BLUE, "warning": style.AMBER, "bad": style.RED}[level]
         return style.Look("●", colour)
     phase: Phase = "finished" if snapshot.ok else "failed"
-    cut = snapshot.live is not None and snapshot.live.cut
-    if (cut or (snapshot.stopping and not snapshot.ok)) and not snapshot.troubles:
+    was_cut = snapshot.live is not None and snapshot.live.cut
+    if (was_cut or (snapshot.stopping and not snapshot.ok)) and not snapshot.troubles:
         phase = "stopped"
-    found = snapshot.conclusion
-    if found is not None and not found.calm and phase != "failed":
+    conclusion = snapshot.conclusion
+    if conclusion is not None and not conclusion.calm and phase != "failed":
         return style.FOUND
     return style.PHASES[phase]
 
@@ -63,33 +63,33 @@ def gap(snapshot: Snapshot) -> str:
     the title (`4 ranks finished in 1.9 s`), and a dot after an error or a diagnosis."""
     live = snapshot.live
     runs = snapshot.ok is None and snapshot.is_calm and live is not None and live.since is not None
-    plain = snapshot.ok and live is None and snapshot.conclusion is None
-    return " " if runs or plain else " · "
+    is_plain = snapshot.ok and live is None and snapshot.conclusion is None
+    return " " if runs or is_plain else " · "
 
 
 def about(snapshot: Snapshot) -> list[str]:
     """Parts of the small print beside the title: `in 1.9 s`, the cell, the machine, the time."""
-    how = {True: "in {}", False: "ended after {}", None: "{} so far"}[snapshot.ok]
-    told, why = tells_time(snapshot.conclusion, snapshot.ok), snapshot.stopping
-    parts = ["" if told else how.format(took(snapshot.elapsed)), snapshot.cell]
-    if why and snapshot.troubles and snapshot.ok is False:  # which are in the title
-        parts.insert(1, cut(f"{why[0].lower()}{why[1:]}", _WHY))
+    template = {True: "in {}", False: "ended after {}", None: "{} so far"}[snapshot.ok]
+    has_time, reason = tells_time(snapshot.conclusion, snapshot.ok), snapshot.stopping
+    parts = ["" if has_time else template.format(took(snapshot.elapsed)), snapshot.cell]
+    if reason and snapshot.troubles and snapshot.ok is False:  # which are in the title
+        parts.insert(1, cut(f"{reason[0].lower()}{reason[1:]}", _LONGEST_REASON))
     if snapshot.live is not None:
         parts = _about_live(snapshot, snapshot.live)
     parts += ["simulated TPU host"] if snapshot.simulated else []
     parts += [hosts_in_short(snapshot)] if len(snapshot.hosts) > snapshot.simulated else []
     if snapshot.ok is None:
-        told = snapshot.stopping in title(snapshot)
-        parts += [] if told else [f"stopping: {snapshot.stopping}"]
+        is_in_title = snapshot.stopping in title(snapshot)
+        parts += [] if is_in_title else [f"stopping: {snapshot.stopping}"]
         parts += [f"as of {clock(snapshot.now)}"]
     elif snapshot.started is not None:
         parts += [minute(snapshot.started)]
     return list(filter(None, parts))
 
 
-def tells_time(found: Concluded | None, ok: bool | None) -> bool:
+def tells_time(conclusion: Concluded | None, ok: bool | None) -> bool:
     """Whether the title includes how long the run took, because it includes a conclusion."""
-    return found is not None and (bool(ok) or (ok is False and found.calm))
+    return conclusion is not None and (bool(ok) or (ok is False and conclusion.calm))
 
 
 def took(seconds: float) -> str:
@@ -112,10 +112,10 @@ def _about_live(snapshot: Snapshot, live: Live) -> list[str]:
 
 def cells(live: Live) -> str:
     """`12 cells, 2 failed or stopped`, after the group's name if that is not the default."""
-    told = f"group {live.name}, " if live.name != DEFAULT else ""
-    told += several(live.count, "cell") if live.count else "no cells"
-    told += f", {live.running:,} running" if live.running else ""
-    return f"{told}, {live.lost:,} failed or stopped" if live.lost else told
+    text = f"group {live.name}, " if live.name != DEFAULT else ""
+    text += several(live.count, "cell") if live.count else "no cells"
+    text += f", {live.running:,} running" if live.running else ""
+    return f"{text}, {live.lost:,} failed or stopped" if live.lost else text
 
 
 def minute(epoch: float) -> str:
@@ -148,9 +148,9 @@ def span(seconds: float) -> str:
         return "less than 10 ms"
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02} s"
+        return f"{minutes} min {remainder:02} s"
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
         return f"{hours} h {minutes:02} min"
@@ -184,11 +184,11 @@ def labels(ticks: Sequence[float]) -> list[str]:
     return [figure(tick, max(4, 1 + _power(tick or 1.0) - step)) for tick in ticks]
 
 
-def told_apart(numbers: Sequence[_T], word: Callable[[_T, int], str], digits: int) -> list[str]:
+def told_apart(numbers: Sequence[_T], describe: Callable[[_T, int], str], digits: int) -> list[str]:
     """Format numbers with `digits` digits, or as many more as it takes to distinguish them."""
-    words = [word(number, digits) for number in numbers]
-    is_enough = digits == 17 or len(set(words)) == len(set(numbers))
-    return words if is_enough else told_apart(numbers, word, digits + 1)
+    texts = [describe(number, digits) for number in numbers]
+    is_enough = digits == 17 or len(set(texts)) == len(set(numbers))
+    return texts if is_enough else told_apart(numbers, describe, digits + 1)
 
 
 def name(card: Card, snapshot: Snapshot) -> str:
@@ -238,16 +238,16 @@ def of_card(card: Card) -> list[Fact]:
 
 def free(snapshot: Snapshot) -> list[Fact]:
     """The host's free memory, if known; with several hosts, the lowest."""
-    whose = "least free memory on a host" if len(snapshot.hosts) > 1 else "host's free memory"
-    return [Fact("free", whose, size(snapshot.free))] if snapshot.free is not None else []
+    label = "least free memory on a host" if len(snapshot.hosts) > 1 else "host's free memory"
+    return [Fact("free", label, size(snapshot.free))] if snapshot.free is not None else []
 
 
 def in_table(card: Card, snapshot: Snapshot) -> list[Fact]:
     """Facts shown in the table of ranks besides the state, the most important first."""
-    own = [*of_steps(card), *sorted(of_card(card), key=lambda fact: fact.id == "pid")]
-    own += [Fact("xla", "device", card.device)]
-    own += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
-    return [fact for fact in own if fact.value]
+    facts = [*of_steps(card), *sorted(of_card(card), key=lambda fact: fact.id == "pid")]
+    facts += [Fact("xla", "device", card.device)]
+    facts += [Fact("host", "host", card.host)] if len(snapshot.hosts) > 1 else []
+    return [fact for fact in facts if fact.value]
 
 
 def of_steps(card: Card) -> list[Fact]:
@@ -271,45 +271,45 @@ def in_short(seconds: float, digits: int = 3) -> str:
 
 def lane(slots: Sequence[Slot]) -> list[tuple[str, float]]:
     """How a rank spent its last seconds: pairs of activity and seconds."""
-    each = map(math.fsum, zip(*(slot.parts for slot in slots), strict=True))
-    return [one for one in zip(KINDS, each, strict=False) if one[1] >= 0.005]
+    totals = map(math.fsum, zip(*(slot.parts for slot in slots), strict=True))
+    return [pair for pair in zip(KINDS, totals, strict=False) if pair[1] >= 0.005]
 
 
 def whereabouts(snapshot: Snapshot) -> list[tuple[str, str]]:
     """What each rank does, or last did, if no error reports it: pairs of ranks and text, with equal
     texts merged. Empty for a run that finished."""
-    told = {rank for trouble in snapshot.troubles for rank in trouble.ranks}
-    doing: dict[int, str] = {}
+    reported = {rank for trouble in snapshot.troubles for rank in trouble.ranks}
+    activities: dict[int, str] = {}
     for card in () if snapshot.ok else snapshot.cards:
-        if card.rank not in told and card.phase != "early":  # the title covers these
+        if card.rank not in reported and card.phase != "early":  # the title covers these
             at = f" at {card.place}" if card.place and card.phase != "finished" else ""
-            doing[card.rank] = f"{card.phase}{at}{f': {card.detail}' if card.detail else ''}"
-    return [(wording.ranks(ranks), what) for what, ranks in alike(doing).items()]
+            activities[card.rank] = f"{card.phase}{at}{f': {card.detail}' if card.detail else ''}"
+    return [(wording.ranks(ranks), text) for text, ranks in alike(activities).items()]
 
 
 def _number(
     number: Callable[[Card], float | None],
-    show: Callable[[float], str],
-    alone: Callable[[Card], str] | None = None,
+    format_value: Callable[[float], str],
+    format_alone: Callable[[Card], str] | None = None,
 ) -> Callable[[Sequence[Card]], str]:
-    """Format a number of each rank; for several ranks, the minimum and maximum. `alone` formats it
-    for a single rank."""
+    """Format a number of each rank; for several ranks, the minimum and maximum. `format_alone`
+    formats it for a single rank."""
 
     def of(cards: Sequence[Card]) -> str:
-        if alone is not None and len(cards) == 1:
-            return alone(cards[0])
+        if format_alone is not None and len(cards) == 1:
+            return format_alone(cards[0])
         values = [value for card in cards if (value := number(card)) is not None]
-        return _from_to(show(min(values)), show(max(values))) if values else ""
+        return _range(format_value(min(values)), format_value(max(values))) if values else ""
 
     return of
 
 
-def _device(card: Card) -> int | None:
+def _device_used(card: Card) -> int | None:
     return card.sample.device_used
 
 
 def _device_memory(card: Card) -> str:
-    used, limit = _device(card), card.sample.device_limit
+    used, limit = _device_used(card), card.sample.device_limit
     of = f" of {size(limit)}" if limit else ""
     return "" if used is None else f"{size(used)}{of}"
 
@@ -337,7 +337,7 @@ def _done(*, of_loops: bool) -> Callable[[Sequence[Card]], str]:
 _FACTS = (
     _Kind("pid", "pid", _number(lambda card: None, str, lambda card: str(card.pid or ""))),
     _Kind("memory", "memory", _number(lambda card: card.sample.memory, size)),
-    _Kind("device", "on device", _number(_device, size, _device_memory)),
+    _Kind("device", "on device", _number(_device_used, size, _device_memory)),
     _Kind("cpu", "CPU", _number(lambda card: card.cpu, lambda share: f"{share * 100:.0f} %")),
     _Kind(
         "compiles",
@@ -352,20 +352,20 @@ _FACTS = (
     ),
     _Kind("steps", "steps", _done(of_loops=True)),
     _Kind("steps", "syncs", _done(of_loops=False)),
-    _Kind("fallbacks", "ran on the CPU", lambda cards: _most(c.sample.fallbacks for c in cards)),
+    _Kind("fallbacks", "ran on the CPU", lambda cards: _top(c.sample.fallbacks for c in cards)),
 )
 
 
-def _most(each: Iterable[dict[str, int]], most: int = 4) -> str:
+def _top(all_counts: Iterable[dict[str, int]], most: int = 4) -> str:
     """The most frequent names with their totals: `aten::nonzero 12, aten::unique 3`."""
     totals: Counter[str] = Counter()
-    for counts in each:
+    for counts in all_counts:
         totals.update(counts)
     words = [f"{cut(name, 60)} {number:,}" for name, number in totals.most_common(most)]
     return ", ".join([*words, f"{len(totals) - most} more"] if len(totals) > most else words)
 
 
-def _from_to(low: str, high: str) -> str:
+def _range(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
@@ -430,10 +430,10 @@ def over_ranks(lasts: dict[int, float]) -> str:
     if not finite:
         kinds = dict.fromkeys(map(wording.odd, lasts.values()))
         return f"{wording.listed(kinds, 'or')} in {several(len(lasts), 'rank')}"
-    ends = _from_to(figure(min(finite)), figure(max(finite)))
-    more = f"; {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
-    middle = figure(statistics.median(finite))
-    return f"{ends} over {several(len(finite), 'rank')}, median {middle}{more}"
+    limits = _range(figure(min(finite)), figure(max(finite)))
+    suffix = f"; {len(lasts) - len(finite)} not finite" if len(finite) < len(lasts) else ""
+    median = figure(statistics.median(finite))
+    return f"{limits} over {several(len(finite), 'rank')}, median {median}{suffix}"
 
 
 def cut(text: str, longest: int) -> str:

@@ -51,21 +51,21 @@ def folded(
 ) -> list[Folded]:
     """Fold lines, given by rank and stream as (time seen, switches before it from one stream to the
     other, text). Sorted by time; the lines of one rank are in order of switches."""
-    own: dict[int | None, list[tuple[float, float, tuple[str, str]]]] = defaultdict(list)
-    for (rank, of), each in written.items():
-        own[rank] += ((switch, at, (of, text)) for at, switch, text in each)
+    by_rank: dict[int | None, list[tuple[float, float, tuple[str, str]]]] = defaultdict(list)
+    for (rank, stream), seen in written.items():
+        by_rank[rank] += ((switch, at, (stream, text)) for at, switch, text in seen)
     lines: list[tuple[float, int | None, tuple[str, str]]] = []
-    for rank, its in own.items():
-        its.sort(key=itemgetter(0, 1))
-        times = itertools.accumulate((at for _, at, _ in its), max)
-        lines += ((at, rank, line) for at, (*_, line) in zip(times, its, strict=True))
+    for rank, entries in by_rank.items():
+        entries.sort(key=itemgetter(0, 1))
+        times = itertools.accumulate((at for _, at, _ in entries), max)
+        lines += ((at, rank, line) for at, (*_, line) in zip(times, entries, strict=True))
     folder = Folder()
-    for (at, rank), came in groupby(sorted(lines, key=_look), itemgetter(0, 1)):
-        folder.add(rank, [line for *_, line in came], at)
+    for (at, rank), batch in groupby(sorted(lines, key=_batch_key), itemgetter(0, 1)):
+        folder.add(rank, [line for *_, line in batch], at)
     return folder.all()
 
 
-def _look(seen: tuple[float, int | None, object]) -> tuple[float, int]:
+def _batch_key(seen: tuple[float, int | None, object]) -> tuple[float, int]:
     at, rank, _ = seen
     return at, -1 if rank is None else rank
 
@@ -77,7 +77,7 @@ def who(ranks: Sequence[int | None]) -> str:
     return ", ".join([*names, *([wording.spans(numbers)] if numbers else [])])
 
 
-def _compared(line: str) -> str:
+def _comparable(line: str) -> str:
     bar = _BAR.fullmatch(line) if "100%|" in line else None
     if bar is None:
         return line
@@ -93,47 +93,47 @@ class Folder:
     before the joined line."""
 
     def __init__(self) -> None:
-        self._held: list[Folded] = []  # in the order of their places
+        self._pending: list[Folded] = []  # in the order of their places
         self._equal: dict[tuple[str, str], list[Folded]] = {}  # lines to join, in order of places
-        self._last: dict[int | None, int] = {}  # the place of a rank's last line
+        self._last_places: dict[int | None, int] = {}  # the place of a rank's last line
         self._shown = self._top = 0  # the last place shown, and of all lines
 
     @property
     def is_empty(self) -> bool:
-        return not self._held
+        return not self._pending
 
     def add(self, rank: int | None, lines: Iterable[tuple[str, str]], now: float) -> None:
         """Add (stream, line) pairs that a rank has written since the last call."""
-        last = self._last.get(rank, 0)
-        own: list[Folded] = []
+        last = self._last_places.get(rank, 0)
+        unjoined: list[Folded] = []
         for stream, line in lines:
-            text = _compared(line)
+            text = _comparable(line)
             equal = self._equal.get((stream, text), [])
             while equal and now - equal[0].at > HOLD:
                 del equal[0]
-            found = bisect_right(equal, last, key=_PLACE)
-            if found == len(equal) or not self._put(own, last, equal[found].place):
-                own.append(Folded(stream, line, text, now, 0, [rank]))
+            index = bisect_right(equal, last, key=_PLACE)
+            if index == len(equal) or not self._place(unjoined, last, equal[index].place):
+                unjoined.append(Folded(stream, line, text, now, 0, [rank]))
                 continue
-            own, one = [], equal[found]
-            one.ranks.append(rank)
-            one.line = line if line == one.line else text
-            last = one.place
-        end = self._top + _GAP * (len(own) + 1)
-        self._put(own, self._top, end)
-        self._top = own[-1].place if own else self._top
-        self._last[rank] = own[-1].place if own else last
+            unjoined, joined = [], equal[index]
+            joined.ranks.append(rank)
+            joined.line = line if line == joined.line else text
+            last = joined.place
+        end = self._top + _GAP * (len(unjoined) + 1)
+        self._place(unjoined, self._top, end)
+        self._top = unjoined[-1].place if unjoined else self._top
+        self._last_places[rank] = unjoined[-1].place if unjoined else last
 
-    def _put(self, lines: Sequence[Folded], first: int, end: int) -> bool:
+    def _place(self, lines: Sequence[Folded], first: int, end: int) -> bool:
         """Place lines after the place `first` and right before `end`. Returns False if there is no
         room."""
-        at = bisect_left(self._held, end, key=_PLACE)
-        first = max(first, self._held[at - 1].place if at else self._shown)
+        index = bisect_left(self._pending, end, key=_PLACE)
+        first = max(first, self._pending[index - 1].place if index else self._shown)
         step = (end - first) // (len(lines) + 1)
         for number, line in enumerate(lines if step else (), 1):
             line.place = first + number * step
             insort(self._equal.setdefault((line.stream, line.compared), []), line, key=_PLACE)
-        self._held[at:at] = lines if step else ()
+        self._pending[index:index] = lines if step else ()
         return step > 0
 
     def all(self) -> list[Folded]:
@@ -142,17 +142,19 @@ class Folder:
 
     def due(self, others: Collection[int], now: float) -> list[Folded]:
         """Return the lines that no rank can join any more. `others`: ranks that may still write."""
-        passed = min((self._last.get(rank, 0) for rank in others), default=math.inf)
-        found = [*takewhile(lambda one: one.place <= passed or now - one.at >= HOLD, self._held)]
-        del self._held[: len(found)]
-        for one in found:
-            self._shown = one.place
-            equal = self._equal.get((one.stream, one.compared), [])
-            if equal and equal[0] is one:
+        passed = min((self._last_places.get(rank, 0) for rank in others), default=math.inf)
+        lines = [
+            *takewhile(lambda line: line.place <= passed or now - line.at >= HOLD, self._pending)
+        ]
+        del self._pending[: len(lines)]
+        for line in lines:
+            self._shown = line.place
+            equal = self._equal.get((line.stream, line.compared), [])
+            if equal and equal[0] is line:
                 del equal[0]
             if not equal:
-                self._equal.pop((one.stream, one.compared), None)
-        return found
+                self._equal.pop((line.stream, line.compared), None)
+        return lines
 
 
 _PLACE = attrgetter("place")

@@ -30,11 +30,11 @@ STOP_BUTTON = "Stopped by the Stop button"
 KERNEL_ENDED = "Stopped because the kernel was shut down or restarted"
 
 #: Maximum seconds in which only urgent news is drawn: drawing takes CPU time from the ranks.
-_REST = 0.02
+_URGENT_ONLY = 0.02
 #: Seconds until a failed drawing is retried.
 _RETRY = 2.0
 _FAILED = "The view of run {} failed and will be retried ({}). The run continues."
-_UNSHOWN = "Could not show the result of run {0} ({1}). `xla_nb.open_run({0!r})` shows it."
+_NO_RESULT = "Could not show the result of run {0} ({1}). `xla_nb.open_run({0!r})` shows it."
 _TOO_LATE = "All ranks had returned; `import xla_nb; xla_nb.open_run({!r})` has their results."
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Guarded:
         try:
             self._view.finish()
         except Exception as error:
-            log.warning(_UNSHOWN.format(self._run.name, f"{type(error).__name__}: {error}"))
+            log.warning(_NO_RESULT.format(self._run.name, f"{type(error).__name__}: {error}"))
 
     def withdraw(self) -> None:
         self._view.withdraw()
@@ -101,21 +101,21 @@ def follow(run: Run, view: View) -> None:
     view = Guarded(run, view)
     with _interrupts() as interrupts:
         try:
-            answered = 0
-            asking = _Asking(run, view, interrupts)
-            pause = _REST
+            handled = 0
+            questions = _Questions(run, view, interrupts)
+            pause = _URGENT_ONLY
             run.is_followed = True
             while not run.done:
                 _wait(run, pause)
-                if len(interrupts) > answered:
-                    answered += 1
+                if len(interrupts) > handled:
+                    handled += 1
                     run.stop(INTERRUPTED, same=STOP_BUTTON)  # a repeat leaves less time to stop
-                if run.state.stopping == INTERRUPTED and _ends_here():
+                if run.state.stopping == INTERRUPTED and _is_kernel_ending():
                     run.stops_because(KERNEL_ENDED)
                 run.urgent.clear()
                 pause = view.draw()
                 run.drawn.set()
-                asking.serve(answered)
+                questions.serve(handled)
         except BaseException:
             run.stop("Stopped because it is no longer followed")
             raise
@@ -129,25 +129,25 @@ def follow(run: Run, view: View) -> None:
 
 def _wait(run: Run, pause: float) -> None:
     """Wait for news, at most `pause` seconds."""
-    rest = min(pause, _REST)
-    if run.urgent.wait(rest):
+    urgent_only = min(pause, _URGENT_ONLY)
+    if run.urgent.wait(urgent_only):
         return
     with run.changed:
         if not run.done:
-            run.changed.wait(pause - rest)
+            run.changed.wait(pause - urgent_only)
 
 
 def follow_behind(run: Run, view: View) -> None:
     """Follow a run in a background thread."""
 
-    def shown() -> None:
+    def follow_and_signal() -> None:
         try:
             follow(run, view)
         finally:
             run.shown.set()
 
     run.shown.clear()
-    threading.Thread(target=shown, name=f"{run.name}-view", daemon=True).start()
+    threading.Thread(target=follow_and_signal, name=f"{run.name}-view", daemon=True).start()
 
 
 def shell() -> Any:
@@ -163,7 +163,7 @@ def slot() -> Any:
     return DisplayHandle()  # type: ignore[no-untyped-call]
 
 
-def _ends_here() -> bool:
+def _is_kernel_ending() -> bool:
     """Return whether the kernel was asked to shut down; another thread handles that request."""
     return bool(getattr(shell(), "exit_now", False))
 
@@ -209,132 +209,132 @@ def _interrupts(most: int | None = None) -> Iterator[_Interrupts]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
-    before = signal.getsignal(signal.SIGINT)
-    if isinstance(before, _Interrupts):
-        before.heard = True
-        yield before
+    previous = signal.getsignal(signal.SIGINT)
+    if isinstance(previous, _Interrupts):
+        previous.heard = True
+        yield previous
         return
     signal.signal(signal.SIGINT, interrupts)
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 # ---------------------------------------------------------------- questions of ranks
 
 
 #: Seconds for the view to show output that was printed before a question.
-_FIRST = 0.2
+_QUESTION_DELAY = 0.2
 _TICK = 0.1  # seconds between checks that the rank still waits
-_AGAIN = 1.0  # seconds until the wait for an answer is interrupted again, if that was missed
+_REPEAT = 1.0  # seconds until the wait for an answer is interrupted again, if that was missed
 _FIX = "Call input() before launching and pass the answer as an argument."
-_NOWHERE = f"This front end does not support input(). {_FIX}"
+_UNSUPPORTED = f"This front end does not support input(). {_FIX}"
 _IN_A_THREAD = f"input() is unavailable: the run was launched in a thread, not by the cell. {_FIX}"
 
 
-class _Asking:
+class _Questions:
     """Asks the questions of one run. An interrupt of a question is added to `interrupts`."""
 
     def __init__(self, run: Run, view: View, interrupts: list[int]) -> None:
         self._run, self._view, self._interrupts = run, view, interrupts
-        self._put: list[Asked] = []
+        self._asked: list[Asked] = []
 
-    def serve(self, heeded: int) -> None:
-        """Ask the next open question of a rank, if any, and send the answer. heeded: number of
-        interrupts already handled."""
-        asking = self._run.state.questions
-        self._put = [asked for asked in self._put if asked in asking]
-        new = (asked for asked in asking if asked not in self._put)
-        asked = next(filter(input_requests.is_open, new), None)
-        if asked is None or self._run.state.stopping or time.time() - asked.at < _FIRST:
+    def serve(self, handled: int) -> None:
+        """Ask the next open question of a rank, if any, and send the answer. `handled`: number
+        of interrupts already handled."""
+        open_questions = self._run.state.questions
+        self._asked = [event for event in self._asked if event in open_questions]
+        new = (event for event in open_questions if event not in self._asked)
+        event = next(filter(input_requests.is_open, new), None)
+        if event is None or self._run.state.stopping or time.time() - event.at < _QUESTION_DELAY:
             return
-        self._put.append(asked)
+        self._asked.append(event)
         if threading.current_thread() is not threading.main_thread():
-            input_requests.answer(asked, refusal=_IN_A_THREAD)
+            input_requests.answer(event, refusal=_IN_A_THREAD)
             return
-        question = _Question(self._run, asked, self._view)
-        before = signal.signal(signal.SIGINT, question.strike)
+        dialog = _Question(self._run, event, self._view)
+        previous = signal.signal(signal.SIGINT, dialog.strike)
         try:
-            if len(self._interrupts) == heeded:
-                question.put()
+            if len(self._interrupts) == handled:
+                dialog.put()
         finally:
-            signal.signal(signal.SIGINT, before)
-        if question.is_interrupted:
+            signal.signal(signal.SIGINT, previous)
+        if dialog.is_interrupted:
             self._interrupts.append(signal.SIGINT)
-        if question.was_broken_off:
+        if dialog.was_broken_off:
             self._view.withdraw()
 
 
-def _ask(asked: Asked) -> str:
-    prompt = f"rank {asked.rank} asks: {ansi.plain(asked.prompt)}"
-    return getpass.getpass(prompt) if asked.secret else input(prompt)
+def _ask(event: Asked) -> str:
+    prompt = f"rank {event.rank} asks: {ansi.plain(event.prompt)}"
+    return getpass.getpass(prompt) if event.secret else input(prompt)
 
 
 class _Question:
     """A question being asked. An interrupt cancels it, and so does the end of the rank that asked.
     In a notebook, the view is drawn in the meantime."""
 
-    def __init__(self, run: Run, asked: Asked, view: View) -> None:
-        self._run, self._asked = run, asked
-        goes_on = hasattr(shell(), "kernel") and "google.colab" not in sys.modules
-        self._view = view if goes_on else NoView()
-        self._over = threading.Event()
+    def __init__(self, run: Run, event: Asked, view: View) -> None:
+        self._run, self._event = run, event
+        can_draw = hasattr(shell(), "kernel") and "google.colab" not in sys.modules
+        self._view = view if can_draw else NoView()
+        self._finished = threading.Event()
         self._is_waiting = False
-        self._broken = float("-inf")  # time of the last cancellation
-        self._strikes = self._own = 0  # all interrupts, and those sent by this class
+        self._cancelled_at = float("-inf")  # time of the last cancellation
+        self._interrupts_seen = self._interrupts_sent = 0  # all, and those sent here
         self.was_broken_off = False
 
     @property
     def is_interrupted(self) -> bool:
         """Whether the user interrupted the question."""
-        return self._strikes > self._own
+        return self._interrupts_seen > self._interrupts_sent
 
     def strike(self, _number: int, _frame: object) -> None:
         """Handle SIGINT in the main thread: raise KeyboardInterrupt only while waiting for an
         answer, and again after a while, because Python may have dropped the first."""
-        self._strikes += 1
+        self._interrupts_seen += 1
         now = time.monotonic()
-        if self._is_waiting and now - self._broken >= _AGAIN / 2:
-            self._broken = now
+        if self._is_waiting and now - self._cancelled_at >= _REPEAT / 2:
+            self._cancelled_at = now
             raise KeyboardInterrupt
 
     def put(self) -> None:
         """Wait for the answer and send it."""
-        watch = threading.Thread(target=self._look, name=f"{self._run.name}-asks", daemon=True)
-        watch.start()
+        watcher = threading.Thread(target=self._watch, name=f"{self._run.name}-asks", daemon=True)
+        watcher.start()
         try:
             answer, refusal = self._answer()
         finally:
-            self._over.set()
-            watch.join()
+            self._finished.set()
+            watcher.join()
         if answer is not None:
-            input_requests.answer(self._asked, answer, refusal=refusal)
+            input_requests.answer(self._event, answer, refusal=refusal)
 
     def _answer(self) -> tuple[str | None, str]:
         """Return the answer, None if none should be sent, and the reason if it is empty."""
         try:
             try:
                 self._is_waiting = True
-                return (None, "") if self._strikes else (_ask(self._asked), "")
+                return (None, "") if self._interrupts_seen else (_ask(self._event), "")
             finally:
                 self._is_waiting = False
         except KeyboardInterrupt:
             self._is_waiting, self.was_broken_off = False, True
         except (EOFError, NotImplementedError, OSError):  # IPython has another NotImplementedError
-            return "", _NOWHERE
+            return "", _UNSUPPORTED
         return None, ""
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         """Draw the view, and cancel the question when its rank or the run no longer waits."""
-        struck, drawn, pause = float("-inf"), time.monotonic(), _TICK
-        while not self._over.wait(_TICK):
-            if time.monotonic() - drawn >= pause:
-                drawn, pause = time.monotonic(), self._view.draw()
-            has_gone = self._run.done or not input_requests.is_open(self._asked)
-            is_over = has_gone or bool(self._run.state.stopping)
-            if is_over and time.monotonic() - struck >= _AGAIN:
-                struck = time.monotonic()
-                self._own += 1
+        interrupted_at, drawn_at, pause = float("-inf"), time.monotonic(), _TICK
+        while not self._finished.wait(_TICK):
+            if time.monotonic() - drawn_at >= pause:
+                drawn_at, pause = time.monotonic(), self._view.draw()
+            is_closed = self._run.done or not input_requests.is_open(self._event)
+            is_over = is_closed or bool(self._run.state.stopping)
+            if is_over and time.monotonic() - interrupted_at >= _REPEAT:
+                interrupted_at = time.monotonic()
+                self._interrupts_sent += 1
                 # Not interrupt_main, which would not end a read from a terminal.
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

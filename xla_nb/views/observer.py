@@ -40,12 +40,12 @@ from xla_nb.views.snapshot import (
 )
 
 #: Points kept per figure: over all ranks, and the minimum and maximum for one rank.
-_POINTS, _FEWEST, _MOST = 8000, 32, 400
+_POINTS, _MIN_POINTS, _MAX_POINTS = 8000, 32, 400
 #: Lines of output in a snapshot: over all ranks, and the minimum for one stream.
-_EXCERPTS, _SHORTEST = 1200, 3
-_LAST_LINE = 200  # characters of a card's last line
-_GONE = "Charts omit the figures of {}, whose files no longer exist."
-_NOTE = 200  # characters of the note about a past hang, a line or two: the record has the rest
+_EXCERPT_LINES, _MIN_EXCERPT_LINES = 1200, 3
+_LONGEST_LAST_LINE = 200  # characters of a card's last line
+_OMITTED = "Charts omit the figures of {}, whose files no longer exist."
+_LONGEST_NOTE = 200  # characters of the note about a past hang: the record has the rest
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class Line:
 
     def add(self, x: float, y: float) -> None:
         if not math.isfinite(y):
-            one = Odd(x, x, x, 1, (wording.odd(y),))
+            item = Odd(x, x, x, 1, (wording.odd(y),))
             if self.last is None or math.isfinite(self.last[1]):
-                self.odd = (Odd.of(self.odd), one) if self.odd else (one,)
+                self.odd = (Odd.of(self.odd), item) if self.odd else (item,)
             else:
-                self.odd = *self.odd[:-1], Odd.of([self.odd[-1], one])
+                self.odd = *self.odd[:-1], Odd.of([self.odd[-1], item])
         self.last = x, y
         if self._count % self._stride == 0:
             self.points.append(self.last)
@@ -109,13 +109,13 @@ class Observer:
         self.figures: dict[str, dict[int, Line]] = {}
         self._tails: dict[tuple[int | None, Stream], Tail] = {}
         self._switches: dict[int | None, SwitchLog] = {}
-        self._last: dict[int, str] = {}
+        self._last_lines: dict[int, str] = {}
         self._bars: dict[tuple[int, str], Bar] = {}  # drawn by tqdm, by rank and label
         self._labels: dict[str, None] = {}  # of bars, in the order in which they started
         self._rows: dict[int, Rows] = {}
-        self._over_cells = RowsOverCells(run.state, run.record)
+        self._cell_rows = RowsOverCells(run.state, run.record)
         self._damage: dict[int, str] = {}  # unreadable figures, by rank
-        self._since = 0  # first second shown in lanes
+        self._first_second = 0  # first second shown in lanes
         self._diagnoser = Diagnoser()
 
     def look(self) -> Snapshot:
@@ -132,13 +132,13 @@ class Observer:
         if self._arrivals is not None:
             self._arrivals.now = time.monotonic()
         ranks = self.run.state.ranks
-        each = max(1, (budget if focus is None else budget // 2) // max(1, len(ranks)))
+        share = max(1, (budget if focus is None else budget // 2) // max(1, len(ranks)))
         output = []
         for rank in (None, *ranks):
-            limit = budget // 2 if rank is not None and rank == focus else each
+            limit = budget // 2 if rank is not None and rank == focus else share
             self._tail(rank, "out").align(self._tail(rank, "err"))
             for stream in STREAMS:
-                block = self._block(rank, stream, limit)
+                block = self._read_block(rank, stream, limit)
                 if block is not None:
                     output.append(Lines(rank, stream, block))
         return output
@@ -151,29 +151,29 @@ class Observer:
     def read_before(self, budget: int) -> list[Lines]:
         """Return the newest lines that `read` has returned, about `budget` in total, for a page
         that has not seen them."""
-        each = max(1, budget // max(1, len(self._tails)))
+        share = max(1, budget // max(1, len(self._tails)))
         output = []
         for (rank, stream), tail in self._tails.items():
-            earlier = before(tail.path, tail.end, each)
+            earlier = before(tail.path, tail.end, share)
             if earlier.lines:
                 clean = [ansi.clean(line) for line in earlier.lines]
                 skipped = max(0, tail.count - len(clean))
                 output.append(Lines(rank, stream, replace(earlier, skipped=skipped, lines=clean)))
         return output
 
-    def _block(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
+    def _read_block(self, rank: int | None, stream: Stream, limit: int) -> LineBlock | None:
         tail = self._tail(rank, stream)
         merged: LineBlock | None = None
         while (block := tail.look(limit)) is not None:
-            before = 0 if merged is None else merged.skipped + len(merged.lines)
-            merged = replace(block, skipped=before + block.skipped)
+            skipped = 0 if merged is None else merged.skipped + len(merged.lines)
+            merged = replace(block, skipped=skipped + block.skipped)
             if not tail.behind:
                 break
         if merged is None or not (merged.lines or merged.skipped):
             return None
         clean = [ansi.clean(line) for line in merged.lines]
         if rank is not None and clean:
-            self._last[rank] = clean[-1]
+            self._last_lines[rank] = clean[-1]
         return LineBlock(merged.start, merged.skipped, clean)
 
     def _tail(self, rank: int | None, stream: Stream) -> Tail:
@@ -189,22 +189,22 @@ class Observer:
             try:
                 rows = self._rows.setdefault(rank, Rows(self.run.record.history(rank)))
                 for row in () if self.run.state.group else rows.new():
-                    self._take_row(rank, row)
-            except XlaNbError as damage:  # show the part that could be read
-                self._damage[rank] = str(damage)
-        for rank, row in self._over_cells.new():
-            self._take_row(rank, row)
-        self._damage |= self._over_cells.damage
+                    self._add_row(rank, row)
+            except XlaNbError as error:  # show the part that could be read
+                self._damage[rank] = str(error)
+        for rank, row in self._cell_rows.new():
+            self._add_row(rank, row)
+        self._damage |= self._cell_rows.damage
 
-    def _take_row(self, rank: int, row: Row) -> None:
+    def _add_row(self, rank: int, row: Row) -> None:
         for name, value in row.figures.items():
-            self._line(name, rank).add(row.step, value)
+            self._figure_line(name, rank).add(row.step, value)
 
-    def _line(self, name: str, rank: int) -> Line:
+    def _figure_line(self, name: str, rank: int) -> Line:
         lines = self.figures.setdefault(name, {})
         if rank not in lines:
-            each = _POINTS // max(1, len(self.run.state.ranks))
-            lines[rank] = Line(limit=min(_MOST, max(_FEWEST, each)))
+            share = _POINTS // max(1, len(self.run.state.ranks))
+            lines[rank] = Line(limit=min(_MAX_POINTS, max(_MIN_POINTS, share)))
         return lines[rank]
 
     # ---------------------------------------------------------- showing
@@ -214,22 +214,24 @@ class Observer:
         state, tracks = self.run.state, self.run.tracks
         ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
         with tracks.lock:
-            ends = [track.lane[-1].second for track in tracks.values() if track.lane]
-            self._since = max(ends, default=0) - LANE + 1
-            own = [self.card(rank) for rank in ranks]
+            last_seconds = [track.lane[-1].second for track in tracks.values() if track.lane]
+            self._first_second = max(last_seconds, default=0) - LANE + 1
+            rank_cards = [self.card(rank) for rank in ranks]
             paces = {rank: track.pace for rank, track in tracks.items()}
-            free = self._free()
-        self._labels |= dict.fromkeys(one.bars[0].label for one in own if one.bars)
-        whole = _of_run(own, [*self._labels])
-        shared = any(rank.devices for rank in ranks)
-        gone = self._over_cells.gone
-        lacks = (_GONE.format(wording.several(gone, "earlier cell")),) if gone else ()
-        pairs = zip(ranks, own, strict=True)
-        cards = tuple(card for rank, one in pairs for card in _per_device(rank, one))
+            free = self._free_memory()
+        self._labels |= dict.fromkeys(card.bars[0].label for card in rank_cards if card.bars)
+        run_bar = _bar_of_run(rank_cards, [*self._labels])
+        drives_devices = any(rank.devices for rank in ranks)
+        gone = self._cell_rows.gone
+        omissions = (_OMITTED.format(wording.several(gone, "earlier cell")),) if gone else ()
+        pairs = zip(ranks, rank_cards, strict=True)
+        cards = tuple(card for rank, rank_card in pairs for card in _per_device(rank, rank_card))
         snapshot = Snapshot(
             run=self.run.name,
             cell=self.run.label,
-            headline=ansi.plain(sentences.headline(state, {card.rank: card.phase for card in own})),
+            headline=ansi.plain(
+                sentences.headline(state, {card.rank: card.phase for card in rank_cards})
+            ),
             record=str(self.run.record.path),
             now=time.time(),
             started=state.started,
@@ -242,10 +244,10 @@ class Observer:
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
             hang=_hang(state),
-            notices=(*_notices(self.run), *map(ansi.plain, self._damage.values()), *lacks),
-            bar=whole,
+            notices=(*_notices(self.run), *map(ansi.plain, self._damage.values()), *omissions),
+            bar=run_bar,
             free=free,
-            unit="device" if shared else "rank",
+            unit="device" if drives_devices else "rank",
             cards=cards,
             troubles=sentences.troubles(state),
             series=tuple(map(self._series, self.figures)),
@@ -257,17 +259,17 @@ class Observer:
     def snapshot_with_output(self) -> Snapshot:
         """The run as it is now, with the first and last lines of each stream."""
         ranks = [None, *sorted(self.run.state.ranks)]
-        each = min(MOST, max(_SHORTEST, _EXCERPTS // (2 * len(ranks))))
-        excerpts = (self._excerpt(rank, stream, each) for rank in ranks for stream in STREAMS)
+        limit = min(MOST, max(_MIN_EXCERPT_LINES, _EXCERPT_LINES // (2 * len(ranks))))
+        excerpts = (self._excerpt(rank, stream, limit) for rank in ranks for stream in STREAMS)
         printed = tuple(excerpt for excerpt in excerpts if excerpt.head or excerpt.tail)
         return replace(self.snapshot(), excerpts=printed)
 
-    def _excerpt(self, rank: int | None, stream: Stream, each: int) -> Excerpt:
+    def _excerpt(self, rank: int | None, stream: Stream, limit: int) -> Excerpt:
         path = self.run.record.log(rank, stream)
         if rank not in self._switches:
             self._switches[rank] = SwitchLog(self.run.record.switches(rank))
         tail = self._tails.get((rank, stream))
-        lines = ends(path, each, each, tail.count if tail and tail.count else None)
+        lines = ends(path, limit, limit, tail.count if tail and tail.count else None)
         return Excerpt(
             rank,
             stream,
@@ -283,23 +285,23 @@ class Observer:
         track = self.run.tracks[rank.rank]
         sample = track.sample
         open_lines = [(line, tqdm(line)) for line in self._open_lines(rank.rank)]
-        ended = rank.phase in ENDED
+        has_ended = rank.phase in ENDED
         is_over = self.run.state.ended is not None and self.run.state.group is None
-        last = (slot for slot in track.lane if slot.second >= self._since)
-        lane = track.whole if is_over else tuple(last)
+        recent = (slot for slot in track.lane if slot.second >= self._first_second)
+        lane = track.whole if is_over else tuple(recent)
         steady = sample and track.steady(sample)
         phase, since = _phase(self.run.state, rank, sample, steady)
-        rests = phase == "idle" or (ended and sample is not None and sample.activity == "idle")
+        idle = phase == "idle" or (has_ended and sample is not None and sample.activity == "idle")
         if phase == "idle":
             steady = sample = sample and replace(sample, place="", operation="", missing=())
         detail = ansi.plain(_detail(self.run.state, rank, steady))
         if steady and sample and steady.operation:
             sample = replace(sample, operation=steady.operation)
-        place = rank.place if ended or steady is None else steady.place
+        place = rank.place if has_ended or steady is None else steady.place
         if phase == "died" and not place and sample and sample.place:  # it did not report it
             place, detail = sample.place, f"{detail}, last seen there"
-        first = self.run.state.first_failure
-        if phase == "finished" and first is not None and rank.rank in first.early:
+        first_failure = self.run.state.first_failure
+        if phase == "finished" and first_failure is not None and rank.rank in first_failure.early:
             phase, detail = "early", "returned before a collective that other ranks called"
         return Card(
             rank=rank.rank,
@@ -310,34 +312,34 @@ class Observer:
             pid=rank.pid,
             place=place,
             detail=detail,
-            line=self._last_line(rank.rank, [line for line, drawn in open_lines if drawn is None]),
-            cpu=None if ended or phase == "idle" else track.cpu,
-            step=None if rests else track.step,
+            line=self._last_line(rank.rank, [line for line, bar in open_lines if bar is None]),
+            cpu=None if has_ended or phase == "idle" else track.cpu,
+            step=None if idle else track.step,
             waits=track.waits(lane),
             lane=lane,
             bars=tuple(
                 replace(
-                    one,
+                    bar,
                     eta=None,
                     # The rate is misleading after a delay or a death.
-                    rate=None if self.run.state.stopping or rank.phase == "died" else one.rate,
+                    rate=None if self.run.state.stopping or rank.phase == "died" else bar.rate,
                     least=rank.phase == "died",
                 )
-                if ended or self.run.state.stopping
-                else one
-                for one in _bars(
+                if has_ended or self.run.state.stopping
+                else bar
+                for bar in _bars(
                     sample.loops if sample else (),
                     [
-                        self._numbered(rank.rank, drawn)
-                        for _, drawn in open_lines
-                        if drawn is not None and not ended
+                        self._numbered_bar(rank.rank, bar)
+                        for _, bar in open_lines
+                        if bar is not None and not has_ended
                     ],
                 )
             ),
             sample=sample or NO_SAMPLE,
         )
 
-    def _numbered(self, rank: int, bar: Bar) -> Bar:
+    def _numbered_bar(self, rank: int, bar: Bar) -> Bar:
         """Number a tqdm bar: when its count goes back, it is the next bar with this label."""
         last = self._bars.get((rank, bar.label), bar)
         bar = replace(bar, number=last.number + (bar.done < last.done))
@@ -351,19 +353,19 @@ class Observer:
         thinned = frozenset(rank for rank, line in lines.items() if line.is_thinned)
         return Series(name, points, odd, thinned)
 
-    def _free(self) -> int | None:
+    def _free_memory(self) -> int | None:
         """Free memory in bytes on the host that has the least, from each host's newest sample."""
         samples = [
             (track.sample, self.run.state.ranks[rank].host)
             for rank, track in self.run.tracks.items()
             if track.sample is not None
         ]
-        hosts = {host: sample.free for sample, host in sorted(samples, key=lambda one: one[0].at)}
+        hosts = {host: sample.free for sample, host in sorted(samples, key=lambda pair: pair[0].at)}
         return min((free for free in hosts.values() if free is not None), default=None)
 
     def _last_line(self, rank: int, open_lines: list[str]) -> str:
-        last = open_lines[-1] if open_lines else ansi.plain(self._last.get(rank, ""))
-        return wording.shortened(last, _LAST_LINE)
+        last = open_lines[-1] if open_lines else ansi.plain(self._last_lines.get(rank, ""))
+        return wording.shortened(last, _LONGEST_LAST_LINE)
 
     def _open_lines(self, rank: int) -> list[str]:
         tails = [self._tails[rank, stream] for stream in STREAMS if (rank, stream) in self._tails]
@@ -380,8 +382,8 @@ def _per_device(rank: RankState, card: Card) -> list[Card]:
     if not rank.devices:
         return [card]
     # Output and progress belong to the process: repeating them on each card would mislead.
-    own = replace(card, line="", bars=())
-    return [replace(own, rank=n, device=name) for n, name in enumerate(rank.devices)]
+    device_card = replace(card, line="", bars=())
+    return [replace(device_card, rank=n, device=name) for n, name in enumerate(rank.devices)]
 
 
 def _phase(
@@ -397,7 +399,7 @@ def _phase(
     if state.group is not None and cell is None:
         idle = sample.since if sample is not None and sample.activity == "idle" else None
         return "idle", state.programs.rested(rank.rank, idle) or rank.started
-    if cell is not None and (sample is None or _is_of_before(sample, cell.at)):
+    if cell is not None and (sample is None or _predates(sample, cell.at)):
         return "running", cell.at
     if sample is None or steady is None:
         return "running", rank.started
@@ -405,7 +407,7 @@ def _phase(
     return "waiting" if steady.activity == "blocked" else steady.activity, since
 
 
-def _is_of_before(sample: Sample, began: float) -> bool:
+def _predates(sample: Sample, began: float) -> bool:
     return sample.at < began or (sample.activity == "idle" and sample.since < began)
 
 
@@ -415,7 +417,7 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     if rank.phase != "running" or sample is None:
         return ""
     others = {number: state.ranks.get(number) for number in sample.missing}
-    ended = {n: one.ended for n, one in others.items() if one and one.ended is not None}
+    ended = {n: other.ended for n, other in others.items() if other and other.ended is not None}
     return waits.detail(rank.rank, replace(sample, missing=missing(sample, ended)))
 
 
@@ -425,18 +427,18 @@ def _hang(state: RunState) -> events.HangReported | None:
 
 
 def _notices(run: RecordedRun) -> Iterator[str]:
-    over = run.state.ended is not None
+    is_over = run.state.ended is not None
     for notice in run.state.notices:
-        if notice.passing and over:
+        if notice.passing and is_over:
             continue
         text = notice.text if notice.rank is None else f"rank {notice.rank}: {notice.text}"
         yield ansi.plain(text)
     hang = run.state.hang
     if hang is not None and hang.over:
         at = facts.time_of_day(hang.report.at)
-        told = f"The hang reported at {at} is over ({hang.over}). The report: "
-        yield wording.shortened(ansi.plain(told + hang.report.verdict), _NOTE)
-    if over and not run.record.path.exists():
+        intro = f"The hang reported at {at} is over ({hang.over}). The report: "
+        yield wording.shortened(ansi.plain(intro + hang.report.verdict), _LONGEST_NOTE)
+    if is_over and not run.record.path.exists():
         yield "The files of this run were removed, with its output and figures."
 
 
@@ -452,8 +454,8 @@ def _live(state: RunState) -> Live | None:
     if state.group is None:
         return None
     programs, running = state.programs, state.programs.running
-    rested = [programs.rested(rank) or state.ranks[rank].started for rank in state.ranks]
-    since = running[0].began.at if running else max(filter(None, rested), default=None)
+    idle_since = [programs.rested(rank) or state.ranks[rank].started for rank in state.ranks]
+    since = running[0].began.at if running else max(filter(None, idle_since), default=None)
     return Live(
         name=state.group.name,
         idle=state.group.idle,
@@ -479,8 +481,8 @@ class RowsOverCells:
         self.gone = 0
         self._programs, self._record = state.programs, record
         self._rows: dict[int, dict[int, Rows]] = {}  # by cell and rank; {} once read
-        self._shift: dict[tuple[int, str], float] = {}  # of steps, by cell and figure
-        self._last: dict[str, float] = {}  # highest step so far, by figure
+        self._shifts: dict[tuple[int, str], float] = {}  # of steps, by cell and figure
+        self._last_steps: dict[str, float] = {}  # highest step so far, by figure
 
     def new(self) -> Iterator[tuple[int, Row]]:
         """Yield the rows written since the last call, each with its rank."""
@@ -494,31 +496,31 @@ class RowsOverCells:
             for rank, rows in self._rows[began.number].items():
                 try:
                     for row in rows.new():
-                        for placed in self._placed(row, began.number):
-                            yield rank, placed
-                except XlaNbError as damage:
-                    self.damage[rank] = str(damage)
+                        for shifted in self._shifted(row, began.number):
+                            yield rank, shifted
+                except XlaNbError as error:
+                    self.damage[rank] = str(error)
             if is_over:
                 self._rows[began.number] = {}
 
-    def _placed(self, row: Row, number: int) -> Iterator[Row]:
+    def _shifted(self, row: Row, number: int) -> Iterator[Row]:
         """Shift the steps of a row. Yields several rows if its figures have different shifts."""
-        placed: dict[float, dict[str, float]] = {}
+        figures_by_step: dict[float, dict[str, float]] = {}
         for name, value in row.figures.items():
-            last = self._last.get(name, -math.inf)
-            goes_on = last + 1 - row.step if row.step <= last else 0.0
-            step = row.step + self._shift.setdefault((number, name), goes_on)
+            last = self._last_steps.get(name, -math.inf)
+            shift = last + 1 - row.step if row.step <= last else 0.0
+            step = row.step + self._shifts.setdefault((number, name), shift)
             if math.isfinite(step):
-                self._last[name] = max(last, step)
-            placed.setdefault(step, {})[name] = value
-        for step, figures in placed.items():
+                self._last_steps[name] = max(last, step)
+            figures_by_step.setdefault(step, {})[name] = value
+        for step, figures in figures_by_step.items():
             yield replace(row, step=step, figures=figures)
 
 
 # ---------------------------------------------------------------- progress bars
 
 
-_KNOWN = 20  # items after which tqdm's rate is shown
+_RATE_AFTER = 20  # items after which tqdm's rate is shown
 _NUMBER = r"([\d.]+)([kMGTP]?)"
 _TQDM = re.compile(
     rf"^(?:(?P<label>.*?): )? *\d+%\|.*\| *(?P<done>{_NUMBER})/(?P<total>{_NUMBER})"
@@ -547,7 +549,7 @@ def tqdm(line: str) -> Bar | None:
         rate = 1 / rate
     eta = None if match["eta"] == "?" else _seconds(match["eta"])
     done, total = _si(match["done"]), _si(match["total"])
-    if done < min(total, _KNOWN):
+    if done < min(total, _RATE_AFTER):
         rate = eta = None
     return Bar(match["label"] or "", done, total, rate, eta)
 
@@ -569,37 +571,37 @@ def _seconds(clock: str) -> float:
     return float(seconds)
 
 
-def _bars(loops: Sequence[Loop], drawn: Sequence[Bar]) -> list[Bar]:
+def _bars(loops: Sequence[Loop], tqdm_bars: Sequence[Bar]) -> list[Bar]:
     """The bars of a rank's loops and the bars drawn by tqdm. A finished loop is shown until the
     next bar starts."""
-    shown = [loop for loop in loops if not (drawn and loop.finished)]
-    return [*map(bar, shown), *drawn]
+    shown_loops = [loop for loop in loops if not (tqdm_bars and loop.finished)]
+    return [*map(bar, shown_loops), *tqdm_bars]
 
 
 def bar(loop: Loop) -> Bar:
     """The bar of an `xla_nb.progress` loop; after an early exit from the loop it has no `eta`."""
-    left = None if loop.total is None else max(0, loop.total - loop.done)
-    eta = 0.0 if left == 0 else None
-    if left and loop.rate and not loop.finished:
-        eta = left / loop.rate - min(loop.since, 1 / loop.rate)
+    remaining = None if loop.total is None else max(0, loop.total - loop.done)
+    eta = 0.0 if remaining == 0 else None
+    if remaining and loop.rate and not loop.finished:
+        eta = remaining / loop.rate - min(loop.since, 1 / loop.rate)
     return Bar(loop.label, loop.done, loop.total, loop.rate, eta, number=loop.number)
 
 
-def _of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
+def _bar_of_run(cards: Sequence[Card], labels: Sequence[str]) -> Bar | None:
     """One bar for the ranks in progress, else for those that were when the run stopped or failed.
     `on` names its ranks unless it covers all."""
     by_state = (
-        [one for one in cards if one.phase in UNDER_WAY],
-        [one for one in cards if one.phase == "stopped"],
-        [one for one in cards if one.phase != "finished"],
+        [card for card in cards if card.phase in UNDER_WAY],
+        [card for card in cards if card.phase == "stopped"],
+        [card for card in cards if card.phase != "finished"],
     )
-    late = next(filter(None, by_state), list(cards))
-    begun = {one.rank: one.bars[0] for one in late if one.bars}
-    whole = together(begun.values(), labels)
-    own = [rank for rank, one in begun.items() if whole and one.label == whole.label]
-    if whole is None or len(own) == len(cards):
-        return whole
-    return replace(whole, on=wording.ranks(own))
+    candidates = next(filter(None, by_state), list(cards))
+    bars = {card.rank: card.bars[0] for card in candidates if card.bars}
+    combined = together(bars.values(), labels)
+    ranks = [rank for rank, bar in bars.items() if combined and bar.label == combined.label]
+    if combined is None or len(ranks) == len(cards):
+        return combined
+    return replace(combined, on=wording.ranks(ranks))
 
 
 def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:
@@ -609,18 +611,18 @@ def together(bars: Iterable[Bar], labels: Sequence[str]) -> Bar | None:
     `eta` only if each rank in that loop has one.
 
     It does not show how far apart the ranks are, because that changes all the time."""
-    every = list(bars)
-    if not every:
+    all_bars = list(bars)
+    if not all_bars:
         return None
-    first = min(_not_through(every), key=lambda one: (one.number, labels.index(one.label)))
-    each = [one for one in every if (one.label, one.number) == (first.label, first.number)]
-    each = _not_through(each)
-    total = all(one.total for one in each)
-    last = min(each, key=lambda one: one.done / (one.total or 1) if total else one.done)
-    left = [one.eta for one in each if one.eta is not None]
-    return replace(last, eta=max(left) if len(left) == len(each) else None)
+    first = min(_unfinished(all_bars), key=lambda bar: (bar.number, labels.index(bar.label)))
+    same_loop = [bar for bar in all_bars if (bar.label, bar.number) == (first.label, first.number)]
+    same_loop = _unfinished(same_loop)
+    has_total = all(bar.total for bar in same_loop)
+    slowest = min(same_loop, key=lambda bar: bar.done / (bar.total or 1) if has_total else bar.done)
+    etas = [bar.eta for bar in same_loop if bar.eta is not None]
+    return replace(slowest, eta=max(etas) if len(etas) == len(same_loop) else None)
 
 
-def _not_through(bars: list[Bar]) -> list[Bar]:
+def _unfinished(bars: list[Bar]) -> list[Bar]:
     """The unfinished bars; all bars if none is unfinished."""
-    return [one for one in bars if one.done < (one.total or math.inf)] or bars
+    return [bar for bar in bars if bar.done < (bar.total or math.inf)] or bars

@@ -45,18 +45,18 @@ def show(forms: dict[str, Any]) -> None:
 def kernel() -> Any:
     """Return the shell if its cell shows displayed output: in a notebook, but not under
     %%capture."""
-    here = shell()
-    if getattr(here, "kernel", None) is None:
+    ipython = shell()
+    if getattr(ipython, "kernel", None) is None:
         return None
     from IPython.core.displaypub import CapturingDisplayPublisher
 
-    return None if isinstance(here.display_pub, CapturingDisplayPublisher) else here
+    return None if isinstance(ipython.display_pub, CapturingDisplayPublisher) else ipython
 
 
 def cell() -> int | None:
     """Return the number of the cell that IPython is executing; None outside IPython."""
-    here = shell()
-    return None if here is None else int(here.execution_count)
+    ipython = shell()
+    return None if ipython is None else int(ipython.execution_count)
 
 
 class OpenedRun(RecordedRun):
@@ -73,10 +73,10 @@ class OpenedRun(RecordedRun):
     def _ipython_display_(self) -> None:
         """Show the picture, except in a terminal, which has no room, and for a run that is
         starting."""
-        told = self.shown_in is not None and self.shown_in == cell()
+        is_shown = self.shown_in is not None and self.shown_in == cell()
         if kernel() is None:
-            print(f"<Run {self.name}>" if told else repr(self))
-        elif told:
+            print(f"<Run {self.name}>" if is_shown else repr(self))
+        elif is_shown:
             return
         elif not self.state.ranks:
             print(repr(self))
@@ -112,9 +112,9 @@ class StillGroup:
 
 def _title(entry: Entry) -> str:
     """The title that the run's own picture has."""
-    told, ok = entry.found or entry.calm, entry.outcome == "finished"
-    found = Concluded(kind="", sentence=told, calm=not entry.found) if told else None
-    return diagnosis.ended(entry.headline, found, ok=ok, elapsed=entry.elapsed or 0.0)
+    sentence, ok = entry.found or entry.calm, entry.outcome == "finished"
+    conclusion = Concluded(kind="", sentence=sentence, calm=not entry.found) if sentence else None
+    return diagnosis.ended(entry.headline, conclusion, ok=ok, elapsed=entry.elapsed or 0.0)
 
 
 _LEFT = "text-align:left"
@@ -130,16 +130,16 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
     """Render recorded runs, one per row, as an HTML table and as lines of text. Empty columns are
     omitted, such as the notebook outside Jupyter."""
     if not entries:
-        text = drawn = "No recorded runs."
+        text = html = "No recorded runs."
     else:
         lines, rows = zip(*map(_row, entries), strict=True)
         filled = [any(column) for column in zip(*lines, strict=True)]
         titles, styles = zip(*compress(_COLUMNS, filled), strict=True)
         text = "\n".join(aligned([titles, *([*compress(line, filled)] for line in lines)]))
-        shown = [[*compress(row, filled)] for row in rows]
-        drawn = tags.table([*map(tags.faint, titles)], shown, styles)
+        cells = [[*compress(row, filled)] for row in rows]
+        html = tags.table([*map(tags.faint, titles)], cells, styles)
     return {
-        "text/html": tags.frame(f"{style.SANS};font-size:13px", drawn),
+        "text/html": tags.frame(f"{style.SANS};font-size:13px", html),
         "text/plain": text,
     }
 
@@ -147,16 +147,16 @@ def runs(entries: Sequence[Entry]) -> dict[str, str]:
 def _row(entry: Entry) -> tuple[Sequence[str], Sequence[str]]:
     """The columns of a run, as text and as HTML."""
     time = "" if entry.elapsed is None else facts.took(entry.elapsed)
-    ended = _title(entry)
-    last = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
-    figures = in_one_line(" · ".join(last), 40)
-    called, by = f" {in_one_line(entry.called, 60)}".rstrip(), in_one_line(entry.notebook, 40)
-    cell, told = f"{entry.cell}{called}", in_one_line(ended, 80)
+    title = _title(entry)
+    values = [f"{name} {facts.figure(value)}" for name, value in entry.figures.items()]
+    figures = in_one_line(" · ".join(values), 40)
+    call, notebook = f" {in_one_line(entry.called, 60)}".rstrip(), in_one_line(entry.notebook, 40)
+    cell, short_title = f"{entry.cell}{call}", in_one_line(title, 80)
     sign = style.FOUND if entry.found else style.PHASES[entry.outcome]
-    drawn = (
-        *(tags.escaped(entry.name), tags.escaped(by)),
+    html = (
+        *(tags.escaped(entry.name), tags.escaped(notebook)),
         *(tags.mark(sign.glyph, entry.outcome, sign.colour), time),
-        tags.place(entry.cell) + tags.escaped(called),
-        *(tags.escaped(figures), tags.sentence(ended, 300)),
+        tags.place(entry.cell) + tags.escaped(call),
+        *(tags.escaped(figures), tags.sentence(title, 300)),
     )
-    return (entry.name, by, entry.outcome, time, cell, figures, told), drawn
+    return (entry.name, notebook, entry.outcome, time, cell, figures, short_title), html

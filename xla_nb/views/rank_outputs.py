@@ -20,7 +20,7 @@ from xla_nb.views.rendering.tags import div, faint, pre
 from xla_nb.wording import listed, ranks, several
 
 #: Displays shown of one run, and their bytes; characters of one text in a background run's output.
-_MOST, LARGEST, _TEXT = 100, 16_000_000, 20_000
+_MAX_DISPLAYS, LARGEST, _LONGEST_TEXT = 100, 16_000_000, 20_000
 _RETURNED = ("returned",)  # what follows is the result, not a display
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -52,25 +52,25 @@ class _Group:
 
 def outputs(shown: Mapping[int, Shown]) -> list[Output]:
     """Build the outputs of a cell; none while nothing is displayed."""
-    found: list[Output] = []
-    left: list[str] = []
+    built: list[Output] = []
+    names: list[str] = []
     count = size = 0
     for group in _groups(shown):
-        told = any(display.result for display in group.shown.displays[:1])
-        found.append(_head(group, [*_gaps(group.shown), *(_RETURNED if told else ())]))
+        has_heading = any(display.result for display in group.shown.displays[:1])
+        built.append(_head(group, [*_gaps(group.shown), *(_RETURNED if has_heading else ())]))
         for display in group.shown.displays:
             count, size = count + 1, size + display.nbytes
-            if count > _MOST or size > LARGEST:
-                left.append(f"run.displays[{group.ranks[0]}]")
+            if count > _MAX_DISPLAYS or size > LARGEST:
+                names.append(f"run.displays[{group.ranks[0]}]")
                 continue
-            if display.result and not told:
-                told = True
-                found.append(_head(group, _RETURNED))
-            found.append(Output(display.data, display.metadata))
-    if left:
-        rest = f"… {several(len(left), 'more display')}: {listed(dict.fromkeys(left), most=3)}"
-        found.append(_note(escape(rest), rest))
-    return found
+            if display.result and not has_heading:
+                has_heading = True
+                built.append(_head(group, _RETURNED))
+            built.append(Output(display.data, display.metadata))
+    if names:
+        note = f"… {several(len(names), 'more display')}: {listed(dict.fromkeys(names), most=3)}"
+        built.append(_note(escape(note), note))
+    return built
 
 
 def alone(shown: Mapping[int, Shown]) -> list[Output]:
@@ -80,7 +80,7 @@ def alone(shown: Mapping[int, Shown]) -> list[Output]:
     for group in groups:
         html += _head(group, [*_gaps(group.shown)]).data["text/html"]
         for display in group.shown.displays:
-            piece = _image(display) or pre([escape(ansi.plain(display.text)[:_TEXT])])
+            piece = _image(display) or pre([escape(ansi.plain(display.text)[:_LONGEST_TEXT])])
             room -= len(piece)
             html += piece if room >= 0 else div(FAINT, "too large to show here")
     text = "\n".join(line for group in groups for line in _lines(group))
@@ -94,24 +94,24 @@ def lines(name: str, display: Display) -> list[str]:
 
 def _groups(shown: Mapping[int, Shown]) -> list[_Group]:
     """Group ranks with the same displays, in order; ranks without displays are omitted."""
-    found: list[_Group] = []
+    groups: list[_Group] = []
     for rank in sorted(shown):
-        one = shown[rank]
-        if not (one.displays or one.dropped or one.unreadable):
+        current = shown[rank]
+        if not (current.displays or current.dropped or current.unreadable):
             continue
-        same = next((group for group in found if _are_equal(group.shown, one)), None)
-        if same is None:
-            found.append(_Group([rank], one))
+        equal = next((group for group in groups if _are_equal(group.shown, current)), None)
+        if equal is None:
+            groups.append(_Group([rank], current))
         else:
-            same.ranks.append(rank)
-    return found
+            equal.ranks.append(rank)
+    return groups
 
 
-def _are_equal(one: Shown, other: Shown) -> bool:
+def _are_equal(first: Shown, second: Shown) -> bool:
     """Compare displays except for their ids, which are generated."""
-    return (one.dropped, one.unreadable) == (other.dropped, other.unreadable) and [
-        (display.data, display.metadata, display.result) for display in one.displays
-    ] == [(display.data, display.metadata, display.result) for display in other.displays]
+    return (first.dropped, first.unreadable) == (second.dropped, second.unreadable) and [
+        (display.data, display.metadata, display.result) for display in first.displays
+    ] == [(display.data, display.metadata, display.result) for display in second.displays]
 
 
 def _gaps(shown: Shown) -> Iterator[str]:
@@ -122,10 +122,10 @@ def _gaps(shown: Shown) -> Iterator[str]:
         yield f"{several(shown.unreadable, 'display')} cut off or damaged"
 
 
-def _head(group: _Group, told: Sequence[str]) -> Output:
+def _head(group: _Group, notes: Sequence[str]) -> Output:
     """Build a line that names the ranks whose displays follow."""
-    more = "".join(f" · {escape(one)}" for one in told)
-    return _note(f"<b>{group.name}</b>{faint(more)}", " ".join([f"[{group.short}]", *told]))
+    suffix = "".join(f" · {escape(note)}" for note in notes)
+    return _note(f"<b>{group.name}</b>{faint(suffix)}", " ".join([f"[{group.short}]", *notes]))
 
 
 def _note(html: str, text: str) -> Output:
@@ -143,17 +143,17 @@ def _image(display: Display) -> str:
 
 
 def _lines(group: _Group) -> Iterator[str]:
-    for told in _gaps(group.shown):
-        yield f"[{group.short}] … {told}"
+    for note in _gaps(group.shown):
+        yield f"[{group.short}] … {note}"
     for display in group.shown.displays:
         yield from lines(group.short, display)
 
 
 _BEAT = 0.1  # seconds between reads, and the minimum between updates
 _MANY = 64  # ranks; with more, reads are less frequent
-_FLOW = 8e6  # bytes per second sent to a page for one run
-_LINES = 60  # lines of one display printed as text
-_NOTHING = Output({"text/html": "", "text/plain": ""}, {})
+_BYTES_PER_SECOND = 8e6  # bytes per second sent to a page for one run
+_MAX_LINES = 60  # lines of one display printed as text
+_EMPTY = Output({"text/html": "", "text/plain": ""}, {})
 
 
 class Beside:
@@ -166,15 +166,15 @@ class Beside:
         self._displays = Displays(run)
         self._behind = behind
         is_shown = getattr(shell(), "kernel", None) is not None  # on a page
-        self._place = Outputs(behind=behind) if is_shown else Lines()
+        self._destination = Outputs(behind=behind) if is_shown else Lines()
         self._due = 0.0
 
     def draw(self) -> float:
         """Show what is new. Returns the seconds until the next call."""
         pause = self._view.draw()
         now = time.monotonic()
-        displays = self._behind or threading.current_thread() is threading.main_thread()
-        if now >= self._due and displays:
+        can_display = self._behind or threading.current_thread() is threading.main_thread()
+        if now >= self._due and can_display:
             self._due = now + self._displays.pause
             self._show()
         return max(0.0, min(pause, self._due - time.monotonic()))
@@ -192,7 +192,7 @@ class Beside:
 
     def _show(self) -> None:
         if self._displays.look():
-            self._due += self._place.show(self._displays.shown) / _FLOW
+            self._due += self._destination.show(self._displays.shown) / _BYTES_PER_SECOND
 
 
 class Displays:
@@ -235,30 +235,30 @@ class Outputs:
 
     def __init__(self, *, behind: bool = False) -> None:
         self._behind = behind
-        self._made: list[tuple[Any, Output]] = []
+        self._sent: list[tuple[Any, Output]] = []
         if behind:
-            self._put(0, _NOTHING)
+            self._put(0, _EMPTY)
 
     def show(self, shown: Mapping[int, Shown]) -> int:
         """Show the current displays. Returns the number of bytes sent."""
         wanted = alone(shown) if self._behind else outputs(shown)
-        missing = len(self._made) - len(wanted)
-        return sum(self._put(*each) for each in enumerate([*wanted, *[_NOTHING] * missing]))
+        surplus = len(self._sent) - len(wanted)
+        return sum(self._put(*item) for item in enumerate([*wanted, *[_EMPTY] * surplus]))
 
     def _put(self, number: int, output: Output) -> int:
         """Set output `number`. Returns the number of bytes sent."""
-        if number == len(self._made):
+        if number == len(self._sent):
             handle = slot()
-            self._made.append((handle, output))
+            self._sent.append((handle, output))
             send = handle.display
         else:
-            handle, before = self._made[number]
-            if before == output:
+            handle, previous = self._sent[number]
+            if previous == output:
                 return 0
-            self._made[number] = handle, output
+            self._sent[number] = handle, output
             send = handle.update
         send(dict(output.data), raw=True, metadata=dict(output.metadata))
-        return sum(len(each) for each in output.data.values() if isinstance(each, str))
+        return sum(len(value) for value in output.data.values() if isinstance(value, str))
 
 
 class Lines:
@@ -269,13 +269,13 @@ class Lines:
 
     def show(self, shown: Mapping[int, Shown]) -> int:
         for rank in sorted(shown):
-            before, now = self._printed.get(rank, []), shown[rank].displays
-            for display in now:
-                if not any(display is one for one in before):
+            previous, current = self._printed.get(rank, []), shown[rank].displays
+            for display in current:
+                if not any(display is printed for printed in previous):
                     self._print(lines(str(rank), display))
-            self._printed[rank] = list(now)
+            self._printed[rank] = list(current)
         return 0
 
     def _print(self, lines: list[str]) -> None:
-        rest = [f"… {len(lines) - _LINES:,} more lines"] if lines[_LINES:] else []
-        print(*lines[:_LINES], *rest, sep="\n", flush=True)
+        note = [f"… {len(lines) - _MAX_LINES:,} more lines"] if lines[_MAX_LINES:] else []
+        print(*lines[:_MAX_LINES], *note, sep="\n", flush=True)

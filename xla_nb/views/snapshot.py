@@ -153,14 +153,14 @@ class Odd:
     kinds: tuple[str, ...]
 
     @classmethod
-    def of(cls, some: Sequence[Odd]) -> Odd:
+    def of(cls, items: Sequence[Odd]) -> Odd:
         """Merge items, given in order of arrival."""
         return cls(
-            since=some[0].since,
-            least=min(one.least for one in some),
-            greatest=max(one.greatest for one in some),
-            count=sum(one.count for one in some),
-            kinds=tuple(dict.fromkeys(kind for one in some for kind in one.kinds)),
+            since=items[0].since,
+            least=min(item.least for item in items),
+            greatest=max(item.greatest for item in items),
+            count=sum(item.count for item in items),
+            kinds=tuple(dict.fromkeys(kind for item in items for kind in item.kinds)),
         )
 
 

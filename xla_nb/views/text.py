@@ -33,13 +33,13 @@ from xla_nb.wording import several, shortened
 HEAD, TAIL = 1000, 20
 #: Groups of ranks shown of a hang report, and lines of each group's stack.
 GROUPS, FRAMES = 4, 8
-_FIRST = 1 << 16  # bytes per read while all lines are shown
+_READ_BYTES = 1 << 16  # bytes per read while all lines are shown
 _REDRAW = 0.5  # seconds between updates of the changing line
-_OFTEN, _SELDOM = 0.004, 0.05  # seconds between reads, with and without news
+_MIN_PAUSE, _MAX_PAUSE = 0.004, 0.05  # seconds between reads, with and without news
 _HOLDING = 0.02  # seconds between reads while lines are held back
-_MOST = 10  # alternating pieces of a rank's stdout and stderr in one read
+_MAX_SWITCHES = 10  # alternating pieces of a rank's stdout and stderr in one read
 _END = sys.maxsize  # the end offset of an unfinished line
-_LASTING = 0.3  # seconds that a figure is NaN before that is shown: other ranks may follow
+_NAN_DELAY = 0.3  # seconds that a figure is NaN before that is shown: other ranks may follow
 
 
 class _Stream:
@@ -55,25 +55,25 @@ class _Stream:
     def show(self) -> Iterator[tuple[int, str]]:
         """Yield new lines, up to HEAD, each with the offset of its end. Reads a bounded part,
         because a rank may write faster than this reads, and then nothing would check for a stop."""
-        yield from self._next() or ()
+        yield from self._read_next() or ()
 
     def settle(self, final: bool) -> Iterator[tuple[int, str]]:
         """Yield all new lines, or the last ones if there are too many. `final`: no more will
         follow."""
-        while (lines := self._next()) is not None:
+        while (lines := self._read_next()) is not None:
             yield from lines
         if final:
             yield from self._bounded(0, ((_END, line) for line in self.tail.finish()))
         left_out = self._count - self._accounted - len(self._last)
         if left_out > 0:
-            more = f"… {left_out:,} more lines in {facts.short_path(str(self.tail.path))}"
-            yield self._last[0][0] if self._last else _END, more
+            note = f"… {left_out:,} more lines in {facts.short_path(str(self.tail.path))}"
+            yield self._last[0][0] if self._last else _END, note
         yield from self._last
         self._accounted, self._last = self._count, []
 
-    def _next(self) -> Iterator[tuple[int, str]] | None:
+    def _read_next(self) -> Iterator[tuple[int, str]] | None:
         # The first lines are all shown, so read only as much at once as takes a moment.
-        block = self.tail.look(None, _FIRST) if self._count < HEAD else self.tail.look(TAIL)
+        block = self.tail.look(None, _READ_BYTES) if self._count < HEAD else self.tail.look(TAIL)
         if block is None:
             return None
         return self._bounded(block.skipped, zip(block.ends, block.lines, strict=True))
@@ -101,30 +101,30 @@ class TextView:
         self._err = err or sys.stderr
         self._streams: dict[tuple[int | None, str], _Stream] = {}
         self._switches: dict[int | None, SwitchLog] = {}
-        self._lines = Folder()
+        self._folder = Folder()
         self._notices = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
-        self._was_over = False
-        self._wrong = ""
-        self._bar = ""
+        self._is_hang_over = False
+        self._figures_sentence = ""
+        self._changing_line = ""
         self._drawn = 0.0
-        self._pause = _OFTEN
+        self._pause = _MIN_PAUSE
         self._settled = False
 
     def draw(self) -> float:
         """Show what is new. Returns the seconds until the next call."""
         # Show the last lines without waiting for the processes to end.
-        settled = self._run.state.settled and not self._settled
-        self._settled = self._settled or settled
-        self._read(lambda stream: stream.settle(False) if settled else stream.show())
+        newly_settled = self._run.state.settled and not self._settled
+        self._settled = self._settled or newly_settled
+        self._read(lambda stream: stream.settle(False) if newly_settled else stream.show())
         now = time.monotonic()
-        running = [r.rank for r in self._run.state.ranks.values() if r.phase not in ENDED]
-        lines = self._lines.due(running, now)
+        running = [rank.rank for rank in self._run.state.ranks.values() if rank.phase not in ENDED]
+        lines = self._folder.due(running, now)
         self._show_lines(lines)
         self._show_open_lines()
-        self._pause = _OFTEN if lines else min(_SELDOM, self._pause * 1.2)
-        return self._pause if self._lines.is_empty else min(self._pause, _HOLDING)
+        self._pause = _MIN_PAUSE if lines else min(_MAX_PAUSE, self._pause * 1.2)
+        return self._pause if self._folder.is_empty else min(self._pause, _HOLDING)
 
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the run's result."""
@@ -137,43 +137,43 @@ class TextView:
 
     def _show_rest(self) -> None:
         self._read(lambda stream: stream.settle(True))
-        self._show_lines(self._lines.all())
+        self._show_lines(self._folder.all())
 
     def _summary(self) -> str:
         run = self._run
         state, path = run.state, facts.short_path(str(run.record.path))
         headline = sentences.headline(state, is_told=state.first_trouble in self._errors)
-        told = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
+        sentence = diagnosis.ended(headline, state.conclusion, ok=state.ok, elapsed=run.elapsed)
         if not facts.tells_time(state.conclusion, state.ok):
-            told += f" · {facts.took(run.elapsed)}"
-        return f"{told} · files in {path}"
+            sentence += f" · {facts.took(run.elapsed)}"
+        return f"{sentence} · files in {path}"
 
-    def _read(self, look: Callable[[_Stream], Iterator[tuple[int, str]]]) -> None:
+    def _read(self, read_stream: Callable[[_Stream], Iterator[tuple[int, str]]]) -> None:
         """Read new lines of each stream, for each rank in the order in which they were written."""
         self._run.arrivals.now = now = time.monotonic()
         for rank in [None, *sorted(self._run.state.ranks)]:
             streams = {kind: self._stream(rank, kind) for kind in STREAMS}
             streams["out"].tail.align(streams["err"].tail)
-            new = {kind: [*look(streams[kind])] for kind in STREAMS}
-            self._lines.add(rank, self._in_order(rank, new), now)
+            new_lines = {kind: [*read_stream(streams[kind])] for kind in STREAMS}
+            self._folder.add(rank, self._in_order(rank, new_lines), now)
 
     def _in_order(
-        self, rank: int | None, new: Mapping[Stream, list[tuple[int, str]]]
+        self, rank: int | None, new_lines: Mapping[Stream, list[tuple[int, str]]]
     ) -> Sequence[tuple[str, str]]:
         """Merge the lines of both streams in the order of writing. If that would take very many
         messages to the front end, stdout comes first."""
-        lines = [(kind, line) for kind in STREAMS for _, line in new[kind]]
-        if not all(new.values()):
+        lines = [(kind, line) for kind in STREAMS for _, line in new_lines[kind]]
+        if not all(new_lines.values()):
             return lines
         if rank not in self._switches:
             self._switches[rank] = SwitchLog(self._run.record.switches(rank))
-        before: list[int] = []
+        switches: list[int] = []
         for number, kind in enumerate(STREAMS):
-            before += self._switches[rank].before(number, (end for end, _ in new[kind]))
-        if len(set(before)) > _MOST:
+            switches += self._switches[rank].before(number, (end for end, _ in new_lines[kind]))
+        if len(set(switches)) > _MAX_SWITCHES:
             return lines
-        each = sorted(zip(before, lines, strict=True), key=itemgetter(0))
-        return [line for _, line in each]
+        ordered = sorted(zip(switches, lines, strict=True), key=itemgetter(0))
+        return [line for _, line in ordered]
 
     def _stream(self, rank: int | None, kind: str) -> _Stream:
         key = rank, kind
@@ -187,11 +187,15 @@ class TextView:
         self._notices += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
-        found = state.conclusions.get(FIGURES)
-        lasts = found is not None and time.time() - found.at >= _LASTING and state.ended is None
-        if found is not None and lasts and found.sentence != self._wrong:
-            self._wrong = found.sentence
-            yield clean(found.sentence) or "All reported figures are finite again."
+        conclusion = state.conclusions.get(FIGURES)
+        is_lasting = (
+            conclusion is not None
+            and time.time() - conclusion.at >= _NAN_DELAY
+            and state.ended is None
+        )
+        if conclusion is not None and is_lasting and conclusion.sentence != self._figures_sentence:
+            self._figures_sentence = conclusion.sentence
+            yield clean(conclusion.sentence) or "All reported figures are finite again."
         yield from self._news_of_hang(state)
         yield from self._news_of_errors()
 
@@ -213,32 +217,32 @@ class TextView:
         if hang is None:
             return
         if hang is not self._hang:
-            self._hang, self._was_over = hang, False
+            self._hang, self._is_hang_over = hang, False
             yield f"Hang report: {clean(hang.report.verdict)}"
-            yield from _places(hang)
-        if hang.over and not self._was_over:
-            self._was_over = True
+            yield from _hang_places(hang)
+        if hang.over and not self._is_hang_over:
+            self._is_hang_over = True
             yield f"The hang is over: {clean(hang.over)}"
 
     def _show_lines(self, lines: Iterable[Folded]) -> None:
         """Write lines, then news about the run."""
         news = (("err", line) for line in self._news(self._run.state))
-        self._write([*((one.stream, f"[{one.who}] {one.line}") for one in lines), *news])
+        self._write([*((line.stream, f"[{line.who}] {line.line}") for line in lines), *news])
 
     def _write(self, lines: Sequence[tuple[str, str]]) -> None:
         """Write lines to their streams, `out` or `err`."""
         if lines:
             self._erase()
-        for kind, each in groupby(lines, itemgetter(0)):
-            text = "".join(f"{line}\n" for _, line in each)
-            _put(self._out if kind == "out" else self._err, text)
+        for kind, group in groupby(lines, itemgetter(0)):
+            text = "".join(f"{line}\n" for _, line in group)
+            _write_text(self._out if kind == "out" else self._err, text)
 
     def _erase(self) -> None:
         """Erase the changing line."""
-        if self._bar:
-            self._out.write("\r" + " " * len(self._bar) + "\r")
+        if self._changing_line:
+            self._out.write("\r" + " " * len(self._changing_line) + "\r")
             self._out.flush()  # before stderr starts another output, where this could not erase
-            self._bar = ""
+            self._changing_line = ""
 
     def _show_open_lines(self) -> None:
         """Show the unfinished lines of all ranks as one changing line, if a person can see it."""
@@ -247,33 +251,33 @@ class TextView:
             return
         self._drawn = now
         open_lines = [
-            f"[{folding.who([s.rank])}] {clean(line)}"
-            for s in self._streams.values()
-            for line in s.tail.open_lines
+            f"[{folding.who([stream.rank])}] {clean(line)}"
+            for stream in self._streams.values()
+            for line in stream.tail.open_lines
         ]
-        bar = shortened("  ".join(open_lines), 160)
-        if bar != self._bar:
-            self._out.write("\r" + bar + " " * (len(self._bar) - len(bar)))
+        text = shortened("  ".join(open_lines), 160)
+        if text != self._changing_line:
+            self._out.write("\r" + text + " " * (len(self._changing_line) - len(text)))
             self._out.flush()
-            self._bar = bar
+            self._changing_line = text
 
 
-def _put(stream: TextIO, text: str) -> None:
+def _write_text(stream: TextIO, text: str) -> None:
     """Write text. A script's output may be a file on a full disk, which must not end its runs."""
     try:
         stream.write(text)
         stream.flush()
-    except OSError as problem:
-        if not is_of_disk(problem):
+    except OSError as error:
+        if not is_of_disk(error):
             raise
 
 
-def _places(hang: Hang) -> Iterator[str]:
+def _hang_places(hang: Hang) -> Iterator[str]:
     """Yield the places of ranks, with the innermost lines of their stacks."""
     groups = hang.report.groups
     for group in groups[:GROUPS]:
-        short = stacks.short(group, FRAMES)
-        yield from (f"  {clean(line)}" for line in stacks.text([short]).splitlines())
+        shortened_group = stacks.short(group, FRAMES)
+        yield from (f"  {clean(line)}" for line in stacks.text([shortened_group]).splitlines())
     if groups[GROUPS:]:
         yield f"  … {several(len(groups) - GROUPS, 'more place')}: %xla_stacks, or the run's record"
 
@@ -285,7 +289,7 @@ def _is_live(stream: TextIO) -> bool:
 
 #: Seconds after an error before it is printed as a line. If the run ends earlier, the picture shows
 #: the error with its traceback instead.
-_PATIENCE = 1.0
+_ERROR_DELAY = 1.0
 
 
 class CellTextView(TextView):
@@ -294,29 +298,29 @@ class CellTextView(TextView):
 
     def __init__(self, run: Run, *, watched: bool) -> None:
         super().__init__(run)
-        self._shown = run
+        self._shown_run = run
         self._is_live = watched
-        self._failed: float | None = None
-        self._errors_shown: list[str] = []
+        self._failed_at: float | None = None
+        self._shown_errors: list[str] = []
         self._slot = slot()
 
     def finish(self) -> None:
         """Show the rest: unfinished lines, the last lines, and the picture."""
-        self._failed = None
+        self._failed_at = None
         self._show_rest()
         self._erase()
-        if self._errors_shown:
+        if self._shown_errors:
             self._slot.update({}, raw=True)
-        snapshot = observer.observe(self._shown)
-        picture.show(picture.bundle(snapshot, told=True) | self._shown.as_data())
-        self._shown.shown_in = picture.cell()
+        snapshot = observer.observe(self._shown_run)
+        picture.show(picture.bundle(snapshot, told=True) | self._shown_run.as_data())
+        self._shown_run.shown_in = picture.cell()
 
     def _news_of_errors(self) -> Iterator[str]:
-        if self._failed is None and self._run.errors:
-            self._failed = time.monotonic()
-        waited = self._failed is not None and time.monotonic() - self._failed > _PATIENCE
+        if self._failed_at is None and self._run.errors:
+            self._failed_at = time.monotonic()
+        waited = self._failed_at is not None and time.monotonic() - self._failed_at > _ERROR_DELAY
         if waited and (lines := list(super()._news_of_errors())):
-            show = self._slot.update if self._errors_shown else self._slot.display
-            self._errors_shown += lines
-            show({"text/plain": "\n".join(self._errors_shown)}, raw=True)
+            display = self._slot.update if self._shown_errors else self._slot.display
+            self._shown_errors += lines
+            display({"text/plain": "\n".join(self._shown_errors)}, raw=True)
         return iter(())

@@ -38,9 +38,9 @@ class Variables(dict[str, Compared]):
 
     def __init__(self, compared: Sequence[Compared], ranks: int, world: int | None = None) -> None:
         """`ranks`: number of ranks asked; `world`: number of all ranks, `ranks` by default."""
-        super().__init__({one.name: one for one in compared})
-        some = "" if world in (None, ranks) else f"{ranks} of "
-        self.who = some + several(world or ranks, "rank")
+        super().__init__({variable.name: variable for variable in compared})
+        prefix = "" if world in (None, ranks) else f"{ranks} of "
+        self.who = prefix + several(world or ranks, "rank")
 
     def __repr__(self) -> str:
         return as_text(list(self.values()), self.who)
@@ -60,32 +60,33 @@ class Variables(dict[str, Compared]):
 
 
 def _table(rows: Sequence[Row]) -> str:
-    shown = [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
-    titles = [faint(TITLES[n]) for n in shown]
+    columns = [n for n in range(len(TITLES)) if any(row.cells[n] for row in rows)]
+    titles = [faint(TITLES[n]) for n in columns]
     longest = max((len(row.cells[_VALUE]) for row in rows), default=0)
-    styles = ["text-align:left"] * len(shown)
-    if _VALUE in shown:
-        styles[shown.index(_VALUE)] += at_least(longest)
-    lines = [line for row in rows for line in _lines(row, shown)]
-    return table(titles, lines, styles) if shown else ""
+    styles = ["text-align:left"] * len(columns)
+    if _VALUE in columns:
+        styles[columns.index(_VALUE)] += at_least(longest)
+    lines = [line for row in rows for line in _lines(row, columns)]
+    return table(titles, lines, styles) if columns else ""
 
 
-def _lines(row: Row, shown: Sequence[int]) -> Iterator[Sequence[str]]:
+def _lines(row: Row, columns: Sequence[int]) -> Iterator[Sequence[str]]:
     sign = f"{chip(*_SIGNS[row.verdict])} " if row.verdict in _SIGNS else ""
     # The sign is in the first column, because a narrow page cuts off the last one.
-    each = [
-        _cell(row.cells[n], whole=n != _VALUE, before=sign if n == shown[0] else "") for n in shown
+    cells = [
+        _cell(row.cells[n], whole=n != _VALUE, before=sign if n == columns[0] else "")
+        for n in columns
     ]
-    yield [*(bit(MONO, cell) for cell in each[:-1]), each[-1]]
+    yield [*(bit(MONO, cell) for cell in cells[:-1]), cells[-1]]
     if row.lines:
         below = (div("overflow-wrap:anywhere", escaped(text, 400)) for text in row.lines)
         yield [div("padding-left:24px", *below)]
 
 
 def _cell(text: str, *, whole: bool, before: str = "") -> str:
-    drawn = before + escaped(text)
+    html = before + escaped(text)
     whole = whole and len(text) <= _SHORT
-    return bit(f"white-space:{'nowrap' if whole else 'normal;overflow-wrap:anywhere'}", drawn)
+    return bit(f"white-space:{'nowrap' if whole else 'normal;overflow-wrap:anywhere'}", html)
 
 
 @dataclass(frozen=True)
@@ -98,38 +99,38 @@ class Row:
 
 
 def rows(compared: Sequence[Compared]) -> list[Row]:
-    drawn, room = [], ALL_LINES
-    for one in compared[:ROWS]:
-        drawn.append(_row(one, min(LINES, room)))
-        room -= min(room, len(drawn[-1].lines))
-    return drawn
+    built, room = [], ALL_LINES
+    for variable in compared[:ROWS]:
+        built.append(_row(variable, min(LINES, room)))
+        room -= min(room, len(built[-1].lines))
+    return built
 
 
-def _row(one: Compared, most: int) -> Row:
-    usual = one.usual
+def _row(variable: Compared, limit: int) -> Row:
+    usual = variable.usual
     if usual.shape is None:
         value = usual.text
     else:
         single = usual.leaves[0].value
         value = f"{single or usual.shape} {usual.dtype}"
     cells = (
-        one.name,
+        variable.name,
         usual.type,
         value,
         usual.device,
         size(usual.nbytes) if usual.nbytes else "",
-        spans(one.by_rank),
-        comparing.verdict(one),
+        spans(variable.by_rank),
+        comparing.verdict(variable),
     )
-    lines = [facts.cut(line, 400) for line in comparing.details(one)]
-    more = len(lines) - most
-    lines[most:] = [f"… and {several(more, 'more line')}"] if more > 0 else []
-    return Row(one.verdict, tuple(facts.cut(cell, _LONGEST) for cell in cells), tuple(lines))
+    lines = [facts.cut(line, 400) for line in comparing.details(variable)]
+    omitted = len(lines) - limit
+    lines[limit:] = [f"… and {several(omitted, 'more line')}"] if omitted > 0 else []
+    return Row(variable.verdict, tuple(facts.cut(cell, _LONGEST) for cell in cells), tuple(lines))
 
 
 def summary(compared: Sequence[Compared], who: str) -> str:
     """Summarize variables: `12 names on 4 ranks: 2 differ, 1 pending`."""
-    counts = Counter(one.verdict for one in compared)
+    counts = Counter(variable.verdict for variable in compared)
     words: dict[Verdict, str] = {
         "different": "differ" if counts["different"] > 1 else "differs",
         "no majority": "differ by rank" if counts["no majority"] > 1 else "differs by rank",
@@ -137,32 +138,32 @@ def summary(compared: Sequence[Compared], who: str) -> str:
         "pending": "pending",
         "not compared": "not compared, or not in full",
     }
-    told = [f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]]
+    parts = [f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict]]
     start = f"{several(len(compared), 'name')} on {who}"
-    return f"{start}: {', '.join(told)}" if told else start
+    return f"{start}: {', '.join(parts)}" if parts else start
 
 
 def notes(compared: Sequence[Compared]) -> list[str]:
     """Notes about the table as a whole."""
-    told = []
+    sentences = []
     if len(compared) > ROWS:
-        told.append(f"… and {several(len(compared) - ROWS, 'more name')}")
-    if any(leaf.pending for one in compared for leaf in one.leaves):
-        told.append("Pending: recorded on the device and not computed yet.")
-    return told
+        sentences.append(f"… and {several(len(compared) - ROWS, 'more name')}")
+    if any(leaf.pending for variable in compared for leaf in variable.leaves):
+        sentences.append("Pending: recorded on the device and not computed yet.")
+    return sentences
 
 
 def as_text(compared: Sequence[Compared], who: str) -> str:
     """Format the table as text."""
-    drawn = rows(compared)
-    if not drawn:
+    table_rows = rows(compared)
+    if not table_rows:
         return summary(compared, who)
-    *shown, last = (n for n in range(len(TITLES)) if any(row.cells[n] for row in drawn))
-    table = (TITLES, *(row.cells for row in drawn))
+    *columns, last = (n for n in range(len(TITLES)) if any(row.cells[n] for row in table_rows))
+    cell_rows = (TITLES, *(row.cells for row in table_rows))
     head, *body = aligned(
-        [[*(shortened(cells[n], _WIDEST) for n in shown), cells[last]] for cells in table]
+        [[*(shortened(cells[n], _WIDEST) for n in columns), cells[last]] for cells in cell_rows]
     )
     lines = [head]
-    for line, row in zip(body, drawn, strict=True):
-        lines += [line, *(f"    {more}" for more in row.lines)]
+    for line, row in zip(body, table_rows, strict=True):
+        lines += [line, *(f"    {detail}" for detail in row.lines)]
     return "\n".join([*lines, summary(compared, who), *notes(compared)])

@@ -15,10 +15,10 @@ from xla_nb.run.run import Run
 from xla_nb.views.loop import Guarded
 from xla_nb.views.panel.view import NOTHING, PanelView
 
-_SOON = 0.3  # seconds from an event to its message, so that a short cell takes only one
+_DELAY = 0.3  # seconds from an event to its message, so that a short cell takes only one
 _BEAT = 0.5  # seconds between messages while a cell runs,
 _SETTLING = 1.5  # and for this long after an event,
-_REST = 60.0  # and after that
+_IDLE_BEAT = 60.0  # and after that
 _SAVE = 10.0  # minimum seconds between saved snapshots
 
 
@@ -67,8 +67,8 @@ class GroupPanel(PanelView):
 
     def _is_needed(self) -> bool:
         """Return whether there is something that `draw` has not seen."""
-        asked = not self._inbox.empty()
-        return self.run.done or bool(self._moved) or asked or self._mark() != self._seen
+        has_requests = not self._inbox.empty()
+        return self.run.done or bool(self._moved) or has_requests or self._mark() != self._seen
 
     def _mark(self) -> object:
         """A value that changes whenever there is news."""
@@ -85,20 +85,20 @@ class GroupPanel(PanelView):
         now, mark = time.monotonic(), self._mark()
         if mark != self._seen:
             self._seen = mark
-            self._next = min(self._next, now + _SOON)
+            self._next = min(self._next, now + _DELAY)
             self._settled = now + _SETTLING
             self._due["charts"] = 0.0
         if self._whole or now >= self._next:
             self._send_news(now)
-            changes = self._runs or now < self._settled or self._inquiries
-            self._next = now + (_BEAT if changes else _REST)
+            is_active = self._is_running or now < self._settled or self._inquiries
+            self._next = now + (_BEAT if is_active else _IDLE_BEAT)
         if mark != self._saved_of and now >= self._next_save and now >= self._settled:
             self._saved_of, self._next_save = mark, now + _SAVE
             self._saved.update(self._saved_snapshot(), raw=True)
         return self._pause(mark)
 
     @property
-    def _runs(self) -> bool:
+    def _is_running(self) -> bool:
         state = self.run.state
         starting = any(rank.phase == "starting" for rank in state.ranks.values())
         return bool(state.programs.running) or starting or not state.ranks
@@ -119,9 +119,9 @@ class GroupPanel(PanelView):
     # ---------------------------------------------------------- from the page
 
     def _answered(self) -> dict[str, Callable[[dict[str, Any]], None]]:
-        taken = super()._answered()
-        del taken["stop"]
-        return taken | {"shutdown": self._on_shutdown}
+        handlers = super()._answered()
+        del handlers["stop"]
+        return handlers | {"shutdown": self._on_shutdown}
 
     def _on_focus(self, message: dict[str, Any]) -> None:
         super()._on_focus(message)

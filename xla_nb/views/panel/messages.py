@@ -34,23 +34,27 @@ class PanelNews:
     ) -> dict[str, Any]:
         """Return the changes since the last call, with `charts` only if requested. `focus` is the
         rank selected on the page."""
-        parts = {
+        data = {
             "about": _about(snapshot) | {"focus": focus},
             "ranks": [card.rank for card in snapshot.cards],
         }
-        drawn = html.parts(snapshot, focus)
+        rendered = html.parts(snapshot, focus)
         news: dict[str, Any] = {}
-        news |= {name: part for name, part in parts.items() if self._is_news(name, part)}
-        if changed := {n: part for n, part in drawn.items() if self._is_news(f"part {n}", part)}:
+        news |= {name: part for name, part in data.items() if self._is_news(name, part)}
+        if changed := {
+            name: part for name, part in rendered.items() if self._is_news(f"part {name}", part)
+        }:
             news["parts"] = changed
-        every = snapshot.series if charts else ()
-        if fresh := [one for one in every if self._is_news(f"figure {one.name}", (one, focus))]:
-            news["figures"] = [figures.of_series(one, focus) for one in fresh]
+        series = snapshot.series if charts else ()
+        if new := [
+            figure for figure in series if self._is_news(f"figure {figure.name}", (figure, focus))
+        ]:
+            news["figures"] = [figures.of_series(figure, focus) for figure in new]
         return news
 
     def _is_news(self, name: str, part: Any) -> bool:
-        before, self._sent[name] = self._sent.get(name, ...), part
-        return bool(before != part)
+        previous, self._sent[name] = self._sent.get(name, ...), part
+        return bool(previous != part)
 
 
 # ---------------------------------------------------------------- parts of news
@@ -58,12 +62,12 @@ class PanelNews:
 
 def _about(snapshot: Snapshot) -> dict[str, Any]:
     """Data that the page depends on. `marked`: the ranks that the title is about."""
-    live, found = snapshot.live, snapshot.diagnosis
-    failed = snapshot.ok is False
+    live, diagnosis = snapshot.live, snapshot.diagnosis
+    has_failed = snapshot.ok is False
     return {
         "title": facts.cut(facts.title(snapshot), 600),
-        "level": found.level if found else "bad" if failed else "calm",
-        "marked": list(found.ranks) if found else [],
+        "level": diagnosis.level if diagnosis else "bad" if has_failed else "calm",
+        "marked": list(diagnosis.ranks) if diagnosis else [],
         "over": snapshot.ended is not None,
         "live": live is not None,
         "stopping": snapshot.stopping,
@@ -80,15 +84,15 @@ def _about(snapshot: Snapshot) -> dict[str, Any]:
 def lines(new: Lines) -> dict[str, Any]:
     """Message with new output of one stream."""
     block = new.block
-    of = {"rank": new.rank, "stream": new.stream, "start": block.start, "skipped": block.skipped}
-    return of | _coloured(block.lines)
+    head = {"rank": new.rank, "stream": new.stream, "start": block.start, "skipped": block.skipped}
+    return head | _coloured(block.lines)
 
 
 def earlier(request: dict[str, Any], block: LineBlock) -> dict[str, Any]:
     """Answer to a request for earlier lines. `first`: whether these are the first lines."""
-    of = {name: request[name] for name in ("request", "rank", "stream")}
+    head = {name: request[name] for name in ("request", "rank", "stream")}
     clean = [ansi.clean(line) for line in block.lines]
-    return {**of, "start": block.start, "first": block.start == 0, **_coloured(clean)}
+    return {**head, "start": block.start, "first": block.start == 0, **_coloured(clean)}
 
 
 def _coloured(clean: Sequence[str]) -> dict[str, Any]:

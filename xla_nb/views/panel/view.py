@@ -28,9 +28,9 @@ _BEAT = 0.05  # seconds between messages
 #: Seconds between reads of samples and figures, and between drawings of charts, for up to _FEW
 #: ranks; twice as long for twice as many.
 _FEW, _SAMPLE, _CHARTS = 128, 0.25, 1.0
-_SAVE, _FIRST = 10.0, 2.0  # seconds between saved snapshots, and until the first
+_SAVE, _FIRST_SAVE = 10.0, 2.0  # seconds between saved snapshots, and until the first
 _BUDGET = 500  # approximate lines of output per message
-_MOST = 1000  # maximum lines per request of the page
+_MAX_LINES = 1000  # maximum lines per request of the page
 NOTHING = {"text/html": "", "text/plain": ""}
 
 log = logging.getLogger(__name__)
@@ -54,10 +54,10 @@ class PanelView:
         self._actions = self._answered()
         self._page = Page(run=run.name)
         self._page.on_msg(self._receive)
-        self._live = _displayed(*self._widget())
+        self._live = _display(*self._widget())
         empty = {"text/html": self._snapshot("")}  # content would flash up
-        self._saved = _displayed(self._saved_snapshot() | empty)
-        self._due["save"] = time.monotonic() + _FIRST  # ranks have started by that time
+        self._saved = _display(self._saved_snapshot() | empty)
+        self._due["save"] = time.monotonic() + _FIRST_SAVE  # ranks have started by that time
 
     def draw(self) -> float:
         """Send news to the page. Returns the seconds until the next call."""
@@ -72,18 +72,18 @@ class PanelView:
 
     def finish(self) -> None:
         """Replace the widget with the run's saved HTML and text."""
-        end: dict[str, Any] = NOTHING
+        final: dict[str, Any] = NOTHING
         try:
             self._handle_requests()
             self._observer.read(_BUDGET)
             self._observer.finish()
             self._observer.sample()
-            end = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
+            final = picture.bundle(self._observer.snapshot_with_output()) | self.run.as_data()
             # First update the display that the panel hides, or it would be visible for a moment.
             self._saved.update(NOTHING, raw=True)
-            self._live.update(end, raw=True)
+            self._live.update(final, raw=True)
         finally:
-            self._close(end["text/html"])
+            self._close(final["text/html"])
 
     def withdraw(self) -> None:
         """Make the page stop waiting for an answer, or JupyterLab would run no other cell."""
@@ -93,10 +93,10 @@ class PanelView:
         self._page.on_msg(self._receive, remove=True)  # anywidget keeps each page, and so this view
         self._page.leave(html)
 
-    def _is_due(self, task: str, now: float, every: float) -> bool:
+    def _is_due(self, task: str, now: float, interval: float) -> bool:
         if now < self._due[task]:
             return False
-        self._due[task] = now + every
+        self._due[task] = now + interval
         return True
 
     # ---------------------------------------------------------- to the page
@@ -107,11 +107,11 @@ class PanelView:
         if whole:
             self._news.forget()
             self._due["charts"] = 0.0
-            before = self._observer.read_before(_BUDGET)
-            message["before"] = [messages.lines(old) for old in before]
+            earlier = self._observer.read_before(_BUDGET)
+            message["before"] = [messages.lines(old) for old in earlier]
         output = self._observer.read(_BUDGET, self._focus)
         if whole or self._sample_if_due(now):
-            charts = self._is_due("charts", now, _CHARTS * self._slower)
+            charts = self._is_due("charts", now, _CHARTS * self._slowdown)
             message |= self._news.of(self._observer.snapshot(), self._focus, charts=charts)
         if output:
             message["lines"] = [messages.lines(new) for new in output]
@@ -126,15 +126,15 @@ class PanelView:
         """Read samples if due, or if a rank has started or ended and there are only a few."""
         states = self.run.state.ranks.values()
         phases = [rank.phase for rank in states]
-        changed, self._phases = phases != self._phases, phases
-        is_due = self._is_due("sample", now, _SAMPLE * self._slower)
-        if is_due or (changed and self._slower == 1):
+        has_changed, self._phases = phases != self._phases, phases
+        is_due = self._is_due("sample", now, _SAMPLE * self._slowdown)
+        if is_due or (has_changed and self._slowdown == 1):
             self._observer.sample()
             return True
         return False
 
     @property
-    def _slower(self) -> float:
+    def _slowdown(self) -> float:
         return max(1.0, len(self._phases) / _FEW)
 
     def _send(self, kind: str, **body: Any) -> None:
@@ -151,14 +151,14 @@ class PanelView:
     def _saved_snapshot(self) -> dict[str, str]:
         """The display below the widget. A live widget hides it (panel.js)."""
         bundle = picture.bundle(self._observer.snapshot_with_output())
-        told = "Snapshot of a run in progress. See %s for the result."
-        shown = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
-        html = f'<div style="opacity:.75;font-size:12px">{told % f"<code>{shown}</code>"}</div>'
+        notice = "Snapshot of a run in progress. See %s for the result."
+        command = f'import xla_nb; xla_nb.open_run("{self.run.name}")'
+        html = f'<div style="opacity:.75;font-size:12px">{notice % f"<code>{command}</code>"}</div>'
         # If JupyterLab has no widget, it shows an error above; this hides that error.
         widget = f".jp-OutputArea-child:has(+ * .{self._snapshot_class}):not(:has(.xn-panel))"
         style = f"<style>{widget} {{ display: none }}</style>"
         bundle["text/html"] = style + self._snapshot(html + bundle["text/html"])
-        bundle["text/plain"] = f"{told % f'`{shown}`'}\n{bundle['text/plain']}"
+        bundle["text/plain"] = f"{notice % f'`{command}`'}\n{bundle['text/plain']}"
         return bundle
 
     def _widget(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -225,12 +225,12 @@ class PanelView:
             log.warning("Ignored the page's request for %r of rank %r", stream, rank)
             return
         block = tail.before(
-            self.run.record.log(rank, stream), message["before"], min(_MOST, message["count"])
+            self.run.record.log(rank, stream), message["before"], min(_MAX_LINES, message["count"])
         )
         self._send("earlier", **messages.earlier(message, block))
 
 
-def _displayed(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
+def _display(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     """Create a display in the cell's output that can be updated."""
     handle = slot()
     handle.display(bundle, raw=True, metadata=metadata or {})

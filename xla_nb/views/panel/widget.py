@@ -66,20 +66,20 @@ def _stay_busy(kernel: Any) -> None:
     the main thread's message. The "idle" of that message, which clients wait for, remains the last.
     `_publish_status` is private to ipykernel; without it the statuses stay as they were.
     """
-    said: Any = getattr(kernel, "_publish_status", None)
-    if said is None or getattr(said, "_xla_nb", False):
+    publish_status: Any = getattr(kernel, "_publish_status", None)
+    if publish_status is None or getattr(publish_status, "_xla_nb", False):
         return
-    one_at_a_time = threading.Lock()
-    handled = kernel.get_parent("shell") if _in_main_thread() else None  # this very cell
+    lock = threading.Lock()
+    cell_request = kernel.get_parent("shell") if _in_main_thread() else None  # this very cell
 
     def publish(status: str, channel: str, parent: Any = None) -> None:
-        nonlocal handled
-        with one_at_a_time:
-            said(status, channel, parent)
+        nonlocal cell_request
+        with lock:
+            publish_status(status, channel, parent)
             if _in_main_thread():
-                handled = (parent or kernel.get_parent(channel)) if status == "busy" else None
-            elif status == "idle" and handled:
-                said("busy", "shell", handled)
+                cell_request = (parent or kernel.get_parent(channel)) if status == "busy" else None
+            elif status == "idle" and cell_request:
+                publish_status("busy", "shell", cell_request)
 
     publish._xla_nb = True  # type: ignore[attr-defined]
     kernel._publish_status = publish
