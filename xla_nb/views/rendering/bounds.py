@@ -21,7 +21,7 @@ LARGEST, OUTPUT, TEXT, TRACEBACKS, TITLES = 380_000, 150_000, 60_000, 40_000, 25
 #: Maximum ranks with a row each, ranks named beside a chart, tiles, ranks listed if there are more,
 #: groups of errors, figures, streams, hosts.
 CARDS, NAMED, TILES, ROWS, GROUPS, FIGURES, STREAMS, HOSTS = 32, 8, 1024, 24, 8, 12, 512, 24
-_OTHERS = 10  # different messages shown for one group of errors
+_MAX_OTHERS = 10  # different messages shown for one group of errors
 _UNORDERED = "The order of lines from different ranks was not recorded."
 _LONGEST = 2000  # characters shown of one line
 #: Draws a line, with at most the given number of characters.
@@ -31,8 +31,8 @@ _Item = TypeVar("_Item")
 
 def limited(items: Sequence[_Item], most: int, noun: str) -> tuple[Sequence[_Item], str]:
     """Return the first `most` items, and `… and 3 more hosts` if there are others."""
-    others = len(items) - most
-    return items[:most], f"… and {several(others, f'more {noun}')}" if others > 0 else ""
+    omitted = len(items) - most
+    return items[:most], f"… and {several(omitted, f'more {noun}')}" if omitted > 0 else ""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def bounded(
 ) -> Shown:
     """Keep as many lines from the start of `head` and the end of `tail` as fit in `room` bytes."""
     if not left_out:
-        every = [*head, *tail]
-        head, tail = every[: len(every) // 2], every[len(every) // 2 :]
+        lines = [*head, *tail]
+        head, tail = lines[: len(lines) // 2], lines[len(lines) // 2 :]
     longest = max(80, min(_LONGEST, room // 4))
     backwards = tail[::-1]
     first = fitting(head, room // 2, longest, draw)
@@ -67,17 +67,17 @@ def bounded(
 
 def fitting(lines: Iterable[str], room: int, longest: int, draw: Draw) -> list[str]:
     """Return the first lines that fit in `room` bytes. A line that is too long is cut."""
-    drawn: list[str] = []
+    fitted: list[str] = []
     for line in lines:
         text = draw(line, longest)
-        while not drawn and size_of(text) > room and longest > 20:  # better short than none
+        while not fitted and size_of(text) > room and longest > 20:  # better short than none
             longest //= 2
             text = draw(line, longest)
         room -= size_of(text)
         if room < 0:
             break
-        drawn.append(text)
-    return drawn
+        fitted.append(text)
+    return fitted
 
 
 @dataclass(frozen=True)
@@ -95,36 +95,36 @@ class ShownTrouble:
 def troubles(snapshot: Snapshot, draw: Draw) -> tuple[list[ShownTrouble], str]:
     """Return the first groups of errors, each in an equal share of the room, and the rest in words.
     Errors that the headline shows in full are omitted."""
-    untold = [one for one in snapshot.troubles if one.text or one.others or not one.told]
-    groups, more = limited(untold, GROUPS, "error")
+    listed = [error for error in snapshot.troubles if error.text or error.others or not error.told]
+    groups, note = limited(listed, GROUPS, "error")
     room = TRACEBACKS // max(len(groups), 1)
-    if more:
-        ranks = wording.ranks(rank for one in untold[GROUPS:] for rank in one.ranks)
-        more = f"{more}, in {ranks}"
-    return [_shown_trouble(trouble, room, draw) for trouble in groups], more
+    if note:
+        ranks = wording.ranks(rank for error in listed[GROUPS:] for rank in error.ranks)
+        note = f"{note}, in {ranks}"
+    return [_shown_trouble(trouble, room, draw) for trouble in groups], note
 
 
 def _shown_trouble(trouble: Trouble, room: int, draw: Draw) -> ShownTrouble:
     lines = trouble.text.split("\n") if trouble.text else []
     traceback = bounded(lines, 0, (), room * 3 // 4, draw)
-    others = fitting(trouble.others[:_OTHERS], room // 4, max(80, room // 40), draw)
-    more = len(trouble.others) - len(others)
-    told = bounded(_below_title(trouble.title, lines), 0, (), room // 4, draw)
-    return ShownTrouble(trouble, traceback, told, others, f"… and {more} more" if more else "")
+    others = fitting(trouble.others[:_MAX_OTHERS], room // 4, max(80, room // 40), draw)
+    left = len(trouble.others) - len(others)
+    message = bounded(_below_title(trouble.title, lines), 0, (), room // 4, draw)
+    return ShownTrouble(trouble, traceback, message, others, f"… and {left} more" if left else "")
 
 
 def _below_title(title: str, lines: Sequence[str]) -> Sequence[str]:
     """Return the message at the end of a traceback, without its first line."""
-    start = f"{title.partition(':')[0]}:"
-    found = [number for number, line in enumerate(lines) if line.startswith(start)]
-    return lines[found[-1] + 1 :] if found else []
+    prefix = f"{title.partition(':')[0]}:"
+    matches = [number for number, line in enumerate(lines) if line.startswith(prefix)]
+    return lines[matches[-1] + 1 :] if matches else []
 
 
 def excerpts(snapshot: Snapshot, room: int, draw: Draw) -> list[tuple[Excerpt, Shown]]:
     """Fit all output into `room` bytes, divided equally among the streams."""
-    chosen = snapshot.excerpts[:STREAMS]
-    each = room // max(len(chosen), 1)
-    return [(one, bounded(one.head, one.left_out, one.tail, each, draw)) for one in chosen]
+    shown = snapshot.excerpts[:STREAMS]
+    share = room // max(len(shown), 1)
+    return [(one, bounded(one.head, one.left_out, one.tail, share, draw)) for one in shown]
 
 
 def size_of(text: str) -> int:
@@ -152,9 +152,9 @@ def gap_text(shown: Shown, excerpt: Excerpt | None = None, folder: str = "") -> 
 
 def notes_on_output(snapshot: Snapshot) -> list[str]:
     """Notes on output that is not shown, and on an unknown order of lines."""
-    printed = snapshot.excerpts
-    more = len(printed) - STREAMS
-    several_ranks = len({one.rank for one in printed}) > 1
-    unknown = snapshot.ok is not None and several_ranks and not printed[0].times
-    told = f"… and the output of {several(more, 'more stream')}, in the record"
-    return [told] * (more > 0) + [_UNORDERED] * unknown
+    streams = snapshot.excerpts
+    omitted = len(streams) - STREAMS
+    several_ranks = len({excerpt.rank for excerpt in streams}) > 1
+    is_order_unknown = snapshot.ok is not None and several_ranks and not streams[0].times
+    note = f"… and the output of {several(omitted, 'more stream')}, in the record"
+    return [note] * (omitted > 0) + [_UNORDERED] * is_order_unknown

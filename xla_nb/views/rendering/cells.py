@@ -27,52 +27,52 @@ from xla_nb.views.snapshot import Live
 from xla_nb.wording import several
 
 _NEWEST = 6  # rows shown unfolded
-_TOLD = "outcome"
-_TITLES = ("", "cell", "ranks", _TOLD, "took", "started")
+_OUTCOME = "outcome"
+_TITLES = ("", "cell", "ranks", _OUTCOME, "took", "started")
 _LONGEST = 300  # characters of an outcome
-_DRAWN = 256  # rows cached, so they are not drawn again whenever another cell ends
+_CACHED_ROWS = 256  # rows cached, so they are not drawn again whenever another cell ends
 
 
 def as_html(live: Live | None) -> str:
     """Render the table; empty if there are no cells."""
     if live is None or not live.cells:
         return ""
-    drawn = in_parts(live.cells, _table, "cells", (_NEWEST, 0))
+    html = in_parts(live.cells, _table, "cells", (_NEWEST, 0))
     left_out = live.count - len(live.cells)
-    more = f"… and {several(left_out, 'earlier cell')}"
-    rest = div(f"font-size:12px;{FAINT}", more) if left_out else ""
-    return unseen("Cells") + drawn + rest
+    note = f"… and {several(left_out, 'earlier cell')}"
+    footer = div(f"font-size:12px;{FAINT}", note) if left_out else ""
+    return unseen("Cells") + html + footer
 
 
 def _table(cells: Sequence[ProgramState]) -> str:
     if not cells:
         return ""
-    told = at_least(max(len(_told(cell.ended)) for cell in cells))
+    wrap_style = at_least(max(len(_outcome(cell.ended)) for cell in cells))
     rows = (_row(cell.place, cell.began, cell.ended) for cell in cells)
-    styles = [f"text-align:left{told if title == _TOLD else ''}" for title in _TITLES]
+    styles = [f"text-align:left{wrap_style if title == _OUTCOME else ''}" for title in _TITLES]
     return table([faint(title) for title in _TITLES], rows, styles)
 
 
-@functools.lru_cache(_DRAWN)
+@functools.lru_cache(_CACHED_ROWS)
 def _row(number: int, began: ProgramBegan, ended: ProgramEnded | None) -> tuple[str, ...]:
-    sign, took = PHASES["running"], ""
+    sign, time = PHASES["running"], ""
     if ended is not None:
         sign = FOUND if ended.found and ended.outcome == "finished" else PHASES[ended.outcome]
-        took = facts.took(max(0.0, ended.at - began.at if ended.elapsed is None else ended.elapsed))
+        time = facts.took(max(0.0, ended.at - began.at if ended.elapsed is None else ended.elapsed))
     return (
         faint(f"{number:,}"),
         bit("white-space:nowrap", place(began.label)),
         bit(MONO, escaped(wording.spans(began.ranks), 80)),
-        f"{mark(sign.glyph, '', sign.colour)}{sentence(_told(ended), _LONGEST)}",
-        bit(f"{MONO};white-space:nowrap", took),
+        f"{mark(sign.glyph, '', sign.colour)}{sentence(_outcome(ended), _LONGEST)}",
+        bit(f"{MONO};white-space:nowrap", time),
         bit(f"{MONO};white-space:nowrap", facts.time_of_day(began.at)),
     )
 
 
-def _told(ended: ProgramEnded | None) -> str:
+def _outcome(ended: ProgramEnded | None) -> str:
     """The outcome: running, finished or the error, and any problem found."""
     if ended is None:
         return "running"
     finished = ended.outcome == "finished"
-    how = ended.outcome if finished else ended.headline or "ended with the ranks"
-    return "; ".join(filter(None, [how, ended.found]))
+    outcome = ended.outcome if finished else ended.headline or "ended with the ranks"
+    return "; ".join(filter(None, [outcome, ended.found]))

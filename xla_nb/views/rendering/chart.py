@@ -21,8 +21,8 @@ Band = Sequence[tuple[float, float, float]]
 INSET = 6
 _GREY = "#808080"
 _HUGE = 1e300  # beyond it differences overflow
-_BAND = 0.25  # opacity of a band
-_WIDE, _DOT = 1.5, 4.8  # width of a line, and of an isolated point
+_BAND_OPACITY = 0.25  # opacity of a band
+_LINE_WIDTH, _DOT_WIDTH = 1.5, 4.8  # width of a line, and of an isolated point
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ def svg(
     edges = [[(x, ends[side]) for x, *ends in band] for side in (0, 1)]
     low, high = (_pieces(edge, shape, width, height) for edge in edges)
     for below, above in zip(low, high, strict=False):
-        ground = f"fill='{colours[0]}' fill-opacity='{_BAND}'"
-        parts.append(f"<path d='{_path([*below, *above[::-1]])}Z' {ground}/>")
+        fill = f"fill='{colours[0]}' fill-opacity='{_BAND_OPACITY}'"
+        parts.append(f"<path d='{_path([*below, *above[::-1]])}Z' {fill}/>")
     for number, line in lines.items():
         pen = f"stroke='{colours[number]}' stroke-opacity='.9'"
         for piece in _pieces(line, shape, width, height):
-            dot = len(piece) == 1
-            wide = f"stroke-width='{_DOT if dot else _WIDE}'"
-            parts.append(f"<path d='{_path(piece)}{'h0' * dot}' {pen} {wide}/>")
+            is_dot = len(piece) == 1
+            stroke_width = f"stroke-width='{_DOT_WIDTH if is_dot else _LINE_WIDTH}'"
+            parts.append(f"<path d='{_path(piece)}{'h0' * is_dot}' {pen} {stroke_width}/>")
     return drawing("".join(parts), width, height)
 
 
@@ -122,20 +122,20 @@ def _round_step(least: float) -> float:
 
 def _grid(ticks: int, width: int, height: int) -> str:
     rows = (INSET + n * (height - 2 * INSET) / (ticks - 1) for n in range(ticks))
-    each = "".join(f"M0 {row:.1f}H{width}" for row in rows)
-    return f"<path d='{each}' stroke='{_GREY}' stroke-opacity='.28'/>"
+    path = "".join(f"M0 {row:.1f}H{width}" for row in rows)
+    return f"<path d='{path}' stroke='{_GREY}' stroke-opacity='.28'/>"
 
 
 def _pieces(line: Sequence[Point], shape: Frame, width: int, height: int) -> list[list[Point]]:
     """Split a line at its gaps. Returns the parts in pixels, from left to right."""
     across = (width - 2 * INSET) / ((shape.right - shape.left) or 1.0)
     up = (height - 2 * INSET) / (shape.high - shape.low)
-    alone = (width - 2 * INSET) / 2 if shape.left == shape.right else 0.0
+    centre = (width - 2 * INSET) / 2 if shape.left == shape.right else 0.0
     pieces: list[list[Point]] = [[]]
     for x, y in sorted(line, key=_by_x):
         if drawable((x, y)):
-            at = INSET + alone + (x - shape.left) * across
-            pieces[-1].append((at, height - INSET - (y - shape.low) * up))
+            pixel = INSET + centre + (x - shape.left) * across
+            pieces[-1].append((pixel, height - INSET - (y - shape.low) * up))
         elif pieces[-1]:
             pieces.append([])
     return [piece for piece in pieces if piece]

@@ -12,17 +12,17 @@ from xla_nb.views.rendering import bounds, tags
 def coloured(line: str, longest: int, css: Callable[[ansi.Style], str] | None = None) -> str:
     """Render the first `longest` characters. `css` returns the style of a piece; the default suits
     a page with an unknown theme."""
-    css, shown = css or _css, ansi.clean(line[:longest])
+    css, text = css or _css, ansi.clean(line[:longest])
     # A line with more codes is a picture, or an attempt to fill up the notebook.
-    is_plain = not 0 < shown.count("\x1b") <= 40
-    pieces = () if is_plain else ansi.spans(shown)
-    drawn = [escape(ansi.plain(shown))] if is_plain else []
-    drawn += [
+    is_plain = not 0 < text.count("\x1b") <= 40
+    pieces = () if is_plain else ansi.spans(text)
+    parts = [escape(ansi.plain(text))] if is_plain else []
+    parts += [
         tags.bit(rules, escape(piece)) if (rules := css(style)) else escape(piece)
         for style, piece in pieces
     ]
-    cut = [tags.gap(bounds.more(len(line) - longest))] if len(line) > longest else []
-    return "".join([*drawn, *cut])
+    note = [tags.gap(bounds.more(len(line) - longest))] if len(line) > longest else []
+    return "".join([*parts, *note])
 
 
 def uncoloured(line: str, longest: int) -> str:
@@ -30,7 +30,7 @@ def uncoloured(line: str, longest: int) -> str:
 
 
 #: The terminal's colors as mid-tones; bright colors use the tone of the plain ones.
-_EIGHT = (
+_PALETTE = (
     "#6e6e6e",
     "#dc4c44",
     "#2f8f57",
@@ -51,9 +51,9 @@ def _css(style: ansi.Style) -> str:
     colour = fg if bg is None else bg
     rules = []
     if colour is not None or style.inverse:
-        tint = _EIGHT[colour % 8] if isinstance(colour, int) else _hex(colour or _GREY)
+        tint = _PALETTE[colour % 8] if isinstance(colour, int) else _hex(colour or _GREY)
         rules.append(f"background:{tint}{_TINT}")
-    return ";".join([*rules, *_more(style)])
+    return ";".join([*rules, *_text_rules(style)])
 
 
 #: Hues of the terminal's colors, except black, white and greys.
@@ -67,18 +67,18 @@ def themed(style: ansi.Style) -> str:
     fg, bg = (style.bg, style.fg) if style.inverse else (style.fg, style.bg)
     back, text = ("var(--xn-back)", "var(--xn-text)") if style.inverse else ("", "")
     inks = {"color": _ink(fg, back), "background": _ink(bg, text, "" if text else " / 25%")}
-    return ";".join([*(f"{name}:{ink}" for name, ink in inks.items() if ink), *_more(style)])
+    return ";".join([*(f"{name}:{ink}" for name, ink in inks.items() if ink), *_text_rules(style)])
 
 
-def _ink(colour: ansi.Colour | None, otherwise: str, opacity: str = "") -> str:
+def _ink(colour: ansi.Colour | None, default: str, opacity: str = "") -> str:
     if not isinstance(colour, int):
-        return otherwise if colour is None else _hex(colour)
+        return default if colour is None else _hex(colour)
     hue = _HUES.get(colour % 8)
     chroma = "var(--xn-chroma)" if hue else "0"
     return f"oklch(var(--xn-lightness) {chroma} {hue or 0}{opacity})"
 
 
-def _more(style: ansi.Style) -> list[str]:
+def _text_rules(style: ansi.Style) -> list[str]:
     rules = ["font-weight:bold"] if style.bold else []
     rules += ["opacity:.75"] if style.dim else []
     rules += ["font-style:italic"] if style.italic else []

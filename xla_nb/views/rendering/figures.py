@@ -35,12 +35,12 @@ class Spread(NamedTuple):
 
 def as_html(series: Sequence[Series]) -> str:
     """Render the charts, side by side if there is room."""
-    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
+    shown, note = bounds.limited(series, bounds.FIGURES, "figure")
     if not shown:
         return ""
     widest = 640 if len(shown) == 1 else 440  # pixels: equal widths in all rows
-    charts = [_chart(of_series(one), widest) for one in shown]
-    charts += [div("", f"{more}, in the record")] if more else []
+    charts = [_chart(of_series(figure), widest) for figure in shown]
+    charts += [div("", f"{note}, in the record")] if note else []
     return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
 
 
@@ -54,37 +54,37 @@ def of_series(series: Series, focus: int | None = None) -> dict[str, Any]:
             LINED ranks, the maximum, minimum and mean of all ranks (the mean with the number
             of ranks at each point) and the line of the rank in `focus`"""
     lasts = facts.last_values(series)
-    over, turned = facts.over_ranks(lasts), odd(series)
-    many = len(series.lines) > LINED
-    every = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
+    values, odd_note = facts.over_ranks(lasts), odd(series)
+    has_many = len(series.lines) > LINED
+    steps = [x for line in series.lines.values() for x, _ in line if chart.drawable((x, 0.0))]
     lines = [
-        _line(f"rank {rank}", rank, series.lines[rank], facts.figure(last))
-        for rank, last in lasts.items()
-        if not many or rank == focus
+        _line(f"rank {rank}", rank, series.lines[rank], facts.figure(value))
+        for rank, value in lasts.items()
+        if not has_many or rank == focus
     ]
-    spread = over_ranks(series.lines, series.thinned) if many else []
-    if many:
-        of_all = {
-            name: _line(name, None, [(one.x, getattr(one, name)) for one in spread])
+    spread = over_ranks(series.lines, series.thinned) if has_many else []
+    if has_many:
+        lines_of_all = {
+            name: _line(name, None, [(point.x, getattr(point, name)) for point in spread])
             for name in ("max", "min", "mean")
         }
-        of_all["mean"]["ranks"] = [one.ranks for one in spread]
-        lines = [*of_all.values(), *lines]
-    ends = {line[-1][0] for line in series.lines.values() if line}
-    last = "last" if len(ends) == 1 else "last of each"
+        lines_of_all["mean"]["ranks"] = [point.ranks for point in spread]
+        lines = [*lines_of_all.values(), *lines]
+    last_steps = {line[-1][0] for line in series.lines.values() if line}
+    last = "last" if len(last_steps) == 1 else "last of each"
     return {
         "name": facts.cut(series.name, 300),
-        "note": facts.cut(_joined("mean and range" if spread else "", turned), 300),
-        "over": f"{last} {over}" if many else "",
-        "summary": facts.cut(f"{series.name}: {_joined(over, turned)}", 600),
-        "steps": (min(every), max(every)) if every else (),
-        "marks": sorted({one.since for each in series.odd.values() for one in each}),
+        "note": facts.cut(_join("mean and range" if spread else "", odd_note), 300),
+        "over": f"{last} {values}" if has_many else "",
+        "summary": facts.cut(f"{series.name}: {_join(values, odd_note)}", 600),
+        "steps": (min(steps), max(steps)) if steps else (),
+        "marks": sorted({item.since for items in series.odd.values() for item in items}),
         "lines": lines,
         "total": len(lasts),
     }
 
 
-def _joined(*texts: str) -> str:
+def _join(*texts: str) -> str:
     """Join the texts that are not empty."""
     return "; ".join(filter(None, texts))
 
@@ -94,8 +94,8 @@ def _line(
 ) -> dict[str, Any]:
     """Build a line, ordered by step; the last value of a step counts. None where a value cannot be
     drawn."""
-    placed = (point for point in points if chart.drawable((point[0], 0.0)))
-    ordered = dict(sorted(placed, key=itemgetter(0)))
+    drawable = (point for point in points if chart.drawable((point[0], 0.0)))
+    ordered = dict(sorted(drawable, key=itemgetter(0)))
     ys = [float(f"{y:.7g}") if chart.drawable((0.0, y)) else None for y in ordered.values()]
     return {"name": name, "rank": rank, "x": list(ordered), "y": ys, "last": last}
 
@@ -103,36 +103,36 @@ def _line(
 def odd(series: Series) -> str:
     """Describe where a figure was not finite: `NaN at step 30 (rank 2)`, `8 values are NaN, from
     step 30 to 45 (rank 2)`, over all ranks; and since when it has not been finite."""
-    over: dict[int, Odd] = {}
-    lasting: dict[tuple[float, str], list[int]] = {}
+    past: dict[int, Odd] = {}
+    current: dict[tuple[float, str], list[int]] = {}
     for rank, (*earlier, last) in series.odd.items():
         line = series.lines.get(rank, [])
         if not line or math.isfinite(line[-1][1]):
             earlier.append(last)
         else:
-            lasting.setdefault((last.since, wording.listed(last.kinds, "or")), []).append(rank)
+            current.setdefault((last.since, wording.listed(last.kinds, "or")), []).append(rank)
         if earlier:
-            over[rank] = Odd.of(earlier)
-    told = [
-        f"{what} since step {facts.figure(step)} ({wording.ranks(ranks)})"
-        for (step, what), ranks in sorted(lasting.items())
+            past[rank] = Odd.of(earlier)
+    parts = [
+        f"{kinds} since step {facts.figure(step)} ({wording.ranks(ranks)})"
+        for (step, kinds), ranks in sorted(current.items())
     ]
-    return _joined(_over(over), wording.listed(told, most=2) if told else "")
+    return _join(_describe_past(past), wording.listed(parts, most=2) if parts else "")
 
 
-def _over(odd: Mapping[int, Odd]) -> str:
+def _describe_past(odd: Mapping[int, Odd]) -> str:
     if not odd:
         return ""
-    whole = Odd.of([*odd.values()])
-    what, who = wording.listed(whole.kinds, "or"), wording.ranks(odd)
-    first, last = facts.figure(whole.least), facts.figure(whole.greatest)
+    total = Odd.of([*odd.values()])
+    kinds, ranks = wording.listed(total.kinds, "or"), wording.ranks(odd)
+    first, last = facts.figure(total.least), facts.figure(total.greatest)
     if first == last:
-        return f"{what} at step {first} ({who})"
-    return f"{whole.count:,} values are {what}, from step {first} to {last} ({who})"
+        return f"{kinds} at step {first} ({ranks})"
+    return f"{total.count:,} values are {kinds}, from step {first} to {last} ({ranks})"
 
 
 def _chart(figure: Mapping[str, Any], widest: int) -> str:
-    caption = _joined(figure["over"], figure["note"])
+    caption = _join(figure["over"], figure["note"])
     note = bit(f"font-size:12px;{FAINT}", escaped(caption)) if caption else ""
     # Drawings side by side start at the same height, even if their captions differ in length.
     return (
@@ -165,33 +165,33 @@ def _drawing(figure: Mapping[str, Any]) -> str:
     left, right = min([shape.left, *figure["steps"]]), max([shape.right, *figure["steps"]])
     shape = replace(shape, left=left, right=right)
     marks = [[(x, shape.low), (x, shape.high)] for x in figure["marks"]]
-    inks = dict(enumerate([*colours[: len(lines)], *[AMBER] * len(marks)]))
-    drawn = dict(enumerate([*lines, *marks]))
-    picture = chart.svg(drawn, inks, _WIDTH, _HEIGHT, band, shape)
+    line_colours = dict(enumerate([*colours[: len(lines)], *[AMBER] * len(marks)]))
+    drawn_lines = dict(enumerate([*lines, *marks]))
+    picture = chart.svg(drawn_lines, line_colours, _WIDTH, _HEIGHT, band, shape)
     # The labels are spaced like the ticks: the middle of each is INSET from its edges.
     labels = [div("", label) for label in reversed(facts.labels(shape.ticks))]
-    small = f"{MONO};font-size:12px;{FAINT}"
-    axis = (
+    small_style = f"{MONO};font-size:12px;{FAINT}"
+    axis_style = (
         f"display:flex;flex-direction:column;justify-content:space-between;height:{_HEIGHT}px;"
-        f"line-height:{2 * chart.INSET}px;text-align:right;min-width:3.2em;{small}"
+        f"line-height:{2 * chart.INSET}px;text-align:right;min-width:3.2em;{small_style}"
     )
     image = (
         f'<img src="{chart.address(picture)}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'alt="{escape(_spoken(figure, shape))}" '
+        f'alt="{escape(_description(figure, shape))}" '
         f'style="display:block;width:100%;height:{_HEIGHT}px;margin:0;max-width:none">'
     )
     ends = [div("", f"step {facts.figure(shape.left)}"), div("", facts.figure(shape.right))]
-    of_one_step = shape.left == shape.right  # drawn in the middle
-    along = "center" if of_one_step else "space-between"
-    under = f"display:flex;justify-content:{along};line-height:16px;{small}"
+    is_one_step = shape.left == shape.right  # drawn in the middle
+    justify = "center" if is_one_step else "space-between"
+    steps_style = f"display:flex;justify-content:{justify};line-height:16px;{small_style}"
     return div(
         "display:flex;gap:6px",
-        div(axis, *labels),
-        div("flex:1;min-width:0", image, div(under, *ends[: 1 if of_one_step else 2])),
+        div(axis_style, *labels),
+        div("flex:1;min-width:0", image, div(steps_style, *ends[: 1 if is_one_step else 2])),
     )
 
 
-def _spoken(figure: Mapping[str, Any], shape: chart.Frame) -> str:
+def _description(figure: Mapping[str, Any], shape: chart.Frame) -> str:
     """Describe the chart in words, for screen readers."""
     low, *_, high = facts.labels(shape.ticks)
     left, right = facts.figure(shape.left), facts.figure(shape.right)
@@ -204,7 +204,7 @@ def _colour(rank: int | None) -> str:
 
 
 def _legend(figure: Mapping[str, Any]) -> str:
-    named = [
+    entries = [
         bit(
             "white-space:nowrap",
             swatch(_colour(line["rank"])),
@@ -215,10 +215,10 @@ def _legend(figure: Mapping[str, Any]) -> str:
         if line["rank"] is not None
     ]
     style = "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px"
-    return div(style, *named) if named else ""
+    return div(style, *entries) if entries else ""
 
 
-_MOST = 400  # maximum points of a mean
+_MAX_POINTS = 400  # maximum points of a mean
 
 
 def over_ranks(lines: chart.Lines, thinned: Container[int] = ()) -> list[Spread]:
@@ -229,17 +229,17 @@ def over_ranks(lines: chart.Lines, thinned: Container[int] = ()) -> list[Spread]
     value is interpolated linearly. Where the set of counted ranks changes, the mean has a gap,
     because a mean over other ranks is not comparable. It ends before isolated last points of ranks
     that are ahead."""
-    places = {
+    ordered = {
         rank: sorted(point for point in line if chart.drawable((point[0], 0.0)))
         for rank, line in lines.items()
     }
-    each = {rank: tuple(zip(*points, strict=True)) for rank, points in places.items() if points}
-    every = sorted({x for xs, _ in each.values() for x in xs})
-    stride = math.ceil(len(every) / _MOST) or 1
+    columns = {rank: tuple(zip(*points, strict=True)) for rank, points in ordered.items() if points}
+    steps = sorted({x for xs, _ in columns.values() for x in xs})
+    stride = math.ceil(len(steps) / _MAX_POINTS) or 1
     pieces: list[tuple[set[int], list[Spread]]] = []
-    for x in sorted({*every[::stride], *every[-1:]}):
-        found = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in each.items()}
-        values = {rank: y for rank, y in found.items() if y is not None and chart.drawable((x, y))}
+    for x in sorted({*steps[::stride], *steps[-1:]}):
+        at_x = {rank: _value(xs, ys, x, rank in thinned) for rank, (xs, ys) in columns.items()}
+        values = {rank: y for rank, y in at_x.items() if y is not None and chart.drawable((x, y))}
         if not pieces or pieces[-1][0] != values.keys():
             pieces.append((set(values), []))
         if ys := values.values():

@@ -19,22 +19,22 @@ def as_html(snapshot: Snapshot) -> str:
     if hang is None:
         return ""
     style = f"margin:4px 0;padding:2px 10px;border-left:3px solid {AMBER};background:{AMBER}1a"
-    when = faint(f"(reported at {facts.clock(hang.at)})")
-    room = _ROOM // max(1, sum(bool(one.stack) for one in hang.groups))
-    drawn = [group(one, room) for one in hang.groups]
-    stacks = details("Where each rank was", "".join(drawn), False) if drawn else ""
+    time = faint(f"(reported at {facts.clock(hang.at)})")
+    room = _ROOM // max(1, sum(bool(stack_group.stack) for stack_group in hang.groups))
+    groups = [group(stack_group, room) for stack_group in hang.groups]
+    stacks = details("Where each rank was", "".join(groups), False) if groups else ""
     verdict = "" if hang.verdict in facts.title(snapshot) else escaped(hang.verdict, _LONGEST)
-    return div(style, f"<b>hang</b> {verdict} {when}", stacks)
+    return div(style, f"<b>hang</b> {verdict} {time}", stacks)
 
 
-def group(one: StackGroup, room: int) -> str:
+def group(stack_group: StackGroup, room: int) -> str:
     """Render ranks with the same stack, in `room` bytes."""
-    at = f" {faint('at')} {place(one.place)}" if one.place else ""
-    note = f" {faint(escaped(one.note))}" if one.note else ""
-    heading = div("margin-top:4px", f"<b>{wording.ranks(one.ranks)}</b>{at}{note}")
-    if not one.stack:
+    at = f" {faint('at')} {place(stack_group.place)}" if stack_group.place else ""
+    note = f" {faint(escaped(stack_group.note))}" if stack_group.note else ""
+    heading = div("margin-top:4px", f"<b>{wording.ranks(stack_group.ranks)}</b>{at}{note}")
+    if not stack_group.stack:
         return heading
-    stack = bounds.bounded(one.stack.split("\n"), 0, (), room, colours.uncoloured)
+    stack = bounds.bounded(stack_group.stack.split("\n"), 0, (), room, colours.uncoloured)
     return heading + boxed(stack.lines(gap(bounds.gap_text(stack))), AMBER)
 
 

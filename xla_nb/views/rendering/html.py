@@ -44,31 +44,33 @@ _STACK = 8_000  # bytes of one stack in a panel
 def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
     """Render the run as HTML, at most about 400 kB for up to 256 ranks. `folds_output`: the output
     is folded too, like everything that is not important at once."""
-    told, table = _told(snapshot), ranks.as_html(snapshot) if snapshot.cards else ""
-    lasting = snapshot.live is not None
-    group = [table, cells.as_html(snapshot.live)] if lasting else []
+    status, table = _status(snapshot), ranks.as_html(snapshot) if snapshot.cards else ""
+    is_live = snapshot.live is not None
+    group = [table, cells.as_html(snapshot.live)] if is_live else []
     folds = [
-        (f"{snapshot.unit}s", "" if lasting else table),
+        (f"{snapshot.unit}s", "" if is_live else table),
         ("files", _files(snapshot)),
         (several(len(snapshot.notices), "note"), _notes(snapshot) if snapshot.ok else ""),
     ]
-    last = [returned.as_html(snapshot.returned), figures.as_html(snapshot.series)]
-    used = bounds.size_of("".join([told, *last, *group, *(inner for _, inner in folds)])) + _HEAD
+    values = [returned.as_html(snapshot.returned), figures.as_html(snapshot.series)]
+    used = (
+        bounds.size_of("".join([status, *values, *group, *(inner for _, inner in folds)])) + _HEAD
+    )
     output = log.as_html(snapshot, bounds.LARGEST - used)
     if folds_output:
         folds.insert(0, ("output", output))
-    parts = [told, *group, "" if folds_output else output, *last]
+    sections = [status, *group, "" if folds_output else output, *values]
     style = (
         f"{SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;margin:4px 0;"
         f"border:1px solid {EDGE};border-radius:6px"
     )
-    below = [div(f"padding:4px 12px;border-top:1px solid {EDGE}", part) for part in parts if part]
-    return frame(style, _head(snapshot, folds), *below)
+    rows = [div(f"padding:4px 12px;border-top:1px solid {EDGE}", part) for part in sections if part]
+    return frame(style, _head(snapshot, folds), *rows)
 
 
 def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
     """Render the parts of a panel by name; "" if a part is empty. `focus` is the selected rank."""
-    chosen = [card for card in snapshot.cards if card.rank == focus]
+    selected = [card for card in snapshot.cards if card.rank == focus]
     state = facts.state(snapshot)
     return {
         "sign": chip(state.glyph, state.colour),
@@ -78,7 +80,7 @@ def parts(snapshot: Snapshot, focus: int | None) -> dict[str, str]:
         "errors": _troubles(snapshot) + hang.as_html(snapshot) + _notices(snapshot),
         "counts": ranks.counts(snapshot),
         "ranks": ranks.as_news(snapshot) if snapshot.cards else "",
-        "detail": ranks.detail(chosen[0], snapshot) if chosen else "",
+        "detail": ranks.detail(selected[0], snapshot) if selected else "",
         "cells": cells.as_html(snapshot.live),
     }
 
@@ -88,34 +90,34 @@ _UNIT = re.compile(r"(\d) (ms|s|min|h|%)(?!\w)")  # a number, and a unit that mu
 
 def _small_print(snapshot: Snapshot) -> str:
     """The small print: cell or group, machine and start; the page counts the seconds."""
-    live, many = snapshot.live, len(snapshot.cards)
-    machine = several(many, snapshot.unit) if many else ""
+    live, count = snapshot.live, len(snapshot.cards)
+    machine = several(count, snapshot.unit) if count else ""
     if machine and snapshot.simulated:
         machine += " of a simulated TPU host"
-    since, how = (snapshot.started, "") if live is None else (live.since, "running for ")
+    since, prefix = (snapshot.started, "") if live is None else (live.since, "running for ")
     if live is not None and live.is_idle:
-        how = "idle for "
-    time = f'{how}<span data-since="{since:.1f}"></span>' if since is not None else ""
+        prefix = "idle for "
+    time = f'{prefix}<span data-since="{since:.1f}"></span>' if since is not None else ""
     if snapshot.ended is not None:
         time = facts.took(snapshot.elapsed)
     hosts = escaped(hosts_in_short(snapshot)) if snapshot.hosts else ""
     if snapshot.lost:
         hosts = mark(PHASES["died"].glyph, hosts, PHASES["died"].colour)
-    where = place(snapshot.cell) if live is None else escaped(facts.cells(live))
-    each = [where if snapshot.cell or live else "", machine, hosts, time]
-    return " · ".join(filter(None, each))
+    source = place(snapshot.cell) if live is None else escaped(facts.cells(live))
+    pieces = [source if snapshot.cell or live else "", machine, hosts, time]
+    return " · ".join(filter(None, pieces))
 
 
 def stacks(groups: Sequence[StackGroup]) -> str:
     """Render the stacks of ranks, those with the same stack together."""
-    return "".join(hang.group(one, _STACK) for one in groups)
+    return "".join(hang.group(group, _STACK) for group in groups)
 
 
-def _told(snapshot: Snapshot) -> str:
+def _status(snapshot: Snapshot) -> str:
     """Errors, progress, hang report and notices."""
     bar = [ranks.bar(snapshot.bar)] if snapshot.bar and not snapshot.ok else []
-    each = [_troubles(snapshot), _whereabouts(snapshot), *bar]
-    return "".join([*each, hang.as_html(snapshot), _notices(snapshot)])
+    sections = [_troubles(snapshot), _whereabouts(snapshot), *bar]
+    return "".join([*sections, hang.as_html(snapshot), _notices(snapshot)])
 
 
 def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
@@ -139,8 +141,8 @@ def _head(snapshot: Snapshot, folds: Sequence[tuple[str, str]]) -> str:
 def _fold(title: str, inner: str) -> str:
     """A fold in the head. Its content asks for more width than any page has, so it wraps below the
     title, where it takes the available width."""
-    wide = div("width:3000px;max-width:100%;padding:2px 0 4px", inner)
-    return details(bit("font-size:12px", title), wide, style="min-width:0")
+    content = div("width:3000px;max-width:100%;padding:2px 0 4px", inner)
+    return details(bit("font-size:12px", title), content, style="min-width:0")
 
 
 def _files(snapshot: Snapshot) -> str:
@@ -155,7 +157,7 @@ def _files(snapshot: Snapshot) -> str:
 def _notes(snapshot: Snapshot) -> str:
     style = "font-size:12px;white-space:pre-wrap"  # some contain a stack, line by line
     lines = [[escaped(line, 600) for line in text.splitlines()] for text in snapshot.notices[:20]]
-    return "".join(div(style, "\n".join(each)) for each in lines)
+    return "".join(div(style, "\n".join(note_lines)) for note_lines in lines)
 
 
 def _notices(snapshot: Snapshot) -> str:
@@ -167,12 +169,12 @@ def _notices(snapshot: Snapshot) -> str:
 
 
 def _troubles(snapshot: Snapshot) -> str:
-    groups, more = bounds.troubles(snapshot, colours.coloured)
-    drawn = [
+    groups, note = bounds.troubles(snapshot, colours.coloured)
+    html = [
         _trouble(group, not number and not group.trouble.follows)
         for number, group in enumerate(groups)
     ]
-    return "".join(drawn) + (div("", more) if more else "")
+    return "".join(html) + (div("", note) if note else "")
 
 
 def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
@@ -192,8 +194,8 @@ def _trouble(shown: bounds.ShownTrouble, opened: bool) -> str:
     message = shown.message.lines(gap(bounds.gap_text(shown.message)))
     inner = boxed(message, RED) if message else ""
     if trouble.text:
-        told = boxed(traceback, RED)
-        inner += details(faint("Traceback"), told) if message else told
+        boxed_traceback = boxed(traceback, RED)
+        inner += details(faint("Traceback"), boxed_traceback) if message else boxed_traceback
     if trouble.others:
         lines = [*shown.others, *([gap(shown.more)] if shown.more else [])]
         inner += details(faint(f"{OTHERS} ({len(trouble.others)})"), boxed(lines, RED))
@@ -205,9 +207,9 @@ def _whereabouts(snapshot: Snapshot) -> str:
     when the table shows it."""
     if snapshot.ok is None:
         return ""
-    shown, more = bounds.limited(facts.whereabouts(snapshot), bounds.GROUPS, "group")
-    lines = [f"<b>{ranks}</b> {escaped(what)}" for ranks, what in shown]
-    lines += [more] if more else []
+    groups, note = bounds.limited(facts.whereabouts(snapshot), bounds.GROUPS, "group")
+    lines = [f"<b>{ranks}</b> {escaped(activity)}" for ranks, activity in groups]
+    lines += [note] if note else []
     items = "".join(f'<li style="margin:0">{line}</li>' for line in lines)
     style = "list-style:none;margin:2px 0;padding:0;font-size:12px"
     return f'<ul style="{style}">{items}</ul>' if items else ""

@@ -34,10 +34,10 @@ from xla_nb.views.rendering.tags import (
 from xla_nb.views.snapshot import UNDER_WAY, Bar, Card, Phase, Snapshot
 
 _LONGEST = 160  # characters of a rank's activity
-_TELLING = ("step", "waits", "memory", "device")  # facts with a column each
-_RESTLESS = (*_TELLING, "cpu", "steps")  # facts that change at each sample
-_STEPS = 10  # steps after which their time may be expected
-_SEEN_WAITS = 0.005  # share of waiting that is worth a column
+_COLUMNS = ("step", "waits", "memory", "device")  # facts with a column each
+_CHANGING = (*_COLUMNS, "cpu", "steps")  # facts that change at each sample
+_MIN_STEPS = 10  # steps after which their time may be expected
+_MIN_WAITS = 0.005  # share of waiting that is worth a column
 
 
 def as_html(snapshot: Snapshot) -> str:
@@ -46,20 +46,20 @@ def as_html(snapshot: Snapshot) -> str:
         return _crowd(snapshot)
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
     hosts = [_Column("host", lambda card: escaped(card.host, 60))] * (len(snapshot.hosts) > 1)
-    return _hosts(snapshot) + _in_all(snapshot, but=_TELLING) + _table(cards, snapshot, *hosts)
+    return _hosts(snapshot) + _summary(snapshot, but=_COLUMNS) + _table(cards, snapshot, *hosts)
 
 
-def _in_all(snapshot: Snapshot, but: Sequence[str] = ()) -> str:
+def _summary(snapshot: Snapshot, but: Sequence[str] = ()) -> str:
     """Facts about all ranks together, except those in `but`, and about their hosts."""
-    one = snapshot.unit == "device"  # one process drives all devices
-    known = facts.of_cards(snapshot.cards[:1] if one else snapshot.cards)
+    is_one_process = snapshot.unit == "device"  # one process drives all devices
+    known = facts.of_cards(snapshot.cards[:1] if is_one_process else snapshot.cards)
     return _facts([*(fact for fact in known if fact.id not in but), *facts.free(snapshot)])
 
 
 def _facts(known: Sequence[facts.Fact]) -> str:
-    each = [bit("", faint(fact.label), f" {_code(fact.value)}") for fact in known]
+    items = [bit("", faint(fact.label), f" {_code(fact.value)}") for fact in known]
     style = "display:flex;flex-wrap:wrap;gap:0 16px;font-size:12px;margin:2px 0"
-    return div(style, *each) if each else ""
+    return div(style, *items) if items else ""
 
 
 # ---------------------------------------------------------------- the table
@@ -78,30 +78,30 @@ class _Column:
 _NUMBER = "text-align:right;white-space:nowrap"
 
 
-def _table(cards: Sequence[Card], snapshot: Snapshot, *more: _Column) -> str:
-    columns = [*_columns(cards, snapshot), *more]
+def _table(cards: Sequence[Card], snapshot: Snapshot, *extra: _Column) -> str:
+    columns = [*_columns(cards, snapshot), *extra]
     rows = [[column.draw(card) for column in columns] for card in cards]
     shown = [n for n in range(len(columns)) if n < 2 or any(row[n] for row in rows)]
-    drawn = table(
+    html = table(
         [faint(columns[n].title) for n in shown],
         [[row[n] for n in shown] for row in rows],
         [columns[n].style for n in shown],
     )
     slots = [slot for card in cards for slot in card.lane]
-    return drawn + (_key(slots) if slots else "")
+    return html + (_key(slots) if slots else "")
 
 
 def _columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """The columns, with stable positions; a fact has a column if any rank has it."""
-    alone = snapshot.unit == "device" and len(cards) > 1
-    told = [] if alone else [*_metrics(snapshot), *_known(cards, snapshot)]
+    is_one_process = snapshot.unit == "device" and len(cards) > 1
+    fact_columns = [] if is_one_process else [*_metrics(snapshot), *_fact_columns(cards, snapshot)]
     return [
         _Column(snapshot.unit, lambda card: f"<b>{card.rank}</b>", name="rank"),
         _Column("state", _state, name="state"),
-        _Column("", lambda card: _at(card, snapshot), name="at"),
+        _Column("", lambda card: _activity(card, snapshot), name="at"),
         *_lanes(cards, snapshot),
         *([_Column("done", _done, name="done")] if any(card.bars for card in cards) else []),
-        *told,
+        *fact_columns,
     ]
 
 
@@ -115,38 +115,38 @@ def _state(card: Card) -> str:
     return mark(sign.glyph, card.phase, sign.colour) + warns
 
 
-def _at(card: Card, snapshot: Snapshot) -> str:
+def _activity(card: Card, snapshot: Snapshot) -> str:
     """The rank's place, its activity there (a collective by its name), and the duration if
     relevant. A narrow panel cuts off the end."""
-    whole = card.sample.operation
-    detail = card.detail.replace(whole, whole.partition(" ")[0], 1) if whole else card.detail
+    op = card.sample.operation
+    detail = card.detail.replace(op, op.partition(" ")[0], 1) if op else card.detail
     idle = snapshot.live is not None and snapshot.live.is_idle
-    lasted = snapshot.now - (card.since or snapshot.now)
-    quiet = card.phase == "running" or idle or (card.phase not in ENDED and lasted < 2)
+    duration = snapshot.now - (card.since or snapshot.now)
+    is_untimed = card.phase == "running" or idle or (card.phase not in ENDED and duration < 2)
     parts = [place(card.place, _LONGEST, snapshot.cell)] if card.place else []
     parts += [sentence(detail, _LONGEST)] if detail else []
-    parts += [] if quiet else [unbroken(facts.when(card, snapshot), FAINT)]
+    parts += [] if is_untimed else [unbroken(facts.when(card, snapshot), FAINT)]
     return " · ".join(parts)
 
 
 def _lanes(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """A column with a strip of at least 10 slots; during a run, of at most the last 60 s."""
-    wide = max((slot.wide for card in cards for slot in card.lane), default=1)
-    lanes = {card.rank: joined(card.lane, wide) for card in cards}
+    width = max((slot.wide for card in cards for slot in card.lane), default=1)
+    lanes = {card.rank: joined(card.lane, width) for card in cards}
     starts = [slot.second for lane in lanes.values() for slot in lane]
     if not starts:
         return []
     newest, live = max(starts), snapshot.live
     is_over = snapshot.ok is not None and live is None
-    lasted = newest - min(starts) + wide if is_over or live else snapshot.elapsed
-    lasted = lasted if is_over else min(LANE, lasted)
-    rests = live is not None and (live.is_idle or snapshot.ok is not None)
-    last = f"last {round(lasted) or 1} s{' before idle' if rests else ''}"
+    seconds = newest - min(starts) + width if is_over or live else snapshot.elapsed
+    seconds = seconds if is_over else min(LANE, seconds)
+    is_idle = live is not None and (live.is_idle or snapshot.ok is not None)
+    label = f"last {round(seconds) or 1} s{' before idle' if is_idle else ''}"
 
     def strip(card: Card) -> str:
-        return _strip(lanes[card.rank], newest, max(10, math.ceil(lasted / wide)))
+        return _strip(lanes[card.rank], newest, max(10, math.ceil(seconds / width)))
 
-    title = "whole run" if is_over else last
+    title = "whole run" if is_over else label
     return [_Column(title, strip, f"width:{_WIDTH}px;text-align:left", "lane")]
 
 
@@ -164,25 +164,25 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
     return [_Column(escaped(first.name, 40), value, _NUMBER, "metric")]
 
 
-def _known(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
+def _fact_columns(cards: Sequence[Card], snapshot: Snapshot) -> list[_Column]:
     """The most important facts, in a column each."""
-    each = {card.rank: {one.id: one for one in facts.in_table(card, snapshot)} for card in cards}
-    labels = {fact.id: fact.label for known in each.values() for fact in known.values()}
-    going = (card for card in cards if card.phase in UNDER_WAY)
-    stepping = [card for card in going if card.sample.done >= _STEPS]
+    by_rank = {card.rank: {f.id: f for f in facts.in_table(card, snapshot)} for card in cards}
+    labels = {fact.id: fact.label for known in by_rank.values() for fact in known.values()}
+    running = (card for card in cards if card.phase in UNDER_WAY)
+    stepping = [card for card in running if card.sample.done >= _MIN_STEPS]
     if stepping:  # it keeps its place while no time is known
         labels.setdefault("step", "step" if stepping[0].sample.loops_step else "per sync")
-    if all((card.waits or 0) < _SEEN_WAITS for card in cards):
+    if all((card.waits or 0) < _MIN_WAITS for card in cards):
         labels.pop("waits", None)
 
     def column(name: str) -> _Column:
         def draw(card: Card) -> str:
-            known = each[card.rank].get(name)
-            return _code(known.value) if known else ""
+            fact = by_rank[card.rank].get(name)
+            return _code(fact.value) if fact else ""
 
         return _Column(labels[name], draw, _NUMBER, name)
 
-    return [column(name) for name in _TELLING if name in labels]
+    return [column(name) for name in _COLUMNS if name in labels]
 
 
 def _code(value: str) -> str:
@@ -196,34 +196,34 @@ def as_news(snapshot: Snapshot) -> str:
     """Render ranks for the panel, which lays them out (panel.css) and lets the user select one: a
     row or a tile per rank, grouped by host if there are several. Facts in a rank's details are not
     repeated in its row."""
-    many = len(snapshot.cards) > bounds.CARDS
-    cards = sorted(snapshot.cards, key=lambda card: (many and not _urgent(card), card.rank))
+    as_tiles = len(snapshot.cards) > bounds.CARDS
+    cards = sorted(snapshot.cards, key=lambda card: (as_tiles and not _urgent(card), card.rank))
     groups = _by_host(snapshot, cards) or {"": cards}
-    columns = [] if many else _columns(cards, snapshot)
-    drawn = ""
+    columns = [] if as_tiles else _columns(cards, snapshot)
+    html = ""
     for name, group in groups.items():
-        inner = "" if many else _rows(group, columns, snapshot)
-        if many:
-            marks = ((card, _as_rank(card, snapshot)) for card in group)
+        inner = "" if as_tiles else _rows(group, columns, snapshot)
+        if as_tiles:
+            marks = ((card, _attributes(card, snapshot)) for card in group)
             inner = _grid(_tile(card, snapshot, _LONGEST, mark) for card, mark in marks)
         head = _host(name, group, snapshot) if name else ""
         label = f' role="group" aria-label="{escape(name)}"' if name else ""
-        drawn += f'<div class="xn-host"{label}>{head}{inner}</div>'
-    slots = [] if many else [slot for card in cards for slot in card.lane]
+        html += f'<div class="xn-host"{label}>{head}{inner}</div>'
+    slots = [] if as_tiles else [slot for card in cards for slot in card.lane]
     key = f'<div class="xn-key">{_key(slots)}</div>' if slots else ""
-    known = _in_all(snapshot, () if many else _RESTLESS)
-    return f'{drawn}<div class="xn-below">{key}{known}</div>'
+    known = _summary(snapshot, () if as_tiles else _CHANGING)
+    return f'{html}<div class="xn-below">{key}{known}</div>'
 
 
 def counts(snapshot: Snapshot) -> str:
     """The number of ranks in each phase."""
     return "".join(
-        f'<li data-phase="{phase}">{_counted(phase, cards)}</li>'
+        f'<li data-phase="{phase}">{_phase_count(phase, cards)}</li>'
         for phase, cards in facts.by_phase(snapshot.cards).items()
     )
 
 
-def _counted(phase: Phase, cards: Sequence[Card]) -> str:
+def _phase_count(phase: Phase, cards: Sequence[Card]) -> str:
     return mark(PHASES[phase].glyph, f"{len(cards):,} {phase}", PHASES[phase].colour)
 
 
@@ -236,8 +236,8 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     doing = [place(card.place, _LONGEST)] if card.place else []
     doing += [sentence(card.detail, _LONGEST)] if card.detail else []
     since = "" if card.phase == "running" else facts.when(card, snapshot)  # since its start
-    told = (since, card.device, " · ".join(where))
-    when, *others = (faint(escaped(one)) if one else "" for one in told)
+    notes = (since, card.device, " · ".join(where))
+    when, *others = (faint(escaped(note)) if note else "" for note in notes)
     about = filter(None, [state, when, bit("", " · ".join(doing)) if doing else "", *others])
     title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))
     bars = "".join(map(bar, card.bars[:3]))
@@ -246,15 +246,15 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     return div(row, title, *about) + bars + _facts([f for f in known if f.id != "pid"]) + last
 
 
-def bar(one: Bar) -> str:
+def bar(progress: Bar) -> str:
     """Render the progress of a loop, in words and as a line."""
     ground = "height:4px;border-radius:2px;background:"
-    share = facts.portion(one)
+    share = facts.portion(progress)
     done = div(f"width:{100 * share:.1f}%;{ground}{PHASES['running'].colour}")
-    words = div(f"font-size:12px;{FAINT}", escaped(facts.bar_in_short(one)))
-    label = escape(facts.cut(one.label or "progress", 80))
+    words = div(f"font-size:12px;{FAINT}", escaped(facts.bar_in_short(progress)))
+    label = escape(facts.cut(progress.label or "progress", 80))
     track = f'<div data-share="{100 * share:.0f}" title="{label}" style="{ground}#80808038">'
-    line = f"{track}{done}</div>" if one.total else ""
+    line = f"{track}{done}</div>" if progress.total else ""
     return div("margin:4px 0", words, line)
 
 
@@ -264,18 +264,22 @@ def _rows(cards: Sequence[Card], columns: Sequence[_Column], snapshot: Snapshot)
         [[column.draw(card) for column in columns] for card in cards],
         [column.style for column in columns],
         [column.name for column in columns],
-        [_as_rank(card, snapshot) for card in cards],
+        [_attributes(card, snapshot) for card in cards],
     )
 
 
-def _as_rank(card: Card, snapshot: Snapshot) -> str:
+def _attributes(card: Card, snapshot: Snapshot) -> str:
     """The attributes of a rank's row or tile, which the page makes selectable."""
-    return f' data-rank="{card.rank}" data-phase="{card.phase}"{_marked(card, snapshot)}'
+    return f' data-rank="{card.rank}" data-phase="{card.phase}"{_mark_attribute(card, snapshot)}'
 
 
-def _marked(card: Card, snapshot: Snapshot) -> str:
-    found = snapshot.diagnosis
-    return " data-marked" if found and found.level != "calm" and card.rank in found.ranks else ""
+def _mark_attribute(card: Card, snapshot: Snapshot) -> str:
+    diagnosis = snapshot.diagnosis
+    return (
+        " data-marked"
+        if diagnosis and diagnosis.level != "calm" and card.rank in diagnosis.ranks
+        else ""
+    )
 
 
 # ---------------------------------------------------------------- tiles
@@ -285,20 +289,20 @@ def _crowd(snapshot: Snapshot) -> str:
     """Render more ranks than fit in rows: tiles, ranks that need attention first, and a table of
     those."""
     groups = facts.by_phase(snapshot.cards)
-    each = (_counted(phase, cards) for phase, cards in groups.items())
-    every = [card for cards in groups.values() for card in cards]
-    shown, left_out = bounds.limited(every, bounds.TILES, snapshot.unit)
-    troubled = [card for card in every if card.phase in TROUBLED]
-    listed, more = bounds.limited(troubled, bounds.ROWS, snapshot.unit)
+    phase_counts = (_phase_count(phase, cards) for phase, cards in groups.items())
+    ordered = [card for cards in groups.values() for card in cards]
+    shown, left_out = bounds.limited(ordered, bounds.TILES, snapshot.unit)
+    troubled = [card for card in ordered if card.phase in TROUBLED]
+    listed, note = bounds.limited(troubled, bounds.ROWS, snapshot.unit)
     last = _Column("last line", lambda card: code(card.line, 100) if card.line else "")
     parts = [
-        _in_all(snapshot),
+        _summary(snapshot),
         _hosts(snapshot),
-        div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *each),
+        div("display:flex;flex-wrap:wrap;gap:0 12px;margin:4px 0", *phase_counts),
         _grid([_tile(card, snapshot, bounds.TITLES // len(shown)) for card in shown]),
         div(f"font-size:12px;{FAINT}", left_out) if left_out else "",
         _table(listed, snapshot, last) if listed else "",
-        div(f"font-size:12px;{FAINT}", more) if more else "",
+        div(f"font-size:12px;{FAINT}", note) if note else "",
     ]
     return "".join(parts)
 
@@ -313,8 +317,8 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
     """Draw a rank as a sign and its number, with its activity as a tooltip of at most `room`
     bytes."""
     sign = PHASES[card.phase]
-    told = [facts.name(card, snapshot), card.phase, *facts.activity(card), card.host]
-    text, longest = " · ".join(filter(None, told)), min(_LONGEST, room)
+    parts = [facts.name(card, snapshot), card.phase, *facts.activity(card), card.host]
+    text, longest = " · ".join(filter(None, parts)), min(_LONGEST, room)
     while bounds.size_of(escape(facts.cut(text, longest))) > room and longest > 40:
         longest = longest * 3 // 4
     title, style = escape(facts.cut(text, longest)), f"background:{sign.colour}40"
@@ -324,9 +328,9 @@ def _tile(card: Card, snapshot: Snapshot, room: int, mark: str = "") -> str:
 # ---------------------------------------------------------------- how a rank spent its time
 
 _WIDTH, _HEIGHT = 150, 12  # CSS pixels, if there is room
-_EACH = 5  # units of the drawing per slot
-_SEEN = 0.05  # share of a slot from which an activity is visible
-_LEAST = 2  # minimum pixels of anything, however short: screens may drop thinner shapes
+_SLOT_WIDTH = 5  # units of the drawing per slot
+_MIN_SHARE = 0.05  # share of a slot from which an activity is visible
+_MIN_WIDTH = 2  # minimum pixels of anything, however short: screens may drop thinner shapes
 #: The colours of the live panel, light and dark.
 COLOURS = dict(zip(KINDS, ("#d29922", "#1f6feb", "#9aa4af", "#8957e5", "#656d76"), strict=True))
 
@@ -336,25 +340,25 @@ def _strip(slots: Sequence[Slot], newest: int, shown: int) -> str:
     Activities in a slot are stacked, because their order is unknown."""
     if not slots:
         return ""
-    told = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
-    wide = slots[0].wide
-    first = newest // wide - shown + 1
-    places = [Slot(slot.second // wide, *(part / wide for part in slot.parts)) for slot in slots]
-    seen = [slot for slot in places if slot.second >= first]
-    before, after = [None, *seen], [*seen[1:], None]
-    least = min(1.0, _LEAST * shown / _WIDTH)
-    bars = [_bar(*three, first, least) for three in zip(before, seen, after, strict=False)]
+    summary = ", ".join(f"{word} {facts.span(seconds)}" for word, seconds in facts.lane(slots))
+    width = slots[0].wide
+    first = newest // width - shown + 1
+    scaled = [Slot(slot.second // width, *(part / width for part in slot.parts)) for slot in slots]
+    visible = [slot for slot in scaled if slot.second >= first]
+    before, after = [None, *visible], [*visible[1:], None]
+    least = min(1.0, _MIN_WIDTH * shown / _WIDTH)
+    bars = [_bar(*triple, first, least) for triple in zip(before, visible, after, strict=False)]
     parts = "".join(
         f"<path d='M0 {_HEIGHT}{''.join(bar[n] for bar in bars)}V{_HEIGHT}z' fill='{colour}' "
         "shape-rendering='crispEdges'/>"
         for n, colour in reversed(list(enumerate(COLOURS.values())))
-        if any(slot.parts[n] for slot in seen)
+        if any(slot.parts[n] for slot in visible)
     )
-    picture = chart.drawing(parts, _EACH * shown, _HEIGHT)
+    picture = chart.drawing(parts, _SLOT_WIDTH * shown, _HEIGHT)
     style = f"display:block;margin:3px 0 0;width:100%;min-width:60px;height:{_HEIGHT}px"
     return (
         f'<img src="{chart.address(picture)}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'alt="{escape(told)}" title="{escape(told)}" style="{style};max-width:none">'
+        f'alt="{escape(summary)}" title="{escape(summary)}" style="{style};max-width:none">'
     )
 
 
@@ -365,33 +369,33 @@ def _bar(
     previous kinds together. The known part of the first slot is aligned to its end, that of the
     last slot to its start, and is at least `least` wide."""
     starts = before is None or before.second + 1 != slot.second
-    goes_on = after is not None and after.second == slot.second + 1
+    continues = after is not None and after.second == slot.second + 1
     known = min(1.0, math.fsum(slot.parts))
-    if not starts and goes_on:
-        return _heights(slot.parts, 1.0, min(1.0, known * _HEIGHT / _LEAST))
-    wide = max(known, least)
-    outlines = _heights(slot.parts, wide, known)
+    if not starts and continues:
+        return _heights(slot.parts, 1.0, min(1.0, known * _HEIGHT / _MIN_WIDTH))
+    width = max(known, least)
+    outlines = _heights(slot.parts, width, known)
     if not starts:
         return outlines
-    left = slot.second - first + (1 - wide) * goes_on
-    return tuple(f"V{_HEIGHT}H{_EACH * left:.3g}{outline}" for outline in outlines)
+    left = slot.second - first + (1 - width) * continues
+    return tuple(f"V{_HEIGHT}H{_SLOT_WIDTH * left:.3g}{outline}" for outline in outlines)
 
 
 @functools.lru_cache(4096)
-def _heights(parts: Sequence[float], wide: float, full: float) -> tuple[str, ...]:
+def _heights(parts: Sequence[float], width: float, full: float) -> tuple[str, ...]:
     """Outlines of areas, where `full` seconds take the full height of the drawing."""
     highs = (min(1.0, math.fsum(parts[: n + 1]) / (full or 1.0)) for n in range(len(parts)))
-    return tuple(f"V{_HEIGHT * (1 - high):.3g}h{_EACH * wide:.3g}" for high in highs)
+    return tuple(f"V{_HEIGHT * (1 - high):.3g}h{_SLOT_WIDTH * width:.3g}" for high in highs)
 
 
 def _key(slots: Sequence[Slot]) -> str:
     """Explain the colours that are visible in these slots."""
     shares = ([part / slot.wide for part in slot.parts] for slot in slots)
-    most = map(max, zip(*shares, strict=True))
+    max_shares = map(max, zip(*shares, strict=True))
     words = (
         bit("white-space:nowrap", swatch(colour), f" {word}")
-        for (word, colour), part in zip(COLOURS.items(), most, strict=True)
-        if part >= _SEEN
+        for (word, colour), part in zip(COLOURS.items(), max_shares, strict=True)
+        if part >= _MIN_SHARE
     )
     return div("display:flex;flex-wrap:wrap;gap:0 14px;font-size:12px;margin-top:3px", *words)
 
@@ -410,10 +414,10 @@ def _by_host(snapshot: Snapshot, cards: Sequence[Card]) -> dict[str, list[Card]]
     for card in cards:
         groups.setdefault(card.host, []).append(card)
 
-    def calm(name: str) -> int:
+    def urgency(name: str) -> int:
         return 0 if name in snapshot.lost else 1 if any(map(_urgent, groups[name])) else 2
 
-    return {name: groups[name] for name in sorted(groups, key=calm)}
+    return {name: groups[name] for name in sorted(groups, key=urgency)}
 
 
 def _urgent(card: Card) -> bool:
@@ -425,7 +429,7 @@ def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
     lost = snapshot.lost.get(name)
     parts = [mark(_LOST.glyph, "lost", _LOST.colour), escaped(lost, 100)] if lost else []
     for phase, group in facts.by_phase(cards).items():
-        parts.append(_counted(phase, group))
+        parts.append(_phase_count(phase, group))
     return div(
         "display:flex;flex-wrap:wrap;gap:0 12px;font-size:12px",
         bit("min-width:0", f"<b>{escaped(name, 60)}</b>"),

@@ -18,47 +18,47 @@ _LINE = 100  # characters of results shown side by side
 
 def as_html(returned: Sequence[Returned]) -> str:
     """Render results as HTML; empty if there are none. Dicts with the same names form a table."""
-    shown, more, names = _shown(returned)
-    rest = div("font-size:12px", faint(more)) if more else ""
-    who = [f"<b>{wording.spans(one.ranks)}</b>" for one in shown]
+    shown, note, names = _select(returned)
+    footer = div("font-size:12px", faint(note)) if note else ""
+    heads = [f"<b>{wording.spans(result.ranks)}</b>" for result in shown]
     if names:
         rows = (
-            [escaped(name), *(bit(MONO, escaped(w)) for w in _row(name, shown))] for name in names
+            [escaped(name), *(bit(MONO, escaped(v)) for v in _row(name, shown))] for name in names
         )
-        return table([faint("returned"), *who], rows) + rest
-    each = [f"{ranks} → {code(one.text)}" for ranks, one in zip(who, shown, strict=True)]
-    beside = sum(12 + len(one.text) for one in shown) <= _LINE
-    inner = " · ".join(each) if beside else "".join(div("", one) for one in each)
-    line = div("display:flex;gap:12px", faint("returned"), div("min-width:0", inner, rest))
-    return line if each else ""
+        return table([faint("returned"), *heads], rows) + footer
+    lines = [f"{ranks} → {code(result.text)}" for ranks, result in zip(heads, shown, strict=True)]
+    fits = sum(12 + len(result.text) for result in shown) <= _LINE
+    inner = " · ".join(lines) if fits else "".join(div("", result) for result in lines)
+    line = div("display:flex;gap:12px", faint("returned"), div("min-width:0", inner, footer))
+    return line if lines else ""
 
 
 def as_text(returned: Sequence[Returned]) -> list[str]:
     """Render results as lines: `[0–3] returned (4, 375)`."""
-    shown, more, names = _shown(returned)
-    rest = [more] if more else []
+    shown, note, names = _select(returned)
+    notes = [note] if note else []
     if not names:
-        return [*(one.line for one in shown), *rest]
-    head = ["returned", *(f"[{wording.spans(one.ranks)}]" for one in shown)]
+        return [*(result.line for result in shown), *notes]
+    head = ["returned", *(f"[{wording.spans(result.ranks)}]" for result in shown)]
     rows = [head, *([name, *_row(name, shown)] for name in names)]
-    return [*wording.aligned(rows), *rest]
+    return [*wording.aligned(rows), *notes]
 
 
 def _row(name: str, shown: Sequence[Returned]) -> list[str]:
     """The values of one name: numbers with as many digits as it takes to distinguish them."""
-    return facts.told_apart([one.numbers[name] for one in shown], _rounded, 6)
+    return facts.told_apart([result.numbers[name] for result in shown], _rounded, 6)
 
 
-def _rounded(word: str, digits: int) -> str:
+def _rounded(text: str, digits: int) -> str:
     with contextlib.suppress(ValueError):
-        is_exact = digits > 16 or word.lstrip("-").isdecimal()
-        return word if is_exact else f"{float(word):.{digits}g}"
-    return word  # not a number
+        is_exact = digits > 16 or text.lstrip("-").isdecimal()
+        return text if is_exact else f"{float(text):.{digits}g}"
+    return text  # not a number
 
 
-def _shown(returned: Sequence[Returned]) -> tuple[Sequence[Returned], str, Sequence[str]]:
+def _select(returned: Sequence[Returned]) -> tuple[Sequence[Returned], str, Sequence[str]]:
     """Return the results to show, a note on the others, and the names if all are dicts with the
     same names."""
     names = list(returned[0].numbers) if returned else []
-    names = names if all(names == list(one.numbers) for one in returned) else []
+    names = names if all(names == list(result.numbers) for result in returned) else []
     return *bounds.limited(returned, _MOST, "result"), names

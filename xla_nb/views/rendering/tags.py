@@ -17,7 +17,7 @@ WHOLE = "page-break-inside:avoid"
 _HEAD, _TAIL = 5, 12
 #: Characters of a text that is kept on one line on a narrow page.
 _SHORT = 40
-_LEAST = 18  # minimum characters per line of wrapped text
+_MIN_WIDTH = 18  # minimum characters per line of wrapped text
 #: This many hidden items are not worth a click.
 _FEW = 5
 _Item = TypeVar("_Item")
@@ -63,18 +63,18 @@ def place(text: str, longest: int = 300, near: str = "") -> str:
     """A place in the notebook, which a panel turns into a link to that line. `near`: a cell whose
     name is omitted."""
     words = text.removeprefix(f"{near}, ") if near else text
-    if not (found := _PLACE.match(text)):
+    if not (match := _PLACE.match(text)):
         return sentence(words, longest)
-    where = f'data-cell="{found[1]}" data-line="{found[2] or 1}"'
-    kept = ' style="white-space:nowrap"' if len(words) <= _SHORT else ""
-    return f"<span {where}{kept}>{escaped(words, longest)}</span>"
+    attributes = f'data-cell="{match[1]}" data-line="{match[2] or 1}"'
+    nowrap = ' style="white-space:nowrap"' if len(words) <= _SHORT else ""
+    return f"<span {attributes}{nowrap}>{escaped(words, longest)}</span>"
 
 
 def unbroken(text: str, style: str = "") -> str:
     """Text that is not wrapped if it is short: a number stays with its unit, a date with its
     time."""
-    kept = "white-space:nowrap" if len(text) <= _SHORT else ""
-    return bit(";".join(filter(None, [style, kept])), escaped(text, 200))
+    nowrap = "white-space:nowrap" if len(text) <= _SHORT else ""
+    return bit(";".join(filter(None, [style, nowrap])), escaped(text, 200))
 
 
 def code(text: str, longest: int = 300) -> str:
@@ -147,23 +147,23 @@ def table(
     cell = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
     named = [f' class="xn-{name}"' for name in names] or [""] * len(titles)
     columns = zip(named, styles or ["text-align:left"] * len(titles), strict=True)
-    each = [f'{name} style="{cell};{style}"' for name, style in columns]
+    attrs = [f'{name} style="{cell};{style}"' for name, style in columns]
 
-    def drawn(row: Sequence[str], mark: str = "", kind: str = "td", more: str = "") -> str:
-        more = more if len(row) == len(titles) else f' colspan="{len(titles)}"'
-        cells = (f"<{kind}{more}{own}>{c}</{kind}>" for own, c in zip(each, row, strict=False))
+    def draw_row(row: Sequence[str], mark: str = "", kind: str = "td", span: str = "") -> str:
+        span = span if len(row) == len(titles) else f' colspan="{len(titles)}"'
+        cells = (f"<{kind}{span}{attr}>{c}</{kind}>" for attr, c in zip(attrs, row, strict=False))
         return f'<tr{mark} style="background:transparent">{"".join(cells)}</tr>'
 
-    head = drawn([bit("font-weight:500", title) for title in titles], "", "th", ' scope="col"')
-    body = "".join(map(drawn, rows, marks or itertools.repeat("")))
+    head = draw_row([bit("font-weight:500", title) for title in titles], "", "th", ' scope="col"')
+    body = "".join(map(draw_row, rows, marks or itertools.repeat("")))
     style = "border-collapse:collapse;margin:2px 0;table-layout:auto;border:0;line-height:1.5"
-    whole = f'<table style="{style}"><thead>{head}</thead><tbody>{body}</tbody></table>'
-    return div("overflow-x:auto", whole)
+    element = f'<table style="{style}"><thead>{head}</thead><tbody>{body}</tbody></table>'
+    return div("overflow-x:auto", element)
 
 
 def at_least(longest: int) -> str:
     """The style of a column whose text may wrap, but not after every few letters."""
-    return f";min-width:{min(longest, _LEAST)}ch"
+    return f";min-width:{min(longest, _MIN_WIDTH)}ch"
 
 
 def in_parts(
@@ -180,12 +180,12 @@ def in_parts(
     if len(middle) <= _FEW:
         return draw(items)
     # Numbers of omitted lines are shown outside the fold.
-    inside = [line for item in middle for line in lines(item)]
-    gaps = [line for line in inside if isinstance(line, str) and line.startswith(_GAP)]
-    rest = f"{len(inside) - len(gaps):,} more {noun}"
-    told = gaps[:2] + ([f"{_GAP}… and in {len(gaps) - 2} more files</i>"] if gaps[2:] else [])
-    between = details(faint(", ".join([rest, *told])), draw(middle))
-    return draw(items[:head]) + between + draw(items[len(items) - tail :])
+    hidden = [line for item in middle for line in lines(item)]
+    gaps = [line for line in hidden if isinstance(line, str) and line.startswith(_GAP)]
+    count = f"{len(hidden) - len(gaps):,} more {noun}"
+    notes = gaps[:2] + ([f"{_GAP}… and in {len(gaps) - 2} more files</i>"] if gaps[2:] else [])
+    fold = details(faint(", ".join([count, *notes])), draw(middle))
+    return draw(items[:head]) + fold + draw(items[len(items) - tail :])
 
 
 def details(summary: str, inner: str, opened: bool = False, style: str = "") -> str:

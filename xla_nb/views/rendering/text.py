@@ -30,9 +30,9 @@ def render_text(snapshot: Snapshot) -> str:
 
 
 def _troubles(snapshot: Snapshot) -> list[str]:
-    groups, more = bounds.troubles(snapshot, bounds.plain_line)
+    groups, note = bounds.troubles(snapshot, bounds.plain_line)
     lines = [line for group in groups for line in _trouble(group)]
-    return [*lines, more] if more else lines
+    return [*lines, note] if note else lines
 
 
 def _trouble(shown: bounds.ShownTrouble) -> list[str]:
@@ -40,10 +40,10 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
     heading = f"{wording.ranks(trouble.ranks)}:"
     if not trouble.told:
         first = facts.first_to_fail(trouble)
-        who = f"{wording.ranks(trouble.ranks)}{f' ({first})' if first else ''}"
-        unsaid = trouble.place and trouble.place not in trouble.title
-        place = f", at {facts.cut(trouble.place, 200)}" if unsaid else ""
-        heading = f"{who}: {facts.cut(trouble.title, 300)}{place}"
+        subject = f"{wording.ranks(trouble.ranks)}{f' ({first})' if first else ''}"
+        has_place = trouble.place and trouble.place not in trouble.title
+        place = f", at {facts.cut(trouble.place, 200)}" if has_place else ""
+        heading = f"{subject}: {facts.cut(trouble.title, 300)}{place}"
     if trouble.follows:
         return ["", f"{heading[:-1]} failed {facts.BECAUSE}: {facts.cut(trouble.title, 300)}"]
     lines = ["", heading]
@@ -55,15 +55,15 @@ def _trouble(shown: bounds.ShownTrouble) -> list[str]:
 
 
 def _lost(snapshot: Snapshot) -> list[str]:
-    hosts, more = bounds.limited([*snapshot.lost.items()], bounds.HOSTS, "lost host")
-    lines = [f"{facts.cut(name, 60)} was lost: {facts.cut(why, 100)}" for name, why in hosts]
-    return ["", *lines, *([more] if more else [])] if lines else []
+    hosts, note = bounds.limited([*snapshot.lost.items()], bounds.HOSTS, "lost host")
+    lines = [f"{facts.cut(name, 60)} was lost: {facts.cut(reason, 100)}" for name, reason in hosts]
+    return ["", *lines, *([note] if note else [])] if lines else []
 
 
 def _whereabouts(snapshot: Snapshot) -> list[str]:
-    shown, more = bounds.limited(facts.whereabouts(snapshot), bounds.GROUPS, "group")
-    lines = [f"{ranks}: {facts.cut(what, 300)}" for ranks, what in shown]
-    lines += [more] if more else []
+    groups, note = bounds.limited(facts.whereabouts(snapshot), bounds.GROUPS, "group")
+    lines = [f"{ranks}: {facts.cut(activity, 300)}" for ranks, activity in groups]
+    lines += [note] if note else []
     return ["", *lines] if lines else []
 
 
@@ -80,10 +80,10 @@ def _output(snapshot: Snapshot) -> list[str]:
 
 
 def _figures(series: Sequence[Series]) -> list[str]:
-    shown, more = bounds.limited(series, bounds.FIGURES, "figure")
-    told = [(one.name, "; ".join(filter(None, [_lasts(one), figures.odd(one)]))) for one in shown]
-    lines = [f"{facts.cut(name, 80)}, last: {values}" for name, values in told]
-    lines += [f"{more}, in the record"] if more else []
+    shown, note = bounds.limited(series, bounds.FIGURES, "figure")
+    rows = [(one.name, "; ".join(filter(None, [_lasts(one), figures.odd(one)]))) for one in shown]
+    lines = [f"{facts.cut(name, 80)}, last: {values}" for name, values in rows]
+    lines += [f"{note}, in the record"] if note else []
     return ["", *lines] if lines else []
 
 
