@@ -84,7 +84,7 @@ def _diagnose_end(snapshot: Snapshot) -> Diagnosis | None:
     sentence = ended(headline, conclusion, ok=snapshot.ok, elapsed=snapshot.elapsed)
     if conclusion is not None and is_calm and not conclusion.calm:
         return Diagnosis(sentence, "warning", conclusion.ranks)
-    return Diagnosis(sentence, "calm" if is_calm else "bad", early_ranks or _broken(snapshot))
+    return Diagnosis(sentence, "calm" if is_calm else "bad", early_ranks or _first_failed(snapshot))
 
 
 def _diagnose_now(snapshot: Snapshot) -> Diagnosis | None:
@@ -124,11 +124,11 @@ def _find_hang(snapshot: Snapshot) -> Diagnosis | None:
 
 def _find_stop(snapshot: Snapshot) -> Diagnosis | None:
     """Why the run is stopping or lost ranks, and which ranks are left."""
-    broken = _broken(snapshot)
-    if not (snapshot.stopping or broken or snapshot.lost):
+    failed = _first_failed(snapshot)
+    if not (snapshot.stopping or failed or snapshot.lost):
         return None
-    is_calm = snapshot.stopping and not broken
-    return Diagnosis(_headline_of_stop(snapshot), "warning" if is_calm else "bad", broken)
+    is_calm = snapshot.stopping and not failed
+    return Diagnosis(_headline_of_stop(snapshot), "warning" if is_calm else "bad", failed)
 
 
 def _headline_of_stop(snapshot: Snapshot) -> str:
@@ -143,7 +143,7 @@ def _headline_of_stop(snapshot: Snapshot) -> str:
     return f"{headline}; {several(len(alive), snapshot.unit)} still {activity}"
 
 
-def _broken(snapshot: Snapshot) -> tuple[int, ...]:
+def _first_failed(snapshot: Snapshot) -> tuple[int, ...]:
     """The ranks that failed first, with the same error."""
     return next((trouble.ranks for trouble in snapshot.troubles if trouble.first), ())
 

@@ -133,9 +133,9 @@ def clock(epoch: float) -> str:
     return _local(epoch, "%H:%M:%S on %Y-%m-%d")
 
 
-def _local(epoch: float, form: str) -> str:
+def _local(epoch: float, pattern: str) -> str:
     try:
-        return datetime.fromtimestamp(epoch).strftime(form)
+        return datetime.fromtimestamp(epoch).strftime(pattern)
     except (ValueError, OverflowError, OSError):
         return "an unknown time"
 
@@ -310,8 +310,8 @@ def _device_used(card: Card) -> int | None:
 
 def _device_memory(card: Card) -> str:
     used, limit = _device_used(card), card.sample.device_limit
-    of = f" of {size(limit)}" if limit else ""
-    return "" if used is None else f"{size(used)}{of}"
+    suffix = f" of {size(limit)}" if limit else ""
+    return "" if used is None else f"{size(used)}{suffix}"
 
 
 def _compiles(card: Card) -> str:

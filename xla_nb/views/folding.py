@@ -52,8 +52,8 @@ def folded(
     """Fold lines, given by rank and stream as (time seen, switches before it from one stream to the
     other, text). Sorted by time; the lines of one rank are in order of switches."""
     by_rank: dict[int | None, list[tuple[float, float, tuple[str, str]]]] = defaultdict(list)
-    for (rank, stream), seen in written.items():
-        by_rank[rank] += ((switch, at, (stream, text)) for at, switch, text in seen)
+    for (rank, stream), stream_lines in written.items():
+        by_rank[rank] += ((switch, at, (stream, text)) for at, switch, text in stream_lines)
     lines: list[tuple[float, int | None, tuple[str, str]]] = []
     for rank, entries in by_rank.items():
         entries.sort(key=itemgetter(0, 1))
@@ -65,8 +65,8 @@ def folded(
     return folder.all()
 
 
-def _batch_key(seen: tuple[float, int | None, object]) -> tuple[float, int]:
-    at, rank, _ = seen
+def _batch_key(entry: tuple[float, int | None, object]) -> tuple[float, int]:
+    at, rank, _ = entry
     return at, -1 if rank is None else rank
 
 
@@ -96,7 +96,7 @@ class Folder:
         self._pending: list[Folded] = []  # in the order of their places
         self._equal: dict[tuple[str, str], list[Folded]] = {}  # lines to join, in order of places
         self._last_places: dict[int | None, int] = {}  # the place of a rank's last line
-        self._shown = self._top = 0  # the last place shown, and of all lines
+        self._shown_place = self._top_place = 0  # the last place shown, and of all lines
 
     @property
     def is_empty(self) -> bool:
@@ -119,16 +119,16 @@ class Folder:
             joined.ranks.append(rank)
             joined.line = line if line == joined.line else text
             last = joined.place
-        end = self._top + _GAP * (len(unjoined) + 1)
-        self._place(unjoined, self._top, end)
-        self._top = unjoined[-1].place if unjoined else self._top
+        end = self._top_place + _GAP * (len(unjoined) + 1)
+        self._place(unjoined, self._top_place, end)
+        self._top_place = unjoined[-1].place if unjoined else self._top_place
         self._last_places[rank] = unjoined[-1].place if unjoined else last
 
     def _place(self, lines: Sequence[Folded], first: int, end: int) -> bool:
         """Place lines after the place `first` and right before `end`. Returns False if there is no
         room."""
         index = bisect_left(self._pending, end, key=_PLACE)
-        first = max(first, self._pending[index - 1].place if index else self._shown)
+        first = max(first, self._pending[index - 1].place if index else self._shown_place)
         step = (end - first) // (len(lines) + 1)
         for number, line in enumerate(lines if step else (), 1):
             line.place = first + number * step
@@ -148,7 +148,7 @@ class Folder:
         ]
         del self._pending[: len(lines)]
         for line in lines:
-            self._shown = line.place
+            self._shown_place = line.place
             equal = self._equal.get((line.stream, line.compared), [])
             if equal and equal[0] is line:
                 del equal[0]

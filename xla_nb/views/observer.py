@@ -243,7 +243,7 @@ class Observer:
             hosts=tuple(state.hosts),
             lost={host.name: ansi.plain(host.lost) for host in state.hosts.values() if host.lost},
             stopping=state.stopping,
-            hang=_hang(state),
+            hang=_current_hang(state),
             notices=(*_notices(self.run), *map(ansi.plain, self._damage.values()), *omissions),
             bar=run_bar,
             free=free,
@@ -421,7 +421,7 @@ def _detail(state: RunState, rank: RankState, sample: Sample | None) -> str:
     return waits.detail(rank.rank, replace(sample, missing=missing(sample, ended)))
 
 
-def _hang(state: RunState) -> events.HangReported | None:
+def _current_hang(state: RunState) -> events.HangReported | None:
     """The report of a hang that is still in progress."""
     return None if state.hang is None or state.hang.over else state.hang.report
 

@@ -57,7 +57,7 @@ def outputs(shown: Mapping[int, Shown]) -> list[Output]:
     count = size = 0
     for group in _groups(shown):
         has_heading = any(display.result for display in group.shown.displays[:1])
-        built.append(_head(group, [*_gaps(group.shown), *(_RETURNED if has_heading else ())]))
+        built.append(_heading(group, [*_gaps(group.shown), *(_RETURNED if has_heading else ())]))
         for display in group.shown.displays:
             count, size = count + 1, size + display.nbytes
             if count > _MAX_DISPLAYS or size > LARGEST:
@@ -65,7 +65,7 @@ def outputs(shown: Mapping[int, Shown]) -> list[Output]:
                 continue
             if display.result and not has_heading:
                 has_heading = True
-                built.append(_head(group, _RETURNED))
+                built.append(_heading(group, _RETURNED))
             built.append(Output(display.data, display.metadata))
     if names:
         note = f"… {several(len(names), 'more display')}: {listed(dict.fromkeys(names), most=3)}"
@@ -78,7 +78,7 @@ def alone(shown: Mapping[int, Shown]) -> list[Output]:
     groups = _groups(shown)
     html, room = "", LARGEST
     for group in groups:
-        html += _head(group, [*_gaps(group.shown)]).data["text/html"]
+        html += _heading(group, [*_gaps(group.shown)]).data["text/html"]
         for display in group.shown.displays:
             piece = _image(display) or pre([escape(ansi.plain(display.text)[:_LONGEST_TEXT])])
             room -= len(piece)
@@ -122,7 +122,7 @@ def _gaps(shown: Shown) -> Iterator[str]:
         yield f"{several(shown.unreadable, 'display')} cut off or damaged"
 
 
-def _head(group: _Group, notes: Sequence[str]) -> Output:
+def _heading(group: _Group, notes: Sequence[str]) -> Output:
     """Build a line that names the ranks whose displays follow."""
     suffix = "".join(f" · {escape(note)}" for note in notes)
     return _note(f"<b>{group.name}</b>{faint(suffix)}", " ".join([f"[{group.short}]", *notes]))

@@ -102,7 +102,7 @@ class TextView:
         self._streams: dict[tuple[int | None, str], _Stream] = {}
         self._switches: dict[int | None, SwitchLog] = {}
         self._folder = Folder()
-        self._notices = 0
+        self._notice_count = 0
         self._errors: dict[int, str] = {}
         self._hang: Hang | None = None
         self._is_hang_over = False
@@ -183,8 +183,8 @@ class TextView:
         return self._streams[key]
 
     def _news(self, state: RunState) -> Iterator[str]:
-        notices = state.notices[self._notices :]
-        self._notices += len(notices)
+        notices = state.notices[self._notice_count :]
+        self._notice_count += len(notices)
         for notice in notices:
             yield notice.text if notice.rank is None else f"[{notice.rank}] {notice.text}"
         conclusion = state.conclusions.get(FIGURES)
@@ -318,8 +318,8 @@ class CellTextView(TextView):
     def _news_of_errors(self) -> Iterator[str]:
         if self._failed_at is None and self._run.errors:
             self._failed_at = time.monotonic()
-        waited = self._failed_at is not None and time.monotonic() - self._failed_at > _ERROR_DELAY
-        if waited and (lines := list(super()._news_of_errors())):
+        is_due = self._failed_at is not None and time.monotonic() - self._failed_at > _ERROR_DELAY
+        if is_due and (lines := list(super()._news_of_errors())):
             display = self._slot.update if self._shown_errors else self._slot.display
             self._shown_errors += lines
             display({"text/plain": "\n".join(self._shown_errors)}, raw=True)

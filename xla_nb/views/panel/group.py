@@ -32,8 +32,8 @@ class GroupPanel(PanelView):
         self._shut_down = shut_down
         self._seen: object = None
         self._saved_of: object = None
-        self._next = self._settled = self._next_save = 0.0
-        self._moved = ""  # a sentence naming the cell that shows the ranks now
+        self._next = self._settled_at = self._next_save = 0.0
+        self._notice = ""  # a sentence naming the cell that shows the ranks now
         super().__init__(run)
 
     def follow(self) -> None:
@@ -50,25 +50,25 @@ class GroupPanel(PanelView):
 
     def move(self, where: str) -> None:
         """Stop showing the ranks here, because another cell shows them."""
-        self._moved = f"Moved to {where}."
+        self._notice = f"Moved to {where}."
         with self.run.changed:
             self.run.changed.notify_all()
 
     def _follow(self) -> None:
         view = Guarded(self.run, self)
-        while not self.run.done and not self._moved:
+        while not self.run.done and not self._notice:
             pause = view.draw()
             with self.run.changed:
-                self.run.changed.wait_for(self._is_needed, pause)
+                self.run.changed.wait_for(self._has_news, pause)
         view.finish()
 
     def finish(self) -> None:
-        self._leave_note() if self._moved else super().finish()
+        self._leave_note() if self._notice else super().finish()
 
-    def _is_needed(self) -> bool:
+    def _has_news(self) -> bool:
         """Return whether there is something that `draw` has not seen."""
         has_requests = not self._inbox.empty()
-        return self.run.done or bool(self._moved) or has_requests or self._mark() != self._seen
+        return self.run.done or bool(self._notice) or has_requests or self._mark() != self._seen
 
     def _mark(self) -> object:
         """A value that changes whenever there is news."""
@@ -86,13 +86,13 @@ class GroupPanel(PanelView):
         if mark != self._seen:
             self._seen = mark
             self._next = min(self._next, now + _DELAY)
-            self._settled = now + _SETTLING
+            self._settled_at = now + _SETTLING
             self._due["charts"] = 0.0
         if self._whole or now >= self._next:
             self._send_news(now)
-            is_active = self._is_running or now < self._settled or self._inquiries
+            is_active = self._is_running or now < self._settled_at or self._inquiries
             self._next = now + (_BEAT if is_active else _IDLE_BEAT)
-        if mark != self._saved_of and now >= self._next_save and now >= self._settled:
+        if mark != self._saved_of and now >= self._next_save and now >= self._settled_at:
             self._saved_of, self._next_save = mark, now + _SAVE
             self._saved.update(self._saved_snapshot(), raw=True)
         return self._pause(mark)
@@ -107,13 +107,13 @@ class GroupPanel(PanelView):
         now = time.monotonic()
         due = [self._next - now]
         if mark != self._saved_of:
-            due.append(max(self._next_save, self._settled) - now)
+            due.append(max(self._next_save, self._settled_at) - now)
         return max(0.0, min(due))
 
     def _leave_note(self) -> None:
-        html = f'<div style="opacity:.75;font-size:12px">{self._moved}</div>'
+        html = f'<div style="opacity:.75;font-size:12px">{self._notice}</div>'
         self._saved.update(NOTHING, raw=True)
-        self._live.update({"text/html": html, "text/plain": self._moved}, raw=True)
+        self._live.update({"text/html": html, "text/plain": self._notice}, raw=True)
         self._close(html)
 
     # ---------------------------------------------------------- from the page

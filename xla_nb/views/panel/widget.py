@@ -31,7 +31,7 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
 
     def __init__(self, run: str) -> None:
         super().__init__(run=run)
-        _answer_while_the_cell_runs(self)
+        _receive_during_cell(self)
         _stay_busy(getattr(loop.shell(), "kernel", None))
 
     def leave(self, html: str) -> None:
@@ -46,7 +46,7 @@ class Page(anywidget.AnyWidget):  # type: ignore[misc]
         self.close()
 
 
-def _answer_while_the_cell_runs(page: Page) -> None:
+def _receive_during_cell(page: Page) -> None:
     """Receive messages from the page while the cell blocks.
 
     ipykernel 7.4 handles them on the subshell that opened the comm, which is busy with the cell;

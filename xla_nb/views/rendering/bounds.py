@@ -154,7 +154,7 @@ def notes_on_output(snapshot: Snapshot) -> list[str]:
     """Notes on output that is not shown, and on an unknown order of lines."""
     streams = snapshot.excerpts
     omitted = len(streams) - STREAMS
-    several_ranks = len({excerpt.rank for excerpt in streams}) > 1
-    is_order_unknown = snapshot.ok is not None and several_ranks and not streams[0].times
+    has_several_ranks = len({excerpt.rank for excerpt in streams}) > 1
+    is_order_unknown = snapshot.ok is not None and has_several_ranks and not streams[0].times
     note = f"… and the output of {several(omitted, 'more stream')}, in the record"
     return [note] * (omitted > 0) + [_UNORDERED] * is_order_unknown

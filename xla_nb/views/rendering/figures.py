@@ -38,8 +38,8 @@ def as_html(series: Sequence[Series]) -> str:
     shown, note = bounds.limited(series, bounds.FIGURES, "figure")
     if not shown:
         return ""
-    widest = 640 if len(shown) == 1 else 440  # pixels: equal widths in all rows
-    charts = [_chart(of_series(figure), widest) for figure in shown]
+    max_width = 640 if len(shown) == 1 else 440  # pixels: equal widths in all rows
+    charts = [_chart(of_series(figure), max_width) for figure in shown]
     charts += [div("", f"{note}, in the record")] if note else []
     return div("display:flex;flex-wrap:wrap;gap:8px 24px", *charts)
 
@@ -131,13 +131,13 @@ def _describe_past(odd: Mapping[int, Odd]) -> str:
     return f"{total.count:,} values are {kinds}, from step {first} to {last} ({ranks})"
 
 
-def _chart(figure: Mapping[str, Any], widest: int) -> str:
+def _chart(figure: Mapping[str, Any], max_width: int) -> str:
     caption = _join(figure["over"], figure["note"])
     note = bit(f"font-size:12px;{FAINT}", escaped(caption)) if caption else ""
     # Drawings side by side start at the same height, even if their captions differ in length.
     return (
         f'<figure style="display:flex;flex-direction:column;flex:1 1 320px;min-width:0;'
-        f'max-width:{widest}px;margin:0;{WHOLE}">'
+        f'max-width:{max_width}px;margin:0;{WHOLE}">'
         f'<figcaption style="flex:1;text-align:left;margin:0;font-style:normal">'
         f"<b>{escaped(figure['name'], 80)}</b> {note}</figcaption>"
         + _drawing(figure)

@@ -52,14 +52,12 @@ def render_html(snapshot: Snapshot, *, folds_output: bool = False) -> str:
         ("files", _files(snapshot)),
         (several(len(snapshot.notices), "note"), _notes(snapshot) if snapshot.ok else ""),
     ]
-    values = [returned.as_html(snapshot.returned), figures.as_html(snapshot.series)]
-    used = (
-        bounds.size_of("".join([status, *values, *group, *(inner for _, inner in folds)])) + _HEAD
-    )
+    tail = [returned.as_html(snapshot.returned), figures.as_html(snapshot.series)]
+    used = bounds.size_of("".join([status, *tail, *group, *(inner for _, inner in folds)])) + _HEAD
     output = log.as_html(snapshot, bounds.LARGEST - used)
     if folds_output:
         folds.insert(0, ("output", output))
-    sections = [status, *group, "" if folds_output else output, *values]
+    sections = [status, *group, "" if folds_output else output, *tail]
     style = (
         f"{SANS};font-size:13px;line-height:1.5;overflow-wrap:break-word;margin:4px 0;"
         f"border:1px solid {EDGE};border-radius:6px"

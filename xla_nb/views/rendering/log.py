@@ -15,7 +15,7 @@ from xla_nb.views.rendering.tags import div, faint, gap, in_parts, unseen
 from xla_nb.views.snapshot import STREAMS, Excerpt, Snapshot, Stream
 
 _ROWS = 24  # lines shown unfolded, approximately
-_OF_ROW = 120  # bytes of markup per line
+_MARKUP_BYTES = 120  # bytes of markup per line
 #: Draws the line that replaces omitted ones.
 _Gap = Callable[[bounds.Shown, Excerpt], str]
 
@@ -59,7 +59,7 @@ def as_html(snapshot: Snapshot, room: int) -> str:
     """Render output in at most `room` bytes."""
     excerpts = snapshot.excerpts[: bounds.STREAMS]
     line_count = sum(len(excerpt.head) + len(excerpt.tail) + 1 for excerpt in excerpts)
-    room = min(bounds.OUTPUT, max(room - _OF_ROW * line_count, 100 * len(excerpts)))
+    room = min(bounds.OUTPUT, max(room - _MARKUP_BYTES * line_count, 100 * len(excerpts)))
     # If there is room for only a few lines per stream, text matters more than colours.
     draw = colours.coloured if room > 2000 * len(excerpts) else colours.uncoloured
 
@@ -77,7 +77,7 @@ def as_html(snapshot: Snapshot, room: int) -> str:
 def _list_drawer(groups: Sequence[Group]) -> Callable[[Sequence[Group]], str]:
     """Return a function that draws groups as lists with aligned lines, and only a few lines per
     group if there are many groups."""
-    widest = min(12, max(len(group.ranks) for group in groups))
+    label_width = min(12, max(len(group.ranks) for group in groups))
     limit = max(2, _ROWS // len(groups))
     style = (
         "font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;"
@@ -85,7 +85,7 @@ def _list_drawer(groups: Sequence[Group]) -> Callable[[Sequence[Group]], str]:
     )
 
     def item(group: Group) -> str:
-        label = f'<b style="min-width:{0.62 * widest + 0.4:.1f}em">{group.ranks}</b>'
+        label = f'<b style="min-width:{0.62 * label_width + 0.4:.1f}em">{group.ranks}</b>'
         label += faint("stderr") if group.stream == "err" else ""
         lines = in_parts(group.lines, "\n".join, "lines", (limit // 3, limit - limit // 3))
         text = div("flex:1;min-width:0", lines)

@@ -158,8 +158,8 @@ def _metrics(snapshot: Snapshot) -> list[_Column]:
     lasts = facts.last_values(first)
 
     def value(card: Card) -> str:
-        known = card.rank in lasts and snapshot.unit == "rank"
-        return _code(facts.figure(lasts[card.rank])) if known else ""
+        has_value = card.rank in lasts and snapshot.unit == "rank"
+        return _code(facts.figure(lasts[card.rank])) if has_value else ""
 
     return [_Column(escaped(first.name, 40), value, _NUMBER, "metric")]
 
@@ -232,13 +232,13 @@ def detail(card: Card, snapshot: Snapshot) -> str:
     sign = PHASES[card.phase]
     known = [fact for fact in facts.in_table(card, snapshot) if fact.id not in ("xla", "host")]
     state = mark(sign.glyph, card.phase, sign.colour)
-    where = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
-    doing = [place(card.place, _LONGEST)] if card.place else []
-    doing += [sentence(card.detail, _LONGEST)] if card.detail else []
+    machine = filter(None, [card.host, f"pid {card.pid}" if card.pid else ""])
+    activity = [place(card.place, _LONGEST)] if card.place else []
+    activity += [sentence(card.detail, _LONGEST)] if card.detail else []
     since = "" if card.phase == "running" else facts.when(card, snapshot)  # since its start
-    notes = (since, card.device, " · ".join(where))
+    notes = (since, card.device, " · ".join(machine))
     when, *others = (faint(escaped(note)) if note else "" for note in notes)
-    about = filter(None, [state, when, bit("", " · ".join(doing)) if doing else "", *others])
+    about = filter(None, [state, when, bit("", " · ".join(activity)) if activity else "", *others])
     title = heading(4, "font-weight:600;font-size:13px", escaped(facts.name(card, snapshot)))
     bars = "".join(map(bar, card.bars[:3]))
     last = code(card.line) if card.line else ""
@@ -440,7 +440,7 @@ def _host(name: str, cards: Sequence[Card], snapshot: Snapshot) -> str:
 def _hosts(snapshot: Snapshot) -> str:
     """Render the list of hosts above many ranks."""
     cards = sorted(snapshot.cards, key=lambda card: card.rank)
-    hosts, more = bounds.limited(list(_by_host(snapshot, cards).items()), bounds.HOSTS, "host")
+    hosts, note = bounds.limited(list(_by_host(snapshot, cards).items()), bounds.HOSTS, "host")
     columns = "display:grid;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))"
     lines = [_host(name, cards, snapshot) for name, cards in hosts]
-    return div(f"margin:2px 0 6px;{columns};gap:2px 20px", *lines, more) if hosts else ""
+    return div(f"margin:2px 0 6px;{columns};gap:2px 20px", *lines, note) if hosts else ""

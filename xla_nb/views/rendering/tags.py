@@ -30,8 +30,8 @@ def div(style: str, *inner: str) -> str:
 def frame(style: str, *inner: str) -> str:
     """The outermost element. Its classes keep JupyterLab (MathJax 4) and nbconvert (MathJax 2) from
     treating dollar signs as mathematics."""
-    plain = 'class="mathjax_ignore tex2jax_ignore" dir="ltr"'
-    return f'<div {plain} style="{style}">{"".join(inner)}</div>'
+    attributes = 'class="mathjax_ignore tex2jax_ignore" dir="ltr"'
+    return f'<div {attributes} style="{style}">{"".join(inner)}</div>'
 
 
 def bit(style: str, *inner: str) -> str:
@@ -144,14 +144,14 @@ def table(
     """A table of rendered cells, with the styles of its columns, by default left-aligned. A row
     with a single cell spans the whole width. A panel passes `names` of columns (CSS classes) and
     `marks` of rows (attributes)."""
-    cell = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
-    named = [f' class="xn-{name}"' for name in names] or [""] * len(titles)
-    columns = zip(named, styles or ["text-align:left"] * len(titles), strict=True)
-    attrs = [f'{name} style="{cell};{style}"' for name, style in columns]
+    cell_style = "padding:2px 12px 2px 0;border:0;vertical-align:top;font-size:12px"
+    classes = [f' class="xn-{name}"' for name in names] or [""] * len(titles)
+    columns = zip(classes, styles or ["text-align:left"] * len(titles), strict=True)
+    attrs = [f'{name} style="{cell_style};{style}"' for name, style in columns]
 
-    def draw_row(row: Sequence[str], mark: str = "", kind: str = "td", span: str = "") -> str:
+    def draw_row(row: Sequence[str], mark: str = "", tag: str = "td", span: str = "") -> str:
         span = span if len(row) == len(titles) else f' colspan="{len(titles)}"'
-        cells = (f"<{kind}{span}{attr}>{c}</{kind}>" for attr, c in zip(attrs, row, strict=False))
+        cells = (f"<{tag}{span}{attr}>{c}</{tag}>" for attr, c in zip(attrs, row, strict=False))
         return f'<tr{mark} style="background:transparent">{"".join(cells)}</tr>'
 
     head = draw_row([bit("font-weight:500", title) for title in titles], "", "th", ' scope="col"')
