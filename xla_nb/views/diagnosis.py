@@ -170,10 +170,8 @@ def _find_wrong_results(snapshot: Snapshot) -> Diagnosis | None:
 
 def _find_waits(snapshot: Snapshot) -> Diagnosis | None:
     """Which ranks have waited longest, for which rank, and where that rank is."""
-    ended = {
-        card.rank: card.since for card in snapshot.cards if card.phase in _ENDED and card.since
-    }
-    statuses = [_status(card, snapshot, ended) for card in snapshot.cards]
+    ends = {card.rank: card.since for card in snapshot.cards if card.phase in _ENDED and card.since}
+    statuses = [_status(card, snapshot, ends) for card in snapshot.cards]
     wait = waits.longest(statuses, snapshot.cell)
     if wait is None:
         return None

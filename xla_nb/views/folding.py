@@ -93,14 +93,14 @@ class Folder:
     before the joined line."""
 
     def __init__(self) -> None:
-        self._pending: list[Folded] = []  # in the order of their places
+        self._queue: list[Folded] = []  # in the order of their places
         self._equal: dict[tuple[str, str], list[Folded]] = {}  # lines to join, in order of places
         self._last_places: dict[int | None, int] = {}  # the place of a rank's last line
         self._shown_place = self._top_place = 0  # the last place shown, and of all lines
 
     @property
     def is_empty(self) -> bool:
-        return not self._pending
+        return not self._queue
 
     def add(self, rank: int | None, lines: Iterable[tuple[str, str]], now: float) -> None:
         """Add (stream, line) pairs that a rank has written since the last call."""
@@ -127,13 +127,13 @@ class Folder:
     def _place(self, lines: Sequence[Folded], first: int, end: int) -> bool:
         """Place lines after the place `first` and right before `end`. Returns False if there is no
         room."""
-        index = bisect_left(self._pending, end, key=_PLACE)
-        first = max(first, self._pending[index - 1].place if index else self._shown_place)
+        index = bisect_left(self._queue, end, key=_PLACE)
+        first = max(first, self._queue[index - 1].place if index else self._shown_place)
         step = (end - first) // (len(lines) + 1)
         for number, line in enumerate(lines if step else (), 1):
             line.place = first + number * step
             insort(self._equal.setdefault((line.stream, line.compared), []), line, key=_PLACE)
-        self._pending[index:index] = lines if step else ()
+        self._queue[index:index] = lines if step else ()
         return step > 0
 
     def all(self) -> list[Folded]:
@@ -142,11 +142,9 @@ class Folder:
 
     def due(self, others: Collection[int], now: float) -> list[Folded]:
         """Return the lines that no rank can join any more. `others`: ranks that may still write."""
-        passed = min((self._last_places.get(rank, 0) for rank in others), default=math.inf)
-        lines = [
-            *takewhile(lambda line: line.place <= passed or now - line.at >= HOLD, self._pending)
-        ]
-        del self._pending[: len(lines)]
+        last = min((self._last_places.get(rank, 0) for rank in others), default=math.inf)
+        lines = [*takewhile(lambda line: line.place <= last or now - line.at >= HOLD, self._queue)]
+        del self._queue[: len(lines)]
         for line in lines:
             self._shown_place = line.place
             equal = self._equal.get((line.stream, line.compared), [])

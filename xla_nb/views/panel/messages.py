@@ -41,15 +41,11 @@ class PanelNews:
         rendered = html.parts(snapshot, focus)
         news: dict[str, Any] = {}
         news |= {name: part for name, part in data.items() if self._is_news(name, part)}
-        if changed := {
-            name: part for name, part in rendered.items() if self._is_news(f"part {name}", part)
-        }:
+        if changed := {n: part for n, part in rendered.items() if self._is_news(f"part {n}", part)}:
             news["parts"] = changed
         series = snapshot.series if charts else ()
-        if new := [
-            figure for figure in series if self._is_news(f"figure {figure.name}", (figure, focus))
-        ]:
-            news["figures"] = [figures.of_series(figure, focus) for figure in new]
+        if new := [item for item in series if self._is_news(f"figure {item.name}", (item, focus))]:
+            news["figures"] = [figures.of_series(item, focus) for item in new]
         return news
 
     def _is_news(self, name: str, part: Any) -> bool:
