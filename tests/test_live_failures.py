@@ -392,7 +392,7 @@ def test_breakpoint_after_exit_says_how_to_go_on(kernel, group):
     kernel.ok(f"%%xla --group {group}\nexit()")
     for cell in ("breakpoint()", "try: exit()\nexcept SystemExit: breakpoint()"):
         shown = kernel.run(f"%%xla --group {group}\n{cell}")
-        assert "breakpoint() and pdb end at once" in shown.result
+        assert "breakpoint() and pdb exit at once" in shown.result
         assert "closed file" not in shown.result
 
 

@@ -280,5 +280,5 @@ def test_a_report_of_a_hang_says_that_a_rank_waits_for_an_answer(front_end, note
 
 def test_a_debugger_does_not_ask(front_end):
     shown, asked = front_end("%%xla_spawn -n 1\ndef f(rank):\n    breakpoint()")
-    assert "breakpoint() and pdb end at once" in shown.result
+    assert "breakpoint() and pdb exit at once" in shown.result
     assert asked == []
