@@ -23,38 +23,38 @@ _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 class Memory:
     """The memory of one unit: the current memory while it is looked at, and what was sent of it."""
 
-    def __init__(self, made: Packed) -> None:
-        self._now, self._owner = [buffer.raw() for buffer in made.buffers], made.writer
+    def __init__(self, parcel: Packed) -> None:
+        self._current, self._owner = [buffer.raw() for buffer in parcel.buffers], parcel.writer
         self._sent: list[memoryview] | None = None
-        self.places: list[Place] = [(address_of(raw), raw.nbytes) for raw in self._now]
+        self.places: list[Place] = [(address_of(raw), raw.nbytes) for raw in self._current]
 
     @property
     def sent(self) -> Sequence[memoryview]:
         """The memory that was sent, in the order of `places`; empty if unknown."""
         return self._sent or ()
 
-    def is_as_sent(self, now: Memory) -> bool:
+    def is_as_sent(self, current: Memory) -> bool:
         """True if the current memory equals what was sent."""
-        sent, there = self._sent, now._now
-        if sent is None or len(sent) != len(there):
+        sent, pieces = self._sent, current._current
+        if sent is None or len(sent) != len(pieces):
             return False
-        sizes = [(one.nbytes, other.nbytes) for one, other in zip(sent, there, strict=True)]
-        return all(one == other for one, other in sizes) and all(map(_equal, sent, there))
+        sizes = [(first.nbytes, second.nbytes) for first, second in zip(sent, pieces, strict=True)]
+        return all(first == second for first, second in sizes) and all(map(_equal, sent, pieces))
 
     def keep(self, sent: SentMemory) -> None:
         """Record that it was sent and drop the current memory."""
-        found = [sent.find(raw) for raw in self._now]
-        known = [one for one in found if one is not None]
-        self._sent = known if len(known) == len(found) else None  # None: it is sent again
-        self._now, self._owner = [], None
+        copies = [sent.find(raw) for raw in self._current]
+        known = [copy for copy in copies if copy is not None]
+        self._sent = known if len(known) == len(copies) else None  # None: it is sent again
+        self._current, self._owner = [], None
 
 
 class SentMemory:
     """The memory in a parcel's file, found by its addresses in the notebook; memory created for the
     pickle, such as Arrow's buffers, by its content."""
 
-    def __init__(self, packed: Packed, files: Sequence[int]) -> None:
-        raws = [buffer.raw() for buffer in packed.buffers]
+    def __init__(self, parcel: Packed, files: Sequence[int]) -> None:
+        raws = [buffer.raw() for buffer in parcel.buffers]
         copies = [copy for file in files for copy in Parcel(file).buffers]
         self._copies = {
             (address_of(raw), raw.nbytes): copy for raw, copy in zip(raws, copies, strict=True)
@@ -75,8 +75,8 @@ class SentMemory:
         return next((copy for copy in alike if _equal(copy, raw)), None)
 
 
-def _equal(sent: memoryview, now: memoryview) -> bool:
+def _equal(sent: memoryview, current: memoryview) -> bool:
     """True if two pieces of memory of the same size are equal."""
-    if now.readonly and address_of(now) < 0:  # memory of `bytes`
-        return sent == now
-    return bool(_compare(address_of(sent), address_of(now), now.nbytes) == 0)
+    if current.readonly and address_of(current) < 0:  # memory of `bytes`
+        return sent == current
+    return bool(_compare(address_of(sent), address_of(current), current.nbytes) == 0)

@@ -14,37 +14,37 @@ from typing import Any
 
 from xla_nb.pickling import code_facts, rebuild
 
-_MOST = 2000  # objects, beyond which a pickle is as fast
-_STEADY = {*code_facts.PLAIN, types.FunctionType, types.ModuleType}
+_MAX_OBJECTS = 2000  # objects, beyond which a pickle is as fast
+_CONSTANT_TYPES = {*code_facts.PLAIN, types.FunctionType, types.ModuleType}
 _ACCESSORS = "fget", "fset", "fdel", "__doc__"
-_OF_FUNCTIONS = *code_facts.ATTRIBUTES, "__code__", "__name__", "__defaults__", "__kwdefaults__"
+_FUNCTION_PARTS = *code_facts.ATTRIBUTES, "__code__", "__name__", "__defaults__", "__kwdefaults__"
 _END = float("nan")  # end of a container: an object found nowhere else
-_UNCLEAR = object()
+_UNKNOWN = object()
 
 
 def glance(obj: Any, whole: bool) -> list[object] | None:
     """Return the objects of which something consists, itself included; None if only a pickle can
     tell. The contents of a class, or of a function without a closure, are included only if it is
     looked at as a `whole`."""
-    inside = set[int]()
+    expanded = set[int]()
     seen, todo = ([obj], _in_whole(obj)) if whole else ([], [obj])
     while todo:
         part = todo.pop()
         kind = type(part)
         seen.append(part)
-        if len(seen) > _MOST or _is_of_no_module(part, kind):
+        if len(seen) > _MAX_OBJECTS or _is_of_no_module(part, kind):
             return None
         if kind is types.FunctionType and part.__closure__:
-            held: Iterable[Any] = _in_function(part)
-        elif kind in _STEADY or issubclass(kind, type):
+            parts: Iterable[Any] = _in_function(part)
+        elif kind in _CONSTANT_TYPES or issubclass(kind, type):
             continue
         elif kind in _PARTS:
-            held = _PARTS[kind](part)
+            parts = _PARTS[kind](part)
         else:
             return None
-        if id(part) not in inside:  # it may contain itself
-            inside.add(id(part))
-            todo += (_END, *reversed([*held]))
+        if id(part) not in expanded:  # it may contain itself
+            expanded.add(id(part))
+            todo += (_END, *reversed([*parts]))
     return seen
 
 
@@ -52,7 +52,7 @@ def same(before: list[object] | None, now: list[object] | None) -> bool:
     """True if an object consists of the very same objects as before."""
     if before is None or now is None or len(before) != len(now):
         return False
-    return all(one is other for one, other in zip(before, now, strict=True))
+    return all(first is second for first, second in zip(before, now, strict=True))
 
 
 def _pairs(mapping: Any) -> Iterable[Any]:
@@ -63,8 +63,8 @@ def _pairs(mapping: Any) -> Iterable[Any]:
 _PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     **dict.fromkeys((tuple, list, set, frozenset), iter),
     **dict.fromkeys((dict, types.MappingProxyType), _pairs),
-    **dict.fromkeys((staticmethod, classmethod), lambda made: (made.__func__, vars(made))),
-    property: lambda made: [getattr(made, name) for name in _ACCESSORS],
+    **dict.fromkeys((staticmethod, classmethod), lambda method: (method.__func__, vars(method))),
+    property: lambda prop: [getattr(prop, name) for name in _ACCESSORS],
     types.BuiltinFunctionType: lambda method: [method.__self__],  # `[].append` has the list
     types.GenericAlias: lambda alias: [alias.__origin__, alias.__args__],
     types.CellType: lambda cell: [rebuild.content(cell)],
@@ -72,8 +72,8 @@ _PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 
 def _in_function(function: types.FunctionType) -> list[Any]:
-    own = [getattr(function, name) for name in _OF_FUNCTIONS]
-    return [*own, vars(function), *(function.__closure__ or ())]
+    attributes = [getattr(function, name) for name in _FUNCTION_PARTS]
+    return [*attributes, vars(function), *(function.__closure__ or ())]
 
 
 def _in_whole(definition: Any) -> list[Any]:
@@ -81,14 +81,14 @@ def _in_whole(definition: Any) -> list[Any]:
     if isinstance(definition, types.FunctionType):
         return _in_function(definition)[::-1]
     if type(definition) is not type:
-        return [_UNCLEAR]  # a metaclass may keep what is not in the class
-    own = {
+        return [_UNKNOWN]  # a metaclass may keep what is not in the class
+    content = {
         name: part
         for name, part in vars(definition).items()
         if name != "__slotnames__" and not code_facts.is_made_by_type(definition, part)
     }
     names = definition.__name__, definition.__qualname__
-    return [*names, *definition.__bases__, _END, *_pairs(own)][::-1]
+    return [*names, *definition.__bases__, _END, *_pairs(content)][::-1]
 
 
 def _is_of_no_module(part: Any, kind: type) -> bool:

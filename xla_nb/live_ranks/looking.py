@@ -58,11 +58,11 @@ class Look:
     lost   names that ranks had, that the cell does not need and that cannot be sent, with the error
     """
 
-    def __init__(self, before: Mapping[Key, Unit], live: LiveUnits) -> None:
+    def __init__(self, previous: Mapping[Key, Unit], live: LiveUnits) -> None:
         self.objects: dict[Key, Any] = {}
         self.reads: Set[str] = frozenset()
         self.lost: dict[str, BaseException] = {}
-        self._before = before
+        self._previous = previous
         self._live = live
         self._others: Mapping[Key, object] = {}
         self._units: dict[Key, Unit] = {}
@@ -77,9 +77,9 @@ class Look:
         self._reach(names)
         self.reads = {name for name, code in met.names.items() if code}
         needed = {name: list(code) for name, code in met.names.items()}
-        self._reach({name: one for name, one in others.items() if name not in self.objects}, True)
-        there = (name for name in met.names if name in live.notebook.values)
-        met.names = {**{name: [] for name in there}, **needed}
+        self._reach({name: obj for name, obj in others.items() if name not in self.objects}, True)
+        existing = (name for name in met.names if name in live.notebook.values)
+        met.names = {**{name: [] for name in existing}, **needed}
         return self._units
 
     def _reach(self, keys: Mapping[Any, object], spare: bool = False) -> None:
@@ -88,7 +88,7 @@ class Look:
             if isinstance(name, str):
                 self._live.met.names.setdefault(name, [])
         self._todo.update(keys)
-        while self._todo or self._has_more():
+        while self._todo or self._queue_new():
             key = next(iter(self._todo))
             obj = self._todo.pop(key)
             self.objects[key] = obj
@@ -105,45 +105,45 @@ class Look:
                     raise
                 continue
             self._live.met.take(unit.met)
-            self._todo.update((t, one) for t, one in unit.refers.items() if t not in self.objects)
+            self._todo.update((t, part) for t, part in unit.refers.items() if t not in self.objects)
             if isinstance(obj, type):
-                for one in self._live.subclasses(obj):
-                    self._live.met.names.setdefault(one.__name__, [])
+                for subclass in self._live.subclasses(obj):
+                    self._live.met.names.setdefault(subclass.__name__, [])
 
-    def _has_more(self) -> bool:
+    def _queue_new(self) -> bool:
         """True if something came up that was not looked at yet; it is queued."""
         self._todo.update(self._not_seen(self._live.names_met()))
         if not self._todo:
-            found = self._live.in_modules()  # current values of what was set there before
-            self._todo.update(self._not_seen({n: self._others.get(n, found[n]) for n in found}))
+            values = self._live.in_modules()  # current values of what was set there before
+            self._todo.update(self._not_seen({n: self._others.get(n, values[n]) for n in values}))
         return bool(self._todo)
 
-    def _not_seen(self, found: Mapping[Any, object]) -> dict[Key, object]:
-        return {key: one for key, one in found.items() if key not in self.objects}
+    def _not_seen(self, objects: Mapping[Any, object]) -> dict[Key, object]:
+        return {key: obj for key, obj in objects.items() if key not in self.objects}
 
     def _unit(self, key: Key, obj: Any) -> Unit:
         glanced = glance(obj, whole=isinstance(key, int))
-        before = self._before.get(key)
+        previous = self._previous.get(key)
         if (
-            before is not None
-            and same(before.glanced, glanced)
-            and before.modules == self._modules(before.met)
+            previous is not None
+            and same(previous.glanced, glanced)
+            and previous.modules == self._modules(previous.met)
         ):
-            return before
-        live, made, memory, shares = self._packed({key: obj})
+            return previous
+        live, parcel, memory, shares = self._packed({key: obj})
         if glanced is not None:  # only these objects are the same next time
-            held = set(map(id, glanced))
-            objects = {one: number for one, number in shares.objects.items() if one in held}
+            ids = set(map(id, glanced))
+            objects = {obj_id: number for obj_id, number in shares.objects.items() if obj_id in ids}
             shares = replace(shares, objects=objects)
         if pandas_values.is_apart(obj):
             objects = {id(obj): shares.objects.get(id(obj), 0)}
             shares = sharing.Parts(objects, shares.memory, "frame")
-        elif isinstance(obj, _arrays()):
+        elif isinstance(obj, _array_types()):
             shares = replace(shares, kind="array")
-        digest = hashlib.blake2b(made.stream, digest_size=32)
-        digest.update(json.dumps(_layout(made)).encode())
-        is_told = isinstance(obj, own_modules.Told)  # created for this look
-        is_constant = isinstance(key, int) or is_told or code_facts.is_ready(obj)
+        digest = hashlib.blake2b(parcel.stream, digest_size=32)
+        digest.update(json.dumps(_layout(parcel)).encode())
+        is_comparison = isinstance(obj, own_modules.Told)  # created for this look
+        is_constant = isinstance(key, int) or is_comparison or code_facts.is_ready(obj)
         if type(obj) is types.FunctionType and obj.__closure__:  # its calls may change it
             is_constant = False
         return Unit(
@@ -171,37 +171,39 @@ class Look:
         return self._packed({key: self.objects[key] for key in keys}, there)[3]
 
     def _packed(
-        self, held: Mapping[Key, Any], there: Mapping[int, Call] = {}
+        self, values: Mapping[Key, Any], there: Mapping[int, Call] = {}
     ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
         """Pickle these alone, for ranks that have all definitions and what is `there`. Returns what
         the pickle collected, the pickle, its memory, and its mutable parts."""
-        live = self._live.part_of({k: one for k, one in held.items() if type(k) is int}, EVERYTHING)
-        live.sets = {key: one for key, one in held.items() if isinstance(key, tuple)}
+        live = self._live.part_of(
+            {k: value for k, value in values.items() if type(k) is int}, EVERYTHING
+        )
+        live.sets = {key: value for key, value in values.items() if isinstance(key, tuple)}
         live.held = there
-        named = {key: one for key, one in held.items() if isinstance(key, str)}
-        made = packed(named, live, UnitPickler)
-        self._alive.append(made)
-        memory = Memory(made)
-        memo = made.writer.memo.copy()
+        named = {key: value for key, value in values.items() if isinstance(key, str)}
+        parcel = packed(named, live, UnitPickler)
+        self._alive.append(parcel)
+        memory = Memory(parcel)
+        memo = parcel.writer.memo.copy()
         objects = sharing.changeable(memo) | dict.fromkeys(live.namespaces, 0)
-        fixed = pandas_values.places_of_indices(one for _, one in memo.values())
+        fixed = pandas_values.places_of_indices(value for _, value in memo.values())
         places = ((start, start + size) for start, size in memory.places if start not in fixed)
-        pieces = (*places, *made.writer.gaps)
-        return live, made, memory, sharing.Parts(objects, pieces)
+        pieces = (*places, *parcel.writer.gaps)
+        return live, parcel, memory, sharing.Parts(objects, pieces)
 
     def _modules(self, met: Met) -> tuple[object, ...]:
         """Return the modules that code uses, and the number of imported modules: submodules of
         packages may have been imported since."""
         values = self._live.notebook.values
-        held = (values[name] for name in sorted(met.names) if name in values)
-        found = tuple(one for one in held if isinstance(one, types.ModuleType))
-        return (*found, len(sys.modules)) if found else ()
+        used = (values[name] for name in sorted(met.names) if name in values)
+        modules = tuple(value for value in used if isinstance(value, types.ModuleType))
+        return (*modules, len(sys.modules)) if modules else ()
 
 
-def _arrays() -> tuple[type, ...]:
+def _array_types() -> tuple[type, ...]:
     numpy, torch = map(sys.modules.get, ("numpy", "torch"))
-    found = getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None)
-    return tuple(filter(None, found))
+    kinds = getattr(numpy, "ndarray", None), getattr(torch, "Tensor", None)
+    return tuple(filter(None, kinds))
 
 
 def _itself(value: object) -> Callable[[], object]:
@@ -213,8 +215,8 @@ def _itself(value: object) -> Callable[[], object]:
         return lambda: value
 
 
-def _layout(made: Packed) -> list[tuple[int, int, int]]:
+def _layout(parcel: Packed) -> list[tuple[int, int, int]]:
     """Return which buffers are in the same memory, and where in it."""
     order: dict[int, int] = {}
-    _, slices = merged([buffer.raw() for buffer in made.buffers])
+    _, slices = merged([buffer.raw() for buffer in parcel.buffers])
     return [(order.setdefault(n, len(order)), start, size) for n, start, size in slices]

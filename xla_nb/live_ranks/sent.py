@@ -73,17 +73,17 @@ class Sent:
         self.notes: list[str] = []
         self._awaited: set[str] = set()
         # Set in modules, even on ranks that may have lost everything else.
-        self._set: set[own_modules.Key] = set()
-        self._set_last: set[own_modules.Key] = set()
+        self._set_keys: set[own_modules.Key] = set()
+        self._last_set_keys: set[own_modules.Key] = set()
         self.forget()
 
     def forget(self) -> None:
         """Forget what was sent: the ranks have nothing, or it is unknown what they have, above all
         of what was sent last."""
-        self._set_last = set()
+        self._last_set_keys = set()
         self._units: dict[Key, Unit] = {}
         self._imports = dict(module_objects.of_this_process().again)
-        self._anew: Set[str] = frozenset()  # modules that were re-imported since
+        self._reloaded: Set[str] = frozenset()  # modules that were re-imported since
         self._imported: set[str] = set()
         self._on_ranks: set[int] = set()
         self._dropped: set[int] = set()
@@ -113,11 +113,11 @@ class Sent:
         `live` collects as it does when everything is sent. Raises what pickling raises.
         """
         module_objects.of_this_process().look()
-        self._anew = module_objects.of_this_process().imported_since(self._imports)
+        self._reloaded = module_objects.of_this_process().imported_since(self._imports)
         # After a failed launch it is unknown whether ranks opened what it sent.
         self._is_sure, self._staged, self.notes = self._staged is None, None, []
         if not self._is_sure:
-            self._units = {key: one for key, one in self._units.items() if not _is_former(key)}
+            self._units = {key: unit for key, unit in self._units.items() if not _is_former(key)}
         ended = self.tokens.ended()
         self._dropped |= ended & self._on_ranks
         self._on_ranks -= ended
@@ -125,15 +125,15 @@ class Sent:
         # Arguments are new for each call: ranks' changes to the last ones do not count.
         for name in (ARGUMENTS, *deleted, *remote):
             self._units.pop(name, None)
-        self._set |= self._set_last
-        live.imported, self._set_last = self._imported, set()
+        self._set_keys |= self._last_set_keys
+        live.imported, self._last_set_keys = self._imported, set()
         look = Look(self._units, live)
         roots = {name: value for name, value in roots.items() if name not in remote}
         units = look.at(roots, self._known(live, remote))
-        kept = self._keep(units, look, live.notebook.values)
+        kept = self._find_former(units, look, live.notebook.values)
         self.reads = look.reads
-        self._tell_of_lost(look)
-        sent, held, theirs = self._to_send(units, look)
+        self._note_lost(look)
+        sent, calls, holders = self._to_send(units, look)
         gone = {key for key in self._units if type(key) is str and key not in units}
         gone = {name for name in gone if not (name in remote or name in live.notebook.newer)}
         final = live.part_of({}, ())
@@ -142,68 +142,68 @@ class Sent:
         final.gone = gone, self._dropped
         final.sets = {key: look.objects[key] for key in sent if isinstance(key, tuple)}
         final.there = units.keys() - sent
-        final.held, final.imports, final.keeps = held, live.imports - self._imported, kept
+        final.held, final.imports, final.keeps = calls, live.imports - self._imported, kept
         values = {key: look.objects[key] for key in _in_order(sent, look)}
-        asked = pack if sent else packed  # enough for an empty one
-        made = asked(values, final, UnitPickler)
+        pack_values = pack if sent else packed  # enough for an empty one
+        plain = pack_values(values, final, UnitPickler)
         live.notes |= final.notes
-        parcel = SentParcel(made.stream, made.buffers, made.writer, made.imports)
+        parcel = SentParcel(plain.stream, plain.buffers, plain.writer, plain.imports)
         self.names = {key for key in sent if type(key) is str}
-        put = {key for key, one in final.sets.items() if not isinstance(one, own_modules.Told)}
+        set_keys = {key for key, obj in final.sets.items() if not isinstance(obj, own_modules.Told)}
         written, imports = final.written, live.imports
 
-        def taken() -> None:
+        def record() -> None:
             memory = SentMemory(parcel, parcel.files)
             parcel.close()
-            for unit in theirs:  # the parcel may refer to some of their values on ranks
+            for unit in holders:  # the parcel may refer to some of their values on ranks
                 memory.add(unit.memory)
             for key in sent:
                 units[key].memory.keep(memory)
-            self._units, self._set_last = units, put
+            self._units, self._last_set_keys = units, set_keys
             self._awaited = (self._awaited | gone).difference(units)
             self._on_ranks |= written
             self._dropped.clear()
             self._imported |= imports
             self._imports = dict(module_objects.of_this_process().again)
 
-        self._staged = taken
+        self._staged = record
         return parcel
 
     def confirm(self) -> None:
         """Record that the ranks have received what was packed last."""
-        taken, self._staged = self._staged, None
-        if taken is not None:
-            taken()
+        record, self._staged = self._staged, None
+        if record is not None:
+            record()
 
     def _known(self, live: LiveUnits, remote: Collection[str]) -> dict[Key, object]:
         """Return the notebook's current values of names that ranks have values of, or wait for,
         also in its own modules."""
         known = {key for key in self._units if type(key) is str} | self._awaited
-        held, newer = live.notebook.values, live.notebook.newer
-        found: dict[Key, object] = {
-            n: held[n] for n in sorted(known.difference(remote)) if n in held and n not in newer
+        values, newer = live.notebook.values, live.notebook.newer
+        objects: dict[Key, object] = {
+            n: values[n] for n in sorted(known.difference(remote)) if n in values and n not in newer
         }
         for key, unit in self._units.items():
             if _is_former(key) and _is_held(unit):
-                found[key] = unit.itself()
-        return found | own_modules.known(self._set, self._imported)
+                objects[key] = unit.itself()
+        return objects | own_modules.known(self._set_keys, self._imported)
 
-    def _keep(
+    def _find_former(
         self, units: dict[Key, Unit], look: Look, values: Mapping[str, object]
     ) -> dict[str, Call]:
         """Return how ranks find values to be kept under internal names: former values, unchanged
         since they were sent, that the notebook still holds, or parts of them, after their names
         were deleted or rebound."""
         kept: dict[str, Call] = {}
-        known = self._units.items() if self._is_sure else ()
-        for key, before in [(k, one) for k, one in known if not isinstance(k, int)]:
-            now = values.get(key) if isinstance(key, str) else code_facts.value_of(*key)
-            if any(before.itself() is one for one in (None, now, look.objects.get(key))):
+        previous_units = self._units.items() if self._is_sure else ()
+        for key, previous in [(k, unit) for k, unit in previous_units if not isinstance(k, int)]:
+            current = values.get(key) if isinstance(key, str) else code_facts.value_of(*key)
+            if any(previous.itself() is other for other in (None, current, look.objects.get(key))):
                 continue
-            is_held, value = _is_held(before), before.itself()
-            if any(one.itself() is value for n, one in self._units.items() if _is_former(n)):
+            is_held, value = _is_held(previous), previous.itself()
+            if any(unit.itself() is value for n, unit in self._units.items() if _is_former(n)):
                 continue
-            if not is_held and _objects(units.values()).isdisjoint(before.shares.objects):
+            if not is_held and _objects(units.values()).isdisjoint(previous.shares.objects):
                 continue
             unit = look.of_former(key, value)
             if unit is None or self._is_changed(key, unit):
@@ -211,17 +211,17 @@ class Sent:
             self._former_names.append(key if isinstance(key, str) else ".".join(key))
             name = f"{_FORMER}{len(self._former_names)}"
             if (unit := look.of_former(name, value)) is not None:
-                self._units[name] = replace(before, digest=unit.digest)
+                self._units[name] = replace(previous, digest=unit.digest)
                 units[name], look.objects[name] = unit, value
-                kept[name] = _found(key, value)
+                kept[name] = _call_for(key, value)
         return kept
 
-    def _tell_of_lost(self, look: Look) -> None:
+    def _note_lost(self, look: Look) -> None:
         for name, problem in look.lost.items():
             if name in self._units and not _is_former(name):
-                why = refusals.fault_in_words(problem)
+                reason = refusals.fault_in_words(problem)
                 self.notes.append(
-                    f"removed `{name}` from the ranks: it can no longer be sent ({why})"
+                    f"removed `{name}` from the ranks: it can no longer be sent ({reason})"
                 )
 
     def _to_send(
@@ -232,22 +232,22 @@ class Sent:
         by these calls and in these units, that stays too."""
         shared = sharing.links({key: unit.shares for key, unit in units.items()})
         for key, unit in units.items():
-            units[key] = _with(unit, shared.get(key, frozenset()))
+            units[key] = _with_links(unit, shared.get(key, frozenset()))
         changed = {key for key, unit in units.items() if self._is_changed(key, unit)}
         # A unit keeps what it shared with a changed one, under any name.
         steady = {key for key in units.keys() - changed if not _is_former(key)}
         changed |= {
             key
             for key in steady
-            if _among(self._units[key].links, steady) != _among(units[key].links, steady)
+            if _links_to(self._units[key].links, steady) != _links_to(units[key].links, steady)
         }
-        sent, held, theirs = self._held(changed, shared, units, look)
-        self._tell(changed, sent, shared, units, look)
+        sent, calls, holders = self._find_shared(changed, shared, units, look)
+        self._note_replaced(changed, sent, shared, units, look)
         for key in units.keys() - sent:
-            units[key] = _with(self._units[key], units[key].links)
-        return sent, held, theirs
+            units[key] = _with_links(self._units[key], units[key].links)
+        return sent, calls, holders
 
-    def _held(
+    def _find_shared(
         self,
         changed: set[Key],
         shared: Mapping[Key, sharing.Links],
@@ -267,15 +267,15 @@ class Sent:
             new = {k for k in sent if self._is_new(k, units[k]) or _is_optimizer(look.objects[k])}
             old = _objects(units[key] for key in sent - new)
             parts = _objects(units[key] for key in new) - old
-            found = _places(others, look.objects, parts & _objects(units[key] for key in others))
+            calls = _calls_for(others, look.objects, parts & _objects(units[key] for key in others))
             shares = {key: units[key].shares for key in others}
-            links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(sent, found)})
+            links = sharing.links({**shares, ARGUMENTS: look.shares_but_for(sent, calls)})
             linked = {key for _, key, _ in links.get(ARGUMENTS, ())}
             if not linked:
-                return sent, found, [self._units[key] for key in others]
+                return sent, calls, [self._units[key] for key in others]
             for key in filter(_is_former, linked):
-                of = self._former_names[int(str(key).removeprefix(_FORMER)) - 1]
-                self.notes.append(_NOT_KEPT.format(of))
+                former_name = self._former_names[int(str(key).removeprefix(_FORMER)) - 1]
+                self.notes.append(_NOT_KEPT.format(former_name))
             sent |= linked & others
             others -= linked
         return sent, {}, []
@@ -283,23 +283,23 @@ class Sent:
     def _is_new(self, key: Key, unit: Unit) -> bool:
         """True if ranks have another object or none: the name is new or was rebound, such as by
         re-importing its module."""
-        before = self._units.get(key)
-        if before is None or before.itself() is not unit.itself():
+        previous = self._units.get(key)
+        if previous is None or previous.itself() is not unit.itself():
             return True
         is_constant = unit.itself() is None  # no object that it could still have from elsewhere
-        return isinstance(key, tuple) and key[0] in self._anew and is_constant
+        return isinstance(key, tuple) and key[0] in self._reloaded and is_constant
 
     def _is_changed(self, key: Key, unit: Unit) -> bool:
-        before = self._units.get(key)
-        if before is None or before.digest != unit.digest:
+        previous = self._units.get(key)
+        if previous is None or previous.digest != unit.digest:
             return True
         if self._is_new(key, unit):  # ranks' changes to theirs are lost
             return True
-        if unit.memory is before.memory:  # not pickled again
+        if unit.memory is previous.memory:  # not pickled again
             return False
-        return not before.memory.is_as_sent(unit.memory)
+        return not previous.memory.is_as_sent(unit.memory)
 
-    def _tell(
+    def _note_replaced(
         self,
         changed: Set[Key],
         sent: Set[Key],
@@ -310,38 +310,38 @@ class Sent:
         """Add notes on values that ranks had and that are the notebook's again: ranks' changes to
         them are lost, except in parts with a name of their own that is not sent. Rebound names are
         not noted, since the user knows of them."""
-        todo = {key for key in sent if self._is_back(key, units[key])}
+        todo = {key for key in sent if self._is_restored(key, units[key])}
         definitions = {key: look.objects[key] for key in changed if isinstance(key, int)}
-        todo |= {key for key, one in definitions.items() if self._is_filled_anew(key, one)}
-        rest = units.keys() - sent
-        named = {key for key in rest if isinstance(key, str) and not key.startswith(OURS)}
+        todo |= {key for key, obj in definitions.items() if self._is_refilled(key, obj)}
+        unsent = units.keys() - sent
+        named = {key for key in unsent if isinstance(key, str) and not key.startswith(OURS)}
         while todo:
             group = sharing.together({min(todo, key=repr)}, shared)
-            again, causes, todo = group & todo, group & changed, todo - group
-            fresh = causes - self._units.keys() - again
+            replaced, causes, todo = group & todo, group & changed, todo - group
+            new = causes - self._units.keys() - replaced
             if ARGUMENTS in causes:
-                why = "shared with the arguments"
-            elif fresh:
-                why = f"shared with the new {_listed(fresh, look)}"
+                reason = "shared with the arguments"
+            elif new:
+                reason = f"shared with the new {_listed(new, look)}"
             else:
-                why = f"{_listed(causes, look)} changed there"
-            note = f"replaced the ranks' {_listed(again, look)} with the notebook's"
-            inside = _objects(units[key] for key in again)
-            if theirs := {key for key in named if id(look.objects[key]) in inside}:
-                note += f", except {_listed(theirs, look)}"
-            self.notes.append(f"{note}: {why}")
+                reason = f"{_listed(causes, look)} changed there"
+            note = f"replaced the ranks' {_listed(replaced, look)} with the notebook's"
+            objects = _objects(units[key] for key in replaced)
+            if excepted := {key for key in named if id(look.objects[key]) in objects}:
+                note += f", except {_listed(excepted, look)}"
+            self.notes.append(f"{note}: {reason}")
 
-    def _is_filled_anew(self, key: int, definition: Any) -> bool:
+    def _is_refilled(self, key: int, definition: Any) -> bool:
         """True if ranks had this definition, if only by importing its module, and may have set
         something in it."""
         if key not in self._on_ranks and self.tokens.place(definition) is None:
             return False
         return isinstance(definition, type) or bool(vars(definition))
 
-    def _is_back(self, key: Key, unit: Unit) -> bool:
+    def _is_restored(self, key: Key, unit: Unit) -> bool:
         """True if ranks had this very value and it is mutable."""
-        before, value = self._units.get(key), unit.itself()
-        if before is None or before.itself() is not value:
+        previous, value = self._units.get(key), unit.itself()
+        if previous is None or previous.itself() is not value:
             return False
         if isinstance(key, tuple):  # values that share nothing with the module's content
             return not (code_facts.is_ready(value) or isinstance(value, code_facts.FUNCTIONS))
@@ -349,29 +349,29 @@ class Sent:
         return bool(can_change) and not (isinstance(key, str) and key.startswith(OURS))
 
 
-def _with(unit: Unit, links: sharing.Links) -> Unit:
+def _with_links(unit: Unit, links: sharing.Links) -> Unit:
     return unit if unit.links == links else replace(unit, links=links)
 
 
-def _places(there: Set[Key], objects: Mapping[Key, Any], parts: Set[int]) -> dict[int, Call]:
+def _calls_for(keys: Set[Key], objects: Mapping[Key, Any], parts: Set[int]) -> dict[int, Call]:
     """Return how ranks find the values of these units, and these parts of those with names, by
     id."""
-    found = dict[int, Call]()
+    calls = dict[int, Call]()
     places: dict[int, list[rebuild.Place]] = collections.defaultdict(list)
-    names = sorted(key for key in there if isinstance(key, str))
+    names = sorted(key for key in keys if isinstance(key, str))
     for name in names if parts else ():
         for part, way in sharing.ways(objects[name], parts):
             places[id(part)].append((name, way))
-            found[id(part)] = _at(part, *places[id(part)])
-    named = (key for key in there if not isinstance(key, int))
-    return found | {id(objects[key]): _found(key, objects[key]) for key in named}
+            calls[id(part)] = _call_for_part(part, *places[id(part)])
+    named = (key for key in keys if not isinstance(key, int))
+    return calls | {id(objects[key]): _call_for(key, objects[key]) for key in named}
 
 
-def _found(key: str | own_modules.Key, value: object) -> Call:
+def _call_for(key: str | own_modules.Key, value: object) -> Call:
     """Return how ranks find their value of a name or of a module's attribute."""
     if isinstance(key, tuple):
-        return Call(rebuild.held_by_module, (*key, _kind(value)))
-    return _at(value, (key, ()))
+        return Call(rebuild.held_by_module, (*key, _class_name(value)))
+    return _call_for_part(value, (key, ()))
 
 
 def _is_former(key: Key) -> bool:
@@ -381,9 +381,9 @@ def _is_former(key: Key) -> bool:
 def _is_held(unit: Unit) -> bool:
     """True if the notebook still holds a value somewhere: more than its unit refers to it."""
     value = unit.itself()
-    own = sum(one is value for one in unit.glanced or ())
-    own += not isinstance(unit.itself, weakref.ref)
-    return value is not None and sys.getrefcount(value) - 2 > own
+    known_references = sum(obj is value for obj in unit.glanced or ())
+    known_references += not isinstance(unit.itself, weakref.ref)
+    return value is not None and sys.getrefcount(value) - 2 > known_references
 
 
 def _is_optimizer(value: object) -> bool:
@@ -393,11 +393,11 @@ def _is_optimizer(value: object) -> bool:
     return isinstance(value, kinds)
 
 
-def _at(value: object, *places: rebuild.Place) -> Call:
-    return Call(rebuild.part_held, (Call(rebuild.before, ()), places, _kind(value)))
+def _call_for_part(value: object, *places: rebuild.Place) -> Call:
+    return Call(rebuild.part_held, (Call(rebuild.before, ()), places, _class_name(value)))
 
 
-def _kind(value: object) -> str:
+def _class_name(value: object) -> str:
     """Return its class's name if ranks must have the same class; a function may be replaced by a
     callable of another."""
     return "" if hasattr(type(value), "__get__") else type(value).__name__
@@ -407,14 +407,14 @@ def _objects(units: Iterable[Unit]) -> set[int]:
     return set[int]().union(*(unit.shares.objects for unit in units))
 
 
-def _among(links: sharing.Links, units: Set[Key]) -> sharing.Links:
+def _links_to(links: sharing.Links, units: Set[Key]) -> sharing.Links:
     return frozenset(link for link in links if link[1] in units)
 
 
 def _names(keys: Iterable[Any], look: Look) -> list[str]:
     """Return what units are called: a name and the definition that it holds are called the same."""
-    named = (look.objects[key].__qualname__ if isinstance(key, int) else key for key in keys)
-    return sorted({one if isinstance(one, str) else ".".join(one) for one in named})
+    names = (look.objects[key].__qualname__ if isinstance(key, int) else key for key in keys)
+    return sorted({name if isinstance(name, str) else ".".join(name) for name in names})
 
 
 def _listed(keys: Iterable[Any], look: Look) -> str:

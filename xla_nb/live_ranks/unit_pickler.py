@@ -27,19 +27,19 @@ class Tokens:
 
     def __init__(self) -> None:
         self._imported = dict(module_objects.of_this_process().again)
-        self._given: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._tokens: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._sentinels: dict[int, tuple[int, object]] = {}
         self._next = 1
 
     def of(self, definition: type | types.FunctionType) -> int:
-        token, ref = self._given.get(id(definition), (0, None))
+        token, ref = self._tokens.get(id(definition), (0, None))
         if ref is None or ref() is not definition:
-            before = module_objects.of_this_process().former(definition)
-            if before is not None:
-                token = self.of(before)
+            former = module_objects.of_this_process().former(definition)
+            if former is not None:
+                token = self.of(former)
             else:
                 token, self._next = self._next, self._next + 1
-            self._given[id(definition)] = token, weakref.ref(definition)
+            self._tokens[id(definition)] = token, weakref.ref(definition)
         return token
 
     def of_sentinel(self, sentinel: object) -> int:
@@ -59,22 +59,22 @@ class Tokens:
         if not isinstance(module, str) or not self.is_behind(module):
             return None
         import_, modules = self._imported.get(module, 0), module_objects.of_this_process()
-        while (before := modules.former(definition)) is not None:
-            definition = before
-        is_its = modules.is_of(definition, module, import_)
-        return (module, definition.__qualname__) if is_its else None
+        while (former := modules.former(definition)) is not None:
+            definition = former
+        is_imported = modules.is_of(definition, module, import_)
+        return (module, definition.__qualname__) if is_imported else None
 
     def definitions(self) -> dict[int, Any]:
         """Return the definitions by their numbers in results."""
-        found = ((key, ref()) for key, (_, ref) in self._given.items())
-        return {key: one for key, one in found if one is not None}
+        pairs = ((key, ref()) for key, (_, ref) in self._tokens.items())
+        return {key: definition for key, definition in pairs if definition is not None}
 
     def ended(self) -> set[int]:
         """Return and forget the tokens of definitions that no longer exist."""
-        gone = {key: token for key, (token, ref) in self._given.items() if ref() is None}
-        for key in gone:
-            del self._given[key]
-        return set(gone.values())
+        ended = {key: token for key, (token, ref) in self._tokens.items() if ref() is None}
+        for key in ended:
+            del self._tokens[key]
+        return set(ended.values())
 
 
 class LiveUnits(Live):
@@ -114,31 +114,31 @@ class LiveUnits(Live):
         return {**super().definitions, **self.tokens.definitions()}
 
     def collected(self) -> dict[str, Any]:
-        own = {"refers": dict(self.refers), "written": set(self.written)}
-        return {**super().collected(), **own}
+        additional = {"refers": dict(self.refers), "written": set(self.written)}
+        return {**super().collected(), **additional}
 
     def part_of(self, sends: Mapping[int, Any], on_ranks: Container[int]) -> LiveUnits:
         """Return a LiveUnits for another pickle of the same notebook, of these definitions."""
-        made = LiveUnits(self.notebook, self.tokens)
-        made.sends, made.on_ranks = sends, on_ranks
+        live = LiveUnits(self.notebook, self.tokens)
+        live.sends, live.on_ranks = sends, on_ranks
         if on_ranks is EVERYTHING:  # reduce instances alike whether or not their class is found
-            made._made_here = functools.cache(_is_made_here)
-        return made
+            live._made_here = functools.cache(_is_made_here)
+        return live
 
     def _is_whole(self, token: int) -> bool:
         return token in self.sends or token not in self.on_ranks
 
-    def _by_token(self, definition: Any, reduced: Callable[[Any], Any], refill: object) -> Any:
+    def _by_token(self, definition: Any, reduce: Callable[[Any], Any], refill: object) -> Any:
         token = self.tokens.of(definition)
         self.refers[token] = definition
         if not self._is_whole(token):
             return definition_table.found, (token,)
         self.written.add(token)
-        make, arguments, state, *_ = reduced(definition)
+        make, arguments, state, *_ = reduce(definition)
         place = self.tokens.place(definition)
         if place is not None:
-            kept = token, place, make, *arguments
-            return definition_table.kept, kept, state, None, None, refill
+            kept_arguments = token, place, make, *arguments
+            return definition_table.kept, kept_arguments, state, None, None, refill
         return definition_table.made, (token, make, *arguments), state, None, None, refill
 
     def is_behind(self, module: str) -> bool:
@@ -182,8 +182,8 @@ class LiveUnits(Live):
         token = self.tokens.of(cls)
         if self._is_whole(token):  # ranks have it once, even if its class is refilled
             make, (kind, _, args), state, *rest = super()._member(member)
-            made = (token, member.name), make, kind, cls, args
-            return definition_table.made, made, (state, {"__class__": type(member)}), *rest
+            arguments = (token, member.name), make, kind, cls, args
+            return definition_table.made, arguments, (state, {"__class__": type(member)}), *rest
         if getattr(cls, member.name or "", None) is member:
             return getattr, (cls, member.name)
         return cls, (member.value,)
@@ -197,28 +197,28 @@ class UnitPickler(LivePickler):
     def write_definitions(self) -> None:
         live = self._live
         names, tokens = sorted(live.gone[0]), sorted(live.gone[1])
-        for name, held in live.keeps.items():  # before others are bound
-            self.part(name, held)
+        for name, call in live.keeps.items():  # before others are bound
+            self.part(name, call)
         for key, value in live.sets.items():  # before others refer to restored originals
             if rebuild.is_in_place(*key, value):
                 self._set.add(key)
-                made = own_modules.sent(key, value, live.is_behind(key[0]))
-                self.part(".".join(key), made, late=True)
+                setter = own_modules.sent(key, value, live.is_behind(key[0]))
+                self.part(".".join(key), setter, late=True)
         if tokens:
             self.part("", Call(definition_table.dropped, (tokens,)), late=True)
         if names:
             unbound = Call(definition_table.unbound, (Call(rebuild.namespace, ()), names))
             self.part("", unbound, late=True)
-        for one in live.sends.values():
-            self.part(one.__qualname__, Call(rebuild.known, (one,)), late=True)
+        for definition in live.sends.values():
+            self.part(definition.__qualname__, Call(rebuild.known, (definition,)), late=True)
 
     def persistent_id(self, obj: Any) -> Any:
-        if held := self._live.held.get(id(obj)):
-            return [held]
-        found = super().persistent_id(obj)
-        if found is None and type(obj) is object:  # only its identity counts
-            found = [Call(definition_table.made, (self._live.tokens.of_sentinel(obj), object))]
-        return found
+        if call := self._live.held.get(id(obj)):
+            return [call]
+        token = super().persistent_id(obj)
+        if token is None and type(obj) is object:  # only its identity counts
+            token = [Call(definition_table.made, (self._live.tokens.of_sentinel(obj), object))]
+        return token
 
     def in_modules(self) -> Mapping[Key, object]:
         """Return what looking at each unit found."""

@@ -30,7 +30,7 @@ from xla_nb.pickling.rebuild import (
 )
 
 BUILTIN_NEW = type(object.__new__)
-_LONG = 10_000  # items
+_MAX_ITEMS = 10_000  # items
 _WORD = r"[^\W\d]\w*"
 _IMPORTS = "IMPORT_NAME", "IMPORT_FROM"
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
@@ -42,7 +42,7 @@ CONTAINERS = {
 }
 CODE = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType)
 FUNCTIONS = types.FunctionType, types.MethodType, functools._lru_cache_wrapper, functools.partial
-_OF_FUNCTIONS = (
+_DESCRIPTORS = (
     *(property, staticmethod, classmethod, functools.cached_property),
     *(functools.partialmethod, functools.singledispatchmethod),
 )
@@ -52,7 +52,7 @@ ATTRIBUTES = [
 ]
 
 #: Packages whose classes are pickled in special ways.
-_SPECIAL = {
+_SPECIAL_PACKAGES = {
     *("builtins", "_io", "io", "socket", "multiprocessing", "ipykernel", "IPython"),
     *("numpy", "torch", "torchax", "jax", "jaxlib"),
 }
@@ -67,16 +67,16 @@ def is_ready(part: object) -> bool:
 
 
 def is_ready_in_class(name: str, part: object) -> bool:
-    descriptor = hasattr(type(part), "__get__") or hasattr(type(part), "__set_name__")
-    return descriptor or holds_what_is_ready(part) or (name[:2] == name[-2:] == "__")
+    is_descriptor = hasattr(type(part), "__get__") or hasattr(type(part), "__set_name__")
+    return is_descriptor or holds_what_is_ready(part) or (name[:2] == name[-2:] == "__")
 
 
 def holds_what_is_ready(part: object) -> bool:
     """Like `is_ready`, but also accepts dicts, lists and sets of such parts (of names, say), which
     instances may read while they are unpickled. A long one is not searched."""
-    if type(part) is dict and len(part) <= _LONG:
+    if type(part) is dict and len(part) <= _MAX_ITEMS:
         return all(is_ready(key) and is_ready(value) for key, value in part.items())
-    if type(part) in (list, set) and len(part) <= _LONG:  # type: ignore[arg-type]
+    if type(part) in (list, set) and len(part) <= _MAX_ITEMS:  # type: ignore[arg-type]
         return all(map(is_ready, part))  # type: ignore[call-overload]
     return is_ready(part)
 
@@ -96,20 +96,20 @@ def _steps(code: types.CodeType) -> Iterator[dis.Instruction]:
 @functools.lru_cache(maxsize=4096)
 def globals_in(code: types.CodeType) -> tuple[str, ...]:
     """Return the globals that code, or code defined in it, reads, sets or deletes, in order."""
-    found = (one.argval for one in _steps(code) if one.opname.endswith("_GLOBAL"))
-    return tuple(dict.fromkeys(found))
+    names = (step.argval for step in _steps(code) if step.opname.endswith("_GLOBAL"))
+    return tuple(dict.fromkeys(names))
 
 
 def submodules(names: Collection[str], values: Iterable[object]) -> list[types.ModuleType]:
     """Return the imported submodules of packages among `values` whose dotted parts are all in
     `names`, such as `concurrent.futures`."""
     packages: Iterator[Any] = (v for v in values if issubclass(type(v), types.ModuleType))
-    starts = [f"{one.__name__}." for one in packages if getattr(one, "__package__", None)]
+    prefixes = [f"{pkg.__name__}." for pkg in packages if getattr(pkg, "__package__", None)]
     return [
         module
-        for name, module in (list(sys.modules.items()) if starts else ())
-        for start in starts
-        if name.startswith(start) and all(one in names for one in name[len(start) :].split("."))
+        for name, module in (list(sys.modules.items()) if prefixes else ())
+        for prefix in prefixes
+        if name.startswith(prefix) and all(part in names for part in name[len(prefix) :].split("."))
     ]
 
 
@@ -117,8 +117,8 @@ def submodules(names: Collection[str], values: Iterable[object]) -> list[types.M
 def in_bodies(code: types.CodeType) -> tuple[str, ...]:
     """Return names used in class bodies, which read globals without `global`."""
     inner = itertools.islice(codes(code), 1, None)
-    bodies = (one for one in inner if not one.co_flags & inspect.CO_OPTIMIZED)  # of classes
-    return tuple(name for one in bodies for name in one.co_names)
+    bodies = (body for body in inner if not body.co_flags & inspect.CO_OPTIMIZED)  # of classes
+    return tuple(name for body in bodies for name in body.co_names)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -127,18 +127,18 @@ def in_texts(code: types.CodeType) -> tuple[str, ...]:
     $target`), whose strings the code does not mark; in all strings of code that looks names up by
     string (`globals()["model"]`, `eval`); and after `@`, as in pandas' `frame.query("a >
     @low")`."""
-    found: list[str] = []
-    for one in codes(code):
-        texts = [part for part in one.co_consts if isinstance(part, str)]
-        by_text = looks_up(one)
+    words: list[str] = []
+    for inner in codes(code):
+        texts = [const for const in inner.co_consts if isinstance(const, str)]
+        is_lookup = looks_up(inner)
         for text in texts:
-            found += re.findall(_WORD if by_text else f"(?<=@){_WORD}", text)
-        if by_text:
-            found += one.co_names  # `__main__.model`
-        if "get_ipython" in one.co_names:
+            words += re.findall(_WORD if is_lookup else f"(?<=@){_WORD}", text)
+        if is_lookup:
+            words += inner.co_names  # `__main__.model`
+        if "get_ipython" in inner.co_names:
             expanded = re.findall(r"\{.*?\}|\$\w+", " ".join(texts))
-            found += re.findall(_WORD, " ".join(expanded))
-    return tuple(dict.fromkeys(found))
+            words += re.findall(_WORD, " ".join(expanded))
+    return tuple(dict.fromkeys(words))
 
 
 def looks_up(code: types.CodeType) -> bool:
@@ -158,40 +158,40 @@ _LOOKUPS = {
 def goes_through_globals(code: types.CodeType) -> bool:
     """True if code, or code defined in it, calls `globals()` other than to look up a constant name
     (`globals()["lr"]`)."""
-    those = (one for one in codes(code) if "globals" in one.co_names)
-    every = itertools.chain.from_iterable(map(dis.get_instructions, those))
-    steps = [step for step in every if step.opname not in _NO_STEPS]
+    users = (inner for inner in codes(code) if "globals" in inner.co_names)
+    unfiltered = itertools.chain.from_iterable(map(dis.get_instructions, users))
+    steps = [step for step in unfiltered if step.opname not in _IGNORED]
     return any(
-        step.argval == "globals" and [one.opname for one in steps[n + 1 : n + 3]] != _BY_TEXT
+        step.argval == "globals" and [after.opname for after in steps[n + 1 : n + 3]] != _BY_NAME
         for n, step in enumerate(steps)
         if step.opname in _LOOKUPS
     )
 
 
-_NO_STEPS = {"CACHE", "PRECALL", "PUSH_NULL"}
-_BY_TEXT = ["CALL", "LOAD_CONST"]
+_IGNORED = {"CACHE", "PRECALL", "PUSH_NULL"}
+_BY_NAME = ["CALL", "LOAD_CONST"]
 
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> frozenset[str]:
     """Return all names of globals and attributes in code and code defined in it, and its strings
     that may be names: `getattr(config, "lr")`."""
-    texts = (part for one in codes(code) for part in one.co_consts if isinstance(part, str))
-    names = (one.co_names for one in codes(code))
+    texts = (const for inner in codes(code) for const in inner.co_consts if isinstance(const, str))
+    names = (inner.co_names for inner in codes(code))
     return frozenset(filter(str.isidentifier, texts)).union(*names)
 
 
 @functools.lru_cache(maxsize=4096)
 def imports_in(code: types.CodeType) -> frozenset[str]:
     """Return the names that code, or code defined in it, imports: modules and their attributes."""
-    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
-    found = frozenset[str]().union(*map(imports_in, inner))
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    names = frozenset[str]().union(*map(imports_in, inner))
     if {"import_module", "__import__"}.intersection(code.co_names):
-        found = found.union(part for part in code.co_consts if isinstance(part, str))
+        names = names.union(const for const in code.co_consts if isinstance(const, str))
     if _IMPORT_NAME not in code.co_code[::2]:
-        return found
+        return names
     steps = dis.get_instructions(code)
-    return found.union(step.argval for step in steps if step.opname in _IMPORTS)
+    return names.union(step.argval for step in steps if step.opname in _IMPORTS)
 
 
 def in_hints(definition: Any) -> Iterator[str]:
@@ -238,7 +238,7 @@ def state_with_dict(obj: object, state: Any) -> Any:
 
 def making(kind: type) -> type:
     """Return the class whose built-in `__new__` creates the instances of a class."""
-    return next(one for one in kind.__mro__ if type(vars(one).get("__new__")) is BUILTIN_NEW)
+    return next(base for base in kind.__mro__ if type(vars(base).get("__new__")) is BUILTIN_NEW)
 
 
 #: Built-in containers, each with its function to add a part. The first that a class extends counts.
@@ -254,11 +254,11 @@ _CONTAINERS: dict[type, Any] = {
 
 def container(kind: type) -> type | None:
     """Return the built-in container that a class extends, if the class leaves pickling to it."""
-    base: Any = next((one for one in _CONTAINERS if issubclass(kind, one)), None)
+    base: Any = next((candidate for candidate in _CONTAINERS if issubclass(kind, candidate)), None)
     if base is None or making(kind) not in base.__mro__ or hasattr(kind, "__getnewargs_ex__"):
         return None
-    own = kind.__reduce__ in (base.__reduce__, collections.Counter.__reduce__)
-    return base if own and kind.__reduce_ex__ is base.__reduce_ex__ else None
+    is_inherited = kind.__reduce__ in (base.__reduce__, collections.Counter.__reduce__)
+    return base if is_inherited and kind.__reduce_ex__ is base.__reduce_ex__ else None
 
 
 def arguments_of_container(base: type, obj: Any) -> tuple[Any, ...]:
@@ -271,20 +271,20 @@ def arguments_of_container(base: type, obj: Any) -> tuple[Any, ...]:
 def held_by_container(base: Any, obj: object) -> tuple[Any, list[list[Any]]]:
     """Return the function that puts a part into a container, and the contents: keys and values, or
     items. The class's own methods for adding parts were called already."""
-    columns = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
-    return _CONTAINERS[base], [list(column(obj)) for column in columns]
+    readers = (base.keys, base.values) if issubclass(base, dict) else (base.__iter__,)
+    return _CONTAINERS[base], [list(read(obj)) for read in readers]
 
 
 def reduced_container(obj: Any, base: type) -> Any:
     """Return the reducer value of a dict, list or the like: it is filled with the built-in type's
     methods, since its class may change, record or refuse what is put in."""
-    made = base, type(obj), *arguments_of_container(base, obj)
+    arguments = base, type(obj), *arguments_of_container(base, obj)
     state = obj.__getstate__()
-    adopts = leaves_its_state(type(obj))
-    own = (adopt_state, state_with_dict(obj, state)) if adopts else (fill_instance, state)
-    put, columns = held_by_container(base, obj)
-    content = put, columns, *own
-    return new_of_base, made, content, None, None, fill_container
+    keeps_dict = leaves_its_state(type(obj))
+    filling = (adopt_state, state_with_dict(obj, state)) if keeps_dict else (fill_instance, state)
+    add, columns = held_by_container(base, obj)
+    content = add, columns, *filling
+    return new_of_base, arguments, content, None, None, fill_container
 
 
 def in_class(kind: type, name: str) -> Any:
@@ -308,7 +308,7 @@ HEAP_TYPE = 1 << 9
 
 
 def assigns(code: types.CodeType, name: str) -> bool:
-    return any(one.opname == "STORE_GLOBAL" and one.argval == name for one in _steps(code))
+    return any(step.opname == "STORE_GLOBAL" and step.argval == name for step in _steps(code))
 
 
 def is_made_here(cls: type) -> bool:
@@ -318,14 +318,14 @@ def is_made_here(cls: type) -> bool:
     return not importable(cls)
 
 
-_NAMED = {one for one in vars(types).values() if type(one) is type}
+_NAMED_TYPES = {value for value in vars(types).values() if type(value) is type}
 
 
 def is_unnamed(cls: type) -> bool:
     """True for a built-in type that neither `builtins` nor `types` has a name for."""
     if cls.__module__ != "builtins" or cls.__flags__ & HEAP_TYPE or importable(cls):
         return False
-    return cls not in _NAMED
+    return cls not in _NAMED_TYPES
 
 
 def importable(definition: Any) -> bool:
@@ -335,15 +335,15 @@ def importable(definition: Any) -> bool:
 
 def is_found_by_name(definition: Any) -> bool:
     """True if its module holds it under its name in this process."""
-    module, path = _named(definition)
+    module, path = _module_and_path(definition)
     try:
-        found = functools.reduce(getattr, path.split("."), sys.modules[module])
+        value = functools.reduce(getattr, path.split("."), sys.modules[module])
     except (AttributeError, KeyError):
         return False
-    return found is definition
+    return value is definition
 
 
-def _named(definition: Any) -> tuple[str, str]:
+def _module_and_path(definition: Any) -> tuple[str, str]:
     """Return the module of a function or class and its name there. The module is "" for a notebook,
     a script run by `runpy.run_path`, or a module that is sent by value
     (`cloudpickle.register_pickle_by_value`)."""
@@ -351,8 +351,8 @@ def _named(definition: Any) -> tuple[str, str]:
     if isinstance(definition, types.BuiltinFunctionType):
         module = getattr(definition.__self__, "__name__", None)
     by_value = cloudpickle.list_registry_pickle_by_value()
-    is_sent = any(f"{module}.".startswith(f"{one}.") for one in by_value)
-    if is_sent or not isinstance(module, str) or module in ("__main__", "<run_path>"):
+    is_by_value = any(f"{module}.".startswith(f"{name}.") for name in by_value)
+    if is_by_value or not isinstance(module, str) or module in ("__main__", "<run_path>"):
         module = ""
     return module, getattr(definition, "__qualname__", definition.__name__)
 
@@ -360,24 +360,24 @@ def _named(definition: Any) -> tuple[str, str]:
 def value_of(module: str, path: str) -> object:
     """Return what a module, or a class or function in it, holds under a name; EMPTY if it is
     gone."""
-    found: object = sys.modules.get(module)
+    value: object = sys.modules.get(module)
     for name in path.split("."):
-        found = contents(found).get(name, EMPTY)
-    return found
+        value = contents(value).get(name, EMPTY)
+    return value
 
 
 def place_of(definition: Any) -> tuple[str, str]:
     """Return the module and path under which ranks find a function or class, even if a decorator
     (functools.wraps) or the notebook has replaced it; ("", "") if there is none."""
-    module, path = _named(definition)
-    found = value_of(module, path)
-    if found is EMPTY or is_the_notebooks(definition):
+    module, path = _module_and_path(definition)
+    value = value_of(module, path)
+    if value is EMPTY or is_the_notebooks(definition):
         return "", ""
-    if found is not definition and any(one is definition for one in unwrapped(found)[-1:]):
+    if value is not definition and any(inner is definition for inner in unwrapped(value)[-1:]):
         return module, f"{path}.__wrapped__"
-    is_pythons = isinstance(definition, type | types.BuiltinFunctionType)
-    is_there = found is definition or (is_pythons and is_the_notebooks(found))
-    return (module, path) if is_there else ("", "")
+    is_class_or_builtin = isinstance(definition, type | types.BuiltinFunctionType)
+    is_found = value is definition or (is_class_or_builtin and is_the_notebooks(value))
+    return (module, path) if is_found else ("", "")
 
 
 def is_the_notebooks(definition: Any) -> bool:
@@ -385,17 +385,17 @@ def is_the_notebooks(definition: Any) -> bool:
     that a library's decorator created from the notebook's."""
     main = vars(sys.modules["__main__"])
     if not isinstance(definition, type):
-        return any(getattr(one, "__globals__", None) is main for one in unwrapped(definition))
+        return any(getattr(inner, "__globals__", None) is main for inner in unwrapped(definition))
     if definition.__module__ == "__main__":
         return True
-    found = [part for _, part in functions_in(definition)]
+    parts = [part for _, part in functions_in(definition)]
     bodies = {
-        one.__code__.co_qualname.rpartition(".")[0] for one in found if one.__globals__ is main
+        part.__code__.co_qualname.rpartition(".")[0] for part in parts if part.__globals__ is main
     }
     if definition.__qualname__ not in bodies:  # the notebook set methods in a library's class
         return False
     module = sys.modules.get(definition.__module__)
-    return not any(one.__globals__ is getattr(module, "__dict__", None) for one in found)
+    return not any(part.__globals__ is getattr(module, "__dict__", None) for part in parts)
 
 
 def functions_in(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
@@ -410,21 +410,21 @@ def functions_of(parts: list[Any]) -> Iterator[types.FunctionType]:
     """Yield the functions inside functions, methods, properties and decorator results."""
     todo, seen = list(parts), set[int]()
     while todo:
-        one = todo.pop()
-        if id(one) in seen or not issubclass(type(one), (*FUNCTIONS, *_OF_FUNCTIONS)):
+        part = todo.pop()
+        if id(part) in seen or not issubclass(type(part), (*FUNCTIONS, *_DESCRIPTORS)):
             continue
-        seen.add(id(one))
-        if type(one) is types.FunctionType:
-            yield one
-            todo += map(content, one.__closure__ or ())
+        seen.add(id(part))
+        if type(part) is types.FunctionType:
+            yield part
+            todo += map(content, part.__closure__ or ())
         names = "__func__", "__wrapped__", "fget", "fset", "fdel", "func"
-        todo += (getattr(one, name, None) for name in names)
+        todo += (getattr(part, name, None) for name in names)
 
 
 def is_modules(globals_: dict[str, Any], name: str) -> bool:
     module = sys.modules.get(name)
-    found = getattr(module, "__spec__", None) is not None
-    return found and name != "__main__" and vars(module) is globals_
+    is_imported = getattr(module, "__spec__", None) is not None
+    return is_imported and name != "__main__" and vars(module) is globals_
 
 
 def is_made_by_type(cls: type, value: object) -> bool:
@@ -442,14 +442,14 @@ def results(cache: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], object]]:
     """
     parts = gc.get_referents(cache)
     function = cache.__wrapped__
-    at = next((n for n, p in enumerate(parts) if p is function or isinstance(p, Switch)), 0)
-    if at == 0 or not isinstance(parts[at - 1], dict):
+    index = next((n for n, p in enumerate(parts) if p is function or isinstance(p, Switch)), 0)
+    if index == 0 or not isinstance(parts[index - 1], dict):
         return []
-    found, mark = parts[at - 1], parts[at + 1]
+    entries, mark = parts[index - 1], parts[index + 1]
     if cache.cache_parameters()["maxsize"] is None:
-        pairs = list(found.items())
+        pairs = list(entries.items())
     else:
-        links = [part for part in parts[: at - 1] if not is_a_links_type(part)]
+        links = [part for part in parts[: index - 1] if not is_a_links_type(part)]
         pairs = list(zip(links[::2], links[1::2], strict=True))
     typed = cache.cache_parameters()["typed"]
     return [(*arguments(key, mark, typed), result) for key, result in pairs]
@@ -466,10 +466,10 @@ def arguments(key: Any, mark: object, typed: bool) -> tuple[tuple[Any, ...], dic
     split = next((n for n, part in enumerate(key) if part is mark), None)
     if split is None:
         return key[: len(key) // 2] if typed else key, {}
-    rest = key[split + 1 :]
+    named = key[split + 1 :]
     if typed:  # as many types as there are arguments
-        rest = rest[: 2 * (len(rest) - split) // 3]
-    return key[:split], dict(zip(rest[::2], rest[1::2], strict=True))
+        named = named[: 2 * (len(named) - split) // 3]
+    return key[:split], dict(zip(named[::2], named[1::2], strict=True))
 
 
 def is_plain(kind: type) -> bool:
@@ -483,8 +483,8 @@ def is_made_by_pickle_alone(kind: type) -> bool:
     names = *("__new__", "__reduce_ex__", "__reduce__", "__getstate__"), "__getattribute__"
     if any(getattr(kind, name) is not getattr(object, name) for name in (*names, "__setattr__")):
         return False
-    also = "__getattr__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"
-    return not any(hasattr(kind, name) for name in also)
+    hooks = "__getattr__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"
+    return not any(hasattr(kind, name) for name in hooks)
 
 
 def is_refillable(kind: type) -> bool:
@@ -494,9 +494,9 @@ def is_refillable(kind: type) -> bool:
 
 def is_copied(kind: type) -> bool:
     """True if Python's own pickling supports its instances, as it does not support locks."""
-    has_a_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
-    slots = any("__slots__" in vars(base) for base in kind.__mro__)
-    return (has_a_dict or slots) and not hasattr(kind, "__getnewargs__")
+    has_dict = getattr(kind, "__dictoffset__", 0) != 0 or kind is object
+    has_slots = any("__slots__" in vars(base) for base in kind.__mro__)
+    return (has_dict or has_slots) and not hasattr(kind, "__getnewargs__")
 
 
 def is_disguised(kind: type) -> bool:
@@ -507,4 +507,4 @@ def is_disguised(kind: type) -> bool:
 def is_ordinary(kind: type) -> bool:
     """True if all objects of a class are pickled alike, without special handling."""
     modules = {base.__module__.partition(".")[0] for base in kind.__mro__[:-1]}
-    return not modules & _SPECIAL and not issubclass(kind, BaseException)
+    return not modules & _SPECIAL_PACKAGES and not issubclass(kind, BaseException)

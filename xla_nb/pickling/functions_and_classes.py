@@ -36,7 +36,7 @@ from xla_nb.pickling.rebuild import EMPTY, NOT_YET, Call
 
 _SUBCLASS = "`{}` cannot be sent: its base classes lack it on ranks"
 #: Names by which a namespace outside any module describes itself; relative imports need them.
-_PLACE = ("__name__", "__package__", "__path__", "__file__")
+_NAMESPACE_NAMES = ("__name__", "__package__", "__path__", "__file__")
 
 
 class Notebook(NamedTuple):
@@ -73,9 +73,9 @@ class Met:
         self.uses = own_modules.Uses()
 
     def __copy__(self) -> Met:
-        made = Met()
-        made.take(self)
-        return made
+        met = Met()
+        met.take(self)
+        return met
 
     def take(self, other: Met) -> None:
         """Add everything met elsewhere."""
@@ -114,12 +114,12 @@ class Live:
         self.carries = False
         self.notebook = notebook
         self._main = vars(sys.modules["__main__"]) if joins else None
-        self._own = Call(rebuild.namespace, ())
-        self._modules: dict[str, Call] = {}
-        self._other: dict[int, dict[str, Any]] = {}
+        self._namespace = Call(rebuild.namespace, ())
+        self._module_dicts: dict[str, Call] = {}
+        self._other_dicts: dict[int, dict[str, Any]] = {}
         self._bases: dict[type, tuple[type | None, object, type | None]] = {}
         self._made_here: Callable[[type], bool] = functools.cache(code_facts.is_made_here)
-        self._by_its_dict: dict[type, bool] = {}
+        self._pickled_by_dict: dict[type, bool] = {}
         self._source = source
         self.imported: Container[str] = ()
         self.met = Met()
@@ -128,8 +128,8 @@ class Live:
         self.later: list[tuple[str, object, Call]] = []
         self.optional: list[tuple[str, object, str]] = []
         self.imports: set[str] = set()
-        self._looked_at = self.met.uses.size
-        self._told = 0, 0  # names and definitions
+        self._searched_size = self.met.uses.size
+        self._returned_counts = 0, 0  # names and definitions
         self._source(self.met.uses)
 
     def note(self, text: str) -> None:
@@ -138,7 +138,7 @@ class Live:
 
     def collected(self) -> dict[str, Any]:
         """Return the attributes, by name, that a part that fails must leave unchanged."""
-        names = "met", "notes", "later", "optional", "_told"
+        names = "met", "notes", "later", "optional", "_returned_counts"
         return {name: copy.copy(vars(self)[name]) for name in names}
 
     # Derived from what was met
@@ -146,15 +146,15 @@ class Live:
     @property
     def used(self) -> dict[str, object]:
         """The names that code uses, with the notebook's values."""
-        held = self.notebook.values
-        return {name: held[name] for name in self.met.names if name in held}
+        values = self.notebook.values
+        return {name: values[name] for name in self.met.names if name in values}
 
     @property
     def definitions(self) -> dict[int, Any]:
         """The definitions sent as they are, by their numbers, which results use; closures are
         excluded because they are new objects on ranks."""
         met = self.met.definitions.items()
-        return {key: one for key, one in met if not getattr(one, "__closure__", None)}
+        return {key: obj for key, obj in met if not getattr(obj, "__closure__", None)}
 
     def _number(self, definition: Any) -> int:
         return rebuild.number_of(definition) or (0 if self._main is None else id(definition))
@@ -162,8 +162,8 @@ class Live:
     @property
     def named(self) -> dict[str, Any]:
         """The definitions that the notebook holds under their own names."""
-        own = ((_name(one), one) for one in self.met.definitions.values())
-        return {name: one for name, one in own if self._is_named(name, one)}
+        pairs = ((_name(obj), obj) for obj in self.met.definitions.values())
+        return {name: obj for name, obj in pairs if self._is_named(name, obj)}
 
     def _is_named(self, name: str, definition: object) -> bool:
         is_current = name not in self.notebook.newer
@@ -172,11 +172,11 @@ class Live:
     @property
     def absent(self) -> dict[str, types.CodeType]:
         """Names that nothing binds, with the code that uses them."""
-        there = self.notebook
+        scope = self.notebook
         return {
             name: code[0]
             for name, code in self.met.names.items()
-            if code and not (name in there.newer or name in there.values or name in there.known)
+            if code and not (name in scope.newer or name in scope.values or name in scope.known)
         }
 
     @property
@@ -192,24 +192,24 @@ class Live:
 
     def names_met(self) -> dict[str, object]:
         """Return names to be sent that were not returned before, with the notebook's values."""
-        names, definitions = self._told
-        fresh = itertools.islice(self.met.definitions.values(), definitions, None)
-        own = (_name(one) for one in fresh if self._is_named(_name(one), one))
-        found = [*itertools.islice(self.met.names, names, None), *own]
-        self._told = len(self.met.names), len(self.met.definitions)
-        held = self.notebook.values
-        return {name: held[name] for name in found if name in held}
+        name_count, definition_count = self._returned_counts
+        fresh = itertools.islice(self.met.definitions.values(), definition_count, None)
+        own_names = (_name(obj) for obj in fresh if self._is_named(_name(obj), obj))
+        names = [*itertools.islice(self.met.names, name_count, None), *own_names]
+        self._returned_counts = len(self.met.names), len(self.met.definitions)
+        values = self.notebook.values
+        return {name: values[name] for name in names if name in values}
 
     def in_modules(self) -> Mapping[own_modules.Key, object]:
         """Return what must be set in modules because of everything collected; nothing if nothing
         was added since the last call."""
-        if self.met.uses.size == self._looked_at:
+        if self.met.uses.size == self._searched_size:
             return {}
-        self._looked_at = self.met.uses.size
-        found = self.met.uses.found(self.imported, self.is_behind)
-        self.notes |= found.notes
-        self.imports |= found.imports
-        return found.values
+        self._searched_size = self.met.uses.size
+        result = self.met.uses.found(self.imported, self.is_behind)
+        self.notes |= result.notes
+        self.imports |= result.imports
+        return result.values
 
     def is_behind(self, module: str) -> bool:
         """True if ranks import another version of one of the user's own modules than the notebook
@@ -264,8 +264,9 @@ class Live:
         closure = function.__closure__ or ()
         used, contents = self._globals_used(function), list(map(rebuild.content, closure))
         globals_ = self._globals_of(function)
-        carried = used if id(function.__globals__) in self._other else self._carried(used)
-        own = {n: part for n, part in vars(function).items() if n != "__dict__"}  # wraps of a class
+        carried = used if id(function.__globals__) in self._other_dicts else self._carried(used)
+        # functools.wraps of a class adds `__dict__`
+        attributes = {n: part for n, part in vars(function).items() if n != "__dict__"}
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
             "globals": self._ready(function, dict.update, carried, globals_),
@@ -274,28 +275,28 @@ class Live:
             ),
             "attributes": {name: getattr(function, name) for name in code_facts.ATTRIBUTES}
             | self._ready(function, rebuild.fill_attributes, defaults),
-            "dict": dict.fromkeys(own, NOT_YET)
-            | self._ready(function, rebuild.fill_attributes, own),
+            "dict": dict.fromkeys(attributes, NOT_YET)
+            | self._ready(function, rebuild.fill_attributes, attributes),
             "submodules": code_facts.submodules(
                 function.__code__.co_names, [*used.values(), *contents]
             ),
         }
         number = 0 if closure else self._number(function)
-        made = (function.__code__, globals_, function.__name__, closure or None, number)
-        return rebuild.new_function, made, state, None, None, rebuild.fill_function
+        arguments = (function.__code__, globals_, function.__name__, closure or None, number)
+        return rebuild.new_function, arguments, state, None, None, rebuild.fill_function
 
     def _carried(self, used: Mapping[str, object]) -> dict[str, object]:
         """Return constants and code of these names, for a function that is opened before they
         are."""
         if not self.carries:
             return {}
-        return {n: one for n, one in used.items() if code_facts.holds_what_is_ready(one)}
+        return {n: value for n, value in used.items() if code_facts.holds_what_is_ready(value)}
 
     def _ready(
         self,
         holder: Any,
         fill: Callable[..., None],
-        wanted: Mapping[str, Any],
+        parts: Mapping[str, Any],
         target: object = None,
         is_ready: Callable[[str, object], bool] = lambda _, part: code_facts.holds_what_is_ready(
             part
@@ -303,11 +304,11 @@ class Live:
     ) -> dict[str, Any]:
         """Return the parts that can exist at once; the others are later filled into `holder`, or
         into its `target`."""
-        now = {name: part for name, part in wanted.items() if is_ready(name, part)}
-        if len(now) < len(wanted):
-            late = {name: part for name, part in wanted.items() if name not in now}
+        ready = {name: part for name, part in parts.items() if is_ready(name, part)}
+        if len(ready) < len(parts):
+            late = {name: part for name, part in parts.items() if name not in ready}
             self._fill(holder, fill, late, target)
-        return now
+        return ready
 
     def _fill(
         self, holder: Any, fill: Callable[..., None], late: object, target: object = None
@@ -325,35 +326,35 @@ class Live:
     def _globals_of(self, function: types.FunctionType) -> Any:
         globals_ = function.__globals__
         if globals_ is self._main:
-            return self._own
+            return self._namespace
         name = globals_.get("__name__")
         if isinstance(name, str) and code_facts.is_modules(globals_, name):
             if module_objects.is_own(sys.modules[name]):  # which may no longer hold this function
                 self.met.uses.add(sys.modules[name])
-            its = Call(rebuild.held_by_module, (name, "__dict__", "dict"))
-            return self._modules.setdefault(name, its)
-        place = {name: globals_[name] for name in _PLACE if name in globals_}
-        return self._other.setdefault(id(globals_), place)
+            module_dict = Call(rebuild.held_by_module, (name, "__dict__", "dict"))
+            return self._module_dicts.setdefault(name, module_dict)
+        namespace = {name: globals_[name] for name in _NAMESPACE_NAMES if name in globals_}
+        return self._other_dicts.setdefault(id(globals_), namespace)
 
     def _globals_used(self, function: types.FunctionType) -> dict[str, object]:
         """Return the globals that the code names and does not find in its module."""
-        place, code = self._globals_of(function), function.__code__
-        held = self.notebook.values if place is self._own else function.__globals__
+        namespace, code = self._globals_of(function), function.__code__
+        values = self.notebook.values if namespace is self._namespace else function.__globals__
         names = [*code_facts.globals_in(code)]
-        soft = [*code_facts.in_bodies(code), *code_facts.in_hints(function)]
-        soft += code_facts.in_texts(code)
-        names += [n for n in soft if n in self.notebook.values and n not in names]
-        if place is self._own:
+        possible = [*code_facts.in_bodies(code), *code_facts.in_hints(function)]
+        possible += code_facts.in_texts(code)
+        names += [n for n in possible if n in self.notebook.values and n not in names]
+        if namespace is self._namespace:
             for name in names:
                 self.met.names.setdefault(name, []).append(code)
-        elif id(function.__globals__) not in self._other:  # a module's
+        elif id(function.__globals__) not in self._other_dicts:  # a module's
             return {}
-        return {name: held[name] for name in names if name in held}
+        return {name: values[name] for name in names if name in values}
 
     @property
     def namespaces(self) -> Iterable[int]:
         """The ids of namespaces that do not belong to a module."""
-        return self._other.keys()
+        return self._other_dicts.keys()
 
     def _code(self, code: types.CodeType) -> Any:
         self.met.uses.of_code(code)
@@ -370,7 +371,7 @@ class Live:
         content = {
             n: part for n, part in vars(cls).items() if not code_facts.is_made_by_type(cls, part)
         }
-        given: dict[str, Any] = {
+        initial: dict[str, Any] = {
             n: content.pop(n) for n in ("__module__", "__slots__", "__doc__") if n in content
         }
         content.pop("__slotnames__", None)  # which pickle adds when it pickles an instance
@@ -378,12 +379,12 @@ class Live:
         if isinstance(cls, abc.ABCMeta):
             content.pop("_abc_impl", None)
             abstract = content.pop("__abstractmethods__"), _registered(cls)
-        given["__qualname__"] = cls.__qualname__
+        initial["__qualname__"] = cls.__qualname__
         for name in code_facts.in_hints(cls):  # names in string annotations
             if name in self.notebook.values:
                 self.met.names.setdefault(name, [])
-        for one in self.subclasses(cls):
-            self._subclass(one)
+        for subclass in self.subclasses(cls):
+            self._subclass(subclass)
         state = {
             "dict": dict.fromkeys(content, NOT_YET)  # in order, which filling in later keeps
             | self._ready(
@@ -391,17 +392,17 @@ class Live:
             ),
             "abstract": abstract,
         }
-        made = (type(cls), cls.__name__, cls.__bases__, given, self._number(cls))
-        return rebuild.new_class, made, state, None, None, rebuild.fill_class
+        arguments = (type(cls), cls.__name__, cls.__bases__, initial, self._number(cls))
+        return rebuild.new_class, arguments, state, None, None, rebuild.fill_class
 
     def subclasses(self, cls: type) -> Iterator[type]:
         """Yield the notebook's subclasses that it holds under their names, not those of a former
         cell."""
-        found: list[type] = type.__subclasses__(cls)
+        classes: list[type] = type.__subclasses__(cls)
         return (
-            one
-            for one in found
-            if self._is_named(one.__name__, one) and code_facts.is_made_here(one)
+            subclass
+            for subclass in classes
+            if self._is_named(subclass.__name__, subclass) and code_facts.is_made_here(subclass)
         )
 
     def _subclass(self, cls: type) -> None:
@@ -432,10 +433,10 @@ class Live:
         if container is not None:
             return code_facts.reduced_container(obj, container)
         if base is None:
-            says_itself = instances.says_itself(kind)
-            return obj.__reduce_ex__(5) if says_itself else instances.reduced(obj)
-        made: Any = object.__reduce_ex__(obj, 2)
-        state, items, pairs = made[2:]
+            is_custom = instances.says_itself(kind)
+            return obj.__reduce_ex__(5) if is_custom else instances.reduced(obj)
+        reduced: Any = object.__reduce_ex__(obj, 2)
+        state, items, pairs = reduced[2:]
         arguments = base, kind, () if base is object else code_facts.new_arguments(base, obj)
         fill = rebuild.fill_instance if state is not None and setter is None else None
         if code_facts.leaves_its_state(kind):
@@ -446,10 +447,10 @@ class Live:
         """Like `_instance`, for an instance whose `vars` may be shared, as those of libraries may
         be."""
         kind = type(obj)
-        if kind not in self._by_its_dict:
+        if kind not in self._pickled_by_dict:
             refusals.refuse_instances(kind)
-            self._by_its_dict[kind] = code_facts.is_pickled_by_its_dict(kind)
-        if not self._by_its_dict[kind]:
+            self._pickled_by_dict[kind] = code_facts.is_pickled_by_its_dict(kind)
+        if not self._pickled_by_dict[kind]:
             return NotImplemented
         make, arguments, state, items, pairs = obj.__reduce_ex__(5)
         state = code_facts.state_with_dict(obj, state)
@@ -464,15 +465,15 @@ class Live:
             if not self.is_behind(cache.__module__):
                 return by_name
         self.met.definitions[id(cache)] = cache
-        about = cache.cache_parameters()
+        parameters = cache.cache_parameters()
         state = {
             "function": cache.__wrapped__,
             "dict": {n: value for n, value in vars(cache).items() if n != "cache_parameters"},
         }
         if results := code_facts.results(cache):
             self._fill(cache, rebuild.fill_results, results)
-        made = about["maxsize"], about["typed"], self._number(cache)
-        return rebuild.new_cache, made, state, None, None, rebuild.fill_cache
+        arguments = parameters["maxsize"], parameters["typed"], self._number(cache)
+        return rebuild.new_cache, arguments, state, None, None, rebuild.fill_cache
 
 
 # ---------------------------------------------------------------- reducers by exact type
@@ -489,7 +490,7 @@ def _name(definition: object) -> str:
 def _registered(cls: type) -> list[type]:
     """Return the classes registered with an abstract class, in no order."""
     refs = abc._get_dump(cls)[0]  # type: ignore[attr-defined]
-    return [found for ref in refs if (found := ref()) is not None]
+    return [subclass for ref in refs if (subclass := ref()) is not None]
 
 
 def _builtin(_: Live, function: Any) -> Any:

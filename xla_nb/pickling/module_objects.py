@@ -34,12 +34,12 @@ from xla_nb.pickling.rebuild import Call
 OF_THE_PROCESS = sys.stdlib_module_names | {"numpy", "torch", "torch_xla"}
 _NOT_OWN = OF_THE_PROCESS | {__package__.partition(".")[0], "__main__", "__mp_main__"}
 #: Built-in types whose objects are distinguished by identity, not by content.
-_CHANGEABLE = {
+_IDENTITY_TYPES = {
     *(*code_facts.CONTAINERS, bytearray, object),
     *(types.MappingProxyType, contextvars.ContextVar),
 }
 #: Mutable objects of a new interpreter; IPython and others add more to `sys`.
-_OF_SYS = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
+_SYS_NAMES = {"path", "argv", "modules", "warnoptions", "meta_path", "path_hooks"}
 
 
 #: A module's name, and a name in it ("CFG", or "Settings.values" of a class).
@@ -63,7 +63,7 @@ class _Imported(NamedTuple):
     content: bytes
 
 
-class _Held(NamedTuple):
+class _Contents(NamedTuple):
     """The contents of a module when it was searched: the id of its dict, the number of its names,
     and the ids of everything in it. parts: for the user's own modules, the module and its
     definitions that hold something, each with the ids of its contents."""
@@ -80,19 +80,19 @@ class _Held(NamedTuple):
         return bool(self.parts) and all(_ids(part) == ids for part, ids in self.parts)
 
 
-class _Noted(importlib.abc.MetaPathFinder):
-    """Records import times and calls `again` before a module is reloaded; finds no modules."""
+class _ImportRecorder(importlib.abc.MetaPathFinder):
+    """Records import times and calls `on_reload` before a module is reloaded; finds no modules."""
 
-    def __init__(self, again: Callable[[str, types.ModuleType], None]) -> None:
+    def __init__(self, on_reload: Callable[[str, types.ModuleType], None]) -> None:
         self.times = dict.fromkeys(sys.modules, time.time_ns())  # upper bound for these
-        self.fresh: list[str] = []  # names imported since somebody took these
-        self._again = again
+        self.fresh: list[str] = []  # names imported since `note_imports`
+        self._on_reload = on_reload
 
     def find_spec(
         self, fullname: str, path: object, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if target is not None and is_own(target):
-            self._again(fullname, target)
+            self._on_reload(fullname, target)
         self.times[fullname] = time.time_ns()
         self.fresh.append(fullname)
         return None
@@ -115,72 +115,72 @@ class Modules:
     def __init__(self) -> None:
         self.ids: set[int] = set()  # also of objects that are gone
         self.again: collections.Counter[str] = collections.Counter()
-        self._noted = _Noted(self._note)
-        sys.meta_path.insert(0, self._noted)
-        self._anew: dict[str, bool] = {}  # since the last look; True: by %autoreload
+        self._recorder = _ImportRecorder(self._prepare_reload)
+        sys.meta_path.insert(0, self._recorder)
+        self._reloaded: dict[str, bool] = {}  # since the last look; True: by %autoreload
         self._in_place: set[tuple[str, int]] = set()
         # Definitions by each import of one of the user's own modules, by name.
-        self._defined: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
-        self._held: dict[str, _Held] = {}
-        self._own: dict[str, _Imported] = {}
+        self._definitions: dict[tuple[str, int], weakref.WeakValueDictionary[str, Any]] = {}
+        self._contents: dict[str, _Contents] = {}
+        self._imports: dict[str, _Imported] = {}
         self._seen: list[object] = []  # contents of `sys.modules` at the last look
-        self._there: dict[str, types.ModuleType] = {}  # those that are searched
+        self._searched: dict[str, types.ModuleType] = {}  # those that are searched
         self._sizes: list[int] = []  # number of names in each
 
     def own(self) -> list[types.ModuleType]:
         """Return the user's own modules that are imported."""
-        found = (sys.modules.get(name) for name in self._own)
-        return [module for module in found if isinstance(module, types.ModuleType)]
+        modules = (sys.modules.get(name) for name in self._imports)
+        return [module for module in modules if isinstance(module, types.ModuleType)]
 
     def folders(self) -> list[str]:
         """Return the folders in which these were found, except those in `sys.path`."""
-        found = (_folder(module.__name__, module.__file__ or "") for module in self.own())
-        return sorted({*found}.difference(sys.path))
+        folders = (_folder(module.__name__, module.__file__ or "") for module in self.own())
+        return sorted({*folders}.difference(sys.path))
 
     def look(self) -> None:
         """Search everything that was imported since the last call, and the user's own modules."""
         seen: list[object] = list(sys.modules.values())
-        before = self._sizes
+        sizes = self._sizes
         if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
             main = sys.modules["__main__"]  # which gets names with every cell
-            found = [(n, m) for n, m in list(sys.modules.items()) if m is not main]
-            self._there = {n: m for n, m in found if isinstance(m, types.ModuleType)}
-            self._seen, before = seen, []
-        there = self._there
-        self._sizes = list(map(len, map(vars, there.values())))
-        for name, module in there.items() if self._sizes != before else ():
+            others = [(n, m) for n, m in list(sys.modules.items()) if m is not main]
+            self._searched = {n: m for n, m in others if isinstance(m, types.ModuleType)}
+            self._seen, sizes = seen, []
+        searched = self._searched
+        self._sizes = list(map(len, map(vars, searched.values())))
+        for name, module in searched.items() if self._sizes != sizes else ():
             content = vars(module)
-            is_known = name in self._held and self._held[name].is_of(content)
+            is_known = name in self._contents and self._contents[name].is_of(content)
             if not is_known and content.get("__spec__") is not None:
-                self._look_through(name, module)
-        for name in ["sys", *(name for name in self._own if name in there)]:
-            self._look_through(name, there[name])
-        anew, self._anew = self._anew, {}
-        self.again.update(anew.keys())
-        self._in_place |= {(name, self.again[name]) for name, in_place in anew.items() if in_place}
-        for name in self._own.keys() & there.keys():
-            self._note_definitions(name, there[name])
-        if self._noted not in sys.meta_path:
-            sys.meta_path.insert(0, self._noted)
+                self._search(name, module)
+        for name in ["sys", *(name for name in self._imports if name in searched)]:
+            self._search(name, searched[name])
+        fresh, self._reloaded = self._reloaded, {}
+        self.again.update(fresh.keys())
+        self._in_place |= {(name, self.again[name]) for name, in_place in fresh.items() if in_place}
+        for name in self._imports.keys() & searched.keys():
+            self._record_definitions(name, searched[name])
+        if self._recorder not in sys.meta_path:
+            sys.meta_path.insert(0, self._recorder)
 
     def note_imports(self) -> None:
         """Record what new imports of own modules define, before %autoreload changes it."""
-        names, self._noted.fresh = self._noted.fresh, []
+        names, self._recorder.fresh = self._recorder.fresh, []
         for name in names:
             module = sys.modules.get(name)
             if isinstance(module, types.ModuleType) and is_own(module):
-                self._note(name, module)
+                self._prepare_reload(name, module)
 
-    def _note(self, name: str, module: types.ModuleType) -> None:
+    def _prepare_reload(self, name: str, module: types.ModuleType) -> None:
         """Prepare for a re-import of one of the user's own modules."""
-        if name not in self._own:
-            self._look_through(name, module)
-        self._note_definitions(name, module)
+        if name not in self._imports:
+            self._search(name, module)
+        self._record_definitions(name, module)
 
-    def _note_definitions(self, name: str, module: types.ModuleType) -> None:
+    def _record_definitions(self, name: str, module: types.ModuleType) -> None:
         """Record once what the newest import of a module defined."""
-        if (name, self.again[name]) not in self._defined:
-            self._defined[name, self.again[name]] = weakref.WeakValueDictionary(
+        if (name, self.again[name]) not in self._definitions:
+            self._definitions[name, self.again[name]] = weakref.WeakValueDictionary(
                 (path, rebuild.function_in(part))
                 for path, part in _attributes(name, module)
                 if rebuild.is_in_place(name, path, part)
@@ -190,40 +190,40 @@ class Modules:
         """Record that IPython's %autoreload updated a module to its file's current content."""
         module = sys.modules.get(name)
         if isinstance(module, types.ModuleType) and is_own(module):
-            self._own[name] = _Imported(module.__spec__, *_written(module))
-            self._anew[name] = True
+            self._imports[name] = _Imported(module.__spec__, *_mtime_and_digest(module))
+            self._reloaded[name] = True
 
-    def _look_through(self, name: str, module: types.ModuleType) -> None:
-        own, held = self._own.get(name), self._held.get(name)
-        if (own is None or own.spec is not module.__spec__) and is_own(module):
-            written, digest = _written(module)
-            imported = self._noted.times.get(name, written)
-            if imported < written <= time.time_ns():
-                written, digest = imported, b""
-            self._own[name] = _Imported(module.__spec__, written, digest)
-            if own is not None:
-                self._anew[name] = False
-        elif held is not None and held.is_unchanged():
+    def _search(self, name: str, module: types.ModuleType) -> None:
+        last_import, contents = self._imports.get(name), self._contents.get(name)
+        if (last_import is None or last_import.spec is not module.__spec__) and is_own(module):
+            mtime, digest = _mtime_and_digest(module)
+            import_time = self._recorder.times.get(name, mtime)
+            if import_time < mtime <= time.time_ns():
+                mtime, digest = import_time, b""
+            self._imports[name] = _Imported(module.__spec__, mtime, digest)
+            if last_import is not None:
+                self._reloaded[name] = False
+        elif contents is not None and contents.is_unchanged():
             return
-        content = vars(module)
+        namespace = vars(module)
         parts = [(part, _ids(part)) for _, part in _parts(name, module)]
-        ids = frozenset(itertools.chain.from_iterable(found for _, found in parts))
-        kept = parts if name in self._own else []
-        self._held[name] = _Held(id(content), len(content), ids, kept)
-        self.ids |= {*ids, id(content)}
+        ids = frozenset(itertools.chain.from_iterable(part_ids for _, part_ids in parts))
+        kept = parts if name in self._imports else []
+        self._contents[name] = _Contents(id(namespace), len(namespace), ids, kept)
+        self.ids |= {*ids, id(namespace)}
 
     def is_of(self, definition: Any, name: str, import_: int) -> bool:
         """True if a function or class was defined by an import of one of the user's own modules,
         given by its number in `again`."""
-        made: Mapping[str, Any] = self._defined.get((name, import_), {})
-        return made.get(definition.__qualname__) is definition
+        definitions: Mapping[str, Any] = self._definitions.get((name, import_), {})
+        return definitions.get(definition.__qualname__) is definition
 
     def was_replaced(self, definition: Any) -> bool:
         """True if an earlier import of one of the user's own modules defined it and the newest
         import defined another in its place."""
         name, last = definition.__module__, self.again[definition.__module__]
-        made = (self.is_of(definition, name, number) for number in range(last))
-        return any(made) and not self.is_of(definition, name, last)
+        matches = (self.is_of(definition, name, number) for number in range(last))
+        return any(matches) and not self.is_of(definition, name, last)
 
     def imported_since(self, before: Mapping[str, int]) -> set[str]:
         """Return the user's own modules that were re-imported since `again` was `before`: all their
@@ -244,15 +244,15 @@ class Modules:
         number = self.again[name]
         if (name, number) not in self._in_place or not self.is_of(definition, name, number):
             return None
-        found = self._defined.get((name, number - 1), {}).get(path)
-        return None if found is definition or isinstance(definition, enum.EnumMeta) else found
+        previous = self._definitions.get((name, number - 1), {}).get(path)
+        return None if previous is definition or isinstance(definition, enum.EnumMeta) else previous
 
     def is_edited(self, name: str) -> bool:
         """True if the file of one of the user's own modules has changed since its import."""
-        own = self._own.get(name)
-        if own is None or own.written == _time(sys.modules[name]):
+        last_import = self._imports.get(name)
+        if last_import is None or last_import.written == _mtime(sys.modules[name]):
             return False
-        return own.content != _written(sys.modules[name])[1]
+        return last_import.content != _mtime_and_digest(sys.modules[name])[1]
 
     def place(self, obj: object) -> Place | None:
         """Return where the module that defined an object holds it; None if none does."""
@@ -266,12 +266,12 @@ class Modules:
 
     def _places(self, obj: object) -> Iterator[Place]:
         by_value = cloudpickle.list_registry_pickle_by_value()
-        for name, held in self._held.items():
+        for name, contents in self._contents.items():
             module = sys.modules.get(name)
-            if module is None or id(obj) not in held.ids or name in by_value:
+            if module is None or id(obj) not in contents.ids or name in by_value:
                 continue
             for attribute, value in _attributes(name, module):
-                if value is obj and _makes(module, name, attribute):
+                if value is obj and _binds(module, name, attribute):
                     yield Place((name, attribute), name.partition(".")[0] in OF_THE_PROCESS)
 
 
@@ -287,8 +287,8 @@ class Content:
         if base is None:
             state = object.__reduce_ex__(obj, 2)[2]
             return rebuild.refill_instance, (*self._key, obj, state)
-        own = rebuild.fill_instance, obj.__getstate__()
-        content = *code_facts.held_by_container(base, obj), *own
+        filling = rebuild.fill_instance, obj.__getstate__()
+        content = *code_facts.held_by_container(base, obj), *filling
         return rebuild.refill_container, (*self._key, obj, base, content)
 
 
@@ -298,24 +298,24 @@ def reduced(obj: Any, place: Place) -> tuple[Call | None, object]:
     sees that. An object that defines its own pickling is sent like any other and put into the
     module; one that cannot be pickled is compared."""
     kind, key = type(obj), place.key
-    own = Call(rebuild.held_by_module, (*key, kind.__name__))
+    existing = Call(rebuild.held_by_module, (*key, kind.__name__))
     if place.alone:
-        return own, None
+        return existing, None
     if (base := code_facts.container(kind)) is not None:
         arguments = code_facts.arguments_of_container(base, obj)
-        made = Call(rebuild.module_object, (*key, base, kind, *arguments))
-        return made, Content(key, obj)
+        call = Call(rebuild.module_object, (*key, base, kind, *arguments))
+        return call, Content(key, obj)
     if code_facts.is_refillable(kind):
         return Call(rebuild.module_object, (*key, object, kind)), Content(key, obj)
-    says_itself = not code_facts.is_plain(kind) or hasattr(kind, "__getnewargs__")
-    if says_itself or kind in builtin_types.REDUCERS:
+    is_custom = not code_facts.is_plain(kind) or hasattr(kind, "__getnewargs__")
+    if is_custom or kind in builtin_types.REDUCERS:
         return None, Call(rebuild.put_back, (*key, obj))
-    return own, Call(rebuild.compare, (*key, kind.__name__, 0))
+    return existing, Call(rebuild.compare, (*key, kind.__name__, 0))
 
 
 def is_own(module: types.ModuleType) -> bool:
     """True if a module is a file of the user's, not part of an installed package."""
-    name, file = (vars(module).get(about) for about in ("__name__", "__file__"))
+    name, file = (vars(module).get(attribute) for attribute in ("__name__", "__file__"))
     if not isinstance(file, str) or not isinstance(name, str):
         return False
     if "-packages/" in file or name.partition(".")[0] in _NOT_OWN:
@@ -334,7 +334,7 @@ def _is_installed(folder: str) -> bool:
     return any(Path(folder).glob("*.dist-info"))
 
 
-def _time(module: types.ModuleType) -> int:
+def _mtime(module: types.ModuleType) -> int:
     """Return the modification time of a module's file; 0 if it is gone."""
     try:
         return Path(module.__file__ or "").stat().st_mtime_ns
@@ -342,10 +342,10 @@ def _time(module: types.ModuleType) -> int:
         return 0
 
 
-def _written(module: types.ModuleType) -> tuple[int, bytes]:
+def _mtime_and_digest(module: types.ModuleType) -> tuple[int, bytes]:
     """Return the modification time and digest of a module's file."""
     try:
-        return _time(module), hashlib.blake2b(Path(module.__file__ or "").read_bytes()).digest()
+        return _mtime(module), hashlib.blake2b(Path(module.__file__ or "").read_bytes()).digest()
     except OSError:
         return 0, b""
 
@@ -378,14 +378,14 @@ def holders(definition: Any) -> Iterator[tuple[str, Any]]:
     """Yield a class or function of the user's own module and the functions that it holds, such as
     those created by decorators of it and its methods, each with its path."""
     place = code_facts.place_of(definition)
-    is_there = code_facts.value_of(*place) is definition
-    todo, seen = [(place[1], definition)] if is_there else [], set[int]()
-    for path, one in todo:
-        if id(one) not in seen and (isinstance(one, type) or _is_of_own_code(one)):
-            seen.add(id(one))
-            yield path, one
-            inner = list(rebuild.contents(one).items())
-            functions = ((n, part) for n, part in inner if type(part) is types.FunctionType)
+    is_found = code_facts.value_of(*place) is definition
+    todo, seen = [(place[1], definition)] if is_found else [], set[int]()
+    for path, holder in todo:
+        if id(holder) not in seen and (isinstance(holder, type) or _is_of_own_code(holder)):
+            seen.add(id(holder))
+            yield path, holder
+            contents = list(rebuild.contents(holder).items())
+            functions = ((n, part) for n, part in contents if type(part) is types.FunctionType)
             todo += ((f"{path}.{name}", part) for name, part in functions if part.__closure__)
 
 
@@ -405,18 +405,18 @@ def is_special(name: str) -> bool:
     return name[:2] == name[-2:] == "__"
 
 
-def _makes(module: Any, name: str, attribute: str) -> bool:
+def _binds(module: Any, name: str, attribute: str) -> bool:
     """True if a module's own code binds the name, not an import in it or other code."""
     if name == "builtins":
         return False
     if name == "sys":
-        return attribute in _OF_SYS
-    bound = _bound(name, _time(module))
+        return attribute in _SYS_NAMES
+    bound = _bound_names(name, _mtime(module))
     return bound is None or attribute.partition(".")[0] in bound
 
 
 @functools.lru_cache(maxsize=1024)
-def _bound(name: str, written: int) -> frozenset[str] | None:
+def _bound_names(name: str, written: int) -> frozenset[str] | None:
     """Return the names that a module's code binds other than by an import; None if it is not Python
     code."""
     try:
@@ -428,15 +428,15 @@ def _bound(name: str, written: int) -> frozenset[str] | None:
     steps = list(dis.get_instructions(code))
     return frozenset(
         step.argval
-        for before, step in itertools.pairwise(steps)
-        if step.opname in ("STORE_NAME", "STORE_GLOBAL") and "IMPORT" not in before.opname
+        for previous, step in itertools.pairwise(steps)
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL") and "IMPORT" not in previous.opname
     )
 
 
 def _has_identity(obj: object) -> bool:
     """True if it matters which of several equal objects this is: not for constants."""
     kind: Any = type(obj)
-    if kind in _CHANGEABLE or obj is getattr(sys.modules.get("argparse"), "SUPPRESS", None):
+    if kind in _IDENTITY_TYPES or obj is getattr(sys.modules.get("argparse"), "SUPPRESS", None):
         return True  # a string that is compared by identity
     if isinstance(obj, tuple | frozenset):
         return not code_facts.is_ready(obj)  # not made of constants alone

@@ -36,10 +36,10 @@ from xla_nb.wording import in_one_line
 _ALIGN = 64  # bytes, for vectorized loads in NumPy and torch
 #: Bytes of a parcel above which it is not compared: reading them would take long.
 MOST_COMPARED = 64 << 20
-_SMALL = 1 << 20  # bytes up to which a parcel is read rather than mapped
+_MAX_READ = 1 << 20  # bytes up to which a parcel is read rather than mapped
 #: The name of an unopened value if it is memory of several values.
 SHARED_MEMORY = "shared memory"
-_HEAD = 16  # the index's length in ASCII digits, then the index, then the data
+_HEADER_SIZE = 16  # the index's length in ASCII digits, then the index, then the data
 
 
 @dataclass(frozen=True)
@@ -58,22 +58,22 @@ class Packed:
 
     def shares(self) -> bool:
         """True if it has memory that the notebook shares by a file and can write to."""
-        mappings = [one for one in self._mappings if one.writable]
+        mappings = [mapping for mapping in self._mappings if mapping.writable]
         raws = [buffer.raw() for buffer in self.buffers]
         return any(holding(mappings, address_of(raw), raw.nbytes) for raw in raws)
 
     def overlaps(self, pieces: Iterable[tuple[int, int]]) -> bool:
         """True if pieces of memory, by first address and end, overlap each other, the buffers, or a
         mapping of a file."""
-        if not (given := list(pieces)):
+        if not (bounds := list(pieces)):
             return False
         raws = [buffer.raw() for buffer in self.buffers]
         starts = [(address_of(raw), raw.nbytes) for raw in raws]
-        ordered = sorted([*given, *((start, start + size) for start, size in starts)])
-        inside = [(start, end) for start, end in ordered if start >= 0]
+        ordered = sorted([*bounds, *((start, start + size) for start, size in starts)])
+        located = [(start, end) for start, end in ordered if start >= 0]
         mappings = shared_mappings()
-        return any(one[1] > other[0] for one, other in itertools.pairwise(inside)) or any(
-            holding(mappings, start, end - start) for start, end in given
+        return any(first[1] > second[0] for first, second in itertools.pairwise(located)) or any(
+            holding(mappings, start, end - start) for start, end in bounds
         )
 
     def write(self, fd: int, share: bool = False) -> int:
@@ -129,15 +129,15 @@ def _lay_out(
             "imports": imports,
         }
     ).encode()
-    os.pwrite(fd, b"%0*d" % (_HEAD, len(index)) + index, 0)
-    first = at = _aligned(_HEAD + len(index))
+    os.pwrite(fd, b"%0*d" % (_HEADER_SIZE, len(index)) + index, 0)
+    data_start = position = _aligned(_HEADER_SIZE + len(index))
     for piece in pieces:
-        at, rest = _aligned(at), piece
-        while rest.nbytes:
-            written = os.pwrite(fd, rest, at)
-            at, rest = at + written, rest[written:]
-    os.ftruncate(fd, max(first + offset, 1))
-    return first + offset
+        position, remaining = _aligned(position), piece
+        while remaining.nbytes:
+            written = os.pwrite(fd, remaining, position)
+            position, remaining = position + written, remaining[written:]
+    os.ftruncate(fd, max(data_start + offset, 1))
+    return data_start + offset
 
 
 def merged(buffers: list[memoryview]) -> tuple[list[memoryview], list[tuple[int, int, int]]]:
@@ -190,29 +190,29 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGN) * _ALIGN
 
 
-def _content(fd: int) -> Any:
+def _read_or_map(fd: int) -> Any:
     size = os.fstat(fd).st_size
-    if size <= _SMALL:  # a map keeps a file descriptor open
+    if size <= _MAX_READ:  # a map keeps a file descriptor open
         return bytearray(os.pread(fd, size, 0))
     # Private: a rank that writes to an array gets its own copy of the page.
     return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
-_INSIDE = (
+_CREATION_ADVICE = (
     "Create it inside the function, or fix how its class is pickled (`__reduce__`, `__setstate__`)."
 )
-_PARTED = (
+_PARTED_ADVICE = (
     "Create it in a %%xla cell from the ranks' values, or run this cell again to re-send all of it "
     "from the notebook."
 )
 #: Advice for a key whose own `__hash__` fails while it is unpickled.
-_EARLY = (
+_HASH_ADVICE = (
     "A key of a dict or set that refers back to its container is hashed before its attributes are "
     "set. Fill it inside the function."
 )
 
 
-def _hashes(problem: BaseException) -> bool:
+def _is_from_hash(problem: BaseException) -> bool:
     """True if an exception was raised in a class's `__hash__` or `__eq__`."""
     frames = [frame for frame, _ in traceback.walk_tb(problem.__traceback__)]
     return bool(frames) and frames[-1].f_code.co_name in ("__hash__", "__eq__")
@@ -223,17 +223,17 @@ class Unopened(Exception):
 
     def __init__(self, name: str, problem: BaseException) -> None:
         kind = untrusted.name_of(type(problem))
-        told = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300).rstrip(".")
-        self.name, self.problem, self.advice = name, problem, _INSIDE
+        message = in_one_line(f"{kind}: {untrusted.message_of(problem)}", 300).rstrip(".")
+        self.name, self.problem, self.advice = name, problem, _CREATION_ADVICE
         if isinstance(problem, ImportError):
             self.advice = f"Ranks search the notebook's `sys.path`, from {Path.cwd()}."
         elif isinstance(problem, FileNotFoundError):
             self.advice = "Keep it open until the ranks have received it."
         elif isinstance(problem, rebuild.Parted):
-            self.advice = _PARTED
-        elif _hashes(problem):
-            self.advice = _EARLY
-        super().__init__(f"Cannot open `{name}` on ranks: {told}. {self.advice}")
+            self.advice = _PARTED_ADVICE
+        elif _is_from_hash(problem):
+            self.advice = _HASH_ADVICE
+        super().__init__(f"Cannot open `{name}` on ranks: {message}. {self.advice}")
 
 
 class Malformed(ValueError):
@@ -249,9 +249,9 @@ class Parcel:
     """
 
     def __init__(self, fd: int) -> None:
-        self._map = memoryview(_content(fd))
+        self._map = memoryview(_read_or_map(fd))
         try:
-            self._take_apart()
+            self._read_index()
         except FileNotFoundError as problem:
             raise Unopened(SHARED_MEMORY, problem) from problem
         except Malformed:
@@ -259,11 +259,11 @@ class Parcel:
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as problem:
             raise Malformed(f"{untrusted.name_of(type(problem))}: {problem}") from problem
 
-    def _take_apart(self) -> None:
+    def _read_index(self) -> None:
         """Locate the stream and the buffers using the index."""
-        length = int(bytes(self._map[:_HEAD]))
-        index = json.loads(bytes(self._map[_HEAD : _HEAD + length]))
-        data = self._map[_aligned(_HEAD + length) :]
+        length = int(bytes(self._map[:_HEADER_SIZE]))
+        index = json.loads(bytes(self._map[_HEADER_SIZE : _HEADER_SIZE + length]))
+        data = self._map[_aligned(_HEADER_SIZE + length) :]
         self._stream = _slice(data, 0, index["stream"])
         self._imports = index["imports"]
         sources = [data, *map(open_part, index["parts"])]
@@ -288,11 +288,11 @@ class Parcel:
         reader = _Unpickler(stream, buffers=self.buffers)
         reader.resolves = resolve is not None
         main: dict[Any, Any] = vars(sys.modules["__main__"])
-        held = main if namespace is None else namespace
-        before = collections.ChainMap(dict(namespace or {}), held)
-        own = {name: namespace[name] for name in but if name in namespace} if namespace else {}
+        globals_ = main if namespace is None else namespace
+        before = collections.ChainMap(dict(namespace or {}), globals_)
+        kept = {name: namespace[name] for name in but if name in namespace} if namespace else {}
         values: dict[str, object] = {}
-        opening = rebuild.Opening(held, before, table, resolve or main.__getitem__)
+        opening = rebuild.Opening(globals_, before, table, resolve or main.__getitem__)
         token = rebuild.opening.set(opening)
         try:
             if self._imports:
@@ -312,18 +312,18 @@ class Parcel:
         finally:
             rebuild.opening.reset(token)
         if namespace is not None:
-            namespace.update(own)  # also those that were unbound
+            namespace.update(kept)  # also those that were unbound
         reader.memo.clear()  # which would keep objects alive until the garbage collector runs
         return values
 
     def digest(self) -> str:
         """Return a digest of the content that does not depend on where the memory beside the pickle
         was when it was packed."""
-        made = hashlib.blake2b(self._stream)
+        hasher = hashlib.blake2b(self._stream)
         for buffer in self.buffers:
-            made.update(b"%d:" % buffer.nbytes)
-            made.update(buffer)
-        return made.hexdigest()
+            hasher.update(b"%d:" % buffer.nbytes)
+            hasher.update(buffer)
+        return hasher.hexdigest()
 
 
 def digest(path: Path) -> str:

@@ -36,9 +36,9 @@ from xla_nb.pickling.parcel import Packed, bounds_of, module_of_nan
 from xla_nb.pickling.rebuild import Call
 from xla_nb.pickling.refusals import OnDevice
 
-_MOVE = ", and use `.to({})` inside the function"
+_MOVE_ADVICE = ", and use `.to({})` inside the function"
 
-_COPY = (
+_COPY_NOTE = (
     "a view with gaps is a copy on ranks: writes to it there do not reach the array it is part of"
 )
 
@@ -53,22 +53,22 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         # list.append returns None, which tells pickle "out of band".
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
         self._file, self._buffers = file, buffers
-        self._hashed: dict[type, bool] = {}  # whether a class hashes in Python
+        self._hashes_in_python: dict[type, bool] = {}  # whether a class hashes in Python
         self._alive: dict[int, object] = {}
-        self._ordinary: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
+        self._ordinary_types: set[type] = {type, types.FunctionType, types.CodeType, types.CellType}
         self._storages: dict[tuple[int, int], Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind in self._ordinary or code_facts.is_disguised(kind):  # there may be a million
+        if kind in self._ordinary_types or code_facts.is_disguised(kind):  # there may be a million
             return self.reduce_code(obj)
-        if kind not in self._hashed:
-            self._hashed[kind] = keys.says_how_it_is_hashed(kind)
+        if kind not in self._hashes_in_python:
+            self._hashes_in_python[kind] = keys.says_how_it_is_hashed(kind)
         reduced = self._reduce_by_type(obj)
         if reduced is not NotImplemented:
             return reduced
         if code_facts.is_ordinary(kind) and not pandas_values.is_counted(kind):
-            self._ordinary.add(kind)
+            self._ordinary_types.add(kind)
         return self.reduce_code(obj)
 
     def _reduce_by_type(self, obj: Any) -> Any:
@@ -94,11 +94,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
 
     def have_keys_checked(self) -> None:
         """Make the opener of the pickle check that containers find their keys."""
-        kinds = {kind for kind, is_told in self._hashed.items() if is_told}
+        kinds = {kind for kind, in_python in self._hashes_in_python.items() if in_python}
         written = [obj for _, obj in self.memo.copy().values()] if kinds else []
-        if found := keys.containers(written, kinds):
+        if containers := keys.containers(written, kinds):
             name = min(kind.__qualname__ for kind in kinds)
-            self.part(name, Call(keys.check, (found,)), late=True)
+            self.part(name, Call(keys.check, (containers,)), late=True)
 
     def part(self, name: str, value: object, late: bool = False) -> None:
         """Write a pickle of its own after its name, so that the name is known if it cannot be
@@ -145,8 +145,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
             return self._reduce_optimizer(obj)
         if isinstance(obj, getattr(sys.modules.get("torch.utils.data"), "DataLoader", ())):
             return torch_values.reduced_loader(obj)
-        named = torch_values.reduced_by_name(torch, obj)
-        return self._reduce_storage(torch, obj) if named is NotImplemented else named
+        reduced = torch_values.reduced_by_name(torch, obj)
+        return self._reduce_storage(torch, obj) if reduced is NotImplemented else reduced
 
     def _reduce_storage(self, torch: Any, obj: Any) -> Any:
         if isinstance(obj, torch.storage.TypedStorage):
@@ -189,10 +189,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no
         return object.__new__, (type(optimizer),), dict(vars(optimizer))
 
     def reduce_xla_tensor(self, tensor: Any) -> Any:
-        raise OnDevice(tensor, "an XLA tensor", "{}.cpu()", _MOVE.format("device"))
+        raise OnDevice(tensor, "an XLA tensor", "{}.cpu()", _MOVE_ADVICE.format("device"))
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
-        raise OnDevice(tensor, "a torchax tensor", "{}.cpu()", _MOVE.format('"jax"'))
+        raise OnDevice(tensor, "a torchax tensor", "{}.cpu()", _MOVE_ADVICE.format('"jax"'))
 
     def reduce_jax_array(self, array: Any) -> Any:
         raise OnDevice(array, "a JAX array", "numpy.asarray({})", ", which jax.numpy accepts")
@@ -217,7 +217,7 @@ class LivePickler(Pickler):
         self._primitives = multiprocess.ToRanks(live.note)
         self._modules = module_objects.of_this_process()
         self._tokens: dict[int, tuple[object, list[Call] | None]] = {}  # of possible module objects
-        self._instead: dict[str, list[tuple[str, object, Call]]] = {}  # for parts that fail
+        self._fallbacks: dict[str, list[tuple[str, object, Call]]] = {}  # for parts that fail
         self._set: set[own_modules.Key] = set()
         self._names: set[str] = set()  # written or waiting in one of these
         self._code: dict[str, object] = {}
@@ -258,11 +258,11 @@ class LivePickler(Pickler):
     def _write_late(self) -> bool:
         """Write what waits until all code exists. Returns whether there was anything."""
         live = self._live
-        found = {key: one for key, one in self.in_modules().items() if key not in self._set}
-        self._set |= found.keys()
-        for key, value in found.items():
-            made = own_modules.sent(key, value, live.is_behind(key[0]))
-            part = ".".join(key), made, own_modules.note_of(key, value)
+        values = {key: value for key, value in self.in_modules().items() if key not in self._set}
+        self._set |= values.keys()
+        for key, value in values.items():
+            setter = own_modules.sent(key, value, live.is_behind(key[0]))
+            part = ".".join(key), setter, own_modules.note_of(key, value)
             live.optional.append(part)
         optional, live.optional = live.optional, []
         has_written = self._fill()
@@ -270,14 +270,14 @@ class LivePickler(Pickler):
             for part in optional:
                 if not self._try([part]):
                     live.notes.add(part[2])
-                    live.later += self._instead.get(part[0], ())
+                    live.later += self._fallbacks.get(part[0], ())
         return has_written or bool(optional)
 
     def _try(self, parts: Iterable[tuple[str, object, str]]) -> bool:
         """Write these parts if they can be sent; otherwise restore the previous state and return
         False."""
-        before, size, buffers = pickle.Pickler(io.BytesIO()), self._file.tell(), len(self._buffers)
-        before.memo, gaps = self.memo, len(self.gaps)  # a fast copy
+        saved, size, buffers = pickle.Pickler(io.BytesIO()), self._file.tell(), len(self._buffers)
+        saved.memo, gaps = self.memo, len(self.gaps)  # a fast copy
         collected, tokens = self._live.collected(), dict(self._tokens)
         try:
             for name, part, _ in parts:
@@ -285,7 +285,7 @@ class LivePickler(Pickler):
             while self._fill():
                 pass
         except Exception:
-            self.memo = before.memo
+            self.memo = saved.memo
             self._file.seek(size)
             self._file.truncate()
             del self._buffers[buffers:], self.gaps[gaps:]
@@ -314,17 +314,17 @@ class LivePickler(Pickler):
         place = self._modules.place(obj)
         if place is None:
             return None
-        made, fill = module_objects.reduced(obj, place)
+        call, fill = module_objects.reduced(obj, place)
         as_imported = Call(rebuild.held_by_module, (*place.key, type(obj).__name__))
         if fill is not None and self._live.is_there(place.key):
             return [as_imported]
-        if made and fill and self._reduce_by_type(obj) is not NotImplemented:
-            made, fill = None, Call(rebuild.put_back, (*place.key, obj))
+        if call and fill and self._reduce_by_type(obj) is not NotImplemented:
+            call, fill = None, Call(rebuild.put_back, (*place.key, obj))
         if fill is not None:
             name = ".".join(place.key)
             self._live.optional.append((name, fill, own_modules.note_of(place.key, obj)))
-            self._instead[name] = [(name, obj, as_imported)]
-        return [made] if made is not None else None
+            self._fallbacks[name] = [(name, obj, as_imported)]
+        return [call] if call is not None else None
 
     def reduce_code(self, obj: Any) -> Any:
         if issubclass(type(obj), logging.Logger):
@@ -369,16 +369,16 @@ class LivePickler(Pickler):
 def pack(values: Mapping[str, object], live: Live, kind: type[LivePickler] = LivePickler) -> Packed:
     """Pack the notebook's values as one graph of objects. Raises what pickling raises."""
     module_objects.of_this_process().look()
-    made = packed(values, live, kind)
-    if made.overlaps(made.writer.gaps):
-        live.notes.add(_COPY)
-    return made
+    parcel = packed(values, live, kind)
+    if parcel.overlaps(parcel.writer.gaps):
+        live.notes.add(_COPY_NOTE)
+    return parcel
 
 
 def packed(values: Mapping[str, object], live: Live, kind: type[LivePickler]) -> Packed:
-    made = pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
+    parcel = pickled(dict(values), lambda file, buffers: kind(file, buffers, live))
     in_order = list(sys.modules) if live.imports else ()
-    return replace(made, imports=tuple(name for name in in_order if name in live.imports))
+    return replace(parcel, imports=tuple(name for name in in_order if name in live.imports))
 
 
 def pickled(values: dict[str, object], pickler: Callable[..., Pickler]) -> Packed:

@@ -115,8 +115,8 @@ def at_home(path: str, number: int = 0) -> Any:
     if number:
         with contextlib.suppress(KeyError):
             return resolve(number)
-    first, *rest = path.split(".")
-    return functools.reduce(getattr, rest, resolve(first))
+    root, *attributes = path.split(".")
+    return functools.reduce(getattr, attributes, resolve(root))
 
 
 def new_function(
@@ -188,10 +188,10 @@ def new_instance(base: type, cls: type, args: tuple[object, ...]) -> Any:
 def new_of_base(base: Any, cls: type, *args: object) -> Any:
     """Create an instance as its base does, for a class whose `__init__` takes other arguments. What
     the base inherits from `object` takes none."""
-    made = base.__new__(cls, *(() if base.__new__ is object.__new__ else args))
+    instance = base.__new__(cls, *(() if base.__new__ is object.__new__ else args))
     if base.__init__ is not object.__init__:
-        base.__init__(made, *args)
-    return made
+        base.__init__(instance, *args)
+    return instance
 
 
 def fill_instance(instance: Any, state: Any) -> None:
@@ -211,23 +211,23 @@ def adopt_state(instance: Any, state: Any) -> None:
         object.__setattr__(instance, "__dict__", attributes)
     fill_instance(instance, (None, slots))
     if (attributes or slots) and hasattr(type(instance), "__setstate__"):
-        own = dict(attributes or {})
-        instance.__setstate__((own, slots) if slots else own)
+        copied = dict(attributes or {})
+        instance.__setstate__((copied, slots) if slots else copied)
 
 
 def fill_container(
-    made: Any,
+    container: Any,
     content: tuple[Callable[..., None], list[list[Any]], Callable[[Any, Any], None], object],
 ) -> None:
     """Fill a new container and set its state, as pickle does, bypassing its class's methods for
     putting things in and its `__getattr__`."""
-    put, columns, fill, state = content
-    for part in zip(*columns, strict=True):
-        put(made, *part)
+    add, columns, fill, state = content
+    for arguments in zip(*columns, strict=True):
+        add(container, *arguments)
     if fill is fill_instance:
-        fill = getattr(type(made), "__setstate__", fill)
+        fill = getattr(type(container), "__setstate__", fill)
     if state is not None:
-        fill(made, state)
+        fill(container, state)
 
 
 def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
@@ -235,16 +235,16 @@ def fill_attributes(owner: Any, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(owner, type):
             setattr(owner, name, value)
-        elif name not in _OF_CLASSES:
+        elif name not in _SPECIAL_NAMES:
             type.__setattr__(owner, name, value)
         else:
-            (content,) = gc.get_referents(vars(owner))
-            content[name] = value
+            (class_dict,) = gc.get_referents(vars(owner))
+            class_dict[name] = value
             ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # clears cached lookups
 
 
 #: Names that a class may define for its instances but that mean something else when set on it.
-_OF_CLASSES = {"__class__", "__dict__", "__name__", "__bases__", "__base__", "__mro__"}
+_SPECIAL_NAMES = {"__class__", "__dict__", "__name__", "__bases__", "__base__", "__mro__"}
 
 
 class Switch:
@@ -260,10 +260,10 @@ class Switch:
 def new_cache(maxsize: int | None, typed: bool, number: int) -> Any:
     switch: Any = Switch(NOT_YET)  # type: ignore[arg-type]  # a call fails until it is filled
     cache = functools.lru_cache(maxsize, typed)(switch)
-    own = vars(cache)
-    parameters = own["cache_parameters"]
-    own.clear()  # the switch's attributes
-    own.update(cache_parameters=parameters, __wrapped__=switch)
+    attributes = vars(cache)
+    parameters = attributes["cache_parameters"]
+    attributes.clear()  # the switch's attributes
+    attributes.update(cache_parameters=parameters, __wrapped__=switch)
     return numbered(cache, number)
 
 
@@ -275,7 +275,7 @@ def fill_cache(cache: Any, state: Mapping[str, Any]) -> None:
 
 def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any], object]]) -> None:
     """Put these results into a cache, the newest last."""
-    switch = next(part for part in gc.get_referents(cache) if isinstance(part, Switch))
+    switch = next(referent for referent in gc.get_referents(cache) if isinstance(referent, Switch))
     function = switch.function
     for args, kwargs, result in results:
         switch.function = lambda *_, _result=result, **__: _result
@@ -285,14 +285,14 @@ def fill_results(cache: Any, results: list[tuple[tuple[Any, ...], dict[str, Any]
 
 def unnamed_type(base: type, name: str) -> type:
     """Return a built-in type that no module has a name for, such as that of `{}.keys()`."""
-    kinds: list[type] = type.__subclasses__(base)
-    return next(one for one in kinds if (one.__module__, one.__name__) == ("builtins", name))
+    subclasses: list[type] = type.__subclasses__(base)
+    return next(cls for cls in subclasses if (cls.__module__, cls.__name__) == ("builtins", name))
 
 
 def cached_property(function: Any, name: str | None) -> Any:
-    made: Any = functools.cached_property(function)
-    made.attrname = name
-    return made
+    descriptor: Any = functools.cached_property(function)
+    descriptor.attrname = name
+    return descriptor
 
 
 def content(cell: types.CellType) -> object:
@@ -312,11 +312,11 @@ def cells(holder: Any) -> dict[str, types.CellType]:
 def contents(holder: Any) -> Mapping[str, Any]:
     """Return what a module, class or function holds by name: for a function also its closure, and
     as `__wrapped__` the innermost wrapped function, which may be itself."""
-    own: Mapping[str, Any] = getattr(holder, "__dict__", {})
+    attributes: Mapping[str, Any] = getattr(holder, "__dict__", {})
     if type(holder) is not types.FunctionType:
-        return own
+        return attributes
     closure = {name: content(cell) for name, cell in cells(holder).items()}
-    return {**own, **closure, "__wrapped__": unwrapped(holder)[-1]}
+    return {**attributes, **closure, "__wrapped__": unwrapped(holder)[-1]}
 
 
 def part(holder: Any, name: str) -> Any:
@@ -330,100 +330,102 @@ def part(holder: Any, name: str) -> Any:
 def held_by_module(module: str, name: str, kind: str) -> object:
     """Return what a module holds as its import created it, of a class of that name if `kind` is
     given."""
-    found = functools.reduce(part, name.split("."), importlib.import_module(module))
-    if isinstance(found, type):
-        found = own(module, name)
-    if kind and type(found).__name__ != kind:
-        here = type(found).__name__
-        raise TypeError(f"`{module}.{name}` is a {here} on ranks but a {kind} in the notebook")
-    return found
+    value = functools.reduce(part, name.split("."), importlib.import_module(module))
+    if isinstance(value, type):
+        value = own(module, name)
+    if kind and type(value).__name__ != kind:
+        actual = type(value).__name__
+        raise TypeError(f"`{module}.{name}` is a {actual} on ranks but a {kind} in the notebook")
+    return value
 
 
 class Parted(LookupError):
     """Raised when ranks have separated what the notebook's values share."""
 
 
-def part_held(held: Mapping[str, Any], places: Sequence[Place], kind: str) -> object:
+def part_held(values: Mapping[str, Any], places: Sequence[Place], kind: str) -> object:
     """Return what ranks hold at these places if it is still a single object."""
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for name, way in places:
-        path, part = name, held[name]
+        path, part = name, values[name]
         for is_attribute, key in way:
             path += f".{key}" if is_attribute else f"[{key!r}]"
             try:
                 part = object.__getattribute__(part, str(key)) if is_attribute else part[key]
             except (LookupError, TypeError, AttributeError) as problem:
                 raise Parted(f"ranks no longer have `{path}`") from problem
-        found[path] = part
-    (path, part), *others = found.items()
-    for other, its in others:
-        if its is not part:
-            raise Parted(f"`{path}` and `{other}` are no longer the same object on ranks")
+        parts[path] = part
+    (path, part), *others = parts.items()
+    for other_path, other_part in others:
+        if other_part is not part:
+            raise Parted(f"`{path}` and `{other_path}` are no longer the same object on ranks")
     if kind and type(part).__name__ != kind:
-        here = type(part).__name__
-        raise Parted(f"`{path}` is a {here} on ranks but a {kind} in the notebook")
+        actual = type(part).__name__
+        raise Parted(f"`{path}` is a {actual} on ranks but a {kind} in the notebook")
     return part
 
 
 def module_object(module: str, name: str, base: type, kind: type, *args: object) -> Any:
     """Return what a module holds, to be refilled; a new object if that is of another type."""
-    found = contents(holder(module, name)).get(name.rpartition(".")[2])
-    return found if type(found) is kind else new_of_base(base, kind, *args)
+    value = contents(holder(module, name)).get(name.rpartition(".")[2])
+    return value if type(value) is kind else new_of_base(base, kind, *args)
 
 
 #: Handlers set here on loggers of this process.
 _handlers: weakref.WeakSet[logging.Handler] = weakref.WeakSet()
 
 
-def fill_logger(made: logging.Logger, state: tuple[Mapping[str, object], tuple[Any, ...]]) -> None:
+def fill_logger(
+    logger: logging.Logger, state: tuple[Mapping[str, object], tuple[Any, ...]]
+) -> None:
     """Set a logger's level and the like, and its handlers if it has none or some that were set
     here."""
-    vars(made).update(state[0])
-    if not made.handlers or not _handlers.isdisjoint(made.handlers):
-        made.handlers[:] = [one for each in state[1] if (one := each.made()) is not None]
-        _handlers.update(made.handlers)
+    vars(logger).update(state[0])
+    if not logger.handlers or not _handlers.isdisjoint(logger.handlers):
+        logger.handlers[:] = [new for spec in state[1] if (new := spec.made()) is not None]
+        _handlers.update(logger.handlers)
     logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels
 
 
 def refill_container(
-    module: str, name: str, made: Any, base: Any, content: tuple[Any, Any, Any, Any]
+    module: str, name: str, container: Any, base: Any, content: tuple[Any, Any, Any, Any]
 ) -> None:
     """Make a container of a module hold exactly this content."""
-    base.clear(made)
-    fill_container(made, content)
-    put_back(module, name, made)
+    base.clear(container)
+    fill_container(container, content)
+    put_back(module, name, container)
 
 
-def refill_instance(module: str, name: str, made: Any, state: Any) -> None:
+def refill_instance(module: str, name: str, instance: Any, state: Any) -> None:
     """Make an instance of a module have exactly this state."""
-    if type(made).__dictoffset__:
-        object.__getattribute__(made, "__dict__").clear()
-    if hasattr(made, "__setstate__"):
-        made.__setstate__(state)
+    if type(instance).__dictoffset__:
+        object.__getattribute__(instance, "__dict__").clear()
+    if hasattr(instance, "__setstate__"):
+        instance.__setstate__(state)
     else:
-        fill_instance(made, state)
-    put_back(module, name, made)
+        fill_instance(instance, state)
+    put_back(module, name, instance)
 
 
 #: Notices for the user from opening pickles here, "" if there is nothing to report. Bounded because
 #: nobody collects those of the notebook process.
 notices: collections.deque[Callable[[], str]] = collections.deque(maxlen=10_000)
-_OTHER = "`{}` is `{}` in the notebook but `{}` on ranks, which use it as imported"
-_OTHERWISE = (
+_OTHER_NAME = "`{}` is `{}` in the notebook but `{}` on ranks, which use it as imported"
+_OTHER_DEFINITION = (
     "`{}` differs on ranks, where the import of `{}` defined another: {} in the notebook, {} there"
 )
-_CONSTANTS, _SHOWN = {int, float, str, bool, type(None)}, 40  # characters
+_CONSTANTS, _MAX_SHOWN = {int, float, str, bool, type(None)}, 40  # characters
 _WRAPPED = "`{}` was wrapped in the notebook after its import; ranks use it as imported"
 
 
 def unwrapped(definition: Any) -> list[Any]:
     """Return a function followed by the functions it wraps in turn (functools.wraps)."""
-    found: list[Any] = []
-    while definition is not None and not any(definition is one for one in found):
-        found.append(definition)
-        held = getattr(definition, "__dict__", None)
-        definition = held.get("__wrapped__") if type(held) is dict else None
-    return found
+    functions: list[Any] = []
+    while definition is not None and not any(definition is function for function in functions):
+        functions.append(definition)
+        attributes = getattr(definition, "__dict__", None)
+        definition = attributes.get("__wrapped__") if type(attributes) is dict else None
+    return functions
 
 
 def called(value: Any) -> tuple[str, int]:
@@ -435,28 +437,28 @@ def called(value: Any) -> tuple[str, int]:
 def defined(function: Any) -> tuple[str, str, int]:
     """Return where the code of a function begins, its defaults that are numbers or strings, and a
     number of the code: %autoreload compiles a function alone, as if it began on another line."""
-    one = unwrapped(function)[-1]
-    one = getattr(one, "__func__", one)  # a bound classmethod
-    if type(one) is not types.FunctionType:
+    innermost = unwrapped(function)[-1]
+    innermost = getattr(innermost, "__func__", innermost)  # a bound classmethod
+    if type(innermost) is not types.FunctionType:
         return "", "", 0
-    given = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
-    shown = [repr(each)[:_SHOWN] if type(each) in _CONSTANTS else "…" for each in given]
-    line, defaults = one.__code__.co_firstlineno, ", ".join(shown)
-    return f"from line {line}", f"with defaults ({defaults})", _number_of(one.__code__)
+    values = [*(innermost.__defaults__ or ()), *(innermost.__kwdefaults__ or {}).values()]
+    texts = [repr(value)[:_MAX_SHOWN] if type(value) in _CONSTANTS else "…" for value in values]
+    line, defaults = innermost.__code__.co_firstlineno, ", ".join(texts)
+    return f"from line {line}", f"with defaults ({defaults})", _checksum(innermost.__code__)
 
 
-def _number_of(code: types.CodeType) -> int:
+def _checksum(code: types.CodeType) -> int:
     """Return a checksum of what the code does."""
-    inner = [_number_of(one) if type(one) is types.CodeType else one for one in code.co_consts]
-    shown = [repr(one) for one in inner if type(one) is not frozenset]  # unordered
-    return zlib.crc32(repr((code.co_code, code.co_names, shown)).encode())
+    inner = [_checksum(item) if type(item) is types.CodeType else item for item in code.co_consts]
+    texts = [repr(item) for item in inner if type(item) is not frozenset]  # unordered
+    return zlib.crc32(repr((code.co_code, code.co_names, texts)).encode())
 
 
 def new_module(name: str, content: Mapping[str, Any]) -> types.ModuleType:
     """Create a module that is not importable under any name."""
-    made = types.ModuleType(name)
-    vars(made).update(content)
-    return made
+    module = types.ModuleType(name)
+    vars(module).update(content)
+    return module
 
 
 def import_all(names: Iterable[str]) -> None:
@@ -469,37 +471,39 @@ def import_all(names: Iterable[str]) -> None:
 
 def take_notices() -> list[str]:
     """Return and clear the notices collected since the last call, now that everything is opened."""
-    found = dict.fromkeys(told() for told in notices)
+    texts = dict.fromkeys(notice() for notice in notices)
     notices.clear()
-    return [text for text in found if text]
+    return [text for text in texts if text]
 
 
 def compare(
-    module: str, name: str, kind: str, wrapped: int, made: tuple[str, str, int] = ("", "", 0)
+    module: str, name: str, kind: str, wrapped: int, definition: tuple[str, str, int] = ("", "", 0)
 ) -> None:
     """Add a notice if a module holds something else under a name than in the notebook. It is
     evaluated once everything is opened: that may import the module, and torch wraps an optimizer's
     `step` then."""
-    notices.append(lambda: _difference(module, name, kind, wrapped, made))
+    notices.append(lambda: _difference(module, name, kind, wrapped, definition))
 
 
-def _difference(module: str, name: str, kind: str, wrapped: int, made: tuple[str, str, int]) -> str:
+def _difference(
+    module: str, name: str, kind: str, wrapped: int, definition: tuple[str, str, int]
+) -> str:
     try:
-        found = function_in(functools.reduce(part, name.split("."), sys.modules[module]))
-        here, times = called(found)
-        made_in = str(getattr([found, *unwrapped(found)][-1], "__module__", None)).partition(".")[0]
+        value = function_in(functools.reduce(part, name.split("."), sys.modules[module]))
+        actual_name, wrapped_here = called(value)
+        package = str(getattr([value, *unwrapped(value)][-1], "__module__", None)).partition(".")[0]
     except Exception:  # not imported, or not defined yet
         return ""
-    is_its = made_in in (module.partition(".")[0], "builtins", "None")
-    if kind == name.rpartition(".")[2] and not is_its:  # set by a module that only ranks import
+    is_own = package in (module.partition(".")[0], "builtins", "None")
+    if kind == name.rpartition(".")[2] and not is_own:  # set by a module that only ranks import
         return ""
-    if here != kind:
-        return _OTHER.format(f"{module}.{name}", kind, here)
-    (line, defaults, code), own = made, defined(found)
-    for its, ours in ((line, own[0]) if code != own[2] else ("", ""), (defaults, own[1])):
-        if its != ours and any(made):
-            return _OTHERWISE.format(f"{module}.{name}", module, its, ours)
-    return _WRAPPED.format(f"{module}.{name}") if times < wrapped else ""
+    if actual_name != kind:
+        return _OTHER_NAME.format(f"{module}.{name}", kind, actual_name)
+    (line, defaults, code), own = definition, defined(value)
+    for expected, actual in ((line, own[0]) if code != own[2] else ("", ""), (defaults, own[1])):
+        if expected != actual and any(definition):
+            return _OTHER_DEFINITION.format(f"{module}.{name}", module, expected, actual)
+    return _WRAPPED.format(f"{module}.{name}") if wrapped_here < wrapped else ""
 
 
 #: Original definitions of the user's own modules under names that were set since.
@@ -508,18 +512,18 @@ _replaced: dict[tuple[str, str], object] = {}
 
 def put_back(module: str, name: str, value: object) -> None:
     """Set a name in a module to the notebook's value; delete it if that is EMPTY."""
-    found, last = holder(module, name), name.rpartition(".")[2]
-    before = contents(found).get(last, EMPTY)
-    if is_in_place(module, name, before):
-        _replaced.setdefault((module, name), before)
-    if found is None or before is value:
+    owner, last = holder(module, name), name.rpartition(".")[2]
+    previous = contents(owner).get(last, EMPTY)
+    if is_in_place(module, name, previous):
+        _replaced.setdefault((module, name), previous)
+    if owner is None or previous is value:
         return
-    if cell := cells(found).get(last):
+    if cell := cells(owner).get(last):
         cell.cell_contents = value
     elif value is not EMPTY:
-        fill_attributes(found, {last: value})
-    elif before is not EMPTY:
-        delattr(found, last)
+        fill_attributes(owner, {last: value})
+    elif previous is not EMPTY:
+        delattr(owner, last)
 
 
 def function_in(part: Any) -> Any:
@@ -532,23 +536,23 @@ def function_in(part: Any) -> Any:
 
 def is_in_place(module: str, name: str, value: Any) -> bool:
     """True if a function or class is the one that the module itself defined under that name."""
-    plain: Any = function_in(value)
-    if not issubclass(type(plain), type | types.FunctionType | functools._lru_cache_wrapper):
+    definition: Any = function_in(value)
+    if not issubclass(type(definition), type | types.FunctionType | functools._lru_cache_wrapper):
         return False
     main = vars(sys.modules["__main__"])  # a wrapper in the notebook has the same name
-    parts = (value.fget, value.fset, value.fdel) if type(value) is property else (plain,)
+    parts = (value.fget, value.fset, value.fdel) if type(value) is property else (definition,)
     functions = itertools.chain.from_iterable(map(unwrapped, parts))
     if any(getattr(function, "__globals__", None) is main for function in functions):
         return False
-    return (plain.__module__, plain.__qualname__) == (module, name)
+    return (definition.__module__, definition.__qualname__) == (module, name)
 
 
 def own(module: str, name: str) -> object:
     """Return what the module itself defined under a name, even if something else has replaced
     it."""
     outer, _, last = name.rpartition(".")
-    there = own(module, outer) if outer else importlib.import_module(module)
-    return _replaced.get((module, name), contents(there).get(last, EMPTY))
+    owner = own(module, outer) if outer else importlib.import_module(module)
+    return _replaced.get((module, name), contents(owner).get(last, EMPTY))
 
 
 def holder(module: str, name: str) -> Any:
