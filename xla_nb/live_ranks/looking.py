@@ -154,7 +154,7 @@ class Look:
             refers=live.refers,
             met=live.met,
             shares=shares,
-            itself=_itself(None if is_constant else obj),
+            itself=_reference_to(None if is_constant else obj),
         )
 
     def of_former(self, name: Key, value: object) -> Unit | None:
@@ -165,21 +165,21 @@ class Look:
         except Exception:
             return None
 
-    def shares_but_for(self, keys: Iterable[Key], there: Mapping[int, Call]) -> sharing.Parts:
-        """Return the mutable parts of these units together, without what ranks find `there` and its
-        contents."""
-        return self._packed({key: self.objects[key] for key in keys}, there)[3]
+    def shares_but_for(self, keys: Iterable[Key], calls: Mapping[int, Call]) -> sharing.Parts:
+        """Return the mutable parts of these units together, without what ranks find by
+        these calls and its contents."""
+        return self._packed({key: self.objects[key] for key in keys}, calls)[3]
 
     def _packed(
-        self, values: Mapping[Key, Any], there: Mapping[int, Call] = {}
+        self, values: Mapping[Key, Any], calls: Mapping[int, Call] = {}
     ) -> tuple[LiveUnits, Packed, Memory, sharing.Parts]:
-        """Pickle these alone, for ranks that have all definitions and what is `there`. Returns what
-        the pickle collected, the pickle, its memory, and its mutable parts."""
+        """Pickle these alone, for ranks that have all definitions and what they find by the calls.
+        Returns what the pickle collected, the pickle, its memory, and its mutable parts."""
         live = self._live.part_of(
             {k: value for k, value in values.items() if type(k) is int}, EVERYTHING
         )
         live.sets = {key: value for key, value in values.items() if isinstance(key, tuple)}
-        live.held = there
+        live.held = calls
         named = {key: value for key, value in values.items() if isinstance(key, str)}
         parcel = packed(named, live, UnitPickler)
         self._alive.append(parcel)
@@ -206,7 +206,7 @@ def _array_types() -> tuple[type, ...]:
     return tuple(filter(None, kinds))
 
 
-def _itself(value: object) -> Callable[[], object]:
+def _reference_to(value: object) -> Callable[[], object]:
     """Return a function that returns a value while it exists; a value without weak references, such
     as a list, is kept, so that no other can be taken for it."""
     try:

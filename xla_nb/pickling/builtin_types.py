@@ -28,24 +28,24 @@ def _cached_property(_: object, cached: Any) -> Any:  # it has a lock before Pyt
     return rebuild.cached_property, (cached.func, cached.attrname)
 
 
-def _new_type(_: object, made: Any) -> Any:
-    return typing.NewType, (made.__name__, made.__supertype__), {"__module__": made.__module__}
+def _new_type(_: object, new: Any) -> Any:
+    return typing.NewType, (new.__name__, new.__supertype__), {"__module__": new.__module__}
 
 
-def _parameters(_: object, made: Any) -> Any:
-    return type(made), (made.__name__,)
+def _parameters(_: object, parameter: Any) -> Any:
+    return type(parameter), (parameter.__name__,)
 
 
-def _alias(_: object, made: Any) -> Any:
+def _alias(_: object, alias: Any) -> Any:
     """Reduce the result of a `type` statement, with its current value."""
-    if code_facts.is_found_by_name(made):
+    if code_facts.is_found_by_name(alias):
         return NotImplemented
-    kind: Any = type(made)
-    new = functools.partial(kind, type_params=made.__type_params__)
-    return new, (made.__name__, made.__value__)
+    kind: Any = type(alias)
+    new = functools.partial(kind, type_params=alias.__type_params__)
+    return new, (alias.__name__, alias.__value__)
 
 
-def _manager(_: object, manager: Any) -> Any:
+def _context_manager(_: object, manager: Any) -> Any:
     """Reduce the result of a function decorated with `contextlib.contextmanager` before it is
     entered: `@torch_xla.compile` decorates with one, which is created again at each call."""
     if not hasattr(manager, "func"):
@@ -65,30 +65,30 @@ def exception(obj: Any, reduce_otherwise: Callable[[Any], Any]) -> Any:
     kind = type(obj)
     if not issubclass(kind, BaseException):
         return NotImplemented
-    links = {n: link for n in _LINKS if (link := _link(getattr(obj, n, None))) is not None}
+    links = {name: link for name in _LINKS if (link := _link(getattr(obj, name, None))) is not None}
     left_out = links if any(links.values()) else {}
     if isinstance(obj, AttributeError | NameError):  # only some Pythons pickle it
         left_out["name"] = obj.name
-    made: Any
-    if isinstance(kind.__init__, types.FunctionType) and kind.__reduce__ is _REDUCE:
+    reduced: Any
+    if isinstance(kind.__init__, types.FunctionType) and kind.__reduce__ is _DEFAULT_REDUCE:
         # Pickle would call it with `args`, but it may take other arguments.
-        made = new_exception, (kind, obj.args), object.__getstate__(obj)
+        reduced = new_exception, (kind, obj.args), object.__getstate__(obj)
     elif left_out:
-        made = obj.__reduce_ex__(5)
+        reduced = obj.__reduce_ex__(5)
     else:
         return reduce_otherwise(obj)
     if (
-        not isinstance(made, tuple)
-        or made[0] not in (kind, new_exception)
-        or kind.__setstate__ is not _SET
+        not isinstance(reduced, tuple)
+        or reduced[0] not in (kind, new_exception)
+        or kind.__setstate__ is not _DEFAULT_SETSTATE
     ):
-        return made  # it defines its own pickling, maybe as something else
-    state = made[2] if len(made) > 2 else None
+        return reduced  # it defines its own pickling, maybe as something else
+    state = reduced[2] if len(reduced) > 2 else None
     attributes, slots = state if isinstance(state, tuple) else (state, None)
-    return *made[:2], {**(attributes or {}), **(slots or {}), **left_out}
+    return *reduced[:2], {**(attributes or {}), **(slots or {}), **left_out}
 
 
-_REDUCE, _SET = BaseException.__reduce__, BaseException.__setstate__
+_DEFAULT_REDUCE, _DEFAULT_SETSTATE = BaseException.__reduce__, BaseException.__setstate__
 
 
 def _link(link: Any) -> Any:
@@ -106,14 +106,14 @@ def _link(link: Any) -> Any:
 
 
 def new_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    made = kind.__new__(kind, *arguments)
-    made.args = arguments
-    return made
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error
 
 
 REDUCERS: dict[type, Callable[[Any, Any], Any]] = {
     types.MappingProxyType: _proxy,
-    contextlib._GeneratorContextManager: _manager,
+    contextlib._GeneratorContextManager: _context_manager,
     functools.cached_property: _cached_property,
     typing.NewType: _new_type,
     getattr(typing, "TypeAliasType", types.NoneType): _alias,  # of Python 3.12

@@ -16,7 +16,7 @@ from xla_nb.pickling import code_facts, rebuild, refusals
 from xla_nb.pickling.libraries import torch_values
 from xla_nb.pickling.module_objects import is_own
 
-_SET = (
+_SET_NOTE = (
     "`{}` was set in the notebook: ranks get it only through values that refer to it, not in the "
     "module"
 )
@@ -54,9 +54,9 @@ def reduced_module(module: types.ModuleType) -> Any:
     if (name := _name_of(module)) is not None:
         return importlib.import_module, (name,)
     package, _, last = module.__name__.rpartition(".")
-    whole = sys.modules.get(package)
-    if isinstance(whole, types.ModuleType) and vars(whole).get(last) is module:
-        return getattr, (whole, last)
+    parent = sys.modules.get(package)
+    if isinstance(parent, types.ModuleType) and vars(parent).get(last) is module:
+        return getattr, (parent, last)
     return NotImplemented
 
 
@@ -67,7 +67,7 @@ def _name_of(module: types.ModuleType) -> str | None:
         return "__main__" if module is sys.modules["__main__"] else None
     if sys.modules.get(module.__name__) is module:
         return module.__name__
-    return next((name for name, one in list(sys.modules.items()) if one is module), None)
+    return next((name for name, other in list(sys.modules.items()) if other is module), None)
 
 
 # Replacements by the notebook
@@ -95,4 +95,4 @@ def names_in(module: types.ModuleType) -> Iterator[str]:
 def note_of(module: str, name: str) -> str:
     """Return the note for what the notebook set in a module, or in a class of it, and ranks do not
     have there."""
-    return _SET.format(f"{module}.{name}")
+    return _SET_NOTE.format(f"{module}.{name}")

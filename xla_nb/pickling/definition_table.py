@@ -16,7 +16,7 @@ from xla_nb.wording import listed
 
 #: For a member of an enum: the token of its class, and its name.
 Token: TypeAlias = int | tuple[int, str]
-_BY_NOW = "the notebook has since imported {}: ranks now use the notebook's values there"
+_IMPORTED_SINCE = "the notebook has since imported {}: ranks now use the notebook's values there"
 
 
 class Definitions(dict[Token, Any]):
@@ -45,12 +45,12 @@ def made(token: Token, make: Callable[..., Any], *arguments: Any) -> Any:
 
 def kept(token: int, place: tuple[str, str], make: Any, *arguments: Any) -> Any:
     """Like `made`, but the first time use what a module itself defined under a name."""
-    there, table = rebuild.own(*place), _table()
-    if token not in table and not getattr(there, "__closure__", None):
+    existing, table = rebuild.own(*place), _table()
+    if token not in table and not getattr(existing, "__closure__", None):
         kinds = {rebuild.new_class: type, rebuild.new_function: types.FunctionType}
-        if isinstance(there, kinds[make]):
-            table[token] = there
-            for name, member in vars(there).get("_member_map_", {}).items():  # of an enum
+        if isinstance(existing, kinds[make]):
+            table[token] = existing
+            for name, member in vars(existing).get("_member_map_", {}).items():  # of an enum
                 table[token, name] = member
     return made(token, make, *arguments)
 
@@ -63,14 +63,14 @@ def found(token: int) -> Any:
 def dropped(tokens: Collection[int]) -> None:
     """Drop definitions that the notebook no longer has."""
     table = _table()
-    for key in [one for one in table if (one[0] if isinstance(one, tuple) else one) in tokens]:
+    for key in [key for key in table if (key[0] if isinstance(key, tuple) else key) in tokens]:
         rebuild.forget(table.pop(key))
 
 
 def imported(names: Iterable[str]) -> None:
     """Import modules that the notebook has imported since; ranks may have done so before."""
-    if own := [f"`{name}`" for name in names if name in _table().there]:
-        rebuild.notices.append(lambda: _BY_NOW.format(listed(own)))
+    if quoted := [f"`{name}`" for name in names if name in _table().there]:
+        rebuild.notices.append(lambda: _IMPORTED_SINCE.format(listed(quoted)))
     rebuild.import_all(names)
 
 
@@ -88,11 +88,11 @@ def _renew_function(
 
 
 def _renew_class(
-    cls: Any, _: type, name: str, bases: tuple[type, ...], given: Mapping[str, Any], number: int
+    cls: Any, _: type, name: str, bases: tuple[type, ...], initial: Mapping[str, Any], number: int
 ) -> None:
     rebuild.numbered(cls, number)
     type.__setattr__(cls, "__name__", name)
-    type.__setattr__(cls, "__qualname__", given["__qualname__"])
+    type.__setattr__(cls, "__qualname__", initial["__qualname__"])
     if cls.__bases__ != bases:
         type.__setattr__(cls, "__bases__", bases)
 
@@ -105,13 +105,13 @@ def refill_function(function: types.FunctionType, state: Mapping[str, Any]) -> N
 
 
 #: Attributes that every class has, or gets at its creation.
-_GIVEN = {"__module__", "__slots__", "__doc__", "__slotnames__", "_abc_impl", "__abstractmethods__"}
+_FIXED = {"__module__", "__slots__", "__doc__", "__slotnames__", "_abc_impl", "__abstractmethods__"}
 
 
 def refill_class(cls: type, state: Mapping[str, Any]) -> None:
     """Give a class, new or not, exactly these attributes."""
-    kept = _GIVEN | state["dict"].keys()
+    names = _FIXED | state["dict"].keys()
     for name, part in list(vars(cls).items()):
-        if name not in kept and not code_facts.is_made_by_type(cls, part):
+        if name not in names and not code_facts.is_made_by_type(cls, part):
             type.__delattr__(cls, name)
     rebuild.fill_class(cls, state)

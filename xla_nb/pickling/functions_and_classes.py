@@ -269,14 +269,14 @@ class Live:
         attributes = {n: part for n, part in vars(function).items() if n != "__dict__"}
         defaults = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
         state: dict[str, Any] = {
-            "globals": self._ready(function, dict.update, carried, globals_),
+            "globals": self._take_ready(function, dict.update, carried, globals_),
             "closure": tuple(
-                self._content(function, *pair) for pair in zip(closure, contents, strict=True)
+                self._cell_content(function, *pair) for pair in zip(closure, contents, strict=True)
             ),
             "attributes": {name: getattr(function, name) for name in code_facts.ATTRIBUTES}
-            | self._ready(function, rebuild.fill_attributes, defaults),
+            | self._take_ready(function, rebuild.fill_attributes, defaults),
             "dict": dict.fromkeys(attributes, NOT_YET)
-            | self._ready(function, rebuild.fill_attributes, attributes),
+            | self._take_ready(function, rebuild.fill_attributes, attributes),
             "submodules": code_facts.submodules(
                 function.__code__.co_names, [*used.values(), *contents]
             ),
@@ -292,7 +292,7 @@ class Live:
             return {}
         return {n: value for n, value in used.items() if code_facts.holds_what_is_ready(value)}
 
-    def _ready(
+    def _take_ready(
         self,
         holder: Any,
         fill: Callable[..., None],
@@ -316,7 +316,7 @@ class Live:
         call = Call(fill, (holder if target is None else target, late))
         self.later.append((*self.writing, call))
 
-    def _content(self, function: Any, cell: types.CellType, content: object) -> object:
+    def _cell_content(self, function: Any, cell: types.CellType, content: object) -> object:
         """Return the initial content of a closure variable."""
         if code_facts.holds_what_is_ready(content):
             return content
@@ -387,7 +387,7 @@ class Live:
             self._subclass(subclass)
         state = {
             "dict": dict.fromkeys(content, NOT_YET)  # in order, which filling in later keeps
-            | self._ready(
+            | self._take_ready(
                 cls, rebuild.fill_attributes, content, is_ready=code_facts.is_ready_in_class
             ),
             "abstract": abstract,

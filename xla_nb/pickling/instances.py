@@ -23,32 +23,34 @@ def says_itself(kind: type) -> bool:
 
 def _base(kind: type) -> type:
     """Return the first base that is a library's."""
-    return next(one for one in kind.__mro__ if not code_facts.is_made_here(one))
+    return next(base for base in kind.__mro__ if not code_facts.is_made_here(base))
 
 
 def reduced(obj: Any) -> Any:
     """Return the reducer value of an instance whose base defines its pickling."""
     kind = type(obj)
-    base, made = _base(kind), obj.__reduce_ex__(5)
+    base, value = _base(kind), obj.__reduce_ex__(5)
     # Other classes were created by libraries without a name, like that of a `numpy.dtype`.
-    if not isinstance(made, tuple) or kind.__module__ != "__main__":
-        return made
-    make, arguments, *rest = made
-    held: Any = object.__getstate__(obj)
+    if not isinstance(value, tuple) or kind.__module__ != "__main__":
+        return value
+    make, arguments, *rest = value
+    whole: Any = object.__getstate__(obj)
     state = rest[0] if rest else None
-    own = {name for one in (held if isinstance(held, tuple) else [held]) for name in one or ()}
-    given = [*arguments, *(state if isinstance(state, tuple) else [state])]
-    sent = {name for one in given if isinstance(one, dict) for name in one}
-    inner = (part for one in arguments if isinstance(one, tuple | list) for part in one)
+    names = {
+        name for part in (whole if isinstance(whole, tuple) else [whole]) for name in part or ()
+    }
+    parts = [*arguments, *(state if isinstance(state, tuple) else [state])]
+    sent_names = {name for part in parts if isinstance(part, dict) for name in part}
+    inner = (part for item in arguments if isinstance(item, tuple | list) for part in item)
     if all(part is not kind for part in (make, getattr(make, "__self__", 0), *arguments, *inner)):
         lost = f"class `{kind.__qualname__}`"
-    elif left := sorted(own - sent - _named_by(base)):
-        lost = f"attribute `{left[0]}`"
+    elif missing := sorted(names - sent_names - _named_by(base)):
+        lost = f"attribute `{missing[0]}`"
     else:
-        makes = any("__new__" in vars(one) or "__init__" in vars(one) for one in base.__mro__[:-1])
+        makes = any("__new__" in vars(cls) or "__init__" in vars(cls) for cls in base.__mro__[:-1])
         if make is kind and makes and not hasattr(kind, "__getnewargs_ex__"):
             return rebuild.new_of_base, (base, kind, *arguments), *rest
-        return made
+        return value
     raise Unshippable(
         f"an object that `{base.__module__}.{base.__qualname__}` pickles without its {lost}",
         f"Give `{kind.__qualname__}` a `__reduce__`, or create the object inside the function",
@@ -60,7 +62,7 @@ def _named_by(base: type) -> frozenset[str]:
     """Return the attributes that the code of a library's class names; pickling them is its own
     concern."""
     methods = (
-        getattr(part, "__func__", part) for one in base.__mro__ for part in vars(one).values()
+        getattr(part, "__func__", part) for cls in base.__mro__ for part in vars(cls).values()
     )
     code = (part.__code__ for part in methods if isinstance(part, types.FunctionType))
     return frozenset[str]().union(*map(code_facts.names_in, code))

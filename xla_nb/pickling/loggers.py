@@ -16,14 +16,14 @@ from typing import Any, TypeAlias
 
 from xla_nb.pickling import rebuild
 
-_UNHEARD = (
+_NO_HANDLERS = (
     "logger `{}` has no handlers on ranks and does not propagate: add a handler inside the function"
 )
 
 _STREAMS = "stdout", "stderr"
 #: Level and the like, and handlers.
 State: TypeAlias = tuple[dict[str, object], tuple["Handler", ...]]
-_AS_MADE: State = {"level": logging.NOTSET, "propagate": True, "disabled": False}, ()
+_INITIAL_STATE: State = {"level": logging.NOTSET, "propagate": True, "disabled": False}, ()
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Handler:
         else:
             return None
         handler.setLevel(self.level)
-        form: Any = logging.Formatter(self.format, self.dates, self.style, False)  # type: ignore[arg-type]
-        handler.setFormatter(form)
+        formatter: Any = logging.Formatter(self.format, self.dates, self.style, False)  # type: ignore[arg-type]
+        handler.setFormatter(formatter)
         return handler
 
 
@@ -58,7 +58,7 @@ def handlers(logger: logging.Logger) -> tuple[Handler, ...]:
     and adds its own."""
     if _is_of_module(logger):
         return ()
-    return tuple(found for one in logger.handlers if (found := _described(one)))
+    return tuple(description for handler in logger.handlers if (description := _describe(handler)))
 
 
 def _is_of_module(logger: logging.Logger) -> bool:
@@ -66,47 +66,47 @@ def _is_of_module(logger: logging.Logger) -> bool:
     return package != "__main__" and package in sys.modules
 
 
-def _described(handler: logging.Handler) -> Handler | None:
+def _describe(handler: logging.Handler) -> Handler | None:
     if type(handler) is logging.FileHandler:
         to, encoding = handler.baseFilename, handler.encoding
     elif type(handler) is logging.StreamHandler and not isinstance(handler.stream, io.StringIO):
         to, encoding = _STREAMS[handler.stream is not sys.stdout], None
     else:
         return None
-    form = handler.formatter or logging.Formatter()
+    formatter = handler.formatter or logging.Formatter()
     styles: dict[Any, str] = {style: mark for mark, (style, _) in logging._STYLES.items()}
-    style = styles.get(type(form._style), "%")
-    return Handler(to, handler.level, form._fmt, form.datefmt, style, encoding)
+    style = styles.get(type(formatter._style), "%")
+    return Handler(to, handler.level, formatter._fmt, formatter.datefmt, style, encoding)
 
 
 def of_this_process() -> dict[str, logging.Logger]:
     """Return all loggers by name, including the root logger under its name."""
     root = logging.getLogger()
     known = {**root.manager.loggerDict, root.name: root}
-    return {name: one for name, one in known.items() if isinstance(one, logging.Logger)}
+    return {name: logger for name, logger in known.items() if isinstance(logger, logging.Logger)}
 
 
 def reduced(logger: logging.Logger) -> Any:
     """Return the reducer value: this process's logger of the same name. logging itself refuses a
     logger that `getLogger` does not find."""
-    made: Any = logger.__reduce__()
-    return *made, state(logger), None, None, rebuild.fill_logger
+    by_name: Any = logger.__reduce__()
+    return *by_name, state(logger), None, None, rebuild.fill_logger
 
 
 def state(logger: logging.Logger) -> State:
     """Return the state that ranks' logger of the same name gets."""
-    own = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
-    return own, handlers(logger)
+    attributes = {name: getattr(logger, name) for name in ("level", "propagate", "disabled")}
+    return attributes, handlers(logger)
 
 
 def states() -> dict[str, State]:
     """Return the states of all loggers that differ from a new one of `getLogger`."""
-    each = {name: state(one) for name, one in of_this_process().items()}
-    return {name: one for name, one in each.items() if one != _AS_MADE}
+    all_states = {name: state(logger) for name, logger in of_this_process().items()}
+    return {name: value for name, value in all_states.items() if value != _INITIAL_STATE}
 
 
 def losses(logger: logging.Logger) -> Iterator[str]:
     """Yield notes on what ranks' logger of this name lacks."""
     is_silent = bool(logger.handlers) and not logger.propagate and not _is_of_module(logger)
     if is_silent and not handlers(logger):
-        yield _UNHEARD.format(logger.name)
+        yield _NO_HANDLERS.format(logger.name)

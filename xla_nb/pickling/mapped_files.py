@@ -83,44 +83,44 @@ class Mapping:
 
 def shared_mappings() -> list[Mapping]:
     """Return this process's mappings, except those of files that cannot be opened again."""
-    found: list[Mapping] = []
-    opened: dict[Identity, int] | None = None
+    mappings: list[Mapping] = []
+    fds: dict[Identity, int] | None = None
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
         addresses, rights, offset, device, inode, *path = line.split(maxsplit=5)
         if rights[3] != "s" or rights[0] != "r" or not path:
             continue
-        if opened is None:
-            opened = _open_files()
+        if fds is None:
+            fds = _open_files()
         major, minor = (int(part, 16) for part in device.split(":"))
-        file = _file((os.makedev(major, minor), int(inode)), path[0], rights[1] == "w", opened)
+        file = _file((os.makedev(major, minor), int(inode)), path[0], rights[1] == "w", fds)
         if file is not None:
             start, end = (int(part, 16) for part in addresses.split("-"))
-            found.append(Mapping(start, end, int(offset, 16), rights[1] == "w", file))
-    return found
+            mappings.append(Mapping(start, end, int(offset, 16), rights[1] == "w", file))
+    return mappings
 
 
-def _file(which: Identity, path: str, writable: bool, opened: dict[Identity, int]) -> File | None:
+def _file(wanted: Identity, path: str, writable: bool, fds: dict[Identity, int]) -> File | None:
     access = os.O_RDWR if writable else os.O_RDONLY
-    if which in opened:
-        return File(f"/proc/{os.getpid()}/fd/{opened[which]}", access, which)
+    if wanted in fds:
+        return File(f"/proc/{os.getpid()}/fd/{fds[wanted]}", access, wanted)
     try:
         status = Path(path).stat()
     except (OSError, ValueError):
         return None
-    same = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == which
-    return File(path, access, which) if same else None
+    is_same = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == wanted
+    return File(path, access, wanted) if is_same else None
 
 
 def _open_files() -> dict[Identity, int]:
     """Return the descriptors of this process's open files."""
-    found: dict[Identity, int] = {}
+    fds: dict[Identity, int] = {}
     for entry in os.scandir("/proc/self/fd"):
         try:
             if stat.S_ISREG(os.fstat(int(entry.name)).st_mode):
-                found[identity(int(entry.name))] = int(entry.name)
+                fds[identity(int(entry.name))] = int(entry.name)
         except OSError:  # the listing's own descriptor
             continue
-    return found
+    return fds
 
 
 def holding(mappings: Sequence[Mapping], address: int, size: int) -> Mapping | None:
@@ -136,16 +136,16 @@ def open_part(part: dict[str, Any]) -> memoryview:
     try:
         if os.fstat(fd).st_size < part["offset"] + part["size"]:
             raise FileNotFoundError("its file has been truncated")
-        before = part["offset"] % mmap.ALLOCATIONGRANULARITY
-        whole = _mapped(fd, part["offset"] - before, before + part["size"], file.access)
+        padding = part["offset"] % mmap.ALLOCATIONGRANULARITY
+        whole = _map(fd, part["offset"] - padding, padding + part["size"], file.access)
     finally:
         os.close(fd)
     whole.file = file if file.access == os.O_RDWR and part["offset"] == 0 else None
-    memory = memoryview(whole).cast("B")[before:]
+    memory = memoryview(whole).cast("B")[padding:]
     return memory if file.access == os.O_RDWR else memory.toreadonly()
 
 
-def _mapped(fd: int, offset: int, length: int, access: int) -> Any:
+def _map(fd: int, offset: int, length: int, access: int) -> Any:
     """Map memory of a file for as long as anything refers to it.
 
     Not with Python's `mmap`, which keeps its own descriptor: in the notebook that could be the one
@@ -153,7 +153,7 @@ def _mapped(fd: int, offset: int, length: int, access: int) -> Any:
     """
     rights = mmap.PROT_READ | (mmap.PROT_WRITE if access == os.O_RDWR else 0)
     address = _libc.mmap(None, length, rights, mmap.MAP_SHARED, fd, offset)
-    if address == _FAILED:
+    if address == _MAP_FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     whole = (ctypes.c_ubyte * length).from_address(address)
     weakref.finalize(whole, _libc.munmap, address, length).atexit = False
@@ -167,7 +167,7 @@ _libc.mmap.argtypes = (
     *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
 )
 _libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
-_FAILED = ctypes.c_void_p(-1).value
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def file_of(memory: memoryview) -> File | None:
@@ -177,12 +177,12 @@ def file_of(memory: memoryview) -> File | None:
     file: File | None = getattr(whole, "file", None)
     if file is None or memory.readonly:
         return None
-    first, start = (ctypes.addressof(ctypes.c_char.from_buffer(one)) for one in (whole, memory))
+    first, start = (ctypes.addressof(ctypes.c_char.from_buffer(buf)) for buf in (whole, memory))
     return file if first == start else None
 
 
 def as_memmap(array: Any, filename: str | None, offset: int, mode: str) -> Any:
     numpy: Any = importlib.import_module("numpy")
-    made = array.view(numpy.memmap)
-    made._mmap, made.filename, made.offset, made.mode = None, filename, offset, mode
-    return made
+    memmap = array.view(numpy.memmap)
+    memmap._mmap, memmap.filename, memmap.offset, memmap.mode = None, filename, offset, mode
+    return memmap

@@ -39,7 +39,7 @@ from xla_nb.pickling.mapped_files import GONE, File
 from xla_nb.pickling.refusals import Unshippable
 
 _SPAWN = 'multiprocessing.get_context("spawn")'
-_AGAIN = "after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
+_RECREATE_ADVICE = "after `%load_ext xla_nb` (in a script, `xla_nb.install()`), or with "
 _SHAREABLE = (
     synchronize.SemLock,
     synchronize.Condition,
@@ -49,9 +49,9 @@ _SHAREABLE = (
     queues.SimpleQueue,
     sharedctypes.SynchronizedBase,
 )
-_FED = (queues.Queue, queues.JoinableQueue)  # by a thread
-_MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
-_CONCERNED = (*_SHAREABLE, heap.Arena, connection.Connection, *_MEMORY)
+_FED_QUEUES = (queues.Queue, queues.JoinableQueue)  # by a thread
+_CTYPES = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
+_PRIMITIVES = (*_SHAREABLE, heap.Arena, connection.Connection, *_CTYPES)
 
 
 class ToRanks:
@@ -64,21 +64,21 @@ class ToRanks:
     def reduce(self, obj: Any) -> Any:
         """Reduce a primitive to the notebook's own; a lock without a name to a new one, with a
         note."""
-        if not isinstance(obj, _CONCERNED):  # called for every object
+        if not isinstance(obj, _PRIMITIVES):  # called for every object
             return NotImplemented
-        if isinstance(obj, _SHAREABLE) and not all(one._semlock.name for one in _semaphores(obj)):
+        if isinstance(obj, _SHAREABLE) and not all(lock._semlock.name for lock in _semaphores(obj)):
             return self._without_name(obj)
         if isinstance(obj, synchronize.SemLock):
-            other = None if any(obj is one for one in self._parts) else _arguments(obj)
-            return _opened, (type(obj), _as_to_a_spawned_process(obj)[2], other)
+            arguments = None if any(obj is part for part in self._parts) else _arguments(obj)
+            return _open_semaphore, (type(obj), _reduce_for_spawn(obj)[2], arguments)
         if isinstance(obj, synchronize.Event):
             self._parts += _semaphores(obj)
-        if type(obj) in _FED:
-            _, (kind,), state, *_ = _as_to_a_spawned_process(obj)
-            return _opened_queue, (kind, state)
-        if isinstance(obj, _MEMORY) and not _is_shared_memory(obj):
+        if type(obj) in _FED_QUEUES:
+            _, (kind,), state, *_ = _reduce_for_spawn(obj)
+            return _open_queue, (kind, state)
+        if isinstance(obj, _CTYPES) and not _is_shared_memory(obj):
             return NotImplemented
-        return _as_to_a_spawned_process(obj)
+        return _reduce_for_spawn(obj)
 
     def _without_name(self, obj: Any) -> Any:
         """Reduce a free lock to a new one. Raises Unshippable for a held lock, and for anything
@@ -86,17 +86,17 @@ class ToRanks:
         maker = type(obj).__name__
         if isinstance(obj, sharedctypes.SynchronizedBase):
             maker = "Array" if isinstance(obj, sharedctypes.SynchronizedArray) else "Value"
-        again = f"{_AGAIN}`{_SPAWN}.{maker}`"
+        recreate = f"{_RECREATE_ADVICE}`{_SPAWN}.{maker}`"
         if not isinstance(obj, synchronize.SemLock):
             thing = f"a multiprocessing {maker} that only forked processes can use"
-            raise Unshippable(thing, f"Re-create it {again}")
-        is_a_lock = isinstance(obj, synchronize.Lock | synchronize.RLock)
-        if is_a_lock and obj._semlock._is_zero():  # type: ignore[attr-defined]
+            raise Unshippable(thing, f"Re-create it {recreate}")
+        is_lock = isinstance(obj, synchronize.Lock | synchronize.RLock)
+        if is_lock and obj._semlock._is_zero():  # type: ignore[attr-defined]
             raise Unshippable("a lock that is held", "Release it before the launch")
         self._note(
-            f"ranks share a new {maker}, not the notebook's: to share that, re-create it {again}"
+            f"ranks share a new {maker}, not the notebook's: to share that, re-create it {recreate}"
         )
-        return _new, (type(obj), _arguments(obj))
+        return _new_lock, (type(obj), _arguments(obj))
 
 
 def _semaphores(obj: Any) -> Iterator[Any]:
@@ -122,8 +122,8 @@ def named() -> InPlace:
 
 def _make_named(lock: Any, kind: int, value: int, maxvalue: int, *, ctx: Any) -> None:
     _start_tracker()
-    make, spawning = named().original("SemLock.__init__"), multiprocessing.get_context("spawn")
-    make(lock, kind, value, maxvalue, ctx=spawning)
+    original, spawn = named().original("SemLock.__init__"), multiprocessing.get_context("spawn")
+    original(lock, kind, value, maxvalue, ctx=spawn)
 
 
 def _start_tracker() -> None:
@@ -134,16 +134,16 @@ def _start_tracker() -> None:
         if tracker._fd is None:
             reader, writer = os.pipe()
             command = [sys.executable, "-I", "-S", "-c", _TRACKER.format(reader)]
-            started = subprocess.Popen(command, pass_fds=[reader], start_new_session=True)
-            started.returncode = 0  # it outlives this process; `-X dev` would warn
-            tracker._fd, tracker._pid = writer, started.pid
+            process = subprocess.Popen(command, pass_fds=[reader], start_new_session=True)
+            process.returncode = 0  # it outlives this process; `-X dev` would warn
+            tracker._fd, tracker._pid = writer, process.pid
             os.close(reader)
 
 
 # ---------------------------------------------------------------- the notebook's own
 
 
-class _Spawning:
+class _SpawnedProcess:
     """The interface that multiprocessing calls for descriptors while it pickles for a new
     process."""
 
@@ -154,17 +154,17 @@ class _Spawning:
         return File.of(fd)
 
 
-def _as_to_a_spawned_process(obj: Any) -> Any:
+def _reduce_for_spawn(obj: Any) -> Any:
     if isinstance(obj, connection.Connection) and not stat.S_ISFIFO(os.fstat(obj.fileno()).st_mode):
         raise Unshippable("an open connection", f"Use `{_SPAWN}.Queue()`")
-    before = context.get_spawning_popen()
-    context.set_spawning_popen(_Spawning())  # type: ignore[arg-type]
+    previous = context.get_spawning_popen()
+    context.set_spawning_popen(_SpawnedProcess())  # type: ignore[arg-type]
     try:
         reducers: dict[type, Any] = vars(reduction.ForkingPickler)["_extra_reducers"]
         reduce = reducers.get(type(obj))
         return reduce(obj) if reduce else obj.__reduce_ex__(5)
     finally:
-        context.set_spawning_popen(before)
+        context.set_spawning_popen(previous)
 
 
 def _is_shared_memory(obj: Any) -> bool:
@@ -172,20 +172,20 @@ def _is_shared_memory(obj: Any) -> bool:
     return isinstance(getattr(obj, "_wrapper", None), heap.BufferWrapper)
 
 
-def _opened(kind: Any, state: Any, arguments: tuple[Any, ...] | None) -> Any:
+def _open_semaphore(kind: Any, state: Any, arguments: tuple[Any, ...] | None) -> Any:
     """Open the notebook's semaphore; on another machine create one with these arguments, shared by
     its host. With None, FileNotFoundError is raised there."""
-    made = kind.__new__(kind)
+    semaphore = kind.__new__(kind)
     try:
-        made.__setstate__(state)
+        semaphore.__setstate__(state)
     except FileNotFoundError:
         if arguments is None:
             raise FileNotFoundError(GONE) from None
-        return _new(kind, arguments)
-    return made
+        return _new_lock(kind, arguments)
+    return semaphore
 
 
-def _new(kind: Any, arguments: tuple[Any, ...]) -> Any:
+def _new_lock(kind: Any, arguments: tuple[Any, ...]) -> Any:
     return kind(*arguments, ctx=multiprocessing.get_context("fork"))
 
 
@@ -200,8 +200,8 @@ def _arguments(lock: Any) -> tuple[Any, ...]:
 
 # ---------------------------------------------------------------- queues on ranks
 
-_ROOM = 1 << 20  # bytes in a queue's pipe: Linux's default maximum instead of 64 KiB
-_PATIENCE = 10.0  # seconds without a reader
+_PIPE_SIZE = 1 << 20  # bytes in a queue's pipe: Linux's default maximum instead of 64 KiB
+_MAX_WAIT = 10.0  # seconds without a reader
 _UNREAD = (
     "This rank put more than {room} KiB into a notebook queue, and nothing has been read for "
     "{seconds:g} s. Re-create the queue and read it in a notebook thread while the ranks run, or "
@@ -219,30 +219,30 @@ def _queues() -> weakref.WeakSet[Any]:
     return weakref.WeakSet()
 
 
-def _opened_queue(kind: type[queues.Queue[Any]], state: Any) -> Any:
+def _open_queue(kind: type[queues.Queue[Any]], state: Any) -> Any:
     """Open a queue of the notebook on ranks. Raises FileNotFoundError if it is gone."""
     queue: Any = kind.__new__(kind)
     queue.__setstate__(state)
     util.register_after_fork(queue, kind._after_fork)  # type: ignore[attr-defined]
     with contextlib.suppress(OSError):  # this user's pipe quota is used up
-        fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, _ROOM)
+        fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
     _queues().add(queue)
     return queue
 
 
-def wait_for_readers(seconds: float = _PATIENCE) -> None:
+def wait_for_readers(seconds: float = _MAX_WAIT) -> None:
     """Wait until all that this process put into queues is in their pipes, where it stays after the
     process has ended. Raises UnreadError if nobody reads: the reader may be the notebook, whose
     cell waits for the ranks."""
     for queue in list(_queues()):
-        seen, since = None, time.monotonic()
+        last_state, since = None, time.monotonic()
         with contextlib.suppress(OSError):  # closed after its thread wrote everything
             while _is_feeding(queue):
                 pipe = queue._writer.fileno()
                 # Only the pipe shows that a large item is being read.
-                now = queue.qsize(), fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
-                if now != seen:
-                    seen, since = now, time.monotonic()
+                state = queue.qsize(), fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+                if state != last_state:
+                    last_state, since = state, time.monotonic()
                 elif time.monotonic() - since > seconds:
                     queue.cancel_join_thread()  # otherwise the process would wait at exit
                     room = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) >> 10
@@ -254,5 +254,5 @@ def _is_feeding(queue: Any) -> bool:
     """True if a queue's thread has something to write; otherwise it waits or has ended. A program
     may opt out of waiting for it (`cancel_join_thread`)."""
     thread = queue._thread
-    at_work = thread is not None and thread.is_alive() and not queue._notempty._waiters
-    return at_work and not queue._joincancelled
+    is_working = thread is not None and thread.is_alive() and not queue._notempty._waiters
+    return is_working and not queue._joincancelled

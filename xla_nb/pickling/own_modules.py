@@ -25,13 +25,13 @@ from xla_nb.pickling.rebuild import Call
 
 Key: TypeAlias = module_objects.Key
 
-_FOLLOWED = (type, types.ModuleType, *code_facts.FUNCTIONS)
+_FOLLOWED_TYPES = (type, types.ModuleType, *code_facts.FUNCTIONS)
 _DEFINITIONS = *code_facts.CODE, functools._lru_cache_wrapper
 #: Objects that belong to this process alone, like locks; loggers are sent by name.
-_BARE = logging.Logger, io.IOBase
-_NAMED = type, types.FunctionType, types.BuiltinFunctionType, functools.partial
-_LONG = 10_000  # characters or items of a constant
-_FIRST = {"__init__", "forward"}  # methods that code calls without their names
+_PROCESS_TYPES = logging.Logger, io.IOBase
+_NAMED_TYPES = type, types.FunctionType, types.BuiltinFunctionType, functools.partial
+_LONGEST = 10_000  # characters or items of a constant
+_IMPLICIT_METHODS = {"__init__", "forward"}  # methods that code calls without their names
 _AS_IMPORTED = (
     "ranks use `{0}.{1}` as `import {0}` creates it: its value in the notebook cannot be sent"
 )
@@ -73,7 +73,7 @@ class Uses:
 
     def add(self, reached: object) -> None:
         """Add a module, or something sent by its name; ignore anything else."""
-        if issubclass(type(reached), _FOLLOWED):  # does not touch libraries' stand-ins
+        if issubclass(type(reached), _FOLLOWED_TYPES):  # does not touch libraries' stand-ins
             self._reached.setdefault(id(reached), reached)
 
     def of_code(self, code: types.CodeType) -> None:
@@ -93,95 +93,95 @@ class Uses:
     def found(self, on_ranks: Container[str], is_behind: Callable[[str], bool]) -> Found:
         """Return the current contents of everything reached, for ranks that have imported
         `on_ranks`; for modules of which `is_behind` is true also their definitions."""
-        every, held = Uses(), list[types.ModuleType]()
-        every.take(self)
-        own = {
-            one.__name__.rpartition(".")[2]: one for one in module_objects.of_this_process().own()
+        uses, modules = Uses(), list[types.ModuleType]()
+        uses.take(self)
+        own_modules = {
+            obj.__name__.rpartition(".")[2]: obj for obj in module_objects.of_this_process().own()
         }
         done, size = 0, (-1, 0)
-        while every.size != size:
-            size = every.size
-            fresh = list(every._reached.values())[done:]
-            done += len(fresh)
-            held += (one for one in fresh if _is_imported(one))
-            for one in fresh:
-                every._follow(one)
-            for name in every.imports:
-                every.add(sys.modules.get(name) or own.get(name.rpartition(".")[2]))
-            for module in held:
-                content = vars(module)
-                for name in every.names & content.keys():
-                    every.add(content[name])
-        return every._found(held, on_ranks, is_behind)
+        while uses.size != size:
+            size = uses.size
+            new = list(uses._reached.values())[done:]
+            done += len(new)
+            modules += (obj for obj in new if _is_imported(obj))
+            for obj in new:
+                uses._follow(obj)
+            for name in uses.imports:
+                uses.add(sys.modules.get(name) or own_modules.get(name.rpartition(".")[2]))
+            for module in modules:
+                namespace = vars(module)
+                for name in uses.names & namespace.keys():
+                    uses.add(namespace[name])
+        return uses._collect(modules, on_ranks, is_behind)
 
     def _follow(self, definition: Any) -> None:
         """Add the names in the code of a function or class of the user's own modules."""
         parts = [definition]
         if isinstance(definition, type):
-            own = (base for base in _bases(definition) if _own(base.__module__))
-            parts = [part for base in own for part in list(vars(base).values())]
+            own_bases = (base for base in _bases(definition) if _own_module(base.__module__))
+            parts = [part for base in own_bases for part in list(vars(base).values())]
             for part in parts:
-                if issubclass(type(part), type) and _own(part.__module__):
+                if issubclass(type(part), type) and _own_module(part.__module__):
                     self.add(part)
         for function in code_facts.functions_of(parts):
-            module = _own(function.__globals__.get("__name__", ""))
+            module = _own_module(function.__globals__.get("__name__", ""))
             if module is not None:  # %autoreload executes added functions in a copy of its dict
                 self.add(module)
                 self.of_code(function.__code__)
 
-    def _found(
+    def _collect(
         self,
-        held: Iterable[types.ModuleType],
+        modules: Iterable[types.ModuleType],
         on_ranks: Container[str],
         is_behind: Callable[[str], bool],
     ) -> Found:
-        found = Found({}, set(), set())
-        for module in _of_torch():
-            found.notes.update(
+        result = Found({}, set(), set())
+        for module in _torch_modules():
+            result.notes.update(
                 by_reference.note_of(module.__name__, one) for one in by_reference.names_in(module)
             )
-        for module in held:
+        for module in modules:
             name = module.__name__
             if not is_own(module):
-                found.notes.update(
+                result.notes.update(
                     by_reference.note_of(name, one) for one in by_reference.names_in(module)
                 )
-                for one in self.names & vars(module).keys():
-                    found.values.update(_told((name, one), vars(module)[one]))
+                for attribute in self.names & vars(module).keys():
+                    result.values.update(_comparisons((name, attribute), vars(module)[attribute]))
             elif _is_edited(name, on_ranks):
-                found.notes.add(_EDITED.format(name))
+                result.notes.add(_EDITED.format(name))
             else:
-                found.imports.add(name)
-                found.values.update(_set_in(module, name, "", self.names, is_behind(name)))
-        for one in self._reached.values():
-            former = (
-                base for base in _bases(one) if module_objects.of_this_process().was_replaced(base)
-            )
-            found.notes.update(
-                _FORMER_BASE.format(_path(one), _path(base), base.__module__)
-                for base in former
-                if base is not one and not is_behind(base.__module__)
+                result.imports.add(name)
+                result.values.update(_values_to_set(module, name, "", self.names, is_behind(name)))
+        for definition in self._reached.values():
+            result.notes.update(
+                _FORMER_BASE.format(_path(definition), _path(base), base.__module__)
+                for base in _bases(definition)
+                if base is not definition and not is_behind(base.__module__)
+                if module_objects.of_this_process().was_replaced(base)
             )
         reached = [*getattr(sys.modules.get("torch"), "Tensor", object).__mro__]
-        reached += (base for one in self._reached.values() for base in _bases(one))
-        for one in dict.fromkeys(reached):
-            name, path = one.__module__, one.__qualname__
-            if not _own(name):
-                methods = by_reference.methods_in(one) if name != "__main__" else ()
-                found.notes.update(by_reference.note_of(name, f"{path}.{each}") for each in methods)
-                is_there = not isinstance(one, type) and code_facts.value_of(name, path) is one
-                found.values.update(_told((name, path), one) if is_there else {})
-            elif _is_settable(one) and not (_is_edited(name, on_ranks) or is_behind(name)):
-                for path, holder in module_objects.holders(one):
-                    found.values.update(_set_in(holder, name, f"{path}.", self.names))
-        return found
+        reached += (base for obj in self._reached.values() for base in _bases(obj))
+        for obj in dict.fromkeys(reached):
+            name, path = obj.__module__, obj.__qualname__
+            if not _own_module(name):
+                methods = by_reference.methods_in(obj) if name != "__main__" else ()
+                result.notes.update(
+                    by_reference.note_of(name, f"{path}.{method}") for method in methods
+                )
+                is_found = not isinstance(obj, type) and code_facts.value_of(name, path) is obj
+                result.values.update(_comparisons((name, path), obj) if is_found else {})
+            elif _is_settable(obj) and not (_is_edited(name, on_ranks) or is_behind(name)):
+                for path, holder in module_objects.holders(obj):
+                    result.values.update(_values_to_set(holder, name, f"{path}.", self.names))
+        return result
 
 
 def _path(definition: Any) -> str:
     return f"{definition.__module__}.{definition.__qualname__}"
 
 
-def _of_torch() -> Iterator[types.ModuleType]:
+def _torch_modules() -> Iterator[types.ModuleType]:
     """Yield modules whose functions torch's own code calls, even if the program does not name
     them."""
     names = "torch", "torch.nn.functional", "torch.nn.init"
@@ -202,7 +202,7 @@ def _is_imported(module: Any) -> bool:
     return name != "__main__" and sys.modules.get(name) is module
 
 
-def _own(name: str) -> types.ModuleType | None:
+def _own_module(name: str) -> types.ModuleType | None:
     """Return the user's own module of this name, or None."""
     module = sys.modules.get(name)
     return module if isinstance(module, types.ModuleType) and is_own(module) else None
@@ -220,30 +220,30 @@ def _bases(definition: Any) -> tuple[Any, ...]:
 def _is_settable(definition: Any) -> bool:
     """True unless a library's metaclass intercepts setting attributes, as that of enums does."""
     kind: Any = type(definition)
-    sees = issubclass(kind, type) and kind.__setattr__ is not type.__setattr__
-    return not sees or _own(kind.__module__) is not None
+    intercepts = issubclass(kind, type) and kind.__setattr__ is not type.__setattr__
+    return not intercepts or _own_module(kind.__module__) is not None
 
 
-def _set_in(
+def _values_to_set(
     holder: Any, module: str, prefix: str, names: set[str], is_behind: bool = False
 ) -> Iterator[tuple[Key, object]]:
     """Yield what must be set in a module of the user's own, or in a class or function in it
     (`prefix`): a function has no content other than what it names."""
-    is_function, called = type(holder) is types.FunctionType, names | _FIRST
+    is_function, called_names = type(holder) is types.FunctionType, names | _IMPLICIT_METHODS
     for name, value in list(rebuild.contents(holder).items()):
         key, part = (module, prefix + name), rebuild.function_in(value)
         is_code = issubclass(type(part), _DEFINITIONS)
         is_descriptor = isinstance(holder, type) and hasattr(type(value), "__get__")
         # Python calls special methods of a class without naming them.
-        is_method = is_code and (isinstance(holder, type) or name in called)
+        is_method = is_code and (isinstance(holder, type) or name in called_names)
         if (is_special(name) and not is_method) or name == "_abc_impl":
             continue
         if is_behind and is_code and getattr(part, "__module__", "") == module:
             yield key, value
         elif rebuild.is_in_place(*key, value):
-            told = Told(*rebuild.called(part), rebuild.defined(part))
-            if told.wrapped or name in called:  # may differ on ranks
-                yield key, told
+            comparison = Told(*rebuild.called(part), rebuild.defined(part))
+            if comparison.wrapped or name in called_names:  # may differ on ranks
+                yield key, comparison
         elif is_code or is_descriptor:
             is_other = is_code and name in names and _is_elsewhere(part)
             if is_other or _is_the_notebooks(value):
@@ -273,18 +273,18 @@ def _is_elsewhere(definition: Any) -> bool:
 
 def _is_short(value: object) -> bool:
     """True for a constant small enough to send although no code names it."""
-    return code_facts.is_ready(value) and not (hasattr(value, "__len__") and len(value) > _LONG)
+    return code_facts.is_ready(value) and not (hasattr(value, "__len__") and len(value) > _LONGEST)
 
 
 def known(keys: Iterable[Key], on_ranks: Container[str]) -> dict[Any, object]:
     """Return the notebook's current values where it had set something before, including restored
     originals and deleted names. A class attribute that no longer exists is left unchanged."""
-    same = {name for name, _ in keys if not _is_edited(name, on_ranks)}
-    there = sorted(key for key in keys if key[0] in same and _is_in_its_own(*key))
-    return {key: code_facts.value_of(*key) for key in there}
+    unedited = {name for name, _ in keys if not _is_edited(name, on_ranks)}
+    existing = sorted(key for key in keys if key[0] in unedited and _is_in_own_code(*key))
+    return {key: code_facts.value_of(*key) for key in existing}
 
 
-def _is_in_its_own(module: str, name: str) -> bool:
+def _is_in_own_code(module: str, name: str) -> bool:
     """True if a name is held by the module itself, or by something the module defined."""
     outer = name.rpartition(".")[0]
     return not outer or rebuild.is_in_place(module, outer, code_facts.value_of(module, outer))
@@ -295,13 +295,13 @@ def sent(key: Key, value: object, is_behind: bool) -> object:
     if isinstance(value, Told):
         return Call(rebuild.compare, (*key, *value))
     kind = type(value)
-    if issubclass(kind, _BARE) or kind.__module__ in ("_thread", "threading"):
+    if issubclass(kind, _PROCESS_TYPES) or kind.__module__ in ("_thread", "threading"):
         return Call(rebuild.compare, (*key, kind.__name__, 0))
     place = module_objects.of_this_process().place(value)
     if place is not None and place.key == key:
         return value  # sending it puts it there
-    is_back = not is_behind and rebuild.is_in_place(*key, value)
-    return Call(rebuild.put_back, (*key, Call(rebuild.own, key) if is_back else value))
+    is_original = not is_behind and rebuild.is_in_place(*key, value)
+    return Call(rebuild.put_back, (*key, Call(rebuild.own, key) if is_original else value))
 
 
 def note_of(key: Key, value: object) -> str:
@@ -311,17 +311,17 @@ def note_of(key: Key, value: object) -> str:
     return _AS_IMPORTED.format(*key)
 
 
-def _told(key: Key, value: Any) -> dict[Key, object]:
+def _comparisons(key: Key, value: Any) -> dict[Key, object]:
     """Return the description of a library's function or class whose name differs from its
     attribute, or which is wrapped, such as after `F.relu = F.silu`: the library may have done so
     itself, which ranks can find out. Empty for others."""
-    root, named = key[0].partition(".")[0], (key[1].rpartition(".")[2], 0)
-    if root in sys.stdlib_module_names or not issubclass(type(value), _NAMED):
+    root, expected = key[0].partition(".")[0], (key[1].rpartition(".")[2], 0)
+    if root in sys.stdlib_module_names or not issubclass(type(value), _NAMED_TYPES):
         return {}
-    if rebuild.called(value) == named or code_facts.is_the_notebooks(value):
+    if rebuild.called(value) == expected or code_facts.is_the_notebooks(value):
         return {}
-    made_in = {str(getattr(value, "__module__", None))}
-    for one in rebuild.unwrapped(value):
-        made_in.add(str(getattr(one, "__globals__", {}).get("__name__", root)))
-    is_its = {name.partition(".")[0] for name in made_in} <= {root, "builtins", "functools", "None"}
-    return {key: Told(*rebuild.called(value))} if is_its else {}  # not from another package
+    modules = {str(getattr(value, "__module__", None))}
+    for function in rebuild.unwrapped(value):
+        modules.add(str(getattr(function, "__globals__", {}).get("__name__", root)))
+    native = {name.partition(".")[0] for name in modules} <= {root, "builtins", "functools", "None"}
+    return {key: Told(*rebuild.called(value))} if native else {}  # not from another package

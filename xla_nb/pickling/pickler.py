@@ -227,14 +227,14 @@ class LivePickler(Pickler):
         """Write names and what follows from them: code and constants, their contents, and then the
         data whose methods they are."""
         self.write_definitions()
-        self._take(values)
+        self._queue(values)
         while self._code or self._write_late() or self._data:
             todo = self._code or self._data
             self._live.carries = todo is self._data
             if todo:
                 name = next(iter(todo))
                 self.part(name, todo.pop(name))
-            self._take(self.names_met())
+            self._queue(self.names_met())
         self.have_keys_checked()
 
     def part(self, name: str, value: object, late: bool = False) -> None:
@@ -248,7 +248,7 @@ class LivePickler(Pickler):
         """Return names that came up and must be written."""
         return self._live.names_met()
 
-    def _take(self, values: Mapping[str, object]) -> None:
+    def _queue(self, values: Mapping[str, object]) -> None:
         for name, value in values.items():
             if name not in self._names:
                 self._names.add(name)
@@ -266,14 +266,14 @@ class LivePickler(Pickler):
             live.optional.append(part)
         optional, live.optional = live.optional, []
         has_written = self._fill()
-        if optional and not self._try(optional):
+        if optional and not self._try_to_write(optional):
             for part in optional:
-                if not self._try([part]):
+                if not self._try_to_write([part]):
                     live.notes.add(part[2])
                     live.later += self._fallbacks.get(part[0], ())
         return has_written or bool(optional)
 
-    def _try(self, parts: Iterable[tuple[str, object, str]]) -> bool:
+    def _try_to_write(self, parts: Iterable[tuple[str, object, str]]) -> bool:
         """Write these parts if they can be sent; otherwise restore the previous state and return
         False."""
         saved, size, buffers = pickle.Pickler(io.BytesIO()), self._file.tell(), len(self._buffers)
@@ -305,10 +305,10 @@ class LivePickler(Pickler):
         if id(obj) not in self._modules.ids:
             return None
         if id(obj) not in self._tokens:
-            self._tokens[id(obj)] = obj, self._of_module(obj)
+            self._tokens[id(obj)] = obj, self._module_call(obj)
         return self._tokens[id(obj)][1]
 
-    def _of_module(self, obj: object) -> list[Call] | None:
+    def _module_call(self, obj: object) -> list[Call] | None:
         """Return a call that yields a module's object on ranks; None if it is sent like any
         other."""
         place = self._modules.place(obj)

@@ -27,13 +27,13 @@ from xla_nb.pickling import code_facts, rebuild
 from xla_nb.pickling.rebuild import EMPTY
 from xla_nb.wording import in_one_line
 
-_NO_LOCK = (  # the user's own, or inside a library's object
+_LOCK_ADVICE = (  # the user's own, or inside a library's object
     "Use the `lock` parameter or a multiprocessing lock, or create the object that holds it inside "
     "the function"
 )
 _ADVICE = {
-    "_thread.lock": _NO_LOCK,
-    "_thread.RLock": _NO_LOCK,
+    "_thread.lock": _LOCK_ADVICE,
+    "_thread.RLock": _LOCK_ADVICE,
     "socket": "Connect inside the function",
     "Connection": "Connect inside the function",
     "Cursor": "Connect inside the function",
@@ -53,12 +53,12 @@ TRAINING_FUNCTION = (
     "initialized inside your training function"
 )
 #: Modules whose classes hold the process index and the number of processes.
-_OF_ACCELERATE = "accelerate.accelerator", "accelerate.state"
+_ACCELERATE_MODULES = "accelerate.accelerator", "accelerate.state"
 #: Modules of widgets in the page.
-_OF_WIDGETS = "ipywidgets.widgets.widget", "tqdm.notebook"
+_WIDGET_MODULES = "ipywidgets.widgets.widget", "tqdm.notebook"
 
 #: What a function should return instead, by `Unshippable.thing`.
-_HOME = {
+_RESULT_ADVICE = {
     "an open file": "Return its path or its content",
     "an open socket": "Return the data received",
     "a generator": "Return a list of its items",
@@ -66,16 +66,16 @@ _HOME = {
     "a thread": "Return what it computed",
 }
 #: Advice if the file of a result cannot be written.
-_LESS = "Set XLA_NB_HOME to a folder with more free space, or return less"
-_ELSEWHERE = "Set XLA_NB_HOME to another folder, and keep that folder unchanged until the run ends"
-_IN_A_FILE = "Move the class that has it to a file that the notebook imports"
+_FULL_DISK = "Set XLA_NB_HOME to a folder with more free space, or return less"
+_BAD_FOLDER = "Set XLA_NB_HOME to another folder, and keep that folder unchanged until the run ends"
+_FILE_ADVICE = "Move the class that has it to a file that the notebook imports"
 _DESCRIPTORS = property, staticmethod, classmethod
 _VIEWS: Any = type({}.keys()), type({}.values()), type({}.items())  # also of OrderedDict
-_DEEPEST, _MOST = 8, 1000  # levels, and parts of one level, that are searched for the culprit
+_MAX_DEPTH, _MAX_SIZE = 8, 1000  # levels, and parts of one level, that are searched for the culprit
 #: From a value to a part: each part on the way, with its path from the value.
 Way: TypeAlias = Sequence[tuple[str, object]]
 _CLOSURE = " → "  # precedes the name of a closure variable
-_OPTIMIZER = (
+_OPTIMIZER_ADVICE = (
     "Create it inside the function from the model's parameters there; to keep its state, send "
     'an optimizer of the model after `.to("cpu")` that has loaded `{}.state_dict()`'
 )
@@ -112,10 +112,10 @@ class OnDevice(Unshippable):
         its path: the optimizer, if the tensors belong to one."""
         optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", ())
         module = getattr(sys.modules.get("torch.nn"), "Module", ())
-        path, part = next((one for one in way if isinstance(one[1], optimizer)), way[-1])
+        path, part = next((step for step in way if isinstance(step[1], optimizer)), way[-1])
         code = (name + path).rpartition(_CLOSURE)[2]
         if isinstance(part, optimizer):
-            self.advice = _OPTIMIZER.format(code)
+            self.advice = _OPTIMIZER_ADVICE.format(code)
         elif isinstance(part, module) or untrusted.name_of(type(part)) == "MpModelWrapper":
             self.advice = f'Call `{code}.to("cpu")` before the launch{self._use}'
         elif isinstance(part, self._kind):
@@ -134,24 +134,24 @@ def described(value: object, origin: str = "") -> str:
 def fault_in_words(fault: BaseException) -> str:
     """Return in one line why something cannot be pickled, with the exception's name unless pickle
     usually raises it."""
-    told = _message(fault).rstrip(".")
-    if isinstance(fault, TypeError | AttributeError | pickle.PicklingError | OSError) and told:
-        return in_one_line(told, 300)
-    return in_one_line(f"{untrusted.name_of(type(fault))}: {told}".removesuffix(": "), 300)
+    message = _message(fault).rstrip(".")
+    if isinstance(fault, TypeError | AttributeError | pickle.PicklingError | OSError) and message:
+        return in_one_line(message, 300)
+    return in_one_line(f"{untrusted.name_of(type(fault))}: {message}".removesuffix(": "), 300)
 
 
 def refusal(name: str, details: str, fault: BaseException, way: Way = (), code: str = "") -> str:
     """Return why a variable, `described` by `details`, cannot be sent, and what to do instead.
     `way` leads to the culprit in what code calls `code`, by default the variable's name."""
-    told, path, code = fault_in_words(fault), way[-1][0] if way else "", code or name
+    message, path, code = fault_in_words(fault), way[-1][0] if way else "", code or name
     if isinstance(fault, OnDevice) and way:
         path = fault.advise(code, way)
     if isinstance(fault, Unshippable):
-        told = f"{f'`{code}{path}`' if path else 'it'} is or contains {fault.thing}"
+        message = f"{f'`{code}{path}`' if path else 'it'} is or contains {fault.thing}"
     elif path:
-        told = f"`{code}{path}`: {told}"
-    shown = f"`{name}`" if name else "the function"
-    return f"Cannot send {shown} ({details}) to ranks: {told}. {advice(fault)}."
+        message = f"`{code}{path}`: {message}"
+    subject = f"`{name}`" if name else "the function"
+    return f"Cannot send {subject} ({details}) to ranks: {message}. {advice(fault)}."
 
 
 def _message(fault: BaseException) -> str:
@@ -167,17 +167,19 @@ def _message(fault: BaseException) -> str:
 def culprit(value: object, can_be_sent: Callable[[object], bool]) -> Way:
     """Return the path from a value to its innermost part that cannot be sent, each part with its
     place: `["log"][0]`, `.file`, ` → data` (of a function's closure)."""
-    found: list[tuple[str, object]] = [("", value)]
-    for _ in range(_DEEPEST):
-        path, whole = found[-1]
-        each = [*itertools.islice(_parts(whole), _MOST)]
+    steps: list[tuple[str, object]] = [("", value)]
+    for _ in range(_MAX_DEPTH):
+        path, innermost = steps[-1]
+        parts = [*itertools.islice(_parts(innermost), _MAX_SIZE)]
         first = bisect.bisect_left(
-            range(len(each)), True, key=lambda n: not can_be_sent([one for _, one in each[: n + 1]])
+            range(len(parts)),
+            True,
+            key=lambda n: not can_be_sent([part for _, part in parts[: n + 1]]),
         )
-        if first == len(each):
+        if first == len(parts):
             break
-        found.append((path + each[first][0], each[first][1]))
-    return found
+        steps.append((path + parts[first][0], parts[first][1]))
+    return steps
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
@@ -195,60 +197,60 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield ".__self__", value.__self__
     elif type(value) is functools.partial:
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif not (_refused_whole(type(value)) or _is_one_thing(value)):
+    elif not (_refusal_of(type(value)) or _is_opaque(value)):
         with contextlib.suppress(AttributeError):
             attributes = object.__getattribute__(value, "__dict__").items()
             yield from ((f".{name}", part) for name, part in attributes if name[:1] != "_")
 
 
-def _is_one_thing(value: object) -> bool:
+def _is_opaque(value: object) -> bool:
     """True for objects of xla_nb or multiprocessing: their attributes are not the user's to
     change."""
-    own = __package__.partition(".")[0]
-    return untrusted.module_of(type(value)).partition(".")[0] in (own, "multiprocessing")
+    package = __package__.partition(".")[0]
+    return untrusted.module_of(type(value)).partition(".")[0] in (package, "multiprocessing")
 
 
 def advice(fault: BaseException) -> str:
     """Return what to do instead of sending the value that raised `fault`."""
     if isinstance(fault, Unshippable):
         return fault.advice
-    told = untrusted.message_of(fault)
-    known = next((text for key, text in _ADVICE.items() if key in told), None)
+    message = untrusted.message_of(fault)
+    known = next((text for key, text in _ADVICE.items() if key in message), None)
     return known or "Create it inside the function, or pass what it is built from"
 
 
 def advice_on_result(fault: BaseException) -> str:
     """Return what to do instead of returning the value that raised `fault`."""
     if isinstance(fault, Unshippable):
-        return _HOME.get(fault.thing, fault.advice)
+        return _RESULT_ADVICE.get(fault.thing, fault.advice)
     if not isinstance(fault, OSError):
         return "Return numbers, arrays or CPU tensors instead"
     if fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return _LESS
-    return shortage(fault.errno).removesuffix(".") or _ELSEWHERE
+        return _FULL_DISK
+    return shortage(fault.errno).removesuffix(".") or _BAD_FOLDER
 
 
 def refuse_instances(kind: type) -> None:
     """Raise Unshippable for a class of whose instances pickle would blame a part."""
-    if refused := _refused_whole(kind):
+    if refused := _refusal_of(kind):
         raise Unshippable(*refused)
 
 
-def _refused_whole(kind: type) -> tuple[str, str] | None:
+def _refusal_of(kind: type) -> tuple[str, str] | None:
     """Return what instances of a class are and what to do instead; None if they may be sent or the
     class defines how they are pickled."""
     mocks = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", ())
-    accelerates = any(base.__module__ in _OF_ACCELERATE for base in kind.__mro__)
-    is_widget = any(base.__module__ in _OF_WIDGETS for base in kind.__mro__)
-    wholes = logging.Handler, mocks, process.BaseProcess, *_DESCRIPTORS
-    is_whole = accelerates or is_widget or issubclass(kind, wholes)
-    if not is_whole or not code_facts.is_pickled_by_its_dict(kind):
+    is_accelerate = any(base.__module__ in _ACCELERATE_MODULES for base in kind.__mro__)
+    is_widget = any(base.__module__ in _WIDGET_MODULES for base in kind.__mro__)
+    refused = logging.Handler, mocks, process.BaseProcess, *_DESCRIPTORS
+    is_refused = is_accelerate or is_widget or issubclass(kind, refused)
+    if not is_refused or not code_facts.is_pickled_by_its_dict(kind):
         return None
     if issubclass(kind, process.BaseProcess):
         return "a process", "Start it inside the function, or send what you need, such as `p.pid`"
     if issubclass(kind, _DESCRIPTORS):
-        return f"a `{kind.__qualname__}`, a custom property or method type", _IN_A_FILE
-    if accelerates:
+        return f"a `{kind.__qualname__}`, a custom property or method type", _FILE_ADVICE
+    if is_accelerate:
         return "accelerate's state in the notebook, which is process 0 of 1", TRAINING_FUNCTION
     if is_widget:
         return "a notebook widget", "Create it inside the function"
@@ -269,9 +271,9 @@ def refuse_of_itself(obj: Any) -> Any:
     """Raise Unshippable for an object whose class defines `_xla_nb_not_sent`: what it is, and what
     to do instead."""
     for cls in type(obj).__mro__:
-        said = vars(cls).get("_xla_nb_not_sent")
-        if said is not None:
-            raise Unshippable(*said)
+        refused = vars(cls).get("_xla_nb_not_sent")
+        if refused is not None:
+            raise Unshippable(*refused)
     return NotImplemented
 
 

@@ -38,7 +38,7 @@ class HomePickler(Pickler):
         super().__init__(file, buffers)
         self._hooks = hooks
         self._live = Live(joins=False)  # the notebook's names stay as they are
-        as_sent = functools.cache(self._reduced_as_sent)  # there may be a million
+        as_sent = functools.cache(self._reducer_for)  # there may be a million
         self._as_sent: Callable[[type], Callable[[Any], Any]] = as_sent
 
     def write(self, values: dict[str, object]) -> None:
@@ -53,16 +53,16 @@ class HomePickler(Pickler):
             return self._definition(obj)
         if issubclass(kind, enum.Enum):
             if code_facts.is_made_here(kind) and not _is_the_notebooks(kind):  # with its class
-                return self._as_on_the_way_out(obj)
-            named = kind.__members__.get(obj.name or "") is obj
-            return (getattr, (kind, obj.name)) if named else super().reduce_code(obj)
+                return self._reduce_as_sent(obj)
+            is_named = kind.__members__.get(obj.name or "") is obj
+            return (getattr, (kind, obj.name)) if is_named else super().reduce_code(obj)
         return self._as_sent(kind)(obj)
 
-    def _as_on_the_way_out(self, obj: Any) -> Any:
+    def _reduce_as_sent(self, obj: Any) -> Any:
         reduced = self._live.reduce(obj)
         return super().reduce_code(obj) if reduced is NotImplemented else reduced
 
-    def _reduced_as_sent(self, kind: type) -> Callable[[Any], Any]:
+    def _reducer_for(self, kind: type) -> Callable[[Any], Any]:
         """Return the reducer for instances of a class, the one used for sending to ranks, except
         for classes that define their own pickling."""
         if issubclass(kind, types.ModuleType):
@@ -72,26 +72,26 @@ class HomePickler(Pickler):
         if kind is types.MethodType:
             return self._method
         if not code_facts.is_made_here(kind):
-            return self._as_on_the_way_out
+            return self._reduce_as_sent
         if code_facts.is_made_by_pickle_alone(kind) and not code_facts.hides_its_dict(kind):
             return self._live.reduce_plain  # twice as fast
-        return super().reduce_code if instances.says_itself(kind) else self._as_on_the_way_out
+        return super().reduce_code if instances.says_itself(kind) else self._reduce_as_sent
 
     def _definition(self, obj: Any) -> Any:
         if _is_the_notebooks(obj):
             return rebuild.at_home, (_path(obj), rebuild.number_of(obj))
-        return self._as_on_the_way_out(obj)
+        return self._reduce_as_sent(obj)
 
     def _method(self, method: Any) -> Any:
         """Reduce a method of a class by its name there: its function has no other name."""
         owner, name = method.__self__, method.__name__
         if isinstance(owner, type) and getattr(owner, name, None) == method:
             return getattr, (owner, name)
-        return self._as_on_the_way_out(method)
+        return self._reduce_as_sent(method)
 
     def _held(self, tensor: Any) -> dict[str, object]:
-        held = super()._held(tensor)
-        return held if self._hooks else {n: value for n, value in held.items() if n == "grad"}
+        extra = super()._held(tensor)
+        return extra if self._hooks else {n: value for n, value in extra.items() if n == "grad"}
 
     def _reduce_optimizer(self, optimizer: Any) -> Any:
         return super()._reduce_optimizer(optimizer) if self._hooks else NotImplemented
@@ -100,13 +100,13 @@ class HomePickler(Pickler):
         return torch_values.reduced_home(tensor, torch_values.home(tensor), self._held(tensor))
 
     def reduce_torchax_tensor(self, tensor: Any) -> Any:
-        home = _whole(jax_values.home, tensor)
-        if isinstance(home, sys.modules["torch"].nn.Parameter):
-            return type(home), (home.data, home.requires_grad)
-        return home.__reduce_ex__(5)
+        cpu = _convert(jax_values.home, tensor)
+        if isinstance(cpu, sys.modules["torch"].nn.Parameter):
+            return type(cpu), (cpu.data, cpu.requires_grad)
+        return cpu.__reduce_ex__(5)
 
     def reduce_jax_array(self, array: Any) -> Any:
-        return _whole(jax_values.to_numpy, array).__reduce_ex__(5)
+        return _convert(jax_values.to_numpy, array).__reduce_ex__(5)
 
     def reduce_jax_device(self, device: Any) -> Any:
         return type(device), ("cpu",)  # a notebook without torchax has no device "jax"
@@ -124,11 +124,11 @@ def _path(definition: Any) -> str:
     name = getattr(definition, "__qualname__", "")
     if code_facts.value_of("__main__", name) is definition:
         return str(name)
-    there = list(vars(sys.modules["__main__"]).items())
-    return str(next((other for other, one in there if one is definition), name))
+    namespace = list(vars(sys.modules["__main__"]).items())
+    return str(next((alias for alias, value in namespace if value is definition), name))
 
 
-def _whole(convert: Callable[[Any], Any], value: Any) -> Any:
+def _convert(convert: Callable[[Any], Any], value: Any) -> Any:
     try:
         return convert(value)
     except jax_values.Spread as spread:
@@ -151,11 +151,11 @@ def pack_home(value: object, tell: Callable[[str], None] = lambda text: None) ->
         if "torch" not in sys.modules or isinstance(problem, Unshippable):
             raise
         try:
-            made = _packed(value, hooks=False)
+            parcel = _packed(value, hooks=False)
         except Exception:
             raise problem from None
         tell(f"was sent without tensor hooks and extra optimizer attributes: {problem}")
-    return made
+    return parcel
 
 
 def _packed(value: object, hooks: bool) -> Packed:

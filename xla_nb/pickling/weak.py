@@ -18,14 +18,14 @@ def reduced(ref: Any) -> Any:
     """Return the reducer value."""
     kind = type(ref)
     if kind is weakref.ref:
-        return _made, (kind, ref(), ref.__callback__)
+        return _new_reference, (kind, ref(), ref.__callback__)
     if kind in weakref.ProxyTypes:
-        return _made, (weakref.proxy, _behind(ref))
+        return _new_reference, (weakref.proxy, _behind(ref))
     if kind is weakref.WeakSet:
-        return _container, (kind, list(ref), list(ref))
+        return _new_container, (kind, list(ref), list(ref))
     pairs = list(ref.items())
-    at = 0 if kind is weakref.WeakKeyDictionary else 1
-    return _container, (kind, dict(pairs), [pair[at] for pair in pairs])
+    index = 0 if kind is weakref.WeakKeyDictionary else 1
+    return _new_container, (kind, dict(pairs), [pair[index] for pair in pairs])
 
 
 def _behind(proxy: Any) -> object:
@@ -39,20 +39,22 @@ def _behind(proxy: Any) -> object:
 # Called by pickles
 
 
-def _made(make: Callable[..., Any], target: object, *callback: Callable[[Any], Any] | None) -> Any:
+def _new_reference(
+    make: Callable[..., Any], target: object, *callback: Callable[[Any], Any] | None
+) -> Any:
     """Create a reference or proxy, already dead if there is no target."""
-    return make(_Gone()) if target is None else make(_noted(target), *callback)
+    return make(_Gone()) if target is None else make(_note_if_dead(target), *callback)
 
 
-def _container(kind: Callable[[Any], Any], content: Any, targets: list[object]) -> Any:
+def _new_container(kind: Callable[[Any], Any], content: Any, targets: list[object]) -> Any:
     for target in targets:
-        _noted(target)
+        _note_if_dead(target)
     return kind(content)
 
 
-def _noted(target: object) -> object:
-    held, note = weakref.ref(target), _NOTE.format(type(target).__name__)
-    notices.append(lambda: note if held() is None else "")
+def _note_if_dead(target: object) -> object:
+    ref, note = weakref.ref(target), _NOTE.format(type(target).__name__)
+    notices.append(lambda: note if ref() is None else "")
     return target
 
 

@@ -58,10 +58,10 @@ def places_of_indices(objects: Iterable[object]) -> set[int]:
     index = getattr(sys.modules.get("pandas"), "Index", None)
     if index is None:  # in most notebooks, and called for every unit of every cell
         return set()
-    own = (vars(one).get("_data") for one in objects if isinstance(one, index))
-    arrays = (getattr(one, "_ndarray", one) for one in own)
-    held = (getattr(one, "__array_interface__", None) for one in arrays)
-    return {one["data"][0] for one in held if one is not None}
+    values = (vars(obj).get("_data") for obj in objects if isinstance(obj, index))
+    arrays = (getattr(value, "_ndarray", value) for value in values)
+    interfaces = (getattr(array, "__array_interface__", None) for array in arrays)
+    return {interface["data"][0] for interface in interfaces if interface is not None}
 
 
 def is_pandas(kind: type) -> bool:
@@ -72,16 +72,16 @@ def new_count() -> Any:
     return importlib.import_module(_INTERNALS).BlockValuesRefs()
 
 
-def fill_manager(made: Any, state: tuple[list[Any], list[Any]]) -> None:
-    own, counts = state
-    for one in own:  # a manager of several blocks has none
-        made.__setstate__(one)
-    for block, count in zip(made.blocks, counts, strict=True):
+def fill_manager(manager: Any, state: tuple[list[Any], list[Any]]) -> None:
+    states, counts = state
+    for manager_state in states:  # a manager of several blocks has none
+        manager.__setstate__(manager_state)
+    for block, count in zip(manager.blocks, counts, strict=True):
         if count is not None:
             block.refs = count
             count.add_reference(block)
 
 
-def fill_index(made: Any, count: Any) -> None:
-    made._references = count
-    count.add_index_reference(made)
+def fill_index(index: Any, count: Any) -> None:
+    index._references = count
+    count.add_index_reference(index)

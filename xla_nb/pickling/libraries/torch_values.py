@@ -29,34 +29,34 @@ def held(tensor: Any) -> dict[str, object]:
     if not tensor.is_leaf:
         return {}
     held = {name: getattr(tensor, name) for name in HELD}
-    return {name: one for name, one in held.items() if one is not None and (name == HELD[0] or one)}
+    return {name: obj for name, obj in held.items() if obj is not None and (name == HELD[0] or obj)}
 
 
-def reduced_tensor(tensor: Any, held: Mapping[str, object]) -> Any:
+def reduced_tensor(tensor: Any, left_out: Mapping[str, object]) -> Any:
     """Return the tensor's reducer value; NotImplemented if torch loses nothing."""
     torch: Any = sys.modules["torch"]
     kind = type(tensor)
     if issubclass(kind, torch.nn.Parameter) and _is_pickled_by_torch(kind):
         with torch._C.DisableTorchFunctionSubclass():
             data, requires_grad = tensor.data, tensor.requires_grad
-        return _reduced_parameter(kind, data, requires_grad, tensor.__getstate__(), held)
-    own = None
+        return _reduced_parameter(kind, data, requires_grad, tensor.__getstate__(), left_out)
+    state = None
     if kind is torch.Tensor and tensor.dtype in torch.storage._new_dtypes():
-        rebuild, arguments = tensor._reduce_ex_internal(5)
-        made, own = (with_typed_storage, (rebuild, *arguments)), tensor.__getstate__()
-    elif held or (_is_reduced_by_torch(kind) and vars(tensor)):
+        make, arguments = tensor._reduce_ex_internal(5)
+        reduced, state = (with_typed_storage, (make, *arguments)), tensor.__getstate__()
+    elif left_out or (_is_reduced_by_torch(kind) and vars(tensor)):
         make, arguments, *rest = _reduced_by_torch(tensor)
-        own = rest[0] if rest else None
+        state = rest[0] if rest else None
         if (
             make is torch._tensor._rebuild_from_type_v2
             and kind.__setstate__ is torch.Tensor.__setstate__
         ):
-            *arguments, own = arguments  # which may refer back to the tensor
+            *arguments, state = arguments  # which may refer back to the tensor
             arguments = *arguments, None
-        made = make, arguments
+        reduced = make, arguments
     else:
         return NotImplemented
-    return _with_state(made, own, held)
+    return _with_state(reduced, state, left_out)
 
 
 def _reduced_by_torch(tensor: Any) -> Any:
@@ -77,32 +77,32 @@ def _is_reduced_by_torch(kind: Any) -> bool:
 
 
 def _reduced_parameter(
-    kind: type, data: Any, requires_grad: bool, own: object, held: Mapping[str, object]
+    kind: type, data: Any, requires_grad: bool, state: object, left_out: Mapping[str, object]
 ) -> Any:
-    """Return the reducer value of a parameter of this class over `data`, with the state `own`."""
-    return _with_state((parameter, (kind, data, requires_grad)), own, held)
+    """Return the reducer value of a parameter of this class over `data`, with this `state`."""
+    return _with_state((parameter, (kind, data, requires_grad)), state, left_out)
 
 
 def home(tensor: Any) -> Any:
     """Return a tensor on a device as a CPU tensor."""
-    home = tensor.detach().cpu()
-    parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
-    return home if parameter else home.requires_grad_(tensor.requires_grad)
+    cpu = tensor.detach().cpu()
+    is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
+    return cpu if is_parameter else cpu.requires_grad_(tensor.requires_grad)
 
 
-def reduced_home(tensor: Any, home: Any, held: Mapping[str, object]) -> Any:
-    """Return the reducer value of a tensor on a device, over the CPU tensor `home`."""
+def reduced_home(tensor: Any, cpu: Any, left_out: Mapping[str, object]) -> Any:
+    """Return the reducer value of a tensor on a device, over the CPU tensor `cpu`."""
     if not isinstance(tensor, sys.modules["torch"].nn.Parameter):
-        made = reduced_tensor(home, held)
-        return home.__reduce_ex__(5) if made is NotImplemented else made
+        reduced = reduced_tensor(cpu, left_out)
+        return cpu.__reduce_ex__(5) if reduced is NotImplemented else reduced
     plain: Any = sys.modules["torch"].nn.Parameter
     kind = type(tensor) if _is_pickled_by_torch(type(tensor)) else plain
-    own = None if kind is plain else tensor.__getstate__()
-    return _reduced_parameter(kind, home, tensor.requires_grad, own, held)
+    state = None if kind is plain else tensor.__getstate__()
+    return _reduced_parameter(kind, cpu, tensor.requires_grad, state, left_out)
 
 
-def _with_state(made: Any, own: object, held: Mapping[str, object]) -> Any:
-    return (*made, (own, held), None, None, fill_tensor) if own or held else made
+def _with_state(reduced: Any, state: object, left_out: Mapping[str, object]) -> Any:
+    return (*reduced, (state, left_out), None, None, fill_tensor) if state or left_out else reduced
 
 
 def parameter(kind: type, data: Any, requires_grad: bool) -> Any:
@@ -115,12 +115,12 @@ def parameter(kind: type, data: Any, requires_grad: bool) -> Any:
 def fill_tensor(tensor: Any, state: tuple[Any, Mapping[str, object]]) -> None:
     """Set a new tensor's own state, as torch does, and what torch leaves out."""
     torch: Any = importlib.import_module("torch")
-    own, held = state
-    if own and type(tensor).__setstate__ is not torch.Tensor.__setstate__:
-        tensor.__setstate__(own)
-    elif own:
-        rebuild.fill_instance(tensor, own)
-    rebuild.fill_attributes(tensor, held)
+    tensor_state, left_out = state
+    if tensor_state and type(tensor).__setstate__ is not torch.Tensor.__setstate__:
+        tensor.__setstate__(tensor_state)
+    elif tensor_state:
+        rebuild.fill_instance(tensor, tensor_state)
+    rebuild.fill_attributes(tensor, left_out)
 
 
 # ---------------------------------------------------------------- storages
@@ -169,10 +169,10 @@ def reduced_by_name(torch: Any, obj: Any) -> Any:
 
 def reduced_loader(loader: Any) -> Any:
     """Reduce a DataLoader without the persistent workers that it has after the first loop."""
-    held = vars(loader)
-    if held.get("_iterator") is None or not code_facts.is_pickled_by_its_dict(type(loader)):
+    attributes = vars(loader)
+    if attributes.get("_iterator") is None or not code_facts.is_pickled_by_its_dict(type(loader)):
         return NotImplemented
-    return object.__new__, (type(loader),), {**held, "_iterator": None}
+    return object.__new__, (type(loader),), {**attributes, "_iterator": None}
 
 
 #: torch's wrapper of an optimizer's `step`, which calls hooks and the profiler.
