@@ -151,7 +151,7 @@ def test_shutdown_is_asked_for_at_a_second_click(panel: Panel) -> None:
 def test_a_kernel_that_does_not_answer_is_not_interrupted_to_shut_down(panel: Panel) -> None:
     button(panel, "Shut down").click()
     button(panel, "Shut down").click()
-    expect(panel.page.locator(".xn-say")).to_contain_text("%xla_shutdown ends the ranks.")
+    expect(panel.page.locator(".xn-say")).to_contain_text("Run %xla_shutdown to end the ranks.")
     expect(button(panel, "Shut down")).to_be_enabled()
     assert panel.page.evaluate("interrupts") == 0
 
