@@ -63,10 +63,10 @@ def opened() -> str | None:
 
 def set_up() -> None:
     """Name the device that ranks will have; `opened` detects a cell that opens it too early."""
-    if tpu_types.type_answered(os.environ):
+    if tpu_types.simulated_type(os.environ):
         from xla_nb.simulation import answers
 
-        answers.say_device()
+        answers.set_device()
 
 
 def prepare(order: Order) -> Chips:

@@ -33,11 +33,11 @@ from xla_nb.simulation.waits import Waits
 from xla_nb.wording import ranks
 
 _LATE = 10.0  # seconds until a waiting rank prints which ranks it waits for
-_GLANCE = 0.1  # seconds between two checks of why ranks are missing and whether the program ended
-_ROOM = 1 << 14  # payload bytes that fit in the sockets' buffers
-_OF_ALL = "rendezvous", "init_process_group"  # operations without groups
+_CHECK_INTERVAL = 0.1  # seconds between checks of why ranks are missing and of the program's end
+_STREAM_ROOM = 1 << 14  # payload bytes that fit in the sockets' buffers
+_GROUPLESS = "rendezvous", "init_process_group"  # operations without groups
 _RETURNED = "returned"  # the reason in most farewells
-_PATIENCE = 1.0  # seconds that a farewell may block this thread
+_FAREWELL_TIMEOUT = 1.0  # seconds that a farewell may block this thread
 
 
 class CollectiveMismatch(RuntimeError):
@@ -88,23 +88,23 @@ class Agreement:
         self._members = frozenset(range(mesh.size) if members is None else members)
         self._visits: list[_Visit] = []  # unfinished ones, and the last
         self._owner = os.getpid()
-        self._gone: dict[int, Frame] = {}  # farewells received, by rank
+        self._farewells: dict[int, Frame] = {}  # received, by rank
         self._failure: RuntimeError | None = None  # the error that put this rank out of step
 
     def room(self, members: Sized) -> int:
         """The maximum payload size in bytes at a meeting of these ranks."""
-        return self._board.room if self._board and self._are_all(members) else _ROOM
+        return self._board.room if self._board and self._is_whole_world(members) else _STREAM_ROOM
 
-    def _are_all(self, members: Sized) -> bool:
+    def _is_whole_world(self, members: Sized) -> bool:
         return len(members) == self.mesh.size
 
     def begin(self) -> None:
         """Get ready to meet others, and drop messages left from earlier programs."""
         if self._board is not None:
             self._board.begin(self.mesh.rank, self.number)
-        self._hear(self.mesh.streams)
+        self._read_messages(self.mesh.streams)
 
-    def _hear(self, others: Iterable[int]) -> None:
+    def _read_messages(self, others: Iterable[int]) -> None:
         """Read the messages that these ranks have sent."""
         for rank in others:
             with suppress(StreamClosed):  # raised to callers that wait for this rank
@@ -130,14 +130,14 @@ class Agreement:
                 "rank itself: child processes are not ranks."
             )
         if self._failure is not None:
-            raise _again(type(self._failure).__name__, str(self._failure))
+            raise _make_error(type(self._failure).__name__, str(self._failure))
         self.check(what)
         mine = Frame(self.number, shorten(what), calling_line())
         others = [rank for rank in members if rank != self.mesh.rank]
         self._check_members(mine, others)
-        self._check_gone(mine, {}, others)
+        self._check_farewells(mine, {}, others)
         try:
-            if self._board is not None and self._are_all(members) and dealt is None:
+            if self._board is not None and self._is_whole_world(members) and dealt is None:
                 self._meet_at_board(self._board, mine, payload)
                 return {**self._board.payloads(self._visits[-1].step)}
             return self._meet_over_streams(mine, others, payload, dealt or {})
@@ -158,14 +158,16 @@ class Agreement:
         overwritten: one of them gave up in between, or this program has ended."""
         self.check(what)
         mine = Frame(self.number, shorten(what), "")
-        self._hear(self._alive(others))
-        self._check_gone(mine, {}, [rank for rank in others if self._has_given_up(rank)])
+        self._read_messages(self._ranks_alive(others))
+        self._check_farewells(mine, {}, [rank for rank in others if self._has_given_up(rank)])
 
-    def _alive(self, others: Iterable[int]) -> list[int]:
-        return [rank for rank in others if rank in self.mesh.streams and rank not in self._gone]
+    def _ranks_alive(self, others: Iterable[int]) -> list[int]:
+        return [
+            rank for rank in others if rank in self.mesh.streams and rank not in self._farewells
+        ]
 
     def _has_given_up(self, rank: int) -> bool:
-        return rank in self._gone and bool(self._gone[rank].payload)
+        return rank in self._farewells and bool(self._farewells[rank].payload)
 
     def _meet_over_streams(
         self,
@@ -174,8 +176,8 @@ class Agreement:
         payload: Sequence[Buffer],
         dealt: Mapping[int, Buffer],
     ) -> dict[int, Buffer]:
-        for rank, own in dealt.items():
-            self._send(replace(mine, payload=bytearray(own)), [rank])
+        for rank, data in dealt.items():
+            self._send(replace(mine, payload=bytearray(data)), [rank])
         mine = replace(mine, payload=bytearray().join(payload))
         self._send(mine, [rank for rank in others if rank not in dealt])
         frames = self._collect(mine, set(others)) | {self.mesh.rank: mine}
@@ -188,13 +190,13 @@ class Agreement:
         self._visits.append(_Visit(step, mine, payload))
         for visit in self._visits:
             if not visit.over:  # also an interrupted one: others may still read its message
-                self._stay(board, visit)
+                self._finish_visit(board, visit)
         del self._visits[:-1]
         if not board.is_agreed(step):
             everyone = range(self.mesh.size)
             raise CollectiveMismatch(disagreement(_frames_at(board, step, everyone), ()))
 
-    def _stay(self, board: Board, visit: _Visit) -> None:
+    def _finish_visit(self, board: Board, visit: _Visit) -> None:
         """Stay at the board until all ranks have arrived."""
         mine, step = visit.mine, visit.step
         # Others may still be reading what this rank wrote there in an earlier program.
@@ -203,43 +205,45 @@ class Agreement:
             self._wait_at(board, visit, functools.partial(board.missing, step))
         visit.over, visit.payload = True, ()
 
-    def _wait_at(self, board: Board, visit: _Visit, missing: Callable[[], list[int]]) -> None:
-        if not missing():
+    def _wait_at(self, board: Board, visit: _Visit, find_missing: Callable[[], list[int]]) -> None:
+        if not find_missing():
             return
-        self._waits.start(visit.mine.what, missing)
-        for _ in self._pauses(visit.mine, missing):
-            if not missing():
+        self._waits.start(visit.mine.what, find_missing)
+        for _ in self._pauses(visit.mine, find_missing):
+            if not find_missing():
                 break
-            if not board.wait(missing, _GLANCE):
-                self._glance(board, visit, missing)
+            if not board.wait(find_missing, _CHECK_INTERVAL):
+                self._check_streams(board, visit, find_missing)
 
-    def _glance(self, board: Board, visit: _Visit, absent: Callable[[], list[int]]) -> None:
+    def _check_streams(
+        self, board: Board, visit: _Visit, find_missing: Callable[[], list[int]]
+    ) -> None:
         """Raise the reason why ranks are missing at the board, if streams contain one: the streams
         of the missing ranks, or of others that know it."""
         mine, step = visit.mine, visit.step
-        returned, closed = self._returned(self.mesh.streams), {}
+        returned, closed = self._returned_ranks(self.mesh.streams), {}
         for rank in self.mesh.poll(self.mesh.streams, 0):
             try:
                 self.mesh.streams[rank].fill()
             except StreamClosed as error:
                 closed[rank] = error
-        missing = set(absent())
+        missing = set(find_missing())
         if not missing:
             return  # received data may belong to the next step, and need not be a frame
-        elsewhere = {}
+        stream_frames = {}
         for rank in self.mesh.streams:
             if frame := self._look(rank, take=True):
-                elsewhere[rank] = frame
-        self._take_leave(returned - elsewhere.keys())
-        for rank, end in closed.items():
-            if rank in missing - self._gone.keys() - elsewhere.keys():
-                self._lost(rank, mine, end)
-        here = set(range(self.mesh.size)) - missing
-        frames = _frames_at(board, step, here) | elsewhere
-        given_up = {rank for rank in self._gone if self._has_given_up(rank)}
-        self._check_gone(mine, frames, missing | given_up)
-        if elsewhere:
-            failure = CollectiveMismatch(disagreement(frames, missing - elsewhere.keys()))
+                stream_frames[rank] = frame
+        self._mark_returned(returned - stream_frames.keys())
+        for rank, cause in closed.items():
+            if rank in missing - self._farewells.keys() - stream_frames.keys():
+                self._raise_rank_lost(rank, mine, cause)
+        arrived = set(range(self.mesh.size)) - missing
+        frames = _frames_at(board, step, arrived) | stream_frames
+        given_up = {rank for rank in self._farewells if self._has_given_up(rank)}
+        self._check_farewells(mine, frames, missing | given_up)
+        if stream_frames:
+            failure = CollectiveMismatch(disagreement(frames, missing - stream_frames.keys()))
             self._give_up(failure)
             raise failure
 
@@ -251,13 +255,15 @@ class Agreement:
             if reason == _RETURNED and self._board is not None:
                 self._board.returns(self.mesh.rank, self.number)  # messaging many ranks takes long
             else:
-                self._tell(Frame(self.number, reason, "", farewell=True))
+                self._broadcast(Frame(self.number, reason, "", farewell=True))
             if self.mesh.is_sending:  # to a rank that does not read; no program waits for it
-                rest = threading.Thread(target=self.mesh.flush, name="xla_nb-farewell", daemon=True)
-                rest.start()
-                rest.join(_PATIENCE)
+                thread = threading.Thread(
+                    target=self.mesh.flush, name="xla_nb-farewell", daemon=True
+                )
+                thread.start()
+                thread.join(_FAREWELL_TIMEOUT)
 
-    def _tell(self, frame: Frame) -> None:
+    def _broadcast(self, frame: Frame) -> None:
         self._send(frame, self._members - {self.mesh.rank})
 
     def _send(self, frame: Frame, others: Iterable[int]) -> None:
@@ -271,35 +277,35 @@ class Agreement:
         self._waits.start(mine.what, missing.copy)
         ready: Iterable[int] = sorted(missing)
         for _ in self._pauses(mine, missing.copy):
-            returned = self._returned(missing)
+            returned = self._returned_ranks(missing)
             for rank in {*ready, *returned}:
-                self._read(rank, mine, frames, missing)
-            self._take_leave(returned & missing)
-            self._check_gone(mine, frames, missing)
+                self._receive(rank, mine, frames, missing)
+            self._mark_returned(returned & missing)
+            self._check_farewells(mine, frames, missing)
             if not missing and not self.mesh.is_sending:
                 break
-            ready = self.mesh.poll(missing, _GLANCE)
+            ready = self.mesh.poll(missing, _CHECK_INTERVAL)
         return frames
 
-    def _pauses(self, mine: Frame, missing: Callable[[], Iterable[int]]) -> Iterator[None]:
+    def _pauses(self, mine: Frame, find_missing: Callable[[], Iterable[int]]) -> Iterator[None]:
         """Yield before each check for missing ranks, without a time limit: this rank waits for late
         ranks."""
-        started, warned = time.monotonic(), False
+        start, has_warned = time.monotonic(), False
         while True:
-            waited = time.monotonic() - started
-            if waited >= _LATE and not warned and (late := [*missing()]):
-                warned = True
+            seconds = time.monotonic() - start
+            if seconds >= _LATE and not has_warned and (late := [*find_missing()]):
+                has_warned = True
                 # In one write, so that lines of ranks sharing a stream do not mix.
-                sys.stderr.write(f"xla_nb: {absence(mine, late, waited)}\n")
+                sys.stderr.write(f"xla_nb: {absence(mine, late, seconds)}\n")
                 sys.stderr.flush()
             yield
             self.check(mine.what)
 
-    def _read(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
+    def _receive(self, rank: int, mine: Frame, frames: dict[int, Frame], missing: set[int]) -> None:
         try:
             frame = self._look(rank, come=False, take=True)
         except StreamClosed as error:
-            self._lost(rank, mine, error)
+            self._raise_rank_lost(rank, mine, error)
         if frame:
             frames[rank] = frame
             missing.discard(rank)
@@ -311,71 +317,73 @@ class Agreement:
         stream = self.mesh.streams[rank]
         with stream.guard:
             while True:
-                found = Frame.unpack(stream.inbox)
-                if found is None:
+                entry = Frame.unpack(stream.inbox)
+                if entry is None:
                     if come or not stream.fill():
                         return None
                     continue
-                frame, length = found
+                frame, length = entry
                 if frame.program > self.number:
                     return None
                 if frame.program < self.number:
                     stream.drop(length)
                     continue
                 if frame.farewell:
-                    self._gone.setdefault(rank, frame)
+                    self._farewells.setdefault(rank, frame)
                 if frame.farewell or take:
                     stream.drop(length)
                 return None if frame.farewell else frame
 
-    def _returned(self, others: Iterable[int]) -> set[int]:
+    def _returned_ranks(self, others: Iterable[int]) -> set[int]:
         """Which of these ranks are marked on the board as returned: all that they sent is already
         in their streams."""
         return set() if self._board is None else self._board.returned(self.number, others)
 
-    def _take_leave(self, returned: Iterable[int]) -> None:
+    def _mark_returned(self, returned: Iterable[int]) -> None:
         """Mark ranks as left once everything they sent before returning has been read."""
         for rank in returned:
-            self._gone.setdefault(rank, Frame(self.number, _RETURNED, "", farewell=True))
+            self._farewells.setdefault(rank, Frame(self.number, _RETURNED, "", farewell=True))
 
     def _check_members(self, mine: Frame, others: Iterable[int]) -> None:
         absent = set(others) - self._members
         if absent:
-            operation, do = mine.what.partition(" ")[0], "does" if len(absent) == 1 else "do"
-            groups = "" if operation in _OF_ALL else ", or pass groups of the ranks that run it"
+            operation, verb = mine.what.partition(" ")[0], "does" if len(absent) == 1 else "do"
+            groups = "" if operation in _GROUPLESS else ", or pass groups of the ranks that run it"
             raise CollectiveMismatch(
-                f"{operation} needs {ranks(absent)}, which {do} not run this cell (it runs on "
+                f"{operation} needs {ranks(absent)}, which {verb} not run this cell (it runs on "
                 f"{ranks(self._members)}). Run the cell on all ranks{groups}."
             )
 
-    def _check_gone(self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]) -> None:
-        gone = {rank: self._gone[rank] for rank in others if rank in self._gone}
-        for frame in gone.values():
+    def _check_farewells(
+        self, mine: Frame, frames: dict[int, Frame], others: Iterable[int]
+    ) -> None:
+        farewells = {rank: self._farewells[rank] for rank in others if rank in self._farewells}
+        for frame in farewells.values():
             if frame.payload:
-                raise _again(frame.payload.decode(), frame.what)
-        if gone:
-            present = frames | {self.mesh.rank: mine} | gone
-            failures = "raised", "was stopped"
-            failed = any(frame.what.startswith(failures) for frame in gone.values())
-            early = sorted(rank for rank, frame in gone.items() if frame.what == _RETURNED)
-            if are_most(early, [*(present.keys() - gone.keys())]):
+                raise _make_error(frame.payload.decode(), frame.what)
+        if farewells:
+            known = frames | {self.mesh.rank: mine} | farewells
+            prefixes = "raised", "was stopped"
+            has_failed = any(frame.what.startswith(prefixes) for frame in farewells.values())
+            early = sorted(rank for rank, frame in farewells.items() if frame.what == _RETURNED)
+            if are_most(early, [*(known.keys() - farewells.keys())]):
                 early = []
-            told = disagreement(present, set(others) - present.keys())
-            raise CollectiveMismatch(told, failed, early)
+            message = disagreement(known, set(others) - known.keys())
+            raise CollectiveMismatch(message, has_failed, early)
 
-    def _lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
-        ended = f"rank {rank}'s process ended"
-        raise RankLost(f"{ended} while this rank was in {show(mine)}") from cause
+    def _raise_rank_lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:
+        event = f"rank {rank}'s process ended"
+        raise RankLost(f"{event} while this rank was in {show(mine)}") from cause
 
     def break_off(self, what: str, error: BaseException) -> None:
         """Tell the others, which may wait for this rank in the middle of a collective, that an
         error has ended it here."""
         if self._failure is None:
             if not isinstance(error, (CollectiveMismatch, RankLost)):
-                error = self._raised(error, what)
+                error = self._as_mismatch(error, what)
             self._give_up(error)
 
-    def _raised(self, error: BaseException, what: str) -> CollectiveMismatch:
+    def _as_mismatch(self, error: BaseException, what: str) -> CollectiveMismatch:
         reason = f"rank {self.mesh.rank} raised {type(error).__name__} during {shorten(what)}"
         return CollectiveMismatch(reason, follows=True)
 
@@ -384,15 +392,15 @@ class Agreement:
         no later collective of this process is in step with theirs."""
         self._failure = failure
         name = bytearray(type(failure).__name__.encode())
-        self._tell(Frame(self.number, str(failure), "", name, farewell=True))
+        self._broadcast(Frame(self.number, str(failure), "", name, farewell=True))
 
 
-def _frames_at(board: Board, step: int, of: Iterable[int]) -> dict[int, Frame]:
-    found = {rank: Frame.unpack(m) for rank, m in board.messages(step, of).items()}
-    return {rank: each[0] for rank, each in found.items() if each}
+def _frames_at(board: Board, step: int, members: Iterable[int]) -> dict[int, Frame]:
+    entries = {rank: Frame.unpack(m) for rank, m in board.messages(step, members).items()}
+    return {rank: entry[0] for rank, entry in entries.items() if entry}
 
 
-def _again(name: str, message: str) -> RuntimeError:
+def _make_error(name: str, message: str) -> RuntimeError:
     """An error of this class name, raised in another rank or earlier."""
     if name == CollectiveMismatch.__name__:
         return CollectiveMismatch(message, follows=True)

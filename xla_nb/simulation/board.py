@@ -27,7 +27,7 @@ _HEAD = Struct("=QII")  # step; lengths of message and payload
 _PAYLOADS = 1 << 20  # bytes that each rank reads at a meeting, unless there are many ranks
 _PAYLOAD = 1 << 14  # minimum bytes of one payload, however many ranks
 _PROGRAM = 1 << 32  # steps of one program
-_TURNS = 10  # times a rank yields its core before it sleeps, because waking it takes longer
+_YIELDS = 10  # times a rank yields its core before it sleeps, because waking it takes longer
 
 
 def step_of(program: int, number: int) -> int:
@@ -51,7 +51,7 @@ class Board:
         digests = memory[24 * size : (24 + 2 * _DIGEST) * size]
         self._digests = digests[: _DIGEST * size], digests[_DIGEST * size :]
         self._messages = memory[begin:]
-        self._order = threading.Lock()
+        self._fence = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         weakref.finalize(self, os.close, self._bell)
         self._ears: select.epoll | None = None  # per process
@@ -64,7 +64,7 @@ class Board:
     def begin(self, rank: int, program: int) -> None:
         """Mark that a rank has begun a program: it no longer reads messages of earlier ones."""
         self._programs[rank] = program
-        with self._order:
+        with self._fence:
             pass
         if not self.behind(program):
             os.eventfd_write(self._bell, 1)
@@ -74,15 +74,15 @@ class Board:
         others may still be at the last step of an earlier program."""
         if min(self._programs) >= program:
             return []
-        return [rank for rank, begun in enumerate(self._programs) if begun < program]
+        return [rank for rank, latest in enumerate(self._programs) if latest < program]
 
     def returns(self, rank: int, program: int) -> None:
         """Mark that a rank has returned from a program. Wakes no rank: most wait for nothing."""
         self._returns[rank] = program + 1
 
-    def returned(self, program: int, of: Iterable[int]) -> set[int]:
+    def returned(self, program: int, ranks: Iterable[int]) -> set[int]:
         """Which of these ranks have returned from the program, or from a later one."""
-        return {rank for rank in of if self._returns[rank] > program}
+        return {rank for rank in ranks if self._returns[rank] > program}
 
     def arrive(
         self, rank: int, step: int, what: bytes, message: bytes, payload: Sequence[Buffer] = ()
@@ -102,7 +102,7 @@ class Board:
         digest = blake2b(what, digest_size=_DIGEST).digest()
         self._digests[step % 2][_DIGEST * rank : _DIGEST * (rank + 1)] = digest
         self._steps[rank] = step
-        with self._order:  # an atomic instruction: others see the number before we read theirs
+        with self._fence:  # an atomic instruction: others see the number before we read theirs
             pass
         complete = self.is_complete(step)
         if complete:
@@ -118,40 +118,40 @@ class Board:
         another program has not."""
         if self.is_complete(step):
             return []
-        return [rank for rank, at in enumerate(self._steps) if not step <= at <= step + 1]
+        return [rank for rank, number in enumerate(self._steps) if not step <= number <= step + 1]
 
     def is_agreed(self, step: int) -> bool:
         """Whether all ranks, having arrived, gave the same `what`."""
         digests = bytes(self._digests[step % 2])
         return digests == digests[:_DIGEST] * self._size
 
-    def messages(self, step: int, of: Iterable[int]) -> dict[int, bytes]:
+    def messages(self, step: int, ranks: Iterable[int]) -> dict[int, bytes]:
         """The messages of ranks that have arrived, except ranks that have moved on to another
         program."""
-        found = {}
-        for rank in of:
+        messages = {}
+        for rank in ranks:
             start = self._start(rank, step)
-            head = at, length, _ = _HEAD.unpack_from(self._messages, start)
+            head = number, length, _ = _HEAD.unpack_from(self._messages, start)
             begin = start + _HEAD.size
             message = bytes(self._messages[begin : begin + length])
-            if at == step and _HEAD.unpack_from(self._messages, start) == head:
-                found[rank] = message
-        return found
+            if number == step and _HEAD.unpack_from(self._messages, start) == head:
+                messages[rank] = message
+        return messages
 
     def payloads(self, step: int) -> dict[int, memoryview]:
         """Every rank's payload, once all have arrived, without a copy: valid until this rank's next
         step."""
-        found = {}
+        payloads = {}
         for rank in range(self._size):
             start = self._start(rank, step)
             _, _, length = _HEAD.unpack_from(self._messages, start)
-            found[rank] = self._messages[start + _MESSAGE : start + _MESSAGE + length]
-        return found
+            payloads[rank] = self._messages[start + _MESSAGE : start + _MESSAGE + length]
+        return payloads
 
     def wait(self, missing: Callable[[], object], seconds: float) -> bool:
         """Wait until no rank is missing or the bell rings, possibly for something else; returns
         False on timeout."""
-        for _ in range(_TURNS):
+        for _ in range(_YIELDS):
             os.sched_yield()
             if not missing():
                 return True

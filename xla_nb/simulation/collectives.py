@@ -20,7 +20,7 @@ from xla_nb.simulation import groups as grouping
 from xla_nb.simulation.board import Buffer
 from xla_nb.simulation.groups import Groups
 from xla_nb.simulation.memory import SharedMemory, Walk
-from xla_nb.simulation.packs import Pack, packed, unpacked, view
+from xla_nb.simulation.packs import Pack, collect_results, make_packs, view
 from xla_nb.simulation.programs import Programs
 from xla_nb.wording import listed
 
@@ -83,12 +83,12 @@ def _factor(scale: float, dtype: torch.dtype) -> Tensor:
 
 
 class Carrier:
-    """Performs the collectives of one rank; `of` binds it to the rank's programs."""
+    """Performs the collectives of one rank; `bind` connects it to the rank's programs."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
 
-    def of(self, programs: Programs) -> None:
+    def bind(self, programs: Programs) -> None:
         self.programs = programs
         self.rank = programs.rank
         self.size = programs.size
@@ -98,28 +98,28 @@ class Carrier:
         self, reduction: Reduction, tensors: Sequence[Tensor], groups: Groups
     ) -> list[Tensor]:
         reduction.check(tensors)
-        packs = packed(tensors, rows=1)
+        packs = make_packs(tensors, rows=1)
         with (
             self.programs.lock,
             self._meet(f"all_reduce {reduction}", tensors, groups, packs) as meeting,
         ):
             for index, pack in enumerate(packs):
                 pack.put(meeting.all_reduce(index, reduction))
-        return unpacked(packs)
+        return collect_results(packs)
 
     def all_gather(
         self, tensors: Sequence[Tensor], dim: int, groups: Groups, name: str = "all_gather"
     ) -> list[Tensor]:
         for tensor in tensors:
             _check_dim(name, tensor, dim)
-        packs = packed(tensors, rows=1)
+        packs = make_packs(tensors, rows=1)
         with (
             self.programs.lock,
             self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting,
         ):
             for index, pack in enumerate(packs):
                 pack.put_gathered(meeting.gather(index), dim)
-        return unpacked(packs)
+        return collect_results(packs)
 
     def reduce_scatter(
         self,
@@ -132,12 +132,12 @@ class Carrier:
         reduction.check(tensors)
         for tensor in tensors:
             _check_split("reduce_scatter", tensor, dim, shards, len(self._group(groups)))
-        packs = packed([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
+        packs = make_packs([tensor.movedim(dim, 0) for tensor in tensors], rows=shards)
         name = f"reduce_scatter {reduction}"
         with self._lock, self._meet(name, tensors, groups, packs, f"dim {dim}") as meeting:
             for index, pack in enumerate(packs):
                 pack.put(reduction.fold(meeting.deal(index)))
-        return [shard.movedim(0, dim).contiguous() for shard in unpacked(packs)]
+        return [shard.movedim(0, dim).contiguous() for shard in collect_results(packs)]
 
     def all_to_all(
         self, tensor: Tensor, split: int, concat: int, count: int, groups: Groups
@@ -145,7 +145,7 @@ class Carrier:
         _check_dim("all_to_all", tensor, concat)
         _check_split("all_to_all", tensor, split, count, len(self._group(groups)))
         pieces = torch.stack(tensor.chunk(count, split)) if count > 1 else tensor[None]
-        packs = packed([pieces], rows=count)
+        packs = make_packs([pieces], rows=count)
         detail = f"split {split} concat {concat}"
         with (
             self.programs.lock,
@@ -160,7 +160,7 @@ class Carrier:
         sources = [int(source) for source, _ in pairs]
         targets = [int(target) for _, target in pairs]
         detail = f"pairs {grouping.plain(pairs)}"
-        packs = packed([tensor], rows=1)
+        packs = make_packs([tensor], rows=1)
         with (
             self.programs.lock,
             self._meet("collective_permute", [tensor], (), packs, detail) as meeting,
@@ -176,11 +176,11 @@ class Carrier:
         grouping.check_rank("send/recv", target, self.size)
         if source == target:
             return tensor.clone()
-        packs = packed([tensor], rows=1)
+        packs = make_packs([tensor], rows=1)
         pair = [[source, target]]
         with self._lock, self._meet("send/recv", [tensor], pair, packs) as meeting:
-            here = self.rank == target
-            moved = meeting.move(0, source if here else None, None if here else target)
+            is_target = self.rank == target
+            moved = meeting.move(0, source if is_target else None, None if is_target else target)
         return tensor if moved is None else moved.view(tensor.shape)
 
     def rendezvous(self, payload: bytes, name: str = "rendezvous") -> list[bytes]:
@@ -209,11 +209,11 @@ class Carrier:
             what.append(detail)
         if groups:
             what.append(f"groups {grouping.plain(groups)}")
-        members = grouping.meeting(groups, group, self.size)
+        members = grouping.ranks_to_meet(groups, group, self.size)
         return _Meeting(self, " ".join(what), group, members, packs)
 
     def _group(self, groups: Groups) -> list[int]:
-        return grouping.own(groups, self.rank, self.size)
+        return grouping.find_group(groups, self.rank, self.size)
 
 
 class _Meeting:
@@ -233,10 +233,10 @@ class _Meeting:
         self._group = group
         self._members = members
         self._packs = packs
-        self._me = group.index(carrier.rank) if carrier.rank in group else 0
+        self._index = group.index(carrier.rank) if carrier.rank in group else 0
         self._rows: list[Tensor] | None = None  # of every pack, if sent with the frames
         self._walk: Walk | None = None  # for larger ones, on one host
-        self._here = list(group)  # ranks of the group on this host
+        self._local_ranks = list(group)  # ranks of the group on this host
         self._peers: list[int] = []  # on other hosts, for all_reduce
         self._part = 0  # barriers and swaps so far, the same on every rank
 
@@ -246,7 +246,7 @@ class _Meeting:
             payload = [view(pack.flat) for pack in self._packs]
             self._rows = self._parse(agreement.meet(self._what, self._members, payload))
             return self
-        self._find_way()
+        self._choose_path()
         try:
             agreement.meet(self._what, self._members)
         except KeyboardInterrupt as error:  # the others will start without this rank
@@ -256,15 +256,17 @@ class _Meeting:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
-            self._agreement.confirm(self._what, self._here if self._walk or self._peers else ())
+            self._agreement.confirm(
+                self._what, self._local_ranks if self._walk or self._peers else ()
+            )
         elif self._rows is None:  # others are in the middle of the collective
             self._agreement.break_off(self._what, error)
 
-    def _find_way(self) -> None:
+    def _choose_path(self) -> None:
         """Choose the path of large values: shared memory if the whole group is on this host."""
         memory, rank = self._carrier.memory, self._carrier.rank
-        self._here = [other for other in self._group if other in memory.members]
-        if len(self._here) == len(self._group):
+        self._local_ranks = [other for other in self._group if other in memory.members]
+        if len(self._local_ranks) == len(self._group):
             self._walk = Walk(memory, self._group, rank, self._barrier)
         else:
             self._peers = grouping.same_share(self._group, rank, len(memory.members))
@@ -272,7 +274,7 @@ class _Meeting:
     def _barrier(self) -> None:
         """Wait until every rank of the group on this host has arrived."""
         self._part += 1
-        self._meet_again(self._here)
+        self._meet_again(self._local_ranks)
 
     def _meet_again(
         self, ranks: Sequence[int], dealt: Mapping[int, Buffer] | None = None, start: int = 0
@@ -283,12 +285,12 @@ class _Meeting:
         what = f"{self._what}, part {self._part}" + (f", from byte {start}" if start else "")
         return self._agreement.meet(what, ranks, dealt=dealt)
 
-    def _parse(self, met: Mapping[int, Buffer]) -> list[Tensor]:
+    def _parse(self, payloads: Mapping[int, Buffer]) -> list[Tensor]:
         """For every pack, one row per rank of the group."""
         parsed, start, ranks = [], 0, len(self._group)
         for pack in self._packs:
             end = start + pack.nbytes
-            data = bytearray().join([met[rank][start:end] for rank in self._group])
+            data = bytearray().join([payloads[rank][start:end] for rank in self._group])
             rows = torch.frombuffer(data, dtype=pack.dtype) if data else pack.flat
             parsed.append(rows.view(ranks, pack.flat.numel()))
             start = end
@@ -296,7 +298,7 @@ class _Meeting:
 
     def gather(self, index: int) -> Tensor:
         """The pack of every rank of the group, one row each."""
-        return self._share(self._packs[index].flat) if self._rows is None else self._rows[index]
+        return self._gather(self._packs[index].flat) if self._rows is None else self._rows[index]
 
     def deal(self, index: int) -> Tensor:
         """Send one row of the pack to each rank of the group; returns the rows received."""
@@ -304,7 +306,7 @@ class _Meeting:
         shape = ranks, flat.numel() // ranks
         if self._rows is None:
             return self._deal(flat.view(shape))
-        return self._rows[index].view(ranks, *shape)[:, self._me]
+        return self._rows[index].view(ranks, *shape)[:, self._index]
 
     def all_reduce(self, index: int, reduction: Reduction) -> Tensor:
         if self._rows is not None:
@@ -312,57 +314,59 @@ class _Meeting:
         if self._walk is not None:
             return self._walk.all_reduce(self._packs[index].parts, reduction.fold)
         if self._peers:
-            return self._over_hosts(self._packs[index].parts, reduction)
+            return self._all_reduce_over_hosts(self._packs[index].parts, reduction)
         flat, ranks = self._packs[index].flat, len(self._group)
-        ragged = -flat.numel() % ranks
-        rows = torch.nn.functional.pad(flat, (0, ragged)) if ragged else flat
+        padding = -flat.numel() % ranks
+        rows = torch.nn.functional.pad(flat, (0, padding)) if padding else flat
         share = reduction.fold(self._deal(rows.view(ranks, -1)))
-        return self._share(share).view(-1)[: flat.numel()]
+        return self._gather(share).view(-1)[: flat.numel()]
 
-    def _over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
+    def _all_reduce_over_hosts(self, parts: Sequence[Tensor], reduction: Reduction) -> Tensor:
         """Reduce in each host's memory first; then the ranks with the same share, one on each host,
         fold theirs. So each value crosses the network once per host, not once per rank."""
-        on_host = Reduction(reduction.kind)
+        host_reduction = Reduction(reduction.kind)
 
         def fold(rows: Tensor) -> Tensor:
-            return reduction.fold(self._exchange(self._peers, on_host.fold(rows)))
+            return reduction.fold(self._exchange(self._peers, host_reduction.fold(rows)))
 
         carrier = self._carrier
-        return Walk(carrier.memory, self._here, carrier.rank, self._barrier).all_reduce(parts, fold)
+        return Walk(carrier.memory, self._local_ranks, carrier.rank, self._barrier).all_reduce(
+            parts, fold
+        )
 
-    def _swap(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        """Send the tensors in `out` to ranks, and fill those in `into` with what ranks send: in
-        pieces, of which other ranks of this host may have fewer, or none."""
+    def _swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
+        """Send the tensors in `outgoing` to ranks, and fill those in `incoming` with what ranks
+        send: in pieces, of which other ranks of this host may have fewer, or none."""
         self._part += 1
-        sent, received = ({rank: view(t) for rank, t in each.items()} for each in (out, into))
-        members = sorted({self._carrier.rank, *out, *into})
+        sent, received = ({r: view(t) for r, t in side.items()} for side in (outgoing, incoming))
+        members = sorted({self._carrier.rank, *outgoing, *incoming})
         size = max(map(len, (*sent.values(), *received.values())), default=0)
         for start in range(0, size, _PIECE):
             piece = slice(start, start + _PIECE)
             dealt = {rank: data[piece] for rank, data in sent.items()}
-            met = self._meet_again(members, dealt, start)
+            payloads = self._meet_again(members, dealt, start)
             for rank, data in received.items():
-                data[piece] = met[rank]
+                data[piece] = payloads[rank]
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return the pack of `source`; either may be None."""
-        own = source is not None and source == self._carrier.rank
-        away = target is not None and target != self._carrier.rank
+        from_self = source is not None and source == self._carrier.rank
+        sends = target is not None and target != self._carrier.rank
         if self._walk is not None:  # all ranks take part in each of its steps
-            moved = self._walk.move(self._packs[index].flat, None if own else source, away)
-            return self._packs[index].flat.clone() if own else moved
-        if own:
+            moved = self._walk.move(self._packs[index].flat, None if from_self else source, sends)
+            return self._packs[index].flat.clone() if from_self else moved
+        if from_self:
             return self._packs[index].flat.clone()
         if self._rows is not None:
             return None if source is None else self._rows[index][self._group.index(source)]
-        into = torch.empty_like(self._packs[index].flat)
+        buffer = torch.empty_like(self._packs[index].flat)
         self._swap(
-            {target: self._packs[index].flat} if away and target is not None else {},
-            {source: into} if source is not None else {},
+            {target: self._packs[index].flat} if sends and target is not None else {},
+            {source: buffer} if source is not None else {},
         )
-        return None if source is None else into
+        return None if source is None else buffer
 
-    def _share(self, flat: Tensor) -> Tensor:
+    def _gather(self, flat: Tensor) -> Tensor:
         if self._walk is not None:
             return self._walk.gather(flat)
         return self._exchange(self._group, flat)
@@ -378,7 +382,7 @@ class _Meeting:
         if self._walk is not None:
             return self._walk.deal(rows)
         received = torch.empty_like(rows)
-        received[self._me] = rows[self._me]
+        received[self._index] = rows[self._index]
         self._swap_rows(self._group, rows.unbind(), received)
         return received
 

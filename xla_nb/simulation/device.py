@@ -50,11 +50,11 @@ def fetch(tensors: Sequence[Tensor]) -> list[Tensor]:
             raise RuntimeError(f"Expected XLA tensor. Got: {tensor.type()}")
     if len(_placeholders):
         _refuse_placeholders(tensors)
-    pending = XLAC._check_tensor_need_materialization
-    with _execution():
-        if any(pending(tensors)):
+    are_pending = XLAC._check_tensor_need_materialization
+    with _allow_execution():
+        if any(are_pending(tensors)):
             XLAC._xla_sync_live_tensors(str(tensors[0].device), [], True)
-        if any(pending(tensors)) or any(each.dtype in _WITHOUT_DLPACK for each in tensors):
+        if any(are_pending(tensors)) or any(tensor.dtype in _WITHOUT_DLPACK for tensor in tensors):
             return [tensor.detach() for tensor in XLAC._xla_get_cpu_tensors(tensors)]
     # Uploads values that torch left on the host (torch.complex); to_dlpack would crash on them.
     XLAC._get_tensors_xla_device_data_node(tensors)
@@ -83,7 +83,7 @@ def write(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
             with torch.no_grad():
                 tensor.data.copy_(value)
         elif tensor.shape == value.shape:
-            _own(tensor).data.copy_(_own(value))
+            _unwrap(tensor).data.copy_(_unwrap(value))
         else:  # torch_xla's own way, from a gather of this process alone
             token = _token(str(tensor.device))
             _gather_into(tensor, value, token, 0, 1, [], False)
@@ -103,22 +103,22 @@ def _is_whole(tensor: Tensor) -> bool:
     return not tensor._is_view() and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
-def _own(tensor: Tensor) -> Tensor:
+def _unwrap(tensor: Tensor) -> Tensor:
     """torch_xla's own tensor, below torch's handling of views ("functionalization")."""
     if not torch._is_functional_tensor(tensor):
         return tensor
     torch._sync(tensor)
-    own: Tensor = torch._from_functional_tensor(tensor)
-    return own
+    inner: Tensor = torch._from_functional_tensor(tensor)
+    return inner
 
 
 @contextlib.contextmanager
-def _execution() -> Iterator[None]:
+def _allow_execution() -> Iterator[None]:
     """Allow execution even inside `torch_xla.compile(full_graph=True)`: on a TPU the collective
     would be part of the graph; here the graph is cut at it."""
-    allowed = XLAC._get_allow_execution()
+    was_allowed = XLAC._get_allow_execution()
     XLAC._set_allow_execution(True)
     try:
         yield
     finally:
-        XLAC._set_allow_execution(allowed)
+        XLAC._set_allow_execution(was_allowed)

@@ -63,34 +63,34 @@ def disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:
     for rank, frame in sorted(frames.items()):
         groups[frame.what if frame.farewell else show(frame, start)].append(rank)
     ended = [rank for rank, frame in sorted(frames.items()) if frame.farewell]
-    culprit_first = sorted(groups.items(), key=lambda e: (e[1][0] not in ended, len(e[1])))
-    lines = [f"  {ranks(group)}: {text}" for text, group in culprit_first]
+    entries = sorted(groups.items(), key=lambda e: (e[1][0] not in ended, len(e[1])))
+    lines = [f"  {ranks(group)}: {text}" for text, group in entries]
     if absent:
         lines.append(f"  {ranks(absent)}: not arrived yet")
-    heading = _who_ended(ended, frames) if ended else _who_differs([g for _, g in culprit_first])
+    heading = _describe_ended(ended, frames) if ended else _describe_groups([g for _, g in entries])
     return "\n".join((f"{heading[0].upper()}{heading[1:]}:", *lines))
 
 
-def _who_differs(groups: list[list[int]]) -> str:
+def _describe_groups(groups: list[list[int]]) -> str:
     """`rank 1 and ranks 0, 2, 3 called different collectives`, for up to three groups."""
-    who = listed(map(ranks, groups)) if len(groups) <= 3 else f"{len(groups)} groups of ranks"
-    return f"{who} called different collectives"
+    subject = listed(map(ranks, groups)) if len(groups) <= 3 else f"{len(groups)} groups of ranks"
+    return f"{subject} called different collectives"
 
 
-def _who_ended(ended: list[int], frames: dict[int, Frame]) -> str:
+def _describe_ended(ended: list[int], frames: dict[int, Frame]) -> str:
     """`rank 2 returned while ranks 0, 1, 3 were in all_reduce (Cell In[3], line 7)`; if most ranks
     have returned, and the others call one collective too many, `rank 0 waited in all_reduce
     (Cell In[3], line 7) for ranks 1–3, which had returned`."""
-    how = {frames[rank].what for rank in ended}
+    reasons = {frames[rank].what for rank in ended}
     callers = [rank for rank in frames if rank not in ended]
     calls = {(frames[rank].what.partition(" ")[0], frames[rank].where) for rank in callers}
     what, where = calls.pop() if len(calls) == 1 else ("collectives", "")
-    at = f" ({name_line(where)})" if where else ""
-    were = "was" if len(callers) == 1 else "were"
-    if are_most(ended, callers) and how == {"returned"}:
-        return f"{ranks(callers)} waited in {what}{at} for {ranks(ended)}, which had returned"
-    ends = how.pop() if len(how) == 1 else "ended"
-    return f"{ranks(ended)} {ends} while {ranks(callers)} {were} in {what}{at}"
+    location = f" ({name_line(where)})" if where else ""
+    verb = "was" if len(callers) == 1 else "were"
+    if are_most(ended, callers) and reasons == {"returned"}:
+        return f"{ranks(callers)} waited in {what}{location} for {ranks(ended)}, which had returned"
+    event = reasons.pop() if len(reasons) == 1 else "ended"
+    return f"{ranks(ended)} {event} while {ranks(callers)} {verb} in {what}{location}"
 
 
 def are_most(ended: Sequence[int], callers: Sequence[int]) -> bool:
@@ -116,5 +116,5 @@ def _abridge(what: str, start: int) -> str:
     return f"{what[:80]} … {what[start : start + 100]} …"
 
 
-def absence(mine: Frame, missing: Iterable[int], waited: float) -> str:
-    return f"waited {waited:.0f} s for {ranks(missing)} in {show(mine)}"
+def absence(mine: Frame, missing: Iterable[int], seconds: float) -> str:
+    return f"waited {seconds:.0f} s for {ranks(missing)} in {show(mine)}"

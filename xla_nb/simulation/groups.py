@@ -9,10 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from operator import index
 
+from xla_nb.wording import several
+
 Groups = Sequence[Sequence[int]]
 
 
-def own(groups: Groups, rank: int, size: int) -> list[int]:
+def find_group(groups: Groups, rank: int, size: int) -> list[int]:
     """The ranks of this rank's group."""
     if not groups:
         return list(range(size))
@@ -23,25 +25,25 @@ def own(groups: Groups, rank: int, size: int) -> list[int]:
     raise ValueError(f"Rank {rank} is in none of the groups {plain(groups)}.")
 
 
-def meeting(groups: Groups, group: Sequence[int], size: int) -> Sequence[int]:
+def ranks_to_meet(groups: Groups, group: Sequence[int], size: int) -> Sequence[int]:
     """The ranks that must meet: all in the groups, except those in a group of one."""
     if len(group) == 1:
         return group
-    together = {int(rank) for each in groups if len(each) > 1 for rank in each}
-    return sorted(together) or range(size)
+    participants = {int(rank) for members in groups if len(members) > 1 for rank in members}
+    return sorted(participants) or range(size)
 
 
 def same_share(group: Sequence[int], rank: int, ranks_here: int) -> list[int]:
     """The ranks of a group that reduce the same share as this rank, one on each host; empty unless
     the group spans several hosts and has the same number of ranks, at least 2, on each."""
     hosts: defaultdict[int, list[int]] = defaultdict(list)
-    for each in group:
-        hosts[each // ranks_here].append(each)
-    own = hosts[rank // ranks_here]
-    if len(hosts) < 2 or len(own) < 2 or {*map(len, hosts.values())} != {len(own)}:
+    for other in group:
+        hosts[other // ranks_here].append(other)
+    local = hosts[rank // ranks_here]
+    if len(hosts) < 2 or len(local) < 2 or {*map(len, hosts.values())} != {len(local)}:
         return []
-    share = own.index(rank)
-    return [ranks[share] for ranks in hosts.values()]
+    position = local.index(rank)
+    return [members[position] for members in hosts.values()]
 
 
 def check(groups: Groups, size: int) -> None:
@@ -58,10 +60,10 @@ def check(groups: Groups, size: int) -> None:
 def check_pairs(pairs: Groups, size: int) -> None:
     """Check the (source, target) pairs of a collective_permute."""
     _check_list("pairs", pairs)
-    for ends in zip(*pairs, strict=True):
-        for rank in ends:
+    for side in zip(*pairs, strict=True):
+        for rank in side:
             check_rank("collective_permute", index(rank), size)
-        if len(set(ends)) < len(pairs):
+        if len(set(side)) < len(pairs):
             raise ValueError(
                 f"collective_permute: {list(pairs)} names a source or a target twice. "
                 "Name each at most once."
@@ -70,7 +72,7 @@ def check_pairs(pairs: Groups, size: int) -> None:
 
 def check_rank(name: str, rank: int, size: int) -> None:
     if not 0 <= rank < size:
-        raise ValueError(f"{name}: rank {rank} is not one of the {size} ranks.")
+        raise ValueError(f"{name}: rank {rank} is not one of the {several(size, 'rank')}.")
 
 
 def plain(groups: Groups) -> str:

@@ -29,9 +29,9 @@ from xla_nb.simulation.refusals import install_refusals
 from xla_nb.simulation.torch_names import carry
 from xla_nb.topology import addresses
 
-_DROPPED = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
-_NUMBER = 4  # bytes of the counter of process groups
-_START = timedelta(seconds=120)  # for other hosts to start
+_REMOVED_VARIABLES = ("CPU_NUM_DEVICES", "XLA_USE_SPMD", "XLA_AUTO_SPMD", "PJRT_DYNAMIC_PLUGINS")
+_WIDTH = 4  # bytes of the counter of process groups
+_START_TIMEOUT = timedelta(seconds=120)  # for other hosts to start
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Store:
         self._store: dist.Store | None = None
         if share.store is None or share.serves:
             # With several hosts the process that chose the port still holds it.
-            address, held = share.store or ("127.0.0.1", 0), share.store is not None
-            self._listener = socket.create_server(address, reuse_port=held, backlog=1024)
+            address, is_held = share.store or ("127.0.0.1", 0), share.store is not None
+            self._listener = socket.create_server(address, reuse_port=is_held, backlog=1024)
             self._address = self._listener.getsockname()
 
     def open(self, rank: int) -> dist.Store:
@@ -77,7 +77,7 @@ class Store:
             self._store = dist.TCPStore(
                 *self._address,
                 is_master=serves,
-                timeout=_START,
+                timeout=_START_TIMEOUT,
                 wait_for_workers=False,
                 master_listen_fd=self._listener.detach() if serves and self._listener else None,
             )
@@ -99,7 +99,7 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         self._carrier = Carrier(self._memory)
         # Once, before the fork: in each rank it would take 5 ms. Kept here because torch holds no
         # reference to the replacements.
-        self._alive = [*carry(self._carrier), *install_refusals()]
+        self._references = [*carry(self._carrier), *install_refusals()]
 
     def physical_chip_count(self) -> int:
         self._mailboxes.expect_ranks()  # xmp.spawn calls this just before it forks them
@@ -112,15 +112,15 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         """In a new rank, before its runtime starts: join the others and set its identity."""
         share = self._share
         rank = share.first_rank + local_rank
-        answers.say_position(local_rank, share.ranks_here)
-        answers.say_identity(rank, share.size, share.ranks_here)
+        answers.set_position(local_rank, share.ranks_here)
+        answers.set_identity(rank, share.size, share.ranks_here)
         answers.name_graphs(rank)
         limit_threads(share.ranks_here)
         streams = self._mailboxes.claim(rank) | self._remote_streams(rank)
         if self._board is not None:
             self._board.listen()
         self.programs = Programs(Mesh(rank, share.size, streams), self._board)
-        self._carrier.of(self.programs)
+        self._carrier.bind(self.programs)
         self._answer_rendezvous(self._carrier)
 
     def _remote_streams(self, rank: int) -> dict[int, Stream]:
@@ -129,8 +129,8 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
         if not remote or share.store is None:
             return {}
         store = self._store.open(rank)
-        patience = _START.total_seconds()
-        streams = connect_hosts(store, addresses.own_address(share.store), rank, remote, patience)
+        timeout = _START_TIMEOUT.total_seconds()
+        streams = connect_hosts(store, addresses.own_address(share.store), rank, remote, timeout)
         store.set(f"joined/{rank}", "")
         if rank == 0:  # it may serve the store, which the others need until they have joined
             store.wait([f"joined/{other}" for other in remote])
@@ -139,13 +139,13 @@ class SimulatedHost(plugins.DevicePlugin):  # type: ignore[misc]
     def _answer_rendezvous(self, carrier: Carrier) -> None:
         """Make `init_method="xla://"` use the run's own store, so that runs never share a port,
         with a new key prefix each time."""
-        done = 0
+        count = 0
 
         def handler(url: str, **_: object) -> Iterator[tuple[dist.Store, int, int]]:
-            nonlocal done
-            met = carrier.rendezvous(done.to_bytes(_NUMBER, "little"), "init_process_group")
-            done = 1 + max(int.from_bytes(each, "little") for each in met)
-            store = dist.PrefixStore(f"xla/{done}", self._store.open(carrier.rank))
+            nonlocal count
+            counts = carrier.rendezvous(count.to_bytes(_WIDTH, "little"), "init_process_group")
+            count = 1 + max(int.from_bytes(item, "little") for item in counts)
+            store = dist.PrefixStore(f"xla/{count}", self._store.open(carrier.rank))
             yield store, carrier.rank, carrier.size
 
         _rendezvous_handlers["xla"] = handler
@@ -161,9 +161,9 @@ def install(share: HostShare) -> SimulatedHost:
     """Make this process's next `xmp.spawn(fn, start_method="fork")` start the ranks of `share`."""
     if torch_xla._XLAC._xla_runtime_is_initialized():
         raise RuntimeError("The XLA runtime is already initialized in this process.")
-    for name in _DROPPED:
+    for name in _REMOVED_VARIABLES:
         os.environ.pop(name, None)
-    answers.say_device()
+    answers.set_device()
     host = SimulatedHost(share)
     for device in ("CPU", "TPU"):  # torch_xla's own CPU client still serves
         plugins._plugin_registry[device] = host

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-_LARGEST, _SMALLEST = 1 << 22, 1 << 16  # bytes of a chunk
-_ALL = 1 << 26  # bytes per purpose for all ranks, unless the smallest chunks need more
+_MAX_CHUNK, _MIN_CHUNK = 1 << 22, 1 << 16  # bytes of a chunk
+_TOTAL = 1 << 26  # bytes per purpose for all ranks, unless the smallest chunks need more
 
 
 class SharedMemory:
@@ -22,7 +22,7 @@ class SharedMemory:
 
     def __init__(self, members: range) -> None:
         self.members = members
-        chunk = max(_SMALLEST, min(_LARGEST, _ALL // len(members) & -4096))
+        chunk = max(_MIN_CHUNK, min(_MAX_CHUNK, _TOTAL // len(members) & -4096))
         self.nbytes = 4 * len(members) * chunk
         shared = mmap.mmap(-1, self.nbytes)  # shared with the processes that it forks
         self._areas = torch.frombuffer(shared, dtype=torch.uint8).view(4, len(members), chunk)
@@ -48,7 +48,7 @@ class Walk:
     ) -> None:
         self._memory = memory
         self._rows = [other - memory.members.start for other in group]
-        self._me = group.index(rank)
+        self._index = group.index(rank)
         self._barrier = barrier
 
     def gather(self, flat: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ class Walk:
         areas = self._memory.areas(flat.dtype)
         gathered = flat.new_empty(len(self._rows), flat.numel())
         for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
-            areas[turn, self._rows[self._me], : stop - start] = flat[start:stop]
+            areas[turn, self._rows[self._index], : stop - start] = flat[start:stop]
             self._barrier()
-            gathered[:, start:stop] = self._of_group(areas[turn])[:, : stop - start]
+            gathered[:, start:stop] = self._group_rows(areas[turn])[:, : stop - start]
         self._barrier()
         return gathered
 
@@ -69,11 +69,11 @@ class Walk:
         received = torch.empty_like(rows)
         for turn, start, stop in _chunks(count, areas.shape[2] // ranks):
             size = stop - start
-            mine = areas[turn, self._rows[self._me], : ranks * size]
-            mine.view(ranks, size).copy_(rows[:, start:stop])
+            own_area = areas[turn, self._rows[self._index], : ranks * size]
+            own_area.view(ranks, size).copy_(rows[:, start:stop])
             self._barrier()
-            dealt = self._of_group(areas[turn])[:, self._me * size : (self._me + 1) * size]
-            received[:, start:stop] = dealt
+            parts = self._group_rows(areas[turn])[:, self._index * size : (self._index + 1) * size]
+            received[:, start:stop] = parts
         self._barrier()
         return received
 
@@ -87,13 +87,13 @@ class Walk:
         for chunk in (*_chunks(count, areas.shape[2] // ranks * ranks), None):
             if chunk is not None:
                 turn, start, stop = chunk
-                _copy(parts, start, areas[turn, self._rows[self._me], : stop - start])
+                _copy(parts, start, areas[turn, self._rows[self._index], : stop - start])
             self._barrier()
             if chunk is not None:
                 share = -(-(stop - start) // ranks)
-                mine = slice(self._me * share, min((self._me + 1) * share, stop - start))
-                rows = self._of_group(areas[turn])[:, mine]
-                areas[2 + turn, self._rows[self._me], : rows.shape[1]] = fold(rows)
+                own_part = slice(self._index * share, min((self._index + 1) * share, stop - start))
+                rows = self._group_rows(areas[turn])[:, own_part]
+                areas[2 + turn, self._rows[self._index], : rows.shape[1]] = fold(rows)
             if last is not None:
                 self._collect(reduced, areas, *last)
             last = chunk
@@ -111,34 +111,34 @@ class Walk:
     def move(self, flat: Tensor, source: int | None, sends: bool) -> Tensor | None:
         """Return the tensor that rank `source` of this host sends, if any."""
         areas = self._memory.areas(flat.dtype)
-        moved = None if source is None else torch.empty_like(flat)
+        received = None if source is None else torch.empty_like(flat)
         for turn, start, stop in _chunks(flat.numel(), areas.shape[2]):
             if sends:
-                areas[turn, self._rows[self._me], : stop - start] = flat[start:stop]
+                areas[turn, self._rows[self._index], : stop - start] = flat[start:stop]
             self._barrier()
-            if moved is not None and source is not None:
+            if received is not None and source is not None:
                 row = source - self._memory.members.start
-                moved[start:stop] = areas[turn, row, : stop - start]
+                received[start:stop] = areas[turn, row, : stop - start]
         self._barrier()
-        return moved
+        return received
 
-    def _of_group(self, area: Tensor) -> Tensor:
+    def _group_rows(self, area: Tensor) -> Tensor:
         """The group's rows; without a copy if the group is every rank of this host."""
         return area if self._rows == [*range(area.shape[0])] else area[self._rows]
 
 
-def _copy(parts: Sequence[Tensor], start: int, into: Tensor) -> None:
-    """Copy the numbers from `start` on, across all parts, until `into` is full."""
-    done = 0
+def _copy(parts: Sequence[Tensor], start: int, target: Tensor) -> None:
+    """Copy the numbers from `start` on, across all parts, until `target` is full."""
+    filled = 0
     for part in parts:
-        size = min(part.numel() - start, into.numel() - done)
+        size = min(part.numel() - start, target.numel() - filled)
         if size > 0:
-            into[done : done + size] = part[start : start + size]
-            done += size
+            target[filled : filled + size] = part[start : start + size]
+            filled += size
         start = max(0, start - part.numel())
 
 
-def _chunks(count: int, most: int) -> Iterator[tuple[int, int, int]]:
+def _chunks(count: int, size: int) -> Iterator[tuple[int, int, int]]:
     """(turn, start, stop) of each chunk."""
-    for number, start in enumerate(range(0, count, most)):
-        yield number % 2, start, min(start + most, count)
+    for number, start in enumerate(range(0, count, size)):
+        yield number % 2, start, min(start + size, count)

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xla_nb.messages import channel
-from xla_nb.wording import ranks
+from xla_nb.wording import ranks, several
 
 _CHUNK = 1 << 18  # bytes read at once
-_GATE = 60.0  # seconds until all ranks of a host must have begun
+_GATE_TIMEOUT = 60.0  # seconds until all ranks of a host must have begun
 _PAUSE = 0.005  # seconds to wait for others to empty their mailboxes of descriptors
 _GREETING = 5.0  # seconds for a connecting rank to send its number
 _PARTS = 64  # buffers sent with one system call
@@ -65,7 +65,7 @@ class Stream:
         self.sock = sock
         self.guard = threading.RLock()  # hold it for several calls that belong together
         self._sending = _Sending()
-        self._read = [b""]  # and not yet dropped
+        self._chunks = [b""]  # read and not yet dropped
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Send these parts, after unsent earlier ones: as much as the socket accepts now. `flush`
@@ -79,8 +79,8 @@ class Stream:
         """Send unsent data, as much as the socket accepts now; returns whether all is sent."""
         with self.guard:
             accepted = self._sending.accepted
-            while rest := self._sending.rest()[:_PARTS]:
-                call = map(self.sock.sendmsg, (rest,), ((),), (socket.MSG_DONTWAIT,))
+            while parts := self._sending.rest()[:_PARTS]:
+                call = map(self.sock.sendmsg, (parts,), ((),), (socket.MSG_DONTWAIT,))
                 try:
                     accepted.extend(call)
                 except BlockingIOError:
@@ -100,25 +100,25 @@ class Stream:
     def inbox(self) -> bytes:
         """Data that has been read and not yet dropped."""
         with self.guard:
-            if len(self._read) > 1:
-                self._read = [b"".join(self._read)]
-            return self._read[0]
+            if len(self._chunks) > 1:
+                self._chunks = [b"".join(self._chunks)]
+            return self._chunks[0]
 
     def drop(self, count: int) -> None:
         """Drop the first `count` bytes of the inbox."""
         with self.guard:
-            self._read = [self.inbox[count:]]
+            self._chunks = [self.inbox[count:]]
 
     def fill(self) -> bool:
         """Read available data into the inbox; returns False if there is none."""
         with self.guard:
             try:
-                self._read.extend(map(self.sock.recv, (_CHUNK,), (socket.MSG_DONTWAIT,)))
+                self._chunks.extend(map(self.sock.recv, (_CHUNK,), (socket.MSG_DONTWAIT,)))
             except BlockingIOError:
                 return False
             except OSError as error:
                 raise StreamClosed(self.rank) from error
-            if not self._read[-1]:
+            if not self._chunks[-1]:
                 raise StreamClosed(self.rank)
             return True
 
@@ -139,7 +139,7 @@ class Mesh:
     def poll(self, wanted: Collection[int], seconds: float) -> list[int]:
         """Wait until at least one of these ranks' streams is readable; returns the ranks. Continues
         to send unsent data to any rank."""
-        self._unsent()
+        self._flush_all()
         by_fd, poller = {}, select.poll()
         for rank, stream in self.streams.items():
             events = select.POLLIN * (rank in wanted) | select.POLLOUT * stream.is_sending
@@ -156,13 +156,13 @@ class Mesh:
 
     def flush(self) -> None:
         """Send unsent data; returns when the sockets have accepted all of it."""
-        while unsent := self._unsent():
+        while unsent := self._flush_all():
             poller = select.poll()
             for stream in unsent:
                 poller.register(stream.sock, select.POLLOUT)
             poller.poll()
 
-    def _unsent(self) -> list[Stream]:
+    def _flush_all(self) -> list[Stream]:
         """Try again to send; returns the streams that still have unsent data."""
         unsent = []
         for stream in self.streams.values():
@@ -210,32 +210,32 @@ class Mailboxes:
         rank. The stream to a rank that ended before it sent its end is closed.
         """
         os.close(self._gate_holder)
-        channel.ready(self._gate, _GATE)
+        channel.ready(self._gate, _GATE_TIMEOUT)
         os.close(self._gate)
-        mine: dict[int, Stream] = {}
+        streams: dict[int, Stream] = {}
         # A rank's own children must not hold its ends.
-        os.register_at_fork(after_in_child=lambda: _close_all(mine.values()))
+        os.register_at_fork(after_in_child=lambda: _close_all(streams.values()))
         for other in self._slots:
             if other > rank:
-                own, theirs = socket.socketpair()
-                mine[other] = Stream(other, own)
-                with theirs:
-                    _post(self._slots[other], rank, theirs)
+                end, peer_end = socket.socketpair()
+                streams[other] = Stream(other, end)
+                with peer_end:
+                    _post(self._slots[other], rank, peer_end)
         box = self._boxes.pop(rank)
-        lower = len(self._slots) - 1 - len(mine)
-        everyone = list(self._slots)
+        lower_count = len(self._slots) - 1 - len(streams)
+        ranks_here = list(self._slots)
         self._close()
         with box:
-            for sender, sock in _received(box, lower):
-                mine[sender] = Stream(sender, sock)
-        for other in everyone:
-            if other != rank and other not in mine:
-                mine[other] = _closed(other)
-        return mine
+            for sender, sock in _receive_sockets(box, lower_count):
+                streams[sender] = Stream(sender, sock)
+        for other in ranks_here:
+            if other != rank and other not in streams:
+                streams[other] = _closed_stream(other)
+        return streams
 
     def _close(self) -> None:
-        for each in (*self._boxes.values(), *self._slots.values()):
-            each.close()
+        for sock in (*self._boxes.values(), *self._slots.values()):
+            sock.close()
         self._boxes.clear()
         self._slots.clear()
 
@@ -256,22 +256,23 @@ def _post(slot: socket.socket, sender: int, end: socket.socket) -> None:
             return
 
 
-def _received(box: socket.socket, count: int) -> Iterator[tuple[int, socket.socket]]:
+def _receive_sockets(box: socket.socket, count: int) -> Iterator[tuple[int, socket.socket]]:
     """The sockets that `count` ranks send, with their senders; fewer if some have ended. Raises
     TimeoutError."""
-    for received in range(count):
-        if not channel.ready(box, _GATE):
-            raise TimeoutError(f"{count - received} ranks did not join within {_GATE:g} s.")
+    for index in range(count):
+        if not channel.ready(box, _GATE_TIMEOUT):
+            missing = several(count - index, "rank")
+            raise TimeoutError(f"{missing} did not join within {_GATE_TIMEOUT:g} s.")
         number, fds, _, _ = socket.recv_fds(box, 4, 1)
         if not number:
             return
         yield int.from_bytes(number, "little"), socket.socket(fileno=fds[0])
 
 
-def _closed(rank: int) -> Stream:
-    own, theirs = socket.socketpair()
-    theirs.close()
-    return Stream(rank, own)
+def _closed_stream(rank: int) -> Stream:
+    end, peer_end = socket.socketpair()
+    peer_end.close()
+    return Stream(rank, end)
 
 
 def connect_hosts(
@@ -288,14 +289,14 @@ def connect_hosts(
         lower = [other for other in remote if other < rank]
         higher = {other for other in remote if other > rank}
         for other in lower:
-            streams[other] = Stream(other, _call(store, other, rank, timeout))
+            streams[other] = Stream(other, _connect(store, other, rank, timeout))
         deadline = time.monotonic() + timeout
         while missing := higher - streams.keys():
-            left = deadline - time.monotonic()
-            if left <= 0 or not channel.ready(listener, left):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not channel.ready(listener, remaining):
                 raise TimeoutError(f"{ranks(missing)} did not connect within {timeout:g} s.")
             sock, _ = listener.accept()
-            caller = _greeting(sock)
+            caller = _read_greeting(sock)
             if caller in missing:
                 streams[caller] = Stream(caller, sock)
             else:
@@ -306,14 +307,14 @@ def connect_hosts(
     return streams
 
 
-def _call(store: Any, other: int, rank: int, timeout: float) -> socket.socket:
+def _connect(store: Any, other: int, rank: int, timeout: float) -> socket.socket:
     host, port = store.get(f"mesh/{other}").decode().split()
     sock = socket.create_connection((host, int(port)), timeout)
     sock.sendall(rank.to_bytes(4, "little"))
     return sock
 
 
-def _greeting(sock: socket.socket) -> int:
+def _read_greeting(sock: socket.socket) -> int:
     """The number of the connecting rank; -1 if it sends none in time."""
     sock.settimeout(_GREETING)
     try:

@@ -40,22 +40,22 @@ class Pack:
 
     def put(self, flat: Tensor) -> None:
         """Set results that are one of `rows` shares of each tensor along dimension 0."""
-        shapes = [(*(n // self._rows for n in one[:1]), *one[1:]) for one in self._shapes]
+        shapes = [(*(n // self._rows for n in shape[:1]), *shape[1:]) for shape in self._shapes]
         counts = [shape.numel() // self._rows for shape in self._shapes]
         parts = zip(flat.split(counts), shapes, strict=True)
         self.results = [part.reshape(shape) for part, shape in parts]
 
 
-def packed(tensors: Sequence[Tensor], rows: int) -> list[Pack]:
+def make_packs(tensors: Sequence[Tensor], rows: int) -> list[Pack]:
     by_dtype: dict[torch.dtype, list[int]] = defaultdict(list)
     for index, tensor in enumerate(tensors):
         by_dtype[tensor.dtype].append(index)
     return [Pack(indices, [tensors[i] for i in indices], rows) for indices in by_dtype.values()]
 
 
-def unpacked(packs: Sequence[Pack]) -> list[Tensor]:
-    placed = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
-    return [placed[index] for index in range(len(placed))]
+def collect_results(packs: Sequence[Pack]) -> list[Tensor]:
+    results = {i: t for pack in packs for i, t in zip(pack.indices, pack.results, strict=True)}
+    return [results[index] for index in range(len(results))]
 
 
 def view(flat: Tensor) -> memoryview:

@@ -29,14 +29,14 @@ class Programs:
         self._mesh = mesh
         self._board = board
         self._agreement = Agreement(mesh, board, self.waits)
-        self._older: WeakSet[threading.Thread] = WeakSet()  # threads of earlier programs
+        self._old_threads: WeakSet[threading.Thread] = WeakSet()  # threads of earlier programs
 
     @property
     def agreement(self) -> Agreement:
         """The running program's agreement. Raises CollectiveMismatch in a thread of an earlier
         program."""
         thread = threading.current_thread()
-        if thread in self._older:
+        if thread in self._old_threads:
             raise CollectiveMismatch(
                 f"Thread {thread.name!r} of rank {self.rank}, started in an earlier cell, "
                 "called a collective. Join threads that call collectives before their cell ends."
@@ -46,12 +46,12 @@ class Programs:
     def begin(self, number: int, members: Iterable[int] | None = None) -> None:
         """Begin program `number`, higher than the last one's and the same on all ranks that run it,
         which are `members` (default: all). Called in the thread that runs the program."""
-        last = self._agreement
-        last.leave("ended")
-        here = threading.current_thread()
+        previous = self._agreement
+        previous.leave("ended")
+        current = threading.current_thread()
         # Threads not started by Python, such as autograd's, work for any program.
-        threads = (thread for thread in threading.enumerate() if thread is not here)
-        self._older = WeakSet(t for t in threads if not isinstance(t, threading._DummyThread))
+        threads = (thread for thread in threading.enumerate() if thread is not current)
+        self._old_threads = WeakSet(t for t in threads if not isinstance(t, threading._DummyThread))
         self._agreement = Agreement(self._mesh, self._board, self.waits, number, members)
         self._agreement.begin()
 

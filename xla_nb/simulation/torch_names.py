@@ -55,15 +55,15 @@ class XlacNames:
             if name.startswith("_xla_") and hasattr(XLAC, name):
                 setattr(XLAC, name, torch.compiler.disable(function.__get__(self)))
 
-    def _result(self, host: Tensor, value: Tensor) -> Tensor:
+    def _result(self, host_value: Tensor, value: Tensor) -> Tensor:
         """Upload a result: a leaf for autograd that requires a gradient if `value` does."""
-        return upload([host], value)[0].requires_grad_(value.requires_grad)
+        return upload([host_value], value)[0].requires_grad_(value.requires_grad)
 
     def _xla_all_reduce(
         self, kind: str, value: Tensor, scale: float, groups: Groups, *_: object
     ) -> Tensor:
-        host = fetch([value])
-        (result,) = self._carrier.all_reduce(Reduction(kind, scale), host, groups)
+        host_values = fetch([value])
+        (result,) = self._carrier.all_reduce(Reduction(kind, scale), host_values, groups)
         return self._result(result, value)
 
     def _xla_all_reduce_inplace(
@@ -75,32 +75,32 @@ class XlacNames:
             reason = "dist.all_reduce and broadcast make one, and XLA raises an error for it"
             fix = 'Use value = xm.all_reduce("sum", value)'
             raise NotCarried("reducing a real view of complex numbers in place", reason, fix)
-        host = fetch(values)
-        write(values, self._carrier.all_reduce(Reduction(kind, scale), host, groups))
+        host_values = fetch(values)
+        write(values, self._carrier.all_reduce(Reduction(kind, scale), host_values, groups))
 
     def _gather(
         self, values: Sequence[Tensor], dim: int, count: int, groups: Groups, *_: object
     ) -> list[Tensor]:
         return self._carrier.all_gather(fetch(values), dim, groups)
 
-    # `how`: dim, count, groups, and whether the layout is pinned.
+    # `options`: dim, count, groups, and whether the layout is pinned.
 
-    def _xla_all_gather(self, value: Tensor, *how: Any) -> Tensor:
-        return upload(self._gather([value], *how), value)[0]
+    def _xla_all_gather(self, value: Tensor, *options: Any) -> Tensor:
+        return upload(self._gather([value], *options), value)[0]
 
-    def _xla_all_gather_out(self, out: Tensor, value: Tensor, token: T, *how: Any) -> T:
-        write([out], self._gather([value], *how))
+    def _xla_all_gather_out(self, out: Tensor, value: Tensor, token: T, *options: Any) -> T:
+        write([out], self._gather([value], *options))
         return token
 
     def _xla_all_gather_coalesced(
-        self, values: Sequence[Tensor], token: object, *how: Any
+        self, values: Sequence[Tensor], token: object, *options: Any
     ) -> list[object]:
-        return [*upload(self._gather(values, *how), values[0]), token]
+        return [*upload(self._gather(values, *options), values[0]), token]
 
     def _xla_all_gather_coalesced_out(
-        self, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *how: Any
+        self, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *options: Any
     ) -> T:
-        write(outs, self._gather(values, *how))
+        write(outs, self._gather(values, *options))
         return token
 
     def _scatter(
@@ -113,32 +113,32 @@ class XlacNames:
         groups: Groups,
         *_: object,
     ) -> list[Tensor]:
-        host = fetch(values)
-        return self._carrier.reduce_scatter(Reduction(kind, scale), host, dim, count, groups)
+        host_values = fetch(values)
+        return self._carrier.reduce_scatter(Reduction(kind, scale), host_values, dim, count, groups)
 
-    # `how`: scale, then the same.
+    # `options`: scale, then the same.
 
     def _xla_reduce_scatter(
-        self, kind: str, value: Tensor, token: T, *how: Any
+        self, kind: str, value: Tensor, token: T, *options: Any
     ) -> tuple[Tensor, T]:
-        (result,) = self._scatter(kind, [value], *how)
+        (result,) = self._scatter(kind, [value], *options)
         return self._result(result, value), token
 
     def _xla_reduce_scatter_out(
-        self, kind: str, out: Tensor, value: Tensor, token: T, *how: Any
+        self, kind: str, out: Tensor, value: Tensor, token: T, *options: Any
     ) -> T:
-        write([out], self._scatter(kind, [value], *how))
+        write([out], self._scatter(kind, [value], *options))
         return token
 
     def _xla_reduce_scatter_coalesced(
-        self, kind: str, values: Sequence[Tensor], token: object, *how: Any
+        self, kind: str, values: Sequence[Tensor], token: object, *options: Any
     ) -> list[object]:
-        return [*upload(self._scatter(kind, values, *how), values[0]), token]
+        return [*upload(self._scatter(kind, values, *options), values[0]), token]
 
     def _xla_reduce_scatter_coalesced_out(
-        self, kind: str, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *how: Any
+        self, kind: str, outs: Sequence[Tensor], values: Sequence[Tensor], token: T, *options: Any
     ) -> T:
-        write(outs, self._scatter(kind, values, *how))
+        write(outs, self._scatter(kind, values, *options))
         return token
 
     def _xla_all_to_all(
@@ -151,22 +151,22 @@ class XlacNames:
         groups: Groups,
         *_: object,
     ) -> tuple[Tensor, object]:
-        (host,) = fetch([value])
-        result = self._carrier.all_to_all(host, split, concat, count, groups)
+        (host_value,) = fetch([value])
+        result = self._carrier.all_to_all(host_value, split, concat, count, groups)
         return self._result(result, value), token
 
     def _xla_collective_permute(
         self, value: Tensor, token: object, pairs: Sequence[Sequence[int]]
     ) -> tuple[Tensor, object]:
-        (host,) = fetch([value])
-        return self._result(self._carrier.permute(host, pairs), value), token
+        (host_value,) = fetch([value])
+        return self._result(self._carrier.permute(host_value, pairs), value), token
 
 
 def _single(coalesced: Callable[..., list[Tensor]]) -> Callable[..., Tensor]:
     """Turn a kernel of several tensors into a kernel of one."""
 
-    def single(self: FunctionalNames, value: Tensor, *how: object) -> Tensor:
-        return coalesced(self, [value], *how)[0]
+    def single(self: FunctionalNames, value: Tensor, *options: object) -> Tensor:
+        return coalesced(self, [value], *options)[0]
 
     return single
 
@@ -228,16 +228,16 @@ class FunctionalNames:
             )
         groups = self._groups(group)
         count = len(groups[0]) if groups else self._carrier.size
-        (host,) = fetch([value])
-        result = self._carrier.all_to_all(host, 0, 0, count, groups)
+        (host_value,) = fetch([value])
+        result = self._carrier.all_to_all(host_value, 0, 0, count, groups)
         return upload([result], value)[0]
 
     def broadcast(self, value: Tensor, source: int, group: str) -> Tensor:
         groups = self._groups(group)
-        (host,) = fetch([value])
+        (host_value,) = fetch([value])
         root = groups[0][source] if groups else source
-        mine = host if self._carrier.rank == root else torch.zeros_like(host)
-        return upload(self._carrier.all_reduce(Reduction("sum"), [mine], groups), value)[0]
+        contribution = host_value if self._carrier.rank == root else torch.zeros_like(host_value)
+        return upload(self._carrier.all_reduce(Reduction("sum"), [contribution], groups), value)[0]
 
     def wait_tensor(self, value: Tensor) -> Tensor:
         return value
@@ -262,23 +262,23 @@ def _carry_model(carrier: Carrier) -> None:
         torch_xla.sync()
         return carrier.rendezvous(payload)
 
-    traced = xm._all_gather_using_all_reduce
+    gather_in_graph = xm._all_gather_using_all_reduce
 
     def gather(
         value: Tensor, dim: int = 0, groups: Groups | None = None, pin_layout: bool = True
     ) -> Tensor:
         """Move each value once, where torch_xla pads with zeros and sums."""
         if torch.compiler.is_compiling() or groups == []:
-            padded: Tensor = traced(value, dim=dim, groups=groups, pin_layout=pin_layout)
+            padded: Tensor = gather_in_graph(value, dim=dim, groups=groups, pin_layout=pin_layout)
             return padded
         value.size(dim)  # raises for a scalar, as torch_xla does
-        along = dim % value.dim()
+        axis = dim % value.dim()
         if not groups:
-            reduced: Tensor = torch.ops._c10d_functional.all_reduce(value, f"{_GATHER}{along}", "")
+            reduced: Tensor = torch.ops._c10d_functional.all_reduce(value, f"{_GATHER}{axis}", "")
             return reduced
-        result = carrier.all_gather(fetch([value]), along, groups)
-        graded = value.requires_grad and torch.is_grad_enabled()
-        return upload(result, value)[0].requires_grad_(graded)
+        result = carrier.all_gather(fetch([value]), axis, groups)
+        requires_grad = value.requires_grad and torch.is_grad_enabled()
+        return upload(result, value)[0].requires_grad_(requires_grad)
 
     xm.xla_rendezvous = rendezvous
     xm._all_gather_using_all_reduce = gather
@@ -301,14 +301,14 @@ def _carry_pairs(carrier: Carrier) -> None:
 
     def send(_: object, tensors: Sequence[Tensor], target: int, tag: int = 0) -> Any:
         logging.warning(_INEFFICIENT)
-        for host in fetch(tensors):
-            carrier.send_receive(host, carrier.rank, target)
+        for value in fetch(tensors):
+            carrier.send_receive(value, carrier.rank, target)
         return backend._ret_work(list(tensors))
 
     def recv(_: object, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Any:
         logging.warning(_INEFFICIENT)
-        host = fetch(tensors)
-        write(tensors, [carrier.send_receive(value, source, carrier.rank) for value in host])
+        host_values = fetch(tensors)
+        write(tensors, [carrier.send_receive(value, source, carrier.rank) for value in host_values])
         return backend._ret_work(list(tensors))
 
     backend.ProcessGroupXla.send = send

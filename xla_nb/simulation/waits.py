@@ -25,11 +25,11 @@ class Waits:
 
     @property
     def current(self) -> Wait | None:
-        current = self._wait
-        if current is None:
+        wait = self._wait
+        if wait is None:
             return None
-        operation, since, missing = current
-        return Wait(operation, since, tuple(sorted(missing())))
+        operation, start, missing = wait
+        return Wait(operation, start, tuple(sorted(missing())))
 
     @property
     def seconds(self) -> float:

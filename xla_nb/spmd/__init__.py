@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 #: The public names and their modules.
-_HOMES = {
+_MODULES = {
     "Mesh": "meshes",
     "Picture": "placed",
     "Placed": "placed",
@@ -23,11 +23,11 @@ _HOMES = {
     "show": "sharding",
 }
 
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported on first use (PEP 562)."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'xla_nb.spmd' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"xla_nb.spmd.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"xla_nb.spmd.{_MODULES[name]}"), name)

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from xla_nb.errors import UsageError
 from xla_nb.spmd import sharding
-from xla_nb.spmd.meshes import of
+from xla_nb.spmd.meshes import as_mesh
 
 
 def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
@@ -24,7 +24,7 @@ def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
     A batch is a tensor, or nested tuples, lists and dicts of tensors. Its number of examples need
     not divide evenly: XLA pads the last parts, and padding never enters a result.
     """
-    whole = of(mesh).whole
+    whole = as_mesh(mesh).whole
     if axis not in whole.names:
         raise UsageError(
             f"The mesh has no axis {axis!r} to split the batch over; its axes are "
@@ -34,14 +34,14 @@ def shard_batch(batch: Any, mesh: Any, axis: str = "data") -> Any:
         )
     split = (whole.axis(axis),)
 
-    def moved(tensor: Tensor) -> Tensor:
-        part = tensor.to(sharding.device(), copy=True)  # the user's tensor keeps its layout
+    def place(tensor: Tensor) -> Tensor:
+        copy = tensor.to(sharding.device(), copy=True)  # the user's tensor keeps its layout
         if tensor.ndim:
             whole.batch = (tensor.shape[0], split)
-        sharding.place(part, whole, (split, *[()] * tensor.ndim)[: tensor.ndim])
-        return part
+        sharding.place(copy, whole, (split, *[()] * tensor.ndim)[: tensor.ndim])
+        return copy
 
-    return pytree.tree_map_only(Tensor, moved, batch)
+    return pytree.tree_map_only(Tensor, place, batch)
 
 
 class loader:

@@ -21,23 +21,23 @@ from xla_nb.errors import UsageError
 from xla_nb.spmd import meshes, sharding
 from xla_nb.spmd.parallel import parallelize
 
-_without_moving: Any = xs.xla_distribute_module.__wrapped__  # its wrapper turns SPMD on again
+_xla_distribute: Any = xs.xla_distribute_module.__wrapped__  # its wrapper turns SPMD on again
 
 
 def install() -> None:
     """Install in a process of the SPMD runtime, before the user's code."""
-    new: Any = staticmethod(make_mesh)
-    DeviceMesh.__new__ = new
+    constructor: Any = staticmethod(make_mesh)
+    DeviceMesh.__new__ = constructor
     xs.xla_distribute_tensor = distribute_tensor
     xs.xla_distribute_module = distribute_module
     DTensor.from_local = staticmethod(from_local)
     parallel.parallelize_module = parallel.api.parallelize_module = parallelize_module
     experimental.local_map = experimental._func_map.local_map = refuse_local_map
     # The program sees every tensor on the devices as whole; other tensors lack these attributes.
-    tensors: Any = torch.Tensor
-    tensors.device_mesh = _attribute("device_mesh", lambda tensor: sharding.given(tensor)[0])
-    tensors.placements = _attribute("placements", lambda tensor: sharding.given(tensor)[1])
-    tensors.full_tensor = _attribute("full_tensor", lambda tensor: lambda **_: tensor.clone())
+    cls: Any = torch.Tensor
+    cls.device_mesh = _attribute("device_mesh", lambda tensor: sharding.last_placements(tensor)[0])
+    cls.placements = _attribute("placements", lambda tensor: sharding.last_placements(tensor)[1])
+    cls.full_tensor = _attribute("full_tensor", lambda tensor: lambda **_: tensor.clone())
 
 
 def _attribute(name: str, read: Callable[[Tensor], Any]) -> property:
@@ -85,9 +85,9 @@ def distribute_tensor(
             "distribute_tensor takes parameters, buffers and inputs, but this tensor is computed "
             "from others. Distribute those; XLA lays out the rest."
         )
-    mesh = meshes.of(device_mesh)
-    wanted = placements or [Replicate()] * len(mesh.names)
-    layout = sharding.layout(mesh, wanted, tensor.ndim, "distribute_tensor")
+    mesh = meshes.as_mesh(device_mesh)
+    given_placements = placements or [Replicate()] * len(mesh.names)
+    layout = sharding.layout(mesh, given_placements, tensor.ndim, "distribute_tensor")
     values = tensor.detach()
     if values.device.type == "xla":
         sharding.place(values, mesh, layout)  # shared with `tensor`
@@ -104,8 +104,8 @@ def from_local(
     **_options: Any,
 ) -> Tensor:
     """Return a replicated "local" tensor as the whole tensor; gradients flow back."""
-    meshes.of(_mesh(device_mesh))
-    if any(type(each) is not Replicate for each in placements or ()):
+    meshes.as_mesh(_mesh(device_mesh))
+    if any(type(placement) is not Replicate for placement in placements or ()):
         raise UsageError(
             f"DTensor.from_local: {list(placements or ())} joins the parts of several ranks, but "
             "under SPMD one process holds the whole tensor. Use distribute_tensor on it."
@@ -117,7 +117,7 @@ def distribute_module(module: nn.Module, device_mesh: Any = None, *functions: An
     """Place a module by a function that places its submodules; torch_xla's own code runs it, and
     the functions for inputs and outputs. The rest is replicated."""
     mesh = _mesh(device_mesh)
-    return parallelize(_without_moving(module, mesh, *functions), mesh, {})
+    return parallelize(_xla_distribute(module, mesh, *functions), mesh, {})
 
 
 def refuse_local_map(*_args: object, **_options: object) -> NoReturn:

@@ -32,8 +32,8 @@ def mesh(axes: Mapping[str, int]) -> Mesh:
             raise ValueError  # NumPy would take it for -1
         devices = np.arange(count).reshape(tuple(axes.values()))
     except (AttributeError, TypeError, ValueError):
-        raise UsageError(_does_not_cover(axes, count)) from None
-    return of(Mesh("xla", devices, mesh_dim_names=tuple(axes)))
+        raise UsageError(_coverage_message(axes, count)) from None
+    return as_mesh(Mesh("xla", devices, mesh_dim_names=tuple(axes)))
 
 
 def _devices() -> int:
@@ -48,7 +48,7 @@ def _devices() -> int:
     return int(xr.global_runtime_device_count())
 
 
-def _no_ranks(method: str) -> Callable[..., NoReturn]:
+def _refuse_method(method: str) -> Callable[..., NoReturn]:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise UsageError(
             f"mesh.{method}() does not work under SPMD: one process owns all devices of the mesh, "
@@ -83,16 +83,16 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         return dict(zip(self.names, self.mesh.shape, strict=True))
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Mesh:
-        chosen = (names,) if isinstance(names, str) else tuple(names)
-        if not set(chosen) <= set(self.names) or len(set(chosen)) < len(chosen):
+        selected = (names,) if isinstance(names, str) else tuple(names)
+        if not set(selected) <= set(self.names) or len(set(selected)) < len(selected):
             raise UsageError(
                 f"The mesh has no part {names!r}. Name each axis once; its axes are "
                 f"{', '.join(map(repr, self.names))}."
             )
-        first = tuple(slice(None) if name in chosen else 0 for name in self.names)
-        kept = [name for name in self.names if name in chosen]
-        devices = self.mesh.numpy()[first].transpose([kept.index(name) for name in chosen])
-        part = Mesh("xla", devices, mesh_dim_names=chosen)
+        index = tuple(slice(None) if name in selected else 0 for name in self.names)
+        ordered = [name for name in self.names if name in selected]
+        devices = self.mesh.numpy()[index].transpose([ordered.index(name) for name in selected])
+        part = Mesh("xla", devices, mesh_dim_names=selected)
         part._whole = self.whole
         return part
 
@@ -103,13 +103,13 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """0 if the axis has one device; otherwise raises UsageError: SPMD has one process."""
         axis = self.names.index(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim
-        return 0 if self.size(axis) == 1 else _no_ranks("get_local_rank")()
+        return 0 if self.size(axis) == 1 else _refuse_method("get_local_rank")()
 
-    get_rank = _no_ranks("get_rank")
-    get_coordinate = _no_ranks("get_coordinate")
-    get_group = _no_ranks("get_group")
-    get_all_groups = _no_ranks("get_all_groups")
-    _flatten = _no_ranks("_flatten")
+    get_rank = _refuse_method("get_rank")
+    get_coordinate = _refuse_method("get_coordinate")
+    get_group = _refuse_method("get_group")
+    get_all_groups = _refuse_method("get_all_groups")
+    _flatten = _refuse_method("_flatten")
 
     @cached_property
     def xla(self) -> Any:
@@ -118,7 +118,7 @@ class Mesh(DeviceMesh):  # type: ignore[misc] # torch is not read by mypy
         return xs.Mesh(whole.mesh.flatten().numpy(), tuple(whole.mesh.shape), whole.names)
 
 
-def of(mesh: Any) -> Mesh:
+def as_mesh(mesh: Any) -> Mesh:
     """Convert a mesh of torch, torch_xla or this module to a `Mesh`; starts SPMD if needed.
 
     Raises UsageError unless it covers the devices of this process; another process may have created
@@ -131,18 +131,18 @@ def of(mesh: Any) -> Mesh:
             f"Expected a mesh of XLA devices, not {mesh!r}. Make one with "
             "xla_nb.spmd.mesh({'model': n}) or init_device_mesh('xla', ...)."
         )
-    ours = mesh
-    if not isinstance(ours, Mesh):
-        ours = Mesh("xla", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
-    whole, count = ours.whole, _devices()
+    result = mesh
+    if not isinstance(result, Mesh):
+        result = Mesh("xla", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
+    whole, count = result.whole, _devices()
     if sorted(whole.mesh.flatten().tolist()) != list(range(count)):
-        raise UsageError(_does_not_cover(whole.sizes, count))
+        raise UsageError(_coverage_message(whole.sizes, count))
     if not xr.is_spmd():
         xr.use_spmd()
-    return ours
+    return result
 
 
-def _does_not_cover(axes: object, devices: int) -> str:
+def _coverage_message(axes: object, devices: int) -> str:
     return (
         f"The mesh {axes!r} does not cover the {several(devices, 'device')} of this process. Give "
         f'each axis a size, such as {{"model": {devices}}}, whose product is {devices}; one may be '

@@ -35,10 +35,10 @@ def make_splittable() -> Library:
     return library
 
 
-def _batch_norm(*given: Any) -> tuple[Any, Any, Any]:
-    _, _, _, *running, is_training, _, _ = given
-    normal, mean, deviation, *statistics = native_batch_norm_helper(*given, functional=True)
+def _batch_norm(*args: Any) -> tuple[Any, Any, Any]:
+    _, _, _, *running, is_training, _, _ = args
+    output, mean, deviation, *statistics = native_batch_norm_helper(*args, functional=True)
     for old, new in zip(running, statistics, strict=True):
         if is_training and old is not None:
             old.copy_(new.detach())
-    return normal, mean, deviation
+    return output, mean, deviation

@@ -38,11 +38,11 @@ class Placed:
         return math.prod(self.shard) * self.itemsize
 
     def __str__(self) -> str:
-        split = list(filter(None, map(self._split, range(len(self.shape)))))
-        each = "x".join(map(str, self.shard)) or "one number"
-        return f"{', '.join(split) or 'Replicate'}; {each} on each device"
+        splits = list(filter(None, map(self._describe_split, range(len(self.shape)))))
+        part = "x".join(map(str, self.shard)) or "one number"
+        return f"{', '.join(splits) or 'Replicate'}; {part} on each device"
 
-    def _split(self, dim: int) -> str:
+    def _describe_split(self, dim: int) -> str:
         count = len({region[dim] for _, region in self.parts})
         if self.axes is None:
             return f"Shard({dim}) in {count} parts" if count > 1 else ""
@@ -53,9 +53,9 @@ class Placed:
         """One line per part: `devices 0, 2: [0:8, 0:8]`."""
         for devices, region in self.parts[:_PARTS]:
             extent = ", ".join(f"{start}:{stop}" for start, stop in region)
-            empty = any(start == stop for start, stop in region)
+            is_empty = any(start == stop for start, stop in region)
             numbers = f"device{'s' * (len(devices) > 1)} {spans(devices)}"
-            yield f"{numbers}: {'nothing' if empty else f'[{extent}]'}"
+            yield f"{numbers}: {'nothing' if is_empty else f'[{extent}]'}"
         if self.parts[_PARTS:]:
             yield f"and {len(self.parts) - _PARTS} more parts"
 
@@ -67,17 +67,17 @@ class Picture:
     tensors: Mapping[str, Placed]
 
     def __str__(self) -> str:
-        lines = [self._head()]
-        for (name, *more), facts, parts in self._rows():
-            lines += ["", " ".join([name, *more]), *facts, *(f"  {part}" for part in parts)]
+        lines = [self._heading()]
+        for (name, *suffix), facts, parts in self._rows():
+            lines += ["", " ".join([name, *suffix]), *facts, *(f"  {part}" for part in parts)]
         return "\n".join(lines)
 
     __repr__ = __str__
 
-    def _head(self) -> str:
-        devices = {d for placed in self.tensors.values() for held, _ in placed.parts for d in held}
-        held = sum(placed.bytes_per_device for placed in self.tensors.values())
-        return f"{several(len(devices), 'device')}, {size(held)} on each"
+    def _heading(self) -> str:
+        devices = {d for placed in self.tensors.values() for ids, _ in placed.parts for d in ids}
+        nbytes = sum(placed.bytes_per_device for placed in self.tensors.values())
+        return f"{several(len(devices), 'device')}, {size(nbytes)} on each"
 
     def _rows(self) -> Iterator[tuple[list[str], list[str], list[str]]]:
         """Name, facts and parts of each tensor; repeated layers with the same placement are merged

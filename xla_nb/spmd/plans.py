@@ -40,12 +40,12 @@ class Target:
 
     @property
     def where(self) -> str:
-        shown = (
+        description = (
             type(self.value).__name__
             if isinstance(self.value, ParallelStyle)
             else ", ".join(map(repr, self.value))
         )
-        return f"{self.name or 'the model'} ({shown})"
+        return f"{self.name or 'the model'} ({description})"
 
 
 def resolve(model: Any, plan: object) -> list[Target]:
@@ -57,10 +57,10 @@ def resolve(model: Any, plan: object) -> list[Target]:
             f"A plan must be a dict or a single style, not a {type(plan).__name__}. Map module "
             'names to styles: {"layers.*.in_proj": ColwiseParallel()}.'
         )
-    return [target for key, value in plan.items() for target in _targets(model, key, value)]
+    return [target for key, value in plan.items() for target in _find_targets(model, key, value)]
 
 
-def _targets(model: Any, key: Any, value: Any) -> list[Target]:
+def _find_targets(model: Any, key: Any, value: Any) -> list[Target]:
     is_style = isinstance(value, ParallelStyle)
     placements = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not is_style and not (placements and all(isinstance(p, Placement) for p in placements)):
@@ -69,23 +69,28 @@ def _targets(model: Any, key: Any, value: Any) -> list[Target]:
             "placement. Use a style such as ColwiseParallel(), or for a parameter Shard(0) or a "
             "list with one placement per mesh axis."
         )
-    held = _modules(model) if is_style else dict(named_tensors(model))
-    names = _matching(held, key)
+    candidates = _modules(model) if is_style else dict(named_tensors(model))
+    names = _match_names(candidates, key)
     if not names:
         kind = "module" if is_style else "parameter or buffer"
-        close = difflib.get_close_matches(str(key), held, n=3, cutoff=0.4)
-        known = listed(filter(None, held), most=8)
-        hint = f"Did you mean {listed(close, 'or')}?" if close else f"Names: {known}."
+        matches = difflib.get_close_matches(str(key), candidates, n=3, cutoff=0.4)
+        listing = listed(filter(None, candidates), most=8)
+        hint = f"Did you mean {listed(matches, 'or')}?" if matches else f"Names: {listing}."
         raise UsageError(f"The plan's key {key!r} matches no {kind} in the model. {hint}")
-    once = {id(held[name]) if is_style else name: name for name in names}
-    return [Target(name, held[name], value if is_style else placements) for name in once.values()]
-
-
-def _matching(names: Iterable[str], key: object) -> list[str]:
-    parts = key.split(".") if isinstance(key, str) else []
-    split = ((name, name.split(".")) for name in names)
+    unique_names = {id(candidates[name]) if is_style else name: name for name in names}
     return [
-        name for name, own in split if len(own) == len(parts) and all(map(fnmatchcase, own, parts))
+        Target(name, candidates[name], value if is_style else placements)
+        for name in unique_names.values()
+    ]
+
+
+def _match_names(names: Iterable[str], key: object) -> list[str]:
+    parts = key.split(".") if isinstance(key, str) else []
+    paths = ((name, name.split(".")) for name in names)
+    return [
+        name
+        for name, path in paths
+        if len(path) == len(parts) and all(map(fnmatchcase, path, parts))
     ]
 
 
@@ -156,8 +161,8 @@ def _read_layer(style: Any, module: Any, target: Target, reading: Reading) -> No
     reading.parameters = {name: split for name, _ in module.named_parameters()}
     if not by_column and "bias" in reading.parameters:
         reading.parameters["bias"] = Replicate()
-    wanted = Shard(-1) if is_linear and not by_column else Replicate()
-    reading.inputs = [(style.input_layouts[0], wanted)]
+    desired = Shard(-1) if is_linear and not by_column else Replicate()
+    reading.inputs = [(style.input_layouts[0], desired)]
     reading.outputs = [(style.output_layouts[0], style.output_layouts[0])]
 
 
@@ -174,15 +179,15 @@ def _read_outputs(style: Any, reading: Reading) -> None:
     reading.outputs = [_handover(*pair) for pair in pairs]
 
 
-def _handover(arriving: Any, wanted: Any) -> Handover:
-    return None if arriving is None else (arriving, arriving if wanted is None else wanted)
+def _handover(arriving: Any, desired: Any) -> Handover:
+    return None if arriving is None else (arriving, arriving if desired is None else desired)
 
 
 def _refuse_overriding(style: Any, target: Target) -> None:
     """Refuse a subclass that overrides methods of its base, because they would not be called."""
-    base = next(each for each in type(style).__mro__ if each.__module__ == torch_styles.__name__)
-    own = [name for name in vars(base) if name.startswith(("_apply", "_p", "_replicate"))]
-    for name in own:
+    base = next(cls for cls in type(style).__mro__ if cls.__module__ == torch_styles.__name__)
+    methods = [name for name in vars(base) if name.startswith(("_apply", "_p", "_replicate"))]
+    for name in methods:
         if getattr(type(style), name) is not getattr(base, name):
             raise UsageError(
                 f"{target.where}: it overrides {name} of {base.__name__}, which runs on DTensors, "

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Placement, Replicate, Shard
 
 from xla_nb.errors import UsageError
-from xla_nb.spmd.meshes import Mesh, of
+from xla_nb.spmd.meshes import Mesh, as_mesh
 from xla_nb.spmd.placed import Picture, Placed
 from xla_nb.wording import several
 
@@ -28,7 +28,7 @@ Layout = tuple[tuple[int, ...], ...]
 
 #: By sharding, in XLA's own notation: the mesh, or part of one, and the placement for each of its
 #: axes that last produced it.
-_given: dict[str, tuple[Mesh, tuple[Placement, ...]]] = {}
+_last_placements: dict[str, tuple[Mesh, tuple[Placement, ...]]] = {}
 
 
 def device() -> Any:
@@ -72,42 +72,42 @@ def place(tensor: Tensor, mesh: Mesh, layout: Layout) -> None:
     """Lay a tensor out over the devices, in place."""
     if XLAC._get_xla_sharding_spec(tensor):
         XLAC._xla_clear_sharding(tensor)
-    XLAC._xla_mark_sharding(tensor, _sharding(mesh, layout))
+    XLAC._xla_mark_sharding(tensor, _op_sharding(mesh, layout))
     axes = {mesh.whole.names[axis] for split in layout for axis in split}
-    named = mesh if axes <= set(mesh.names) else mesh.whole
-    given: list[Placement] = [Replicate()] * len(named.names)
+    marked_mesh = mesh if axes <= set(mesh.names) else mesh.whole
+    marked_placements: list[Placement] = [Replicate()] * len(marked_mesh.names)
     for dim, split in enumerate(layout):
         for axis in split:
-            given[named.names.index(mesh.whole.names[axis])] = Shard(dim)
-    _given[_described(tensor)] = named, tuple(given)
+            marked_placements[marked_mesh.names.index(mesh.whole.names[axis])] = Shard(dim)
+    _last_placements[_sharding_spec(tensor)] = marked_mesh, tuple(marked_placements)
 
 
-def given(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
+def last_placements(tensor: Tensor) -> tuple[Mesh, tuple[Placement, ...]]:
     """The mesh and the placements with which the tensor's sharding was last set.
 
     Raises AttributeError if XLA has not chosen a sharding yet, or chose one that was never set.
     """
-    described = _described(tensor)
-    if described not in _given:
+    spec = _sharding_spec(tensor)
+    if spec not in _last_placements:
         raise AttributeError(
-            f"This tensor has no placements {'of yours' if described else 'yet'}: XLA chooses "
+            f"This tensor has no placements {'of yours' if spec else 'yet'}: XLA chooses "
             "them when it computes the value. Call torch_xla.sync() first, place it with "
             "distribute_tensor, or use xla_nb.spmd.show(tensor)."
         )
-    return _given[described]
+    return _last_placements[spec]
 
 
 def sharding(tensor: Tensor) -> Any:
     """XLA's sharding of a tensor on the device; None if it was never marked."""
-    return XLAC._get_xla_op_sharding(tensor) if _described(tensor) else None
+    return XLAC._get_xla_op_sharding(tensor) if _sharding_spec(tensor) else None
 
 
-def _described(tensor: Tensor) -> str:
+def _sharding_spec(tensor: Tensor) -> str:
     """The sharding in XLA's own notation; empty if there is none."""
     return str(XLAC._get_xla_sharding_spec(tensor)) if tensor.device.type == "xla" else ""
 
 
-def _sharding(mesh: Mesh, layout: Layout) -> Any:
+def _op_sharding(mesh: Mesh, layout: Layout) -> Any:
     spec = tuple(axes[0] if len(axes) == 1 else axes or None for axes in layout)
     return mesh.whole.xla.get_op_sharding(spec)
 
@@ -115,11 +115,11 @@ def _sharding(mesh: Mesh, layout: Layout) -> Any:
 # --- constraints in the graph -----------------------------------------------------------------
 
 
-def _annotated(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
+def _annotate(tensor: Tensor, mesh: Mesh, layout: Layout) -> Tensor:
     # A new value in the graph: marking the tensor itself would move the user's tensor.
-    annotated = tensor.clone()
-    XLAC._xla_annotate_custom_sharding(annotated, _sharding(mesh, layout))
-    return annotated
+    copy = tensor.clone()
+    XLAC._xla_annotate_custom_sharding(copy, _op_sharding(mesh, layout))
+    return copy
 
 
 class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not read by mypy
@@ -128,11 +128,11 @@ class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not r
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, mesh: Mesh, forward: Layout, backward: Layout) -> Tensor:
         ctx.mesh, ctx.backward_layout = mesh, backward
-        return _annotated(tensor, mesh, forward)
+        return _annotate(tensor, mesh, forward)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return _annotated(gradient, ctx.mesh, ctx.backward_layout), None, None, None
+        return _annotate(gradient, ctx.mesh, ctx.backward_layout), None, None, None
 
 
 # --- reading shardings ------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Constrain(torch.autograd.Function):  # type: ignore[misc] # torch is not r
 
 def placements(model: Any, mesh: Any = None) -> dict[str, Placed]:
     """Return each parameter's and buffer's placement; with a mesh, also the axes that split it."""
-    whole = None if mesh is None else of(mesh).whole
+    whole = None if mesh is None else as_mesh(mesh).whole
     return {name: placement_of(tensor, whole) for name, tensor in named_tensors(model)}
 
 
@@ -149,21 +149,21 @@ def show(model: Any) -> Picture:
 
     Return it from the cell's function, and the notebook displays it.
     """
-    found: dict[int, tuple[Tensor, list[str]]] = {}
+    entries: dict[int, tuple[Tensor, list[str]]] = {}
     for name, tensor in named_tensors(model):
-        found.setdefault(id(tensor), (tensor, []))[1].append(name)
-    return Picture({" = ".join(names): placement_of(each) for each, names in found.values()})
+        entries.setdefault(id(tensor), (tensor, []))[1].append(name)
+    return Picture({" = ".join(names): placement_of(tensor) for tensor, names in entries.values()})
 
 
 def placement_of(tensor: Tensor, mesh: Mesh | None = None) -> Placed:
     """The placement of one tensor."""
     holders: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for number, region in enumerate(_regions(tensor)):
-        holders.setdefault(tuple((each.start, each.stop) for each in region), []).append(number)
+        holders.setdefault(tuple((span.start, span.stop) for span in region), []).append(number)
     axes = None
     if mesh is not None:
         split = layout_of(tensor, mesh)
-        axes = tuple(tuple(mesh.names[axis] for axis in each) for each in split)
+        axes = tuple(tuple(mesh.names[axis] for axis in dim_axes) for dim_axes in split)
     return Placed(
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
@@ -177,16 +177,16 @@ def layout_of(tensor: Tensor, mesh: Mesh) -> Layout:
     """The axes of the whole mesh that split each dimension: parts differ along them."""
     regions = _regions(tensor)
     devices = mesh.mesh.numpy()
-    here = regions[int(devices.flat[0])]
-    split: list[list[int]] = [[] for _ in range(tensor.ndim)]
+    first_region = regions[int(devices.flat[0])]
+    splits: list[list[int]] = [[] for _ in range(tensor.ndim)]
     for axis in range(devices.ndim):
-        far = [0] * devices.ndim
-        far[axis] = -1
-        there = regions[int(devices[tuple(far)])]
+        index = [0] * devices.ndim
+        index[axis] = -1
+        last_region = regions[int(devices[tuple(index)])]
         for dim in range(tensor.ndim):
-            if here[dim] != there[dim]:
-                split[dim].append(axis)
-    return tuple(map(tuple, split))
+            if first_region[dim] != last_region[dim]:
+                splits[dim].append(axis)
+    return tuple(map(tuple, splits))
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:

@@ -165,7 +165,7 @@ def simulated_ranks(wish: str, n: int | None) -> int:
 # --- in a simulated rank, from its variables --------------------------------------------------
 
 
-def type_answered(environ: Mapping[str, str]) -> str:
+def simulated_type(environ: Mapping[str, str]) -> str:
     """The type that ranks with these variables simulate; empty for a CPU."""
     kind = environ.get(SIMULATE, "")
     return "" if kind == CPU else kind
