@@ -45,8 +45,8 @@ def fit_to_machine(
     """
     chips = count_chips()
     device = choose_device({**environ, **user_env}, chips)
-    placed = {**environ, **(sets or {})}
-    machine = Machine(device, chips, accelerator_type(environ), placed, user_env, hosts)
+    host_environ = {**environ, **(sets or {})}
+    machine = Machine(device, chips, accelerator_type(environ), host_environ, user_env, hosts)
     plan = runtimes.named(runtime).plan(machine, n)
     env, changes = environment.clean(
         environ, device=device, sets={**plan.sets, **(sets or {})}, user_env=user_env

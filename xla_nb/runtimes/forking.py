@@ -115,17 +115,17 @@ class _RankProcess(context.ForkProcess):
     def __init__(self, ranks: RankContext, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ranks = ranks
-        first, *_ = kwargs.get("args") or [None]
-        self._calls: Any = first if isinstance(first, queues.Queue) else None  # in a pool
+        argument, *_ = kwargs.get("args") or [None]
+        self._queue: Any = argument if isinstance(argument, queues.Queue) else None  # in a pool
 
     def run(self) -> None:
-        atexit._clear = _clear
-        for inherited in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-            inherited.atexit = False  # otherwise each rank would delete a folder that all ranks use
+        atexit._clear = _original_clear
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            finalizer.atexit = False  # otherwise each rank would delete a folder that all ranks use
         try:
             super().run()
         finally:
-            _end_as_a_script_does()
+            _shut_down()
 
     def start(self) -> None:
         try:
@@ -133,7 +133,7 @@ class _RankProcess(context.ForkProcess):
             try:
                 super().start()
             finally:
-                atexit._clear = _clear
+                atexit._clear = _original_clear
             self._ranks.started(self)
         except OSError:
             if self.pid is not None:
@@ -144,13 +144,13 @@ class _RankProcess(context.ForkProcess):
     def terminate(self) -> None:
         """Ask a pool's process to end after its rank. From Python 3.13 on, a broken pool would
         otherwise terminate healthy ranks before they can report where they are."""
-        calls, self._calls = self._calls, None
-        if calls is not None:
-            calls._sem.acquire(block=False)  # the process releases it, as for any item
-            calls._writer.send(None)
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue._sem.acquire(block=False)  # the process releases it, as for any item
+            queue._writer.send(None)
 
 
-_clear = atexit._clear
+_original_clear = atexit._clear
 
 
 def _keep() -> None:
@@ -165,7 +165,7 @@ def forget_exit_handlers() -> None:
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
 
 
-def _end_as_a_script_does() -> None:
+def _shut_down() -> None:
     """Let pools end their idle workers, wait for threads, and call the `atexit` handlers.
 
     multiprocessing, which ends this process afterwards, uses another order and skips `atexit`: it

@@ -25,13 +25,13 @@ class Counts(NamedTuple):
 
 def counts(xlac: Any) -> Counts:
     """Read `torch_xla._XLAC`; takes about 20 µs and no lock that training holds for long."""
-    compiled = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
+    compile_data = xlac._xla_metric_data("CompileTime") or (0, 0.0, ())
     names = [name for name in xlac._xla_counter_names() if name.startswith("aten::")]
     return Counts(
         hits=xlac._xla_counter_value("CachedCompile") or 0,
         misses=xlac._xla_counter_value("UncachedCompile") or 0,
-        compiles=compiled[0],
-        compile_seconds=compiled[1] / 1e9,
+        compiles=compile_data[0],
+        compile_seconds=compile_data[1] / 1e9,
         steps=xlac._xla_counter_value("MarkStep") or 0,
         fallbacks=Counter({n: xlac._xla_counter_value(n) or 0 for n in names if n != _ITEM}),
     )

@@ -57,7 +57,7 @@ class Coordinator:
         reader, writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _coordinate(self.address, ranks, writer)
+            _run_coordinator(self.address, ranks, writer)
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
             reply = pipe.read().decode(errors="replace")
@@ -78,21 +78,21 @@ class Coordinator:
 _READY = "ready"
 
 
-def _coordinate(address: str, ranks: int, ready: int) -> NoReturn:
+def _run_coordinator(address: str, ranks: int, writer: int) -> NoReturn:
     try:
         die_with_parent()
         name_process("xla_nb-world")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _close_all_but(ready)
+        _close_all_but(writer)
         from jax._src.lib import _jax
 
         service = _jax.get_distributed_runtime_service(address, ranks, heartbeat_timeout=NEVER)
-        os.write(ready, _READY.encode())
-        os.close(ready)
+        os.write(writer, _READY.encode())
+        os.close(writer)
         while service:
             signal.pause()
-    except BaseException as problem:
-        os.write(ready, f"{type(problem).__name__}: {problem}".encode()[:4000])
+    except BaseException as error:
+        os.write(writer, f"{type(error).__name__}: {error}".encode()[:4000])
     finally:
         os._exit(1)
 
@@ -124,10 +124,10 @@ def read_variables() -> None:
     for name, (kind, *_) in jax.config.meta.items():
         text = os.environ.get(name.upper())
         if text is not None:
-            jax.config.update(name, _value(kind, text))
+            jax.config.update(name, _parse_value(kind, text))
 
 
-def _value(kind: object, text: str) -> object:
+def _parse_value(kind: object, text: str) -> object:
     """Parse a flag's value from its text (jax/_src/config.py: bool_env, int_env)."""
     if kind is bool:
         return text.lower() in ("y", "yes", "t", "true", "on", "1")
@@ -166,7 +166,7 @@ def join(world: World, rank: int) -> None:
         # gloo connects the ranks in their first collective, and waits at most 30 s for them.
         multihost_utils.sync_global_devices("xla_nb")
     # Last, so that a refused rank does not keep the others waiting.
-    for number in _asked_early:
+    for number in _early_sizes:
         _check_size(number)
 
 
@@ -245,7 +245,7 @@ def leave(reason: str) -> None:
 # ---------------------------------------------------------------- jax.distributed in cells
 
 #: The numbers of processes that a cell requested in the job, before there were ranks.
-_asked_early: list[int] = []
+_early_sizes: list[int] = []
 
 
 def install_guard() -> None:
@@ -273,7 +273,7 @@ def _initialize(
     if num_processes is not None and backend_started():
         _check_size(num_processes)
     elif num_processes is not None:
-        _asked_early.append(num_processes)
+        _early_sizes.append(num_processes)
 
 
 def _check_size(num_processes: int) -> None:
@@ -297,10 +297,10 @@ def enable_torchax() -> None:
     torchax: Any = sys.modules.get("torchax")  # imported by the fork server
     if torchax is not None and not torchax.default_env().enabled:
         torchax.enable_globally()
-        os.register_at_fork(after_in_child=functools.partial(_compute_by_torch, torchax))
+        os.register_at_fork(after_in_child=functools.partial(_dispatch_to_torch, torchax))
 
 
-def _compute_by_torch(torchax: Any) -> None:
+def _dispatch_to_torch(torchax: Any) -> None:
     """Make a process that a rank forked, such as a DataLoader worker, compute without JAX, because
     it lacks JAX's threads: torchax creates some CPU tensors with JAX, and would wait forever."""
     env = torchax.default_env()

@@ -49,8 +49,8 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}
 def plan(machine: Machine, n: int | None) -> Plan:
     """Plan a rank for each TPU chip or GPU, or for each simulated chip on the CPU."""
     notices = check_versions()
-    is_there = _imported() is not None
-    imports = tuple(name for name in IMPORTS if is_there or not name.startswith("torch"))
+    is_installed = _imported_version() is not None
+    imports = tuple(name for name in IMPORTS if is_installed or not name.startswith("torch"))
     platform = _platform(machine.device, machine.variable)
     if platform == "tpu":
         if machine.hosts == 1:
@@ -62,7 +62,7 @@ def plan(machine: Machine, n: int | None) -> Plan:
             )
         sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
         return Plan(n or machine.chips, sets, imports, notices)
-    gpus = _gpus(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
+    gpus = _count_gpus(machine.variable("CUDA_VISIBLE_DEVICES")) if platform == "cuda" else 0
     if gpus and n is not None and n > gpus:
         raise UsageError(
             f"-n {n} exceeds the {several(gpus, 'visible GPU')}, and each rank needs its own. "
@@ -83,10 +83,10 @@ def _platform(device: str, variable: Callable[[str], str]) -> str:
         return _PLATFORMS[choice]
     if device == "TPU":
         return "tpu"
-    return "cuda" if _gpus(variable("CUDA_VISIBLE_DEVICES")) else "cpu"
+    return "cuda" if _count_gpus(variable("CUDA_VISIBLE_DEVICES")) else "cpu"
 
 
-def _gpus(visible: str, devices: Path = Path("/dev")) -> int:
+def _count_gpus(visible: str, devices: Path = Path("/dev")) -> int:
     """The number of visible GPUs, if JAX's CUDA plugin is installed."""
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     if not any(importlib.util.find_spec(name) for name in plugins):
@@ -152,7 +152,7 @@ class Processes(Prepared):
     def join(self, local_rank: int, processes: int) -> None:
         import jax
 
-        jax.monitoring.register_event_duration_secs_listener(self._hear)
+        jax.monitoring.register_event_duration_secs_listener(self._record_compilation)
         jax_world.join(self.world, self.first + local_rank)
         jax_world.enable_torchax()
 
@@ -166,14 +166,14 @@ class Processes(Prepared):
     def consequence(self, error: BaseException) -> BaseException | None:
         return jax_world.consequence(error)
 
-    def _hear(self, event: str, duration_secs: float, **_: object) -> None:
+    def _record_compilation(self, event: str, duration_secs: float, **_: object) -> None:
         if event == "/jax/core/compile/backend_compile_duration":  # jax/_src/dispatch.py
             self.compiled.append(duration_secs)
 
     def counts(self) -> Counts:
         """JAX counts only compilations; one in progress is a miss that is not yet compiled."""
         count = len(self.compiled)
-        return Counts(0, count + _compiling(), count, sum(self.compiled))
+        return Counts(0, count + _is_compiling(), count, sum(self.compiled))
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes in use on the device, and its capacity; None on the CPU."""
@@ -185,7 +185,7 @@ class Processes(Prepared):
         return stats["bytes_in_use"], stats["bytes_limit"]
 
 
-def _compiling() -> bool:
+def _is_compiling() -> bool:
     """Whether the main thread, which runs the user's function, is in JAX's compiler. Read from its
     stack, so that watching does not slow it down."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -199,7 +199,7 @@ def _compiling() -> bool:
 
 # ---------------------------------------------------------------- versions
 
-_NAMES = ("torchax", "torch", "jax", "jaxlib")
+_PACKAGES = ("torchax", "torch", "jax", "jaxlib")
 
 
 def check_versions() -> tuple[str, ...]:
@@ -209,11 +209,11 @@ def check_versions() -> tuple[str, ...]:
     was installed last wins. Raises LaunchError, with the commands that install working versions, if
     these cannot work.
     """
-    found = {name: version for name in _NAMES if (version := _version(name))}
-    in_words = ", ".join(map(" ".join, found.items())) or "none of them"
-    imported = _imported()
-    needed = ("jax", "jaxlib") if imported is None else _NAMES
-    missing = [name for name in needed if name not in found]
+    versions = {name: version for name in _PACKAGES if (version := _installed_version(name))}
+    listing = ", ".join(map(" ".join, versions.items())) or "none of them"
+    imported = _imported_version()
+    needed = ("jax", "jaxlib") if imported is None else _PACKAGES
+    missing = [name for name in needed if name not in versions]
     problem = ""
     if missing:
         problem = f"lacks {listed(missing)}"
@@ -222,30 +222,30 @@ def check_versions() -> tuple[str, ...]:
             "torchax is not installed, so ranks have JAX only and torch has no device 'jax'. To "
             "add it, run `pip install 'xla_nb[jax]'`.",
         )
-    elif imported != found["torchax"]:
+    elif imported != versions["torchax"]:
         problem = (
             "would import the old torchax of torch_xla's wheel: torch_xla was installed after "
             "torchax and overwrote its files"
         )
-    elif found["torchax"] == "0.0.13" and Version(found["torch"]) >= Version("2.13"):
+    elif versions["torchax"] == "0.0.13" and Version(versions["torch"]) >= Version("2.13"):
         problem = "needs a torch older than 2.13"  # it uses overloads of `aten.prod` that are gone
     if problem:
         raise LaunchError(
-            f"--runtime torchax {problem} (installed: {in_words}). Run `pip install 'torch==2.9.*' "
+            f"--runtime torchax {problem} (installed: {listing}). Run `pip install 'torch==2.9.*' "
             "'jax==0.7.1' 'jaxlib==0.7.1'`, then `pip install --force-reinstall --no-deps "
             "torchax==0.0.13`."
         )
     return ()
 
 
-def _version(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _imported() -> str | None:
+def _imported_version() -> str | None:
     """The version in the files that an import of torchax would load; "" if they contain none, None
     if there are no files."""
     spec = PathFinder.find_spec("torchax")

@@ -41,8 +41,8 @@ def plan(machine: Machine, n: int | None) -> Plan:
         sets = process_bounds(machine.accelerator, machine.chips, n, machine.hosts)
         return Plan(n, sets, IMPORTS)
     hosts = len(machine.variable(WORKERS).split(",")) if machine.hosts > 1 else 1
-    wish = machine.variable(SIMULATE)
-    tpu = tpu_types.simulated(wish, n, hosts)
+    choice = machine.variable(SIMULATE)
+    tpu = tpu_types.simulated(choice, n, hosts)
     if tpu is None:
         return Plan(n or SIMULATED, {}, IMPORTS)
     return Plan(tpu.ranks, tpu.variables(), IMPORTS)
@@ -74,26 +74,26 @@ def prepare(order: Order) -> Chips:
     import torch
     from torch_xla._internal import pjrt
 
-    own = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
+    originals = pjrt.initialize_multiprocess, torch.multiprocessing.get_context
     if order.device == "TPU":
-        return Chips(*_chips(), *own)
+        return Chips(*_count_chips(), *originals)
     from xla_nb.simulation import host
 
     assert order.ranks is not None
-    world = order.host_group
-    installed = host.install(
+    group = order.host_group
+    simulated_host = host.install(
         host.HostShare(
             ranks_here=order.ranks,
-            first_rank=world.index * order.ranks,
-            world_size=world.hosts * order.ranks,
-            store=world.address,
-            serves=world.index == 0,
+            first_rank=group.index * order.ranks,
+            world_size=group.hosts * order.ranks,
+            store=group.address,
+            serves=group.index == 0,
         )
     )
-    return SimulatedChips(order.ranks, order.ranks, *own, installed)
+    return SimulatedChips(order.ranks, order.ranks, *originals, simulated_host)
 
 
-def _chips() -> tuple[int, int]:
+def _count_chips() -> tuple[int, int]:
     """The numbers of processes that torch_xla will start, and of ranks in them."""
     from torch_xla._internal import tpu
     from torch_xla.experimental import plugins
@@ -218,12 +218,12 @@ def _run_single_devices_in_the_main_thread() -> None:
     import torch
     from torch_xla._internal import pjrt
 
-    own: Any = pjrt.concurrent
+    original: Any = pjrt.concurrent
 
     def pool(max_workers: int) -> Any:
         if max_workers == 1:
             return contextlib.nullcontext(_MainThread())
-        return own.futures.ThreadPoolExecutor(
+        return original.futures.ThreadPoolExecutor(
             max_workers,
             initializer=go_on_from,
             initargs=(contextvars.copy_context(), torch.is_grad_enabled()),

@@ -98,8 +98,8 @@ def simulated() -> bool:
 
 @functools.cache
 def _pci_chips(pci: Path) -> tuple[str, ...]:
-    vendors = [one for one in sorted(pci.glob("*/vendor")) if one.read_text().strip() == _VENDOR]
-    models = ((one.parent / "device").read_text().strip() for one in vendors)
+    files = [path for path in sorted(pci.glob("*/vendor")) if path.read_text().strip() == _VENDOR]
+    models = ((path.parent / "device").read_text().strip() for path in files)
     return tuple(model for model in models if model in _CHIPS)
 
 
@@ -133,7 +133,7 @@ def process_bounds(
         if n not in (None, chips * devices_per_chip(accelerator)):
             raise UsageError(
                 f"-n {n} is not possible: a run on {hosts} TPU hosts uses all of their chips, and "
-                f"{_host_with(accelerator, chips)} has {chips * devices_per_chip(accelerator)} "
+                f"{_describe_host(accelerator, chips)} has {chips * devices_per_chip(accelerator)} "
                 "ranks. Omit -n."
             )
         return {}
@@ -143,22 +143,22 @@ def process_bounds(
         if n not in possible:  # for example, a slice of several hosts: torch_xla decides
             return {}
     if n not in possible:
-        raise UsageError(_impossible(accelerator, chips, n, possible))
+        raise UsageError(_impossible_message(accelerator, chips, n, possible))
     return {
         "TPU_PROCESS_BOUNDS": PROCESS_BOUNDS[n // devices_per_chip(accelerator)],
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
     }
 
 
-def _impossible(accelerator: str | None, chips: int, n: int, possible: list[int]) -> str:
-    host = _host_with(accelerator, chips)
+def _impossible_message(accelerator: str | None, chips: int, n: int, possible: list[int]) -> str:
+    host = _describe_host(accelerator, chips)
     if not possible:
         return f"-n {n} is not possible on {host}. Omit -n to use all of its chips."
-    two = " Each chip has two devices, so two ranks." if devices_per_chip(accelerator) == 2 else ""
-    return f"-n {n} is not possible on {host}. Use {listed(possible, 'or')}.{two}"
+    hint = " Each chip has two devices, so two ranks." if devices_per_chip(accelerator) == 2 else ""
+    return f"-n {n} is not possible on {host}. Use {listed(possible, 'or')}.{hint}"
 
 
-def _host_with(accelerator: str | None, chips: int) -> str:
+def _describe_host(accelerator: str | None, chips: int) -> str:
     kind = f" of a {accelerator}" if accelerator else ""
     return f"a host with {several(chips, 'chip')}{kind}"
 

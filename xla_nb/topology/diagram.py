@@ -20,7 +20,7 @@ from xla_nb.topology.chips import (
 from xla_nb.wording import several, without_middle
 
 WIDTH = 100
-_RANKS = 1024  # maximum
+_MAX_RANKS = 1024
 
 _CHIPS = (
     "[ ] is a chip and its process, with its rank numbers. Ranks are numbered in process order "
@@ -39,7 +39,7 @@ class Diagram:
 
     def __str__(self) -> str:
         digits = len(str(self.processes[-1][-1]))
-        chips = (f"[{' '.join(f'{rank:{digits}}' for rank in own)}]" for own in self.processes)
+        chips = (f"[{' '.join(f'{rank:{digits}}' for rank in ranks)}]" for ranks in self.processes)
         line = without_middle(f"slice 0  localhost  {''.join(chips)}", WIDTH)
         note = textwrap.fill(self.note, WIDTH, break_on_hyphens=False)
         return "\n\n".join([textwrap.fill(self.title, WIDTH), line, note])
@@ -48,24 +48,24 @@ class Diagram:
 def here(environ: Mapping[str, str], n: int | None) -> Diagram:
     """The diagram of this machine: its chips, or a simulated host. Raises UsageError if n is not
     possible, or too many to draw."""
-    if n and n > _RANKS:
-        raise UsageError(f"{several(n, 'rank')} are too many to draw. Draw at most {_RANKS:,}.")
+    if n and n > _MAX_RANKS:
+        raise UsageError(f"{several(n, 'rank')} are too many to draw. Draw at most {_MAX_RANKS:,}.")
     chips = count_chips()
     if choose_device(environ, chips) == "CPU":
         tpu = tpu_types.simulated(environ.get(SIMULATE, ""), n)
         kind = f"simulated {tpu.accelerator}" if tpu else "simulated as a CPU"
         where = "on this machine" if chips else "on this machine, which has no TPU"
-        return _drawn(tpu.ranks if tpu else n or SIMULATED, None, kind, where)
+        return _draw(tpu.ranks if tpu else n or SIMULATED, None, kind, where)
     accelerator = accelerator_type(environ)
     if process_bounds(accelerator, chips, n) and accelerator:
-        own = tpu_types.chips_per_host(accelerator, 1)
-        chips = n // devices_per_chip(accelerator) if n else own
-    return _drawn(chips, accelerator, accelerator or "TPU", "this machine")
+        all_chips = tpu_types.chips_per_host(accelerator, 1)
+        chips = n // devices_per_chip(accelerator) if n else all_chips
+    return _draw(chips, accelerator, accelerator or "TPU", "this machine")
 
 
-def _drawn(count: int, accelerator: str | None, kind: str, where: str) -> Diagram:
+def _draw(count: int, accelerator: str | None, kind: str, where: str) -> Diagram:
     """The diagram of `count` processes, whose ranks are numbered in process order."""
-    each = devices_per_chip(accelerator)
-    processes = [range(at * each, (at + 1) * each) for at in range(count)]
-    title = f"{several(count * each, 'rank')} on 1 host in 1 slice, {kind}: {where}"
+    per_chip = devices_per_chip(accelerator)
+    processes = [range(index * per_chip, (index + 1) * per_chip) for index in range(count)]
+    title = f"{several(count * per_chip, 'rank')} on 1 host in 1 slice, {kind}: {where}"
     return Diagram(title, processes, _CHIPS if accelerator or kind == "TPU" else _CORES)

@@ -31,24 +31,24 @@ def clean(
     for name, why in _traps(environ, device):
         del cleaned[name]
         if name not in sets and name not in user_env:
-            changes.append(f"removed {_shown(name, environ[name])}: {why}")
+            changes.append(f"removed {_format_setting(name, environ[name])}: {why}")
     cleaned["PJRT_DEVICE"] = device
-    needs = dict(sets)
+    needed = dict(sets)
     if device == "TPU" and "TPU_SKIP_MDS_QUERY" in environ:
         # Without the metadata server, torch_xla reads the host's worker number from this or from
         # CLOUD_TPU_TASK_ID (_internal/tpu.py, build_tpu_env_from_vars), which was removed.
-        needs.setdefault("TPU_WORKER_ID", environ.get("TPU_WORKER_ID", "0"))
-    for name, value in needs.items():
+        needed.setdefault("TPU_WORKER_ID", environ.get("TPU_WORKER_ID", "0"))
+    for name, value in needed.items():
         cleaned[name] = value
         if name in environ and environ[name] != value and name not in user_env:
-            changes.append(f"set {_shown(name, value)}: this launch needs it")
+            changes.append(f"set {_format_setting(name, value)}: this launch needs it")
     cleaned.update(user_env)
     for name, why in _traps(user_env, device):
-        changes.append(f"kept {_shown(name, user_env[name])} as requested, but {why}")
+        changes.append(f"kept {_format_setting(name, user_env[name])} as requested, but {why}")
     return cleaned, changes
 
 
-def _shown(name: str, value: str) -> str:
+def _format_setting(name: str, value: str) -> str:
     return f"{name}={in_one_line(value, 40)}"
 
 
@@ -71,7 +71,7 @@ def _traps(environ: Mapping[str, str], device: str) -> Iterator[tuple[str, str]]
                     yield name, trap.why
 
 
-def _on(value: str, environ: Mapping[str, str]) -> bool:
+def _is_on(value: str, environ: Mapping[str, str]) -> bool:
     """Read a flag as torch_xla does (utils/utils.py, check_env_flag)."""
     return value == "true" or (value.isdigit() and int(value) > 0)
 
@@ -81,11 +81,11 @@ def lists_hosts(value: str) -> bool:
     return re.fullmatch(r"[\w.:-]+(,[\w.:-]+)*", value) is not None
 
 
-def _no_hosts(value: str, environ: Mapping[str, str]) -> bool:
+def _lists_no_hosts(value: str, environ: Mapping[str, str]) -> bool:
     return not lists_hosts(value)
 
 
-def _torchrun(value: str, environ: Mapping[str, str]) -> bool:
+def _under_torchrun(value: str, environ: Mapping[str, str]) -> bool:
     return "TORCHELASTIC_RUN_ID" in environ
 
 
@@ -95,7 +95,7 @@ _TRAPS = (
     _Trap(
         "XLA_USE_SPMD XLA_AUTO_SPMD",
         "SPMD would give every rank the same virtual device (`4 results for replica 0`)",
-        when=_on,
+        when=_is_on,
     ),
     # _internal/tpu.py, configure_topology: setdefault, so all ranks would keep this one value.
     _Trap(
@@ -128,7 +128,7 @@ _TRAPS = (
         "TPU_WORKER_HOSTNAMES TPU_WORKER_ADDRS",
         "it is not a list of hosts",
         devices=("TPU",),
-        when=_no_hosts,
+        when=_lists_no_hosts,
     ),
     # _internal/jax_workarounds.py, jax_env_context sets it around JAX's client; two threads that
     # trace at once can leave it set in the notebook. A rank sets it after creating its own client
@@ -164,5 +164,5 @@ _TRAPS = (
         "it describes one torchrun process, not each rank",
     ),
     # Without torchrun the user has set these, as the ranks' meeting point: they are kept.
-    _Trap("MASTER_ADDR MASTER_PORT", "torchrun itself uses that port", when=_torchrun),
+    _Trap("MASTER_ADDR MASTER_PORT", "torchrun itself uses that port", when=_under_torchrun),
 )

@@ -65,21 +65,21 @@ def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]
 
     Raises UsageError if the hosts do not fit, or their variables contradict each other.
     """
-    count = _slices(hosts, slices)
+    count = _count_slices(hosts, slices)
     workers = len(hosts) // count
-    seated = _seated(hosts, count, workers, pod)
-    everywhere = _coordinator(hosts, seated[0, 0], count) if count > 1 else {}
+    hosts_by_seat = _seat_hosts(hosts, count, workers, pod)
+    shared = _coordinator(hosts, hosts_by_seat[0, 0], count) if count > 1 else {}
     result = []
     for number in range(count):
-        row = [seated[number, worker] for worker in range(workers)]
+        row = [hosts_by_seat[number, worker] for worker in range(workers)]
         if pod:
             _check_neighbors(row)
         for worker, host in enumerate(row):
-            variables = dict(everywhere)
+            variables = dict(shared)
             if count > 1:
                 variables[SLICE] = str(number)
             names = ",".join(other.address for other in row)
-            in_slice = _own(host) if pod else {WORKER: str(worker), WORKERS: names}
+            in_slice = _slice_variables(host) if pod else {WORKER: str(worker), WORKERS: names}
             result.append(Seat(host, number, worker, {**variables, **in_slice}))
     return result
 
@@ -87,9 +87,9 @@ def seats(hosts: Sequence[Host], slices: int | None, *, pod: bool) -> list[Seat]
 # ---------------------------------------------------------------- number of slices
 
 
-def _slices(hosts: Sequence[Host], option: int | None) -> int:
-    preset = _agreed(hosts, SLICES, None if option is None else str(option), "--slices")
-    count = option or (preset and _number(preset, SLICES)) or 1
+def _count_slices(hosts: Sequence[Host], requested: int | None) -> int:
+    preset = _preset_host(hosts, SLICES, None if requested is None else str(requested), "--slices")
+    count = requested or (preset and _number(preset, SLICES)) or 1
     check_equal(len(hosts), count)
     return count
 
@@ -110,14 +110,14 @@ def _coordinator(hosts: Sequence[Host], first: Host, count: int) -> dict[str, st
 
     An address set by queued resources may include the port (in the form that JAX reads,
     `coordinator_address.split(':')[0]`); that port is then used."""
-    preset = _agreed(hosts, COORDINATOR)
+    preset = _preset_host(hosts, COORDINATOR)
     address = first.address if preset is None else preset.environ[COORDINATOR]
     match = re.fullmatch(r"(?:[^:]*|\[.*\]):(\d+)", address)
-    wanted = match[1] if match else None
-    preset = _agreed(hosts, COORDINATOR_PORT, wanted, COORDINATOR)
+    port = match[1] if match else None
+    preset = _preset_host(hosts, COORDINATOR_PORT, port, COORDINATOR)
     return {
         COORDINATOR: address,
-        COORDINATOR_PORT: preset.environ[COORDINATOR_PORT] if preset else wanted or PORT,
+        COORDINATOR_PORT: preset.environ[COORDINATOR_PORT] if preset else port or PORT,
         SLICES: str(count),
     }
 
@@ -125,47 +125,49 @@ def _coordinator(hosts: Sequence[Host], first: Host, count: int) -> dict[str, st
 # ---------------------------------------------------------------- seating
 
 
-def _seated(
+def _seat_hosts(
     hosts: Sequence[Host], slices: int, workers: int, pod: bool
 ) -> dict[tuple[int, int], Host]:
     """The hosts by (slice, worker). Hosts with preset numbers are seated first; the others take the
     free seats in order."""
     names = [SLICE, WORKER] if pod else [SLICE]
-    numbered = [
+    entries = [
         (host, _number(host, SLICE), _number(host, WORKER) if pod else None) for host in hosts
     ]
     seats = list(product(range(slices), range(workers)))
-    taken: dict[tuple[int, int], Host] = {}
-    for host, slice_, worker in sorted(numbered, key=lambda entry: entry[1:].count(None)):
-        fits = [seat for seat in seats if slice_ in (None, seat[0]) and worker in (None, seat[1])]
-        free = next((seat for seat in fits if seat not in taken), None)
-        if free is None:
+    hosts_by_seat: dict[tuple[int, int], Host] = {}
+    for host, slice_, worker in sorted(entries, key=lambda entry: entry[1:].count(None)):
+        candidates = [
+            seat for seat in seats if slice_ in (None, seat[0]) and worker in (None, seat[1])
+        ]
+        free_seat = next((seat for seat in candidates if seat not in hosts_by_seat), None)
+        if free_seat is None:
             shape = f"{several(slices, 'slice')} with {several(workers, 'host')} each"
-            others = "".join(f"; {_settings(taken[seat], *names)}" for seat in fits)
-            _refuse(f"{_settings(host, *names)}, but no such position is free in {shape}{others}")
-        taken[free] = host
-    return taken
+            others = "".join(f"; {_describe(hosts_by_seat[seat], *names)}" for seat in candidates)
+            _refuse(f"{_describe(host, *names)}, but no such position is free in {shape}{others}")
+        hosts_by_seat[free_seat] = host
+    return hosts_by_seat
 
 
 # ---------------------------------------------------------------- within a slice
 
 
-def _own(host: Host) -> dict[str, str]:
+def _slice_variables(host: Host) -> dict[str, str]:
     """The variables that a pod's host already has."""
-    own = {name: host.environ[name] for name in (WORKER, WORKERS) if host.environ.get(name)}
-    if not environment.lists_hosts(own.get(WORKERS, "")):  # Kaggle leaves a warning there
-        own.pop(WORKERS, None)
-    return own
+    variables = {name: host.environ[name] for name in (WORKER, WORKERS) if host.environ.get(name)}
+    if not environment.lists_hosts(variables.get(WORKERS, "")):  # Kaggle leaves a warning there
+        variables.pop(WORKERS, None)
+    return variables
 
 
 def _check_neighbors(row: Sequence[Host]) -> None:
     """Check that the hosts of a slice have the same list of neighbors, of the slice's size."""
-    lists = [host for host in row if WORKERS in _own(host)]
-    _agreed(lists, WORKERS)
-    count = len(lists[0].environ[WORKERS].split(",")) if lists else len(row)
+    hosts = [host for host in row if WORKERS in _slice_variables(host)]
+    _preset_host(hosts, WORKERS)
+    count = len(hosts[0].environ[WORKERS].split(",")) if hosts else len(row)
     if count != len(row):
         _refuse(
-            f"{_settings(lists[0], WORKERS)}, which lists {several(count, 'host')}, but a slice of "
+            f"{_describe(hosts[0], WORKERS)}, which lists {several(count, 'host')}, but a slice of "
             f"this run has {several(len(row), 'host')}"
         )
 
@@ -173,33 +175,33 @@ def _check_neighbors(row: Sequence[Host]) -> None:
 # ---------------------------------------------------------------- preset variables
 
 
-def _agreed(
-    hosts: Sequence[Host], name: str, wanted: str | None = None, source: str = ""
+def _preset_host(
+    hosts: Sequence[Host], name: str, value: str | None = None, source: str = ""
 ) -> Host | None:
     """A host that has this variable; None if no host has it. The value must be the same on all such
-    hosts, and equal to `wanted` if given."""
-    having = [host for host in hosts if host.environ.get(name)]
-    for other in having[1:]:
-        if other.environ[name] != having[0].environ[name]:
-            both = f"{_settings(having[0], name)} and {_settings(other, name)}"
-            _refuse(f"{both}, but they need the same value")
-    if having and wanted is not None and having[0].environ[name] != wanted:
+    hosts, and equal to `value` if given."""
+    presets = [host for host in hosts if host.environ.get(name)]
+    for other in presets[1:]:
+        if other.environ[name] != presets[0].environ[name]:
+            settings = f"{_describe(presets[0], name)} and {_describe(other, name)}"
+            _refuse(f"{settings}, but they need the same value")
+    if presets and value is not None and presets[0].environ[name] != value:
         raise UsageError(
-            f"{_settings(having[0], name)}, but {source} gives {wanted}. Use one value for both, "
+            f"{_describe(presets[0], name)}, but {source} gives {value}. Use one value for both, "
             "or remove the variable on the host."
         )
-    return having[0] if having else None
+    return presets[0] if presets else None
 
 
 def _number(host: Host, name: str) -> int | None:
     """The number in a host's variable; None if it is not set."""
     text = host.environ.get(name)
     if text and not text.isdecimal():
-        _refuse(f"{_settings(host, name)}, which is not a number")
+        _refuse(f"{_describe(host, name)}, which is not a number")
     return int(text) if text else None
 
 
-def _settings(host: Host, *names: str) -> str:
+def _describe(host: Host, *names: str) -> str:
     """`host-1 has NAME=VALUE`."""
     settings = [f"{name}={host.environ[name]}" for name in names if host.environ.get(name)]
     return f"{host.shown} has {' and '.join(settings)}"

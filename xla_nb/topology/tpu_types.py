@@ -58,8 +58,8 @@ def hosts(accelerator: str) -> int:
 def chips_per_host(accelerator: str, count: int) -> int:
     """The chips on each of `count` hosts. Raises UsageError if the slice has another number."""
     chips, expected = _chips(accelerator), hosts(accelerator)
-    small = expected == 1 and count == chips // 4  # 8 chips as two machines of 4, as GKE offers
-    if count != expected and not small:
+    is_split = expected == 1 and count == chips // 4  # 8 chips as two machines of 4, as GKE offers
+    if count != expected and not is_split:
         raise UsageError(
             f"A {accelerator} has {chips} chips on {several(expected, 'host')}, not {count}. Use "
             f"{several(expected, 'host')} per slice, or another type."
@@ -69,8 +69,8 @@ def chips_per_host(accelerator: str, count: int) -> int:
 
 def _chips(accelerator: str) -> int:
     chips = slice_chips(accelerator)
-    known = generation(accelerator) in (*_FLAT, *_BLOCKS)
-    if not chips or not known or chips & (chips - 1):
+    is_known = generation(accelerator) in (*_FLAT, *_BLOCKS)
+    if not chips or not is_known or chips & (chips - 1):
         raise UsageError(
             f"Unknown TPU type {accelerator}. Use a type such as v2-8, v3-32, v4-8, v5litepod-16 "
             "or v6e-64, or omit it on the TPU itself, where torch_xla asks the metadata server."
@@ -106,20 +106,20 @@ class SimulatedTpu:
         return {
             SIMULATE: self.accelerator,
             _TYPE: self.accelerator,
-            _CHIPS: _text(_shape(self.chips)),
-            _HOSTS: _text(hosts),
-            "TPU_PROCESS_BOUNDS": _text((x, y, z)),
+            _CHIPS: _format_bounds(_shape(self.chips)),
+            _HOSTS: _format_bounds(hosts),
+            "TPU_PROCESS_BOUNDS": _format_bounds((x, y, z)),
             "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
             WORKER: "0",
             WORKERS: "localhost",
         }
 
 
-def simulatable(label: str, wish: str) -> str:
+def simulatable(label: str, choice: str) -> str:
     """The requested type, in torch_xla's spelling, or CPU; `label` names the setting in errors.
 
     Raises UsageError if the type cannot be simulated."""
-    kind = re.sub(r"^v5e-", "v5litepod-", wish.strip().lower())
+    kind = re.sub(r"^v5e-", "v5litepod-", choice.strip().lower())
     if kind == CPU:
         return kind
     if devices_per_chip(kind) == 2:
@@ -128,38 +128,38 @@ def simulatable(label: str, wish: str) -> str:
             f"{_CHOICES}."
         )
     if generation(kind) not in _KINDS:
-        raise UsageError(f"{label}: {wish!r} cannot be simulated. Choose {_CHOICES}.")
+        raise UsageError(f"{label}: {choice!r} cannot be simulated. Choose {_CHOICES}.")
     hosts(kind)  # raises UsageError for sizes that no TPU has
     return kind
 
 
-def simulated(wish: str, n: int | None, hosts: int = 1) -> SimulatedTpu | None:
+def simulated(choice: str, n: int | None, hosts: int = 1) -> SimulatedTpu | None:
     """The TPU to simulate on one of `hosts` hosts of a slice; None to simulate a CPU.
 
-    wish: a type, CPU, or empty for the smallest with n chips: 4 of a v4, or 8 of a v5e. More chips
-        on one host are also presented as a v5e, although no v5e has such a host.
-    n: its ranks; None for all its chips, or SIMULATED if `wish` is empty.
+    choice: a type, CPU, or empty for the smallest with n chips: 4 of a v4, or 8 of a v5e. More
+        chips on one host are also presented as a v5e, although no v5e has such a host.
+    n: its ranks; None for all its chips, or SIMULATED if `choice` is empty.
 
     Raises UsageError if the type does not have that many hosts or chips.
     """
-    wish = simulatable(SIMULATE, wish) if wish else ""
-    if wish == CPU:
+    choice = simulatable(SIMULATE, choice) if choice else ""
+    if choice == CPU:
         return None
-    if wish:
-        chips = chips_per_host(wish, hosts)
-        process_bounds(wish, chips, n, hosts)
-        return SimulatedTpu(wish, chips, n or chips, hosts)
+    if choice:
+        chips = chips_per_host(choice, hosts)
+        process_bounds(choice, chips, n, hosts)
+        return SimulatedTpu(choice, chips, n or chips, hosts)
     ranks = n or SIMULATED
-    least = 1 if hosts > 1 else 4 if ranks <= 4 else 8
-    chips = max(ranks, least)
+    minimum = 1 if hosts > 1 else 4 if ranks <= 4 else 8
+    chips = max(ranks, minimum)
     kind = f"v4-{2 * chips * hosts}" if ranks <= 4 else f"v5litepod-{chips * hosts}"
     return SimulatedTpu(kind, chips, ranks, hosts)
 
 
-def simulated_ranks(wish: str, n: int | None) -> int:
+def simulated_ranks(choice: str, n: int | None) -> int:
     """The number of ranks of a simulated host; n None: one per chip."""
-    answering = simulated(wish, n)
-    return answering.ranks if answering else n or SIMULATED
+    tpu = simulated(choice, n)
+    return tpu.ranks if tpu else n or SIMULATED
 
 
 # --- in a simulated rank, from its variables --------------------------------------------------
@@ -173,7 +173,7 @@ def simulated_type(environ: Mapping[str, str]) -> str:
 
 def host_chips(environ: Mapping[str, str]) -> int:
     """The chips of the rank's host."""
-    return math.prod(_bounds(environ[_CHIPS]))
+    return math.prod(_parse_bounds(environ[_CHIPS]))
 
 
 def tpu_env(environ: Mapping[str, str]) -> dict[str, str]:
@@ -203,28 +203,28 @@ def device_kind(accelerator: str) -> str:
 
 def coordinates(environ: Mapping[str, str], rank: int, ranks_here: int) -> Bounds:
     """The position of a rank's chip in its slice; chips and hosts are numbered along x first."""
-    own, hosts = _shape(ranks_here), _bounds(environ[_HOSTS])
+    shape, hosts = _shape(ranks_here), _parse_bounds(environ[_HOSTS])
     host, local = divmod(rank % (ranks_here * math.prod(hosts)), ranks_here)
     x, y, z = (
         origin * size + chip
-        for origin, size, chip in zip(_at(host, hosts), own, _at(local, own), strict=True)
+        for origin, size, chip in zip(_place(host, hosts), shape, _place(local, shape), strict=True)
     )
     return (x, y, z)
 
 
-def _at(number: int, bounds: Bounds) -> Bounds:
+def _place(number: int, bounds: Bounds) -> Bounds:
     x, y, _ = bounds
     return (number % x, number // x % y, number // (x * y))
 
 
 def _shape(count: int) -> Bounds:
-    return _bounds(PROCESS_BOUNDS.get(count, f"1,{count},1"))
+    return _parse_bounds(PROCESS_BOUNDS.get(count, f"1,{count},1"))
 
 
-def _bounds(text: str) -> Bounds:
+def _parse_bounds(text: str) -> Bounds:
     x, y, z = map(int, text.split(","))
     return (x, y, z)
 
 
-def _text(bounds: Bounds) -> str:
+def _format_bounds(bounds: Bounds) -> str:
     return ",".join(map(str, bounds))
