@@ -97,7 +97,7 @@ class Devices(xla.OnTorchXla):
 
         runtime: Any = torch_xla.runtime
         attributes = runtime.global_runtime_device_attributes()
-        shown = [xla.described(device["name"], device) for device in attributes]
+        names = [xla.described(device["name"], device) for device in attributes]
         return RankInfo(
-            0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(shown)
+            0, self.world.hosts, torch_xla.device(), str(torch_xla.device()), tuple(names)
         )

@@ -221,12 +221,12 @@ class Agreement:
         """Raise the reason why ranks are missing at the board, if streams contain one: the streams
         of the missing ranks, or of others that know it."""
         mine, step = visit.mine, visit.step
-        returned, closed = self._returned_ranks(self.mesh.streams), {}
+        returned, errors = self._returned_ranks(self.mesh.streams), {}
         for rank in self.mesh.poll(self.mesh.streams, 0):
             try:
                 self.mesh.streams[rank].fill()
             except StreamClosed as error:
-                closed[rank] = error
+                errors[rank] = error
         missing = set(find_missing())
         if not missing:
             return  # received data may belong to the next step, and need not be a frame
@@ -235,7 +235,7 @@ class Agreement:
             if frame := self._look(rank, take=True):
                 stream_frames[rank] = frame
         self._mark_returned(returned - stream_frames.keys())
-        for rank, cause in closed.items():
+        for rank, cause in errors.items():
             if rank in missing - self._farewells.keys() - stream_frames.keys():
                 self._raise_rank_lost(rank, mine, cause)
         arrived = set(range(self.mesh.size)) - missing
@@ -362,13 +362,13 @@ class Agreement:
             if frame.payload:
                 raise _make_error(frame.payload.decode(), frame.what)
         if farewells:
-            known = frames | {self.mesh.rank: mine} | farewells
+            all_frames = frames | {self.mesh.rank: mine} | farewells
             prefixes = "raised", "was stopped"
             has_failed = any(frame.what.startswith(prefixes) for frame in farewells.values())
             early = sorted(rank for rank, frame in farewells.items() if frame.what == _RETURNED)
-            if are_most(early, [*(known.keys() - farewells.keys())]):
+            if are_most(early, [*(all_frames.keys() - farewells.keys())]):
                 early = []
-            message = disagreement(known, set(others) - known.keys())
+            message = disagreement(all_frames, set(others) - all_frames.keys())
             raise CollectiveMismatch(message, has_failed, early)
 
     def _raise_rank_lost(self, rank: int, mine: Frame, cause: Exception) -> NoReturn:

@@ -22,10 +22,10 @@ from struct import Struct
 
 Buffer = bytes | memoryview
 _DIGEST = 16  # bytes
-_MESSAGE = 1 << 16  # maximum bytes, including the head
+_MAX_MESSAGE = 1 << 16  # maximum bytes, including the head
 _HEAD = Struct("=QII")  # step; lengths of message and payload
 _PAYLOADS = 1 << 20  # bytes that each rank reads at a meeting, unless there are many ranks
-_PAYLOAD = 1 << 14  # minimum bytes of one payload, however many ranks
+_MIN_PAYLOAD = 1 << 14  # minimum bytes of one payload, however many ranks
 _PROGRAM = 1 << 32  # steps of one program
 _YIELDS = 10  # times a rank yields its core before it sleeps, because waking it takes longer
 
@@ -41,9 +41,9 @@ class Board:
     def __init__(self, size: int) -> None:
         self._size = size
         #: The maximum size of a payload in bytes.
-        self.room = max(_PAYLOAD, _PAYLOADS // size & -mmap.PAGESIZE)
+        self.room = max(_MIN_PAYLOAD, _PAYLOADS // size & -mmap.PAGESIZE)
         begin = -(-size * (3 * 8 + 2 * _DIGEST) // mmap.PAGESIZE) * mmap.PAGESIZE
-        slots = 2 * size * (_MESSAGE + self.room)
+        slots = 2 * size * (_MAX_MESSAGE + self.room)
         memory = memoryview(mmap.mmap(-1, begin + slots))
         self._steps = memory[: 8 * size].cast("Q")
         self._programs = memory[8 * size : 16 * size].cast("Q")  # the last that each rank began
@@ -91,13 +91,13 @@ class Board:
         `what` is compared between ranks. The payload has at most `room` bytes. Raises ValueError if
         the message is longer than 64 KiB."""
         start = self._start(rank, step)
-        size, end = _HEAD.size + len(message), start + _MESSAGE
-        if size > _MESSAGE:
+        size, end = _HEAD.size + len(message), start + _MAX_MESSAGE
+        if size > _MAX_MESSAGE:
             raise ValueError(f"A message of {len(message)} bytes does not fit on the board.")
         for part in payload:
             begin, end = end, end + len(part)
             self._messages[begin:end] = part
-        head = _HEAD.pack(step, len(message), end - start - _MESSAGE)
+        head = _HEAD.pack(step, len(message), end - start - _MAX_MESSAGE)
         self._messages[start : start + size] = head + message
         digest = blake2b(what, digest_size=_DIGEST).digest()
         self._digests[step % 2][_DIGEST * rank : _DIGEST * (rank + 1)] = digest
@@ -145,7 +145,7 @@ class Board:
         for rank in range(self._size):
             start = self._start(rank, step)
             _, _, length = _HEAD.unpack_from(self._messages, start)
-            payloads[rank] = self._messages[start + _MESSAGE : start + _MESSAGE + length]
+            payloads[rank] = self._messages[start + _MAX_MESSAGE : start + _MAX_MESSAGE + length]
         return payloads
 
     def wait(self, missing: Callable[[], object], seconds: float) -> bool:
@@ -159,4 +159,4 @@ class Board:
         return bool(self._ears.poll(seconds))
 
     def _start(self, rank: int, step: int) -> int:
-        return (step % 2 * self._size + rank) * (_MESSAGE + self.room)
+        return (step % 2 * self._size + rank) * (_MAX_MESSAGE + self.room)

@@ -167,8 +167,8 @@ class Carrier:
         ):
             source = dict(zip(targets, sources, strict=True)).get(self.rank)
             target = dict(zip(sources, targets, strict=True)).get(self.rank)
-            moved = meeting.move(0, source, target)
-        return torch.zeros_like(tensor) if moved is None else moved.view(tensor.shape)
+            received = meeting.move(0, source, target)
+        return torch.zeros_like(tensor) if received is None else received.view(tensor.shape)
 
     def send_receive(self, tensor: Tensor, source: int, target: int) -> Tensor:
         """Point to point: only these two ranks meet. Returns this rank's resulting tensor."""
@@ -180,8 +180,8 @@ class Carrier:
         pair = [[source, target]]
         with self._lock, self._meet("send/recv", [tensor], pair, packs) as meeting:
             is_target = self.rank == target
-            moved = meeting.move(0, source if is_target else None, None if is_target else target)
-        return tensor if moved is None else moved.view(tensor.shape)
+            received = meeting.move(0, source if is_target else None, None if is_target else target)
+        return tensor if received is None else received.view(tensor.shape)
 
     def rendezvous(self, payload: bytes, name: str = "rendezvous") -> list[bytes]:
         """Every rank's payload, of any length, in rank order."""
@@ -350,12 +350,12 @@ class _Meeting:
 
     def move(self, index: int, source: int | None, target: int | None) -> Tensor | None:
         """Send the pack to `target` and return the pack of `source`; either may be None."""
-        from_self = source is not None and source == self._carrier.rank
+        is_own = source is not None and source == self._carrier.rank
         sends = target is not None and target != self._carrier.rank
         if self._walk is not None:  # all ranks take part in each of its steps
-            moved = self._walk.move(self._packs[index].flat, None if from_self else source, sends)
-            return self._packs[index].flat.clone() if from_self else moved
-        if from_self:
+            received = self._walk.move(self._packs[index].flat, None if is_own else source, sends)
+            return self._packs[index].flat.clone() if is_own else received
+        if is_own:
             return self._packs[index].flat.clone()
         if self._rows is not None:
             return None if source is None else self._rows[index][self._group.index(source)]

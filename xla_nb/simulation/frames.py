@@ -13,7 +13,7 @@ from xla_nb.simulation.places import name_line, show_line
 from xla_nb.wording import listed, ranks
 
 _HEAD = Struct("<IIII?")  # program; lengths of what, where and payload; whether a farewell
-_LONGEST = 4000  # maximum characters of an operation that are sent and shown
+_MAX_LENGTH = 4000  # maximum characters of an operation that are sent and shown
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Frame:
 
 
 def shorten(what: str) -> str:
-    if len(what) <= _LONGEST:
+    if len(what) <= _MAX_LENGTH:
         return what
-    return f"{what[:_LONGEST]}… ({len(what)} characters in all, #{crc32(what.encode()):x})"
+    return f"{what[:_MAX_LENGTH]}… ({len(what)} characters in all, #{crc32(what.encode()):x})"
 
 
 def disagreement(frames: dict[int, Frame], absent: Iterable[int]) -> str:

@@ -26,7 +26,7 @@ _CHUNK = 1 << 18  # bytes read at once
 _GATE_TIMEOUT = 60.0  # seconds until all ranks of a host must have begun
 _PAUSE = 0.005  # seconds to wait for others to empty their mailboxes of descriptors
 _GREETING = 5.0  # seconds for a connecting rank to send its number
-_PARTS = 64  # buffers sent with one system call
+_MAX_PARTS = 64  # buffers sent with one system call
 
 
 class StreamClosed(ConnectionError):
@@ -79,7 +79,7 @@ class Stream:
         """Send unsent data, as much as the socket accepts now; returns whether all is sent."""
         with self.guard:
             accepted = self._sending.accepted
-            while parts := self._sending.rest()[:_PARTS]:
+            while parts := self._sending.rest()[:_MAX_PARTS]:
                 call = map(self.sock.sendmsg, (parts,), ((),), (socket.MSG_DONTWAIT,))
                 try:
                     accepted.extend(call)

@@ -86,15 +86,15 @@ def distribute_tensor(
             "from others. Distribute those; XLA lays out the rest."
         )
     mesh = meshes.as_mesh(device_mesh)
-    given_placements = placements or [Replicate()] * len(mesh.names)
-    layout = sharding.layout(mesh, given_placements, tensor.ndim, "distribute_tensor")
+    all_placements = placements or [Replicate()] * len(mesh.names)
+    layout = sharding.layout(mesh, all_placements, tensor.ndim, "distribute_tensor")
     values = tensor.detach()
     if values.device.type == "xla":
         sharding.place(values, mesh, layout)  # shared with `tensor`
         values = values.cpu()
-    placed = values.to(sharding.device())
-    sharding.place(placed, mesh, layout)
-    return placed.requires_grad_(tensor.requires_grad)
+    result = values.to(sharding.device())
+    sharding.place(result, mesh, layout)
+    return result.requires_grad_(tensor.requires_grad)
 
 
 def from_local(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from xla_nb.wording import several, size, spans
 
-_TENSORS, _PARTS = 60, 8  # maximum shown; repeated layers count as one
+_MAX_TENSORS, _MAX_PARTS = 60, 8  # maximum shown; repeated layers count as one
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Placed:
 
     def lines(self) -> Iterator[str]:
         """One line per part: `devices 0, 2: [0:8, 0:8]`."""
-        for devices, region in self.parts[:_PARTS]:
+        for devices, region in self.parts[:_MAX_PARTS]:
             extent = ", ".join(f"{start}:{stop}" for start, stop in region)
             is_empty = any(start == stop for start, stop in region)
             numbers = f"device{'s' * (len(devices) > 1)} {spans(devices)}"
             yield f"{numbers}: {'nothing' if is_empty else f'[{extent}]'}"
-        if self.parts[_PARTS:]:
-            yield f"and {len(self.parts) - _PARTS} more parts"
+        if self.parts[_MAX_PARTS:]:
+            yield f"and {len(self.parts) - _MAX_PARTS} more parts"
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class Picture:
         for name, placed in self.tensors.items():
             pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
             groups.setdefault((pattern, placed), []).append(name)
-        for (pattern, placed), names in list(groups.items())[:_TENSORS]:
+        for (pattern, placed), names in list(groups.items())[:_MAX_TENSORS]:
             title = [pattern, f"({len(names)} like this)"] if names[1:] else names
             shape = "x".join(map(str, placed.shape)) or "scalar"
             facts = f"{shape} {placed.dtype}, {size(placed.bytes_per_device)} on each device"
             yield title, [facts], list(placed.lines())
-        if len(groups) > _TENSORS:
-            yield [f"and {len(groups) - _TENSORS} more tensors"], [], []
+        if len(groups) > _MAX_TENSORS:
+            yield [f"and {len(groups) - _MAX_TENSORS} more tensors"], [], []

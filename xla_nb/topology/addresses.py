@@ -16,11 +16,11 @@ def own_address(peer: tuple[str, int]) -> str:
 def hold_port(host: str, port: int = 0) -> socket.socket:
     """Reserve a port (SO_REUSEPORT) for one of our services until the socket is closed: it is bound
     but does not listen. Raises OSError."""
-    reserved = socket.socket()
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        reserved.bind((host, port))
+        sock.bind((host, port))
     except OSError:
-        reserved.close()
+        sock.close()
         raise
-    return reserved
+    return sock
