@@ -72,7 +72,7 @@ def check_pairs(pairs: Groups, size: int) -> None:
 
 def check_rank(name: str, rank: int, size: int) -> None:
     if not 0 <= rank < size:
-        raise ValueError(f"{name}: rank {rank} is not one of the {several(size, 'rank')}.")
+        raise ValueError(f"{name}: rank {rank} is out of range for {several(size, 'rank')}.")
 
 
 def plain(groups: Groups) -> str:
