@@ -515,7 +515,7 @@ def check_groups_that_xla_refuses_are_refused(rank: int) -> None:
         ([[0, 1], [1, 2, 3]], "rank 1 appears 2 times"),
         ([[0, 0], [1, 2, 3]], "rank 0 appears 2 times"),
         ([[0, 1, 2, 3], []], "an empty group"),
-        ([[0, 1, 2, 3, 4]], "rank 4 is not one of the 4"),
+        ([[0, 1, 2, 3, 4]], "rank 4 is out of range for 4"),
         ([[0.0, 1.0], [2.0, 3.0]], "cannot be interpreted as an integer"),
     ):
         calls: list[Callable[[Any], object]] = [
