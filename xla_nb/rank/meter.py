@@ -35,14 +35,14 @@ from xla_nb.stopwatch import Wait
 #: Average seconds between samples, and between checks for a request for stacks.
 TICK = 0.25
 #: Seconds before the first sample of a process.
-_SOON = 0.02
-_SLOW = 40  # ticks between samples of an idle live rank
-_HALF = 30.0  # a loop's rate is measured over one to two times so many seconds,
-_KNOWN = 1.0  # and known after so many
-_STANDS, _LATE = 3.0, 10  # a loop is stalled after so many seconds and usual times of an item
-_COMPILING = 0.1  # an item compiled if compiling took this share of the time between two looks
+_FIRST_DELAY = 0.02
+_IDLE_TICKS = 40  # ticks between samples of an idle live rank
+_WINDOW = 30.0  # a loop's rate is measured over one to two times so many seconds,
+_MIN_WINDOW = 1.0  # and known after so many
+_STALL, _STALL_ITEMS = 3.0, 10  # a loop is stalled after so many seconds and item times
+_COMPILING_SHARE = 0.1  # an item compiled if compiling took this share of the time between looks
 _LONGEST = 300  # most characters of an operation in a sample
-_BLOCKED = 1.0  # seconds in one blocking call after which the rank counts as blocked
+_BLOCKED_AFTER = 1.0  # seconds in one blocking call after which the rank counts as blocked
 _Mark = tuple[int, float, float]
 
 
@@ -56,24 +56,24 @@ class Compiling:
     """
 
     def __init__(self) -> None:
-        self._least = self._hits = self._misses = 0
-        self._began: tuple[float, int] | None = None  # time, and compiles then
+        self._min_pending = self._hits = self._misses = 0
+        self._start: tuple[float, int] | None = None  # time, and compiles then
 
     def lasting(self, counts: Counts, now: float) -> float | None:
         """Seconds since the compilation in progress was first seen; None if there is none."""
         if not self.now(counts):
-            self._began = None
+            self._start = None
             return None
-        if self._began is None or self._began[1] != counts.compiles:
-            self._began = now, counts.compiles
-        return now - self._began[0]
+        if self._start is None or self._start[1] != counts.compiles:
+            self._start = now, counts.compiles
+        return now - self._start[0]
 
     def now(self, counts: Counts) -> bool:
         pending = counts.misses - counts.compiles
         hit = counts.hits != self._hits and counts.misses == self._misses
-        self._least = pending if hit else min(self._least, pending)
+        self._min_pending = pending if hit else min(self._min_pending, pending)
         self._hits, self._misses = counts.hits, counts.misses
-        return pending > self._least
+        return pending > self._min_pending
 
 
 class Rates:
@@ -86,28 +86,28 @@ class Rates:
         #: By loop: the starts of this minute and of the next, and the last item. Each mark is the
         #: number of items, the time when they were done, and seconds of compiling until then.
         self._marks: dict[Progress[Any], tuple[_Mark, _Mark, _Mark]] = {}
-        self._known: dict[tuple[str, int | None], float] = {}  # rates, by label and total
-        self._short: dict[tuple[str, int | None], tuple[int, float]] = {}  # items and seconds
+        self._last_rates: dict[tuple[str, int | None], float] = {}  # rates, by label and total
+        self._short_loops: dict[tuple[str, int | None], tuple[int, float]] = {}  # items and seconds
         self._compiled = 0.0  # seconds, until the last look
 
     def look(
         self, loops: list[Progress[Any]], compiled: float = 0.0, now: float = 0.0
     ) -> tuple[Loop, ...]:
         """The loops with their rates. `compiled`: seconds of compiling until `now`."""
-        before, self._marks = self._marks, {}
-        for loop in before.keys() - set(loops):
-            (begun, at, _), _, (done, then, _) = before[loop]
-            items, seconds = self._short.get(_kind(loop), (0, 0.0))
-            self._short[_kind(loop)] = items + done - begun, seconds + then - at
+        previous, self._marks = self._marks, {}
+        for loop in previous.keys() - set(loops):
+            (first, start, _), _, (last, end, _) = previous[loop]
+            items, seconds = self._short_loops.get(_kind(loop), (0, 0.0))
+            self._short_loops[_kind(loop)] = items + last - first, seconds + end - start
         # Compiling since the last look may have happened before or after an item was done: it
         # counts for both.
-        before_look, self._compiled = min(compiled, self._compiled), compiled
+        compiled_before, self._compiled = min(compiled, self._compiled), compiled
         return tuple(
             Loop(
                 label=loop.label,
                 done=loop.done,
                 total=loop.total,
-                rate=self._rate(loop, before.get(loop), (before_look, compiled), now),
+                rate=self._rate(loop, previous.get(loop), (compiled_before, compiled), now),
                 since=max(0.0, now - loop.at),
                 finished=loop.finished,
                 number=loop.number,
@@ -127,23 +127,23 @@ class Rates:
         mark = loop.done, loop.at, compiled[0]
         first, middle, last = marks or (mark, mark, mark)
         if mark[0] != last[0]:
-            compiles = compiled[1] - last[2] > _COMPILING * (mark[1] - last[1])
+            compiles = compiled[1] - last[2] > _COMPILING_SHARE * (mark[1] - last[1])
             if compiles or mark[0] < last[0] or not first[0]:
                 first = middle = mark
-            elif mark[1] - middle[1] > _HALF:
+            elif mark[1] - middle[1] > _WINDOW:
                 first, middle = middle, mark
             last = mark
         self._marks[loop] = first, middle, last
         kind = _kind(loop)
-        items, seconds = self._short.get(kind, (0, 0.0))
-        if last[1] - first[1] >= _KNOWN:
+        items, seconds = self._short_loops.get(kind, (0, 0.0))
+        if last[1] - first[1] >= _MIN_WINDOW:
             items, seconds = last[0] - first[0], last[1] - first[1]
-        if seconds >= _KNOWN:
-            self._known[kind] = items / seconds
-            self._short.pop(kind, None)
-        rate = self._known.get(kind)
-        stands = rate and not loop.finished and now - loop.at > max(_STANDS, _LATE / rate)
-        return None if stands else rate
+        if seconds >= _MIN_WINDOW:
+            self._last_rates[kind] = items / seconds
+            self._short_loops.pop(kind, None)
+        rate = self._last_rates.get(kind)
+        is_stalled = rate and not loop.finished and now - loop.at > max(_STALL, _STALL_ITEMS / rate)
+        return None if is_stalled else rate
 
 
 def _kind(loop: Progress[Any]) -> tuple[str, int | None]:
@@ -185,10 +185,10 @@ class Meter:
         self.heeds: Callable[[], bool] = lambda: False
         self.is_left: Callable[[], bool] = lambda: False
         #: Counts before this program: torch_xla's, seconds in collectives, the lock's, data's.
-        self._before: tuple[Counts, float, tuple[float, int], float] = Counts(), 0.0, (0.0, 0), 0.0
-        self._rests: float | None = None  # idle since, at the last tick
-        self._entry = threading.get_ident()
-        self._standstill = Standstill(self._entry)
+        self._initial: tuple[Counts, float, tuple[float, int], float] = Counts(), 0.0, (0.0, 0), 0.0
+        self._idle_since: float | None = None  # idle since, at the last tick
+        self._thread = threading.get_ident()
+        self._standstill = Standstill(self._thread)
         self._memory: int | None = None
         self._compiling = Compiling()
         self._rates = Rates()
@@ -210,17 +210,17 @@ class Meter:
         with contextlib.suppress(Exception):  # a failing backend: the first sample reports it
             waited = self._gauges.waited() or 0.0
             data = self._book.loading.seconds
-            self._before = self._gauges.counts(), waited, self._lock_counts(), data
+            self._initial = self._gauges.counts(), waited, self._lock_counts(), data
 
     def _lock_counts(self) -> tuple[float, int]:
-        return (self._lock.waited(self._entry), self._lock.taken) if self._lock else (0.0, 0)
+        return (self._lock.waited(self._thread), self._lock.taken) if self._lock else (0.0, 0)
 
     def _counts(self) -> Counts:
         """Counts of this program; counters that the user's code has cleared restart at 0."""
-        now, before = self._gauges.counts(), self._before[0]
-        if now.compiles < before.compiles or now.hits < before.hits:
-            before, self._before = Counts(), (Counts(), *self._before[1:])
-        return Counts(*map(operator.sub, now, before))
+        now, initial = self._gauges.counts(), self._initial[0]
+        if now.compiles < initial.compiles or now.hits < initial.hits:
+            initial, self._initial = Counts(), (Counts(), *self._initial[1:])
+        return Counts(*map(operator.sub, now, initial))
 
     def tick(self) -> None:
         """Sample if due; called in another thread than the metered one."""
@@ -238,9 +238,9 @@ class Meter:
                 self._safely(lambda: self._sample(ends=True))
                 self._finish()
 
-    def _safely(self, act: Callable[[], None]) -> None:
+    def _safely(self, action: Callable[[], None]) -> None:
         try:
-            act()
+            action()
         except Exception as problem:  # a failing backend must not fail the rank
             print(f"xla_nb: stopped sampling this rank: {problem}", file=sys.stderr)
             self._finish()
@@ -256,42 +256,42 @@ class Meter:
         touched = _touched(self._request)
         if touched != self._answered:
             self._answered = touched
-            self._answer(*tracebacks.locate(self._entry, self._labels))
+            self._answer(*tracebacks.locate(self._thread, self._labels))
         if self._is_due(self._ticks):
             self._sample()
 
     def _is_due(self, tick: int) -> bool:
-        """Whether to sample. An idle rank is sampled once, then every `_SLOW` ticks."""
-        rests, before = self._book.idle.since, self._rests
-        self._rests = rests
-        if rests is not None:
-            return rests != before or tick % _SLOW == 0
+        """Whether to sample. An idle rank is sampled once, then every `_IDLE_TICKS` ticks."""
+        idle_since, previous = self._book.idle.since, self._idle_since
+        self._idle_since = idle_since
+        if idle_since is not None:
+            return idle_since != previous or tick % _IDLE_TICKS == 0
         return tick % self._every == 0
 
     def _sample(self, ends: bool = False) -> None:
         self._book.settle()
         memory.own.count(anew=not ends)
-        line = sample.encode(self._look())
+        line = sample.encode(self._measure())
         try:
-            self._put(line)
+            self._write(line)
         except OSError as problem:
             if not is_of_disk(problem):
                 raise
             if self._losses is not None:  # the next sample may fit
                 self._losses.note("its samples (line, memory, progress)", problem)
 
-    def _put(self, line: bytes) -> None:
+    def _write(self, line: bytes) -> None:
         """Overwrite the last sample in one write, padded with spaces where it was longer."""
         if self._file is None:
             self._file = private.writing(self._path)
         os.pwrite(self._file, line.ljust(self._written), 0)
         self._written = max(self._written, len(line))
 
-    def _look(self) -> Sample:
+    def _measure(self) -> Sample:
         now, clock = time.time(), time.monotonic()
         counts, waited = self._counts(), self._gauges.waited()
-        lock_wait = self._lock.waiting(self._entry) if self._lock is not None else None
-        asker = askers.of(self._entry)
+        lock_wait = self._lock.waiting(self._thread) if self._lock is not None else None
+        asker = askers.of(self._thread)
         question = asker.waiting if asker is not None else None
         collective = self._gauges.waiting()
         waiting = lock_wait or question or collective
@@ -299,20 +299,20 @@ class Meter:
         nbytes = memory.own.nbytes
         if self._memory is None or not (returned or self.is_left()):  # it is freed afterwards
             self._memory = nbytes
-        _, waited_before, (lock_before, taken_before), data_before = self._before
+        _, waited_before, (lock_before, taken_before), data_before = self._initial
         lock_waited, taken = self._lock_counts()
         compiling = self._compiling.lasting(counts, clock)
         lasting, changes = compiling or 0.0, self.changes
         if changes is not None:
             changes.watch(counts)
-        self._stand(waiting)
-        place = tracebacks.innermost(self._entry, self._labels)  # at once: of that call
+        self._check_blocking(waiting)
+        place = tracebacks.innermost(self._thread, self._labels)  # at once: of that call
         seen = time.time()  # not earlier: an interrupt may have moved the thread
         call = DATA if self._book.loading.since is not None else self._standstill.call
         used, limit = self._gauges.memory() or (None, None)
         return Sample(
             at=seen,
-            activity=self._doing(waiting, compiling, now),
+            activity=self._set_activity(waiting, compiling, now),
             since=self._activity[1],
             place=place,
             operation=waiting.operation[:_LONGEST] if waiting else call,
@@ -343,24 +343,24 @@ class Meter:
             loops=self._rates.look(self._book.loops, counts.compile_seconds + lasting, now),
         )
 
-    def _stand(self, waiting: Wait | None) -> None:
+    def _check_blocking(self, waiting: Wait | None) -> None:
         """Check whether the rank is blocked in a way that is not counted elsewhere."""
-        told = INPUT if waiting and waiting.operation == INPUT else ""
-        counted = waiting or self._book.idle.since is not None or self._book.loading.since
-        self._standstill.look(told if counted else None)
+        operation = INPUT if waiting and waiting.operation == INPUT else ""
+        is_counted = waiting or self._book.idle.since is not None or self._book.loading.since
+        self._standstill.look(operation if is_counted else None)
 
-    def _doing(self, waiting: Wait | None, compiling: float | None, now: float) -> Activity:
+    def _set_activity(self, waiting: Wait | None, compiling: float | None, now: float) -> Activity:
         activity: Activity = "running" if compiling is None else "compiling"
-        began = None if compiling is None else time.monotonic() - compiling
-        still = self._standstill
-        if still.call and time.monotonic() - still.since >= _BLOCKED:
-            activity, began = "blocked", still.since
+        start = None if compiling is None else time.monotonic() - compiling
+        standstill = self._standstill
+        if standstill.call and time.monotonic() - standstill.since >= _BLOCKED_AFTER:
+            activity, start = "blocked", standstill.since
         if waiting:
-            activity, began = "waiting", waiting.since
-        if (rests := self._book.idle.since) is not None:
-            activity, began = "idle", rests
-        if began is not None:
-            self._activity = activity, now - (time.monotonic() - began)
+            activity, start = "waiting", waiting.since
+        if (idle_since := self._book.idle.since) is not None:
+            activity, start = "idle", idle_since
+        if start is not None:
+            self._activity = activity, now - (time.monotonic() - start)
         elif activity != self._activity[0]:
             self._activity = activity, now
         return activity
@@ -379,7 +379,7 @@ class Sampler:
     def __init__(self) -> None:
         self._meters: list[Meter] = []
         self._lock = threading.Lock()
-        self._none = queue.SimpleQueue[None]()  # gets an item when no meters are left
+        self._no_meters = queue.SimpleQueue[None]()  # gets an item when no meters are left
         self._runs = False
 
     def begin(self, meter: Meter) -> None:
@@ -395,14 +395,14 @@ class Sampler:
         with self._lock:
             self._meters.remove(meter)
             if not self._meters:
-                self._none.put(None)
+                self._no_meters.put(None)
 
     def _run(self) -> None:
-        pause = _SOON
-        chance = random.Random()  # not the user's generator; jitter, as a step may last a tick
+        pause = _FIRST_DELAY
+        rng = random.Random()  # not the user's generator; jitter, as a step may last a tick
         while True:
             with contextlib.suppress(queue.Empty):
-                self._none.get(timeout=pause)
+                self._no_meters.get(timeout=pause)
             with self._lock:
                 meters = list(self._meters)
                 if not meters:
@@ -410,7 +410,7 @@ class Sampler:
                     return
             for meter in meters:
                 meter.tick()
-            pause = TICK * chance.uniform(0.5, 1.5)
+            pause = TICK * rng.uniform(0.5, 1.5)
 
 
 def _touched(path: str | Path) -> int:

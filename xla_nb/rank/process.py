@@ -98,12 +98,12 @@ def enter(local_rank: int, processes: int) -> None:
     job.captured = _captured(job, rank, processes)
     name_process(f"xla_nb-rank-{rank}")
     _log_to(job.program, rank)
-    _heed_interrupts(job)
+    _handle_interrupts(job)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job.crashes.watch(local_rank)
     random.setstate(job.random)  # the only generator that Python reseeds after a fork
     job.latch.arrive()
-    _mend_thread_pool()
+    _renew_thread_pool()
     try:
         job.runtime.join(local_rank, processes)
     except BaseException as error:
@@ -122,7 +122,7 @@ def _log_to(program: Loaded, rank: int) -> None:
     capture(program.record, rank, functools.partial(program.tell, rank))
 
 
-def _mend_thread_pool() -> None:
+def _renew_thread_pool() -> None:
     """Make torch replace its thread pool while there is one thread.
 
     torch replaces it without a lock on first use after a fork. Autograd's threads, one per device,
@@ -133,16 +133,16 @@ def _mend_thread_pool() -> None:
         torch.set_num_threads(torch.get_num_threads())
 
 
-def _heed_interrupts(job: Inherited) -> None:
+def _handle_interrupts(job: Inherited) -> None:
     """Have SIGINT interrupt the running programs."""
     pid = os.getpid()
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
         _interrupt(job, pid, number, frame)
 
     # No partial: before Python 3.12 `signal` computes the repr of the previous handler, and the
     # repr of the job's namespace would compute pending tensors.
-    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGINT, handler)
 
 
 def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) -> None:
@@ -158,88 +158,88 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     if os.getpid() != pid:  # a process that user code forked
         raise KeyboardInterrupt
     job.struck = time.monotonic()
-    here = threading.get_ident()  # handlers run in the main thread
-    is_mine = False
-    new = [(n, one) for n, one in list(job.running.items()) if not one[0].stopping]
+    this_thread = threading.get_ident()  # handlers run in the main thread
+    is_here = False
+    targets = [(n, current) for n, current in list(job.running.items()) if not current[0].stopping]
     job.program.stopping = True
-    for rank, (program, thread) in new:
+    for rank, (program, thread) in targets:
         program.stopping = True
-        if thread == here and frame is not None:
+        if thread == this_thread and frame is not None:
             place, stack = tracebacks.locate_frame(frame, program.table.sources)
         else:
             place, stack = tracebacks.locate(thread, program.table.sources)
         program.sender.send(events.RankInterrupted(rank=rank, place=place, stack=stack))
-        is_mine = is_mine or thread == here
-        if thread != here:
+        is_here = is_here or thread == this_thread
+        if thread != this_thread:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
             )
-    if is_mine:
+    if is_here:
         raise KeyboardInterrupt
 
 
 # ---------------------------------------------------------------- programs
 
 
-def main(index: int) -> None:
-    """Run rank `index`; `xmp.spawn` calls this for each rank."""
+def main(rank: int) -> None:
+    """Run a rank; `xmp.spawn` calls this for each one."""
     (job,) = _inherited
-    job.lock.belongs_to(index)
+    job.lock.belongs_to(rank)
     try:
         if job.control is None:
-            _run(job, job.program, index, lambda: _joined(job, job.program, index))
+            _run(job, job.program, rank, lambda: _register(job, job.program, rank))
         else:
-            _live(job, job.control, index)
+            _run_live_rank(job, job.control, rank)
     finally:
         flush()
         job.latch.wait()
 
 
-def _live(job: Inherited, control: socket.socket, index: int) -> None:
+def _run_live_rank(job: Inherited, control: socket.socket, rank: int) -> None:
     """Run the programs that a live rank receives, until there are no more."""
     try:
-        line = cells.connect(control, index)
-        info = _joined(job, job.program, index)
+        line = cells.connect(control, rank)
+        info = _register(job, job.program, rank)
     except BaseException as error:
-        job.program.sender.send(_failure(job.program, index, error, _consequence(job, error)))
+        job.program.sender.send(_failure(job.program, rank, error, _consequence(job, error)))
         return
     idle = Stopwatch()
     idle.start()
     # A live rank is sampled across all its programs, in addition to each one's samples.
-    history = job.program.record.of_rank(index, "history")
+    history = job.program.record.of_rank(rank, "history")
     book = reporting.Book(history, idle=idle, loading=loading.begin())
     reporting.over_programs.begin(book)
-    with job.program.meter(index, book, job.runtime, job.lock, job.sampler):
+    with job.program.meter(rank, book, job.runtime, job.lock, job.sampler):
         try:
-            _take_cells(job, line, index, info, idle)
+            _run_cells(job, line, rank, info, idle)
         except BaseException as error:  # outside any program
             traceback.print_exc()
             flush()
             with contextlib.suppress(BaseException):  # the process's end is reported anyway
-                job.program.sender.send(_failure(job.program, index, error, None))
+                job.program.sender.send(_failure(job.program, rank, error, None))
             os._exit(1)
     job.runtime.leave("returned")
-    job.program.sender.send(events.RankFinished(rank=index, preview="", nbytes=0))
+    job.program.sender.send(events.RankFinished(rank=rank, preview="", nbytes=0))
 
 
-def _take_cells(
-    job: Inherited, line: socket.socket, index: int, info: RankInfo, idle: Stopwatch
+def _run_cells(
+    job: Inherited, line: socket.socket, rank: int, info: RankInfo, idle: Stopwatch
 ) -> None:
-    made, handler = Definitions(), signal.getsignal(signal.SIGINT)
-    while (cell := _next_cell(job, line, index)) is not None:
+    definitions, handler = Definitions(), signal.getsignal(signal.SIGINT)
+    while (cell := _next_cell(job, line, rank)) is not None:
         with cell:
-            if cell.turn.is_for(index):
+            if cell.turn.is_for(rank):
                 if not cell.turn.asks:
                     idle.stop()
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGINT, handler)  # a cell may have replaced it
-                _run_cell(job, cell, index, info, made)
+                _run_cell(job, cell, rank, info, definitions)
                 idle.start()
             else:
-                _open_for_others(job, cell, index, made)
+                _open_values(job, cell, rank, definitions)
 
 
-def _next_cell(job: Inherited, line: socket.socket, index: int) -> cells.Cell | None:
+def _next_cell(job: Inherited, line: socket.socket, rank: int) -> cells.Cell | None:
     """Wait for the next program. An exception of a signal handler that a cell installed is
     reported, and only SystemExit ends the process."""
     while True:
@@ -250,24 +250,24 @@ def _next_cell(job: Inherited, line: socket.socket, index: int) -> cells.Cell | 
         except BaseException as error:
             traceback.print_exc()
             flush()
-            raised = f"A signal handler raised {untrusted.name_of(type(error))}"
-            job.program.tell(index, f"{raised} while rank {index} was idle.")
+            message = f"A signal handler raised {untrusted.name_of(type(error))}"
+            job.program.tell(rank, f"{message} while rank {rank} was idle.")
         else:
             return cells.following(line)
 
 
-def _open_for_others(job: Inherited, cell: cells.Cell, index: int, made: Definitions) -> None:
+def _open_values(job: Inherited, cell: cells.Cell, rank: int, definitions: Definitions) -> None:
     """Open the values of a program that other ranks run."""
     why = ""
     try:
-        cell.open(cell.program(job.program), made)
+        cell.open(cell.program(job.program), definitions)
     except BaseException as error:
         why = f"{untrusted.message_of(error)}"
-    cell.tell_if_not_open(index, why)
+    cell.tell_if_not_open(rank, why)
 
 
 def _run_cell(
-    job: Inherited, cell: cells.Cell, index: int, info: RankInfo, made: Definitions
+    job: Inherited, cell: cells.Cell, rank: int, info: RankInfo, definitions: Definitions
 ) -> None:
     """Run one program of a live rank in its persistent namespace."""
     program = cell.program(job.program)
@@ -275,41 +275,41 @@ def _run_cell(
     def begin() -> RankInfo:
         job.runtime.begin(cell.turn.number, cell.turn.members)
         if job.struck >= cell.handed:  # meant for this program, or late for the previous one
-            _tell_of_start(program, index, info)
-        cell.open(program, made)
+            _report_start(program, rank, info)
+        cell.open(program, definitions)
         return info
 
     try:
-        _log_to(program, index)
-        _run(job, program, index, begin)
+        _log_to(program, rank)
+        _run(job, program, rank, begin)
     finally:
-        cell.tell_if_not_open(index)
+        cell.tell_if_not_open(rank)
         if job.lock.let_go():
             program.tell(
-                index,
-                f"Rank {index} finished the cell while holding `lock`; it has been released.",
+                rank,
+                f"Rank {rank} finished the cell while holding `lock`; it has been released.",
             )
-        cell.tell_names(program, index)
+        cell.tell_names(program, rank)
         mend()
         flush()
-        _log_to(job.program, index)
-        program.sender.send(events.RankLeft(rank=index))
+        _log_to(job.program, rank)
+        program.sender.send(events.RankLeft(rank=rank))
 
 
-def _joined(job: Inherited, program: Loaded, index: int) -> RankInfo:
+def _register(job: Inherited, program: Loaded, rank: int) -> RankInfo:
     """The rank's info from the runtime, after reporting the rank to the notebook."""
-    info = job.runtime.rank_info(index)
-    if index not in job.captured:  # the runtime assigned another number
-        _log_to(program, index)
-    _tell_of_start(program, index, info)
+    info = job.runtime.rank_info(rank)
+    if rank not in job.captured:  # the runtime assigned another number
+        _log_to(program, rank)
+    _report_start(program, rank, info)
     return info
 
 
-def _tell_of_start(program: Loaded, index: int, info: RankInfo) -> None:
+def _report_start(program: Loaded, rank: int, info: RankInfo) -> None:
     """Report the start to the notebook, which interrupts a program that it has stopped before."""
     program.sender.send(
         events.RankStarted(
-            rank=index,
+            rank=rank,
             local_rank=info.local_rank,
             pid=os.getpid(),
             device=info.shown,
@@ -318,41 +318,41 @@ def _tell_of_start(program: Loaded, index: int, info: RankInfo) -> None:
     )
 
 
-def _run(job: Inherited, program: Loaded, index: int, begin: Callable[[], RankInfo]) -> None:
+def _run(job: Inherited, program: Loaded, rank: int, begin: Callable[[], RankInfo]) -> None:
     """Run a program on a rank, and report how it ended. `begin` prepares it, and returns the
     rank's info."""
     entries.refuse_launches(program.request.magic)
-    job.running[index] = program, threading.get_ident()
+    job.running[rank] = program, threading.get_ident()
     try:
         try:
             info = begin()
-            value, nbytes = OnRank(program, index, info, job.runtime, job.lock, job.sampler).run()
+            value, nbytes = OnRank(program, rank, info, job.runtime, job.lock, job.sampler).run()
         finally:
-            del job.running[index]
+            del job.running[rank]
         job.runtime.leave("returned")
         if value is not None:  # its preview may hang or end the process; that of None is known
-            told = events.RankFinished(
-                rank=index,
+            event = events.RankFinished(
+                rank=rank,
                 preview=preview(value),
                 nbytes=nbytes,
                 numbers=numbers(value),
-                digest=digest(program.record.result(index), index),
+                digest=digest(program.record.result(rank), rank),
             )
-            program.sender.send(told)
+            program.sender.send(event)
     except BaseException as error:
-        _tell_how_it_failed(job, program, index, error)
+        _report_failure(job, program, rank, error)
 
 
-def _tell_how_it_failed(job: Inherited, program: Loaded, index: int, error: BaseException) -> None:
+def _report_failure(job: Inherited, program: Loaded, rank: int, error: BaseException) -> None:
     consequence = _consequence(job, error)
     if program.stopping and (consequence or issubclass(type(error), KeyboardInterrupt)):
-        program.sender.send(events.RankStopped(rank=index))
+        program.sender.send(events.RankStopped(rank=rank))
         job.runtime.leave("was stopped")
         return
-    program.sender.send(_failure(program, index, error, consequence))
+    program.sender.send(_failure(program, rank, error, consequence))
     job.runtime.leave(f"raised {untrusted.name_of(type(error))}")
     if consequence is None:
-        keep(program.request, program.record.raised(index), error)
+        keep(program.request, program.record.raised(rank), error)
 
 
 def _consequence(job: Inherited, error: BaseException) -> BaseException | None:
@@ -377,7 +377,7 @@ def _failure(
     )
 
 
-_BY_TEXT = (
+_NAME_ADVICE = (
     "xla_nb: Ranks get only notebook variables whose names appear in code. If this name does not, "
     "mention it in the function that looks it up, or pass its value as an argument."
 )
@@ -401,12 +401,13 @@ _ADVICE = {
 def _advise(error: BaseException) -> None:
     """Add a note with advice to an error of a rank, if there is any."""
     with contextlib.suppress(Exception):  # an error may refuse notes
-        own = f"{untrusted.module_of(type(error))}.{untrusted.name_of(type(error))}"
+        qualified_name = f"{untrusted.module_of(type(error))}.{untrusted.name_of(type(error))}"
         message = untrusted.message_of(error)
         frames = [frame for frame, _ in traceback.walk_tb(untrusted.trace_of(error))]
-        codes = [one.f_code for one in frames if one.f_globals is not vars(loader)]  # runs cells
+        # The loader's frames run cells.
+        codes = [frame.f_code for frame in frames if frame.f_globals is not vars(loader)]
         if isinstance(error, NameError | KeyError) and any(map(code_facts.looks_up, codes[-2:])):
-            error.add_note(_BY_TEXT)
+            error.add_note(_NAME_ADVICE)
         for (kind, words), advice in _ADVICE.items():
-            if own == kind and words in message:
+            if qualified_name == kind and words in message:
                 error.add_note(advice)

@@ -42,18 +42,18 @@ State = Literal["known", "pending", "late", "opaque"]
 MOST = 2000  #: most leaves of a variable that are compared
 #: Time limits in seconds: for all names, and for one of them.
 ALL, EACH = 20.0, 10.0
-_TEXT = 60  # characters of a plain value
-_ITEMS = 100  # most items of a dict of plain values with a leaf each
+_MAX_TEXT = 60  # characters of a plain value
+_MAX_ITEMS = 100  # most items of a dict of plain values with a leaf each
 _LARGEST_INT = 1 << 53  # up to which a float represents every whole number
 _PIECE = 1 << 16  # elements read at once, few enough for the processor's cache
 #: Types whose `repr` distinguishes unequal values.
-_TOLD_BY_REPR = {
+_COMPARED_BY_REPR = {
     *(type(None), bool, int, float, complex, str, range, slice, type(...)),
     *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
     *(decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath),
 }
 #: Names in the namespace that are not the user's.
-_OURS = RANK_NAMES | {"get_ipython", "display"}
+_PREDEFINED = RANK_NAMES | {"get_ipython", "display"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def names_of(namespace: Mapping[str, object]) -> list[str]:
     return sorted(
         name
         for name, value in list(namespace.items())  # a user's thread may add some meanwhile
-        if type(name) is str and not name.startswith("_") and name not in _OURS
+        if type(name) is str and not name.startswith("_") and name not in _PREDEFINED
         if type(value) is not types.ModuleType
     )
 
@@ -138,98 +138,98 @@ def describe(
     all_within   time limit in seconds for all names; later names are described without content
     each_within  time limit in seconds for each name
     """
-    over = time.monotonic() + all_within
-    known: dict[int, tuple[Any, Leaf]] = {}  # by id; holds the tensor so that the id stays valid
-    told = []
+    end = time.monotonic() + all_within
+    cache: dict[int, tuple[Any, Leaf]] = {}  # by id; holds the tensor so that the id stays valid
+    variables = []
     for name in names:
         if name in namespace:
-            value, seconds = namespace[name], max(0.0, min(each_within, over - time.monotonic()))
-            told.append(_variable(name, value, compute, seconds, known))
-    return told
+            value, seconds = namespace[name], max(0.0, min(each_within, end - time.monotonic()))
+            variables.append(_variable(name, value, compute, seconds, cache))
+    return variables
 
 
 def _variable(
-    name: str, value: object, compute: bool, seconds: float, known: dict[int, tuple[Any, Leaf]]
+    name: str, value: object, compute: bool, seconds: float, cache: dict[int, tuple[Any, Leaf]]
 ) -> Variable:
-    kind, check = untrusted.name_of(type(value)), _limit(seconds)
+    kind, check = untrusted.name_of(type(value)), _time_limit(seconds)
     try:
         if compute:
-            _compute([one.value for one in _leaves(value, check) if _is_pending(one)])
-        leaves, nbytes = untrusted.within(seconds, lambda: _told(value, compute, check, known))
+            _compute([part.value for part in _leaves(value, check) if _is_pending(part)])
+        leaves, nbytes = untrusted.within(seconds, lambda: _collect(value, compute, check, cache))
     except untrusted.TooLong:
         return Variable(name, kind, (Leaf("", kind, "late", why="inspecting it takes too long"),))
     except Exception as problem:
-        return Variable(name, kind, (Leaf("", kind, "opaque", why=_why(problem)),))
+        return Variable(name, kind, (Leaf("", kind, "opaque", why=_describe_error(problem)),))
     tensors = [leaf for leaf in leaves if leaf.shape is not None]
-    lone = tensors[0] if len(leaves) == len(tensors) == 1 else None
-    text = lone.value if lone and lone.value else short_repr(value)
+    sole = tensors[0] if len(leaves) == len(tensors) == 1 else None
+    text = sole.value if sole and sole.value else short_repr(value)
     dtype, device = _common({leaf.dtype for leaf in tensors}), _common({x.device for x in tensors})
-    return Variable(name, kind, leaves, text, lone.shape if lone else None, dtype, device, nbytes)
+    return Variable(name, kind, leaves, text, sole.shape if sole else None, dtype, device, nbytes)
 
 
-def _limit(seconds: float) -> Callable[[], None]:
+def _time_limit(seconds: float) -> Callable[[], None]:
     """A check that raises `untrusted.TooLong` after so many seconds, to end abandoned work."""
-    over = time.monotonic() + seconds
+    end = time.monotonic() + seconds
 
     def check() -> None:
-        if time.monotonic() >= over:
+        if time.monotonic() >= end:
             raise untrusted.TooLong
 
     return check
 
 
-def _told(
-    value: object, compute: bool, check: Callable[[], None], known: dict[int, tuple[Any, Leaf]]
+def _collect(
+    value: object, compute: bool, check: Callable[[], None], cache: dict[int, tuple[Any, Leaf]]
 ) -> tuple[tuple[Leaf, ...], int]:
     """The leaves of a value, and their total bytes. Tensors shared among models, optimizers and
     names are read once."""
-    told: list[Leaf] = []
+    leaves: list[Leaf] = []
     sizes: dict[int, int] = {}
-    with _without_their_code():
-        for one in _leaves(value, check):
-            if len(told) == MOST:
-                told.append(
+    with _without_torch_function():
+        for part in _leaves(value, check):
+            if len(leaves) == MOST:
+                leaves.append(
                     Leaf("…", "", "opaque", why=f"only the first {MOST:,} parts are compared")
                 )
                 break
-            read = known.get(id(one.value)) if one.has_elements else None
-            leaf = replace(read[1], path=one.path) if read else _leaf(one, compute, check)
-            if one.has_elements:
-                known[id(one.value)] = one.value, leaf
-            sizes[id(one.value)] = leaf.nbytes
-            told.append(leaf)
-    return tuple(told), sum(sizes.values())
+            cached = cache.get(id(part.value)) if part.has_elements else None
+            leaf = replace(cached[1], path=part.path) if cached else _leaf(part, compute, check)
+            if part.has_elements:
+                cache[id(part.value)] = part.value, leaf
+            sizes[id(part.value)] = leaf.nbytes
+            leaves.append(leaf)
+    return tuple(leaves), sum(sizes.values())
 
 
-def _without_their_code() -> contextlib.AbstractContextManager[object]:
+def _without_torch_function() -> contextlib.AbstractContextManager[object]:
     """Bypass `__torch_function__` of tensor subclasses."""
     torch: Any = sys.modules.get("torch")
     return torch._C.DisableTorchFunction() if torch else contextlib.nullcontext()
 
 
-def _leaf(one: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
-    kind = untrusted.name_of(type(one.value))
-    if one.text is not None:
-        digest = hashlib.blake2b(one.text, digest_size=16).hexdigest()
-        is_told = type(one.value) in _TOLD_BY_REPR
-        shown = one.text[: 2 * _TEXT].decode(errors="ignore") if is_told else ""
-        return Leaf(one.path, kind, "known", digest=digest, value=in_one_line(shown, _TEXT))
-    if one.why:
-        return Leaf(one.path, kind, "opaque", why=one.why)
-    about = _about(one.value)
-    state, why, array = _elements(one.value, compute)
+def _leaf(part: _Part, compute: bool, check: Callable[[], None]) -> Leaf:
+    kind = untrusted.name_of(type(part.value))
+    if part.text is not None:
+        digest = hashlib.blake2b(part.text, digest_size=16).hexdigest()
+        has_repr = type(part.value) in _COMPARED_BY_REPR
+        text = part.text[: 2 * _MAX_TEXT].decode(errors="ignore") if has_repr else ""
+        return Leaf(part.path, kind, "known", digest=digest, value=in_one_line(text, _MAX_TEXT))
+    if part.why:
+        return Leaf(part.path, kind, "opaque", why=part.why)
+    metadata = _metadata(part.value)
+    state, why, array = _elements(part.value, compute)
     if array is None:
-        return Leaf(one.path, kind, state, **about, why=why)
+        return Leaf(part.path, kind, state, **metadata, why=why)
     content = _content(array, check)
-    if "shape" not in about:  # a number, or a list of some
-        content["value"] = repr(one.value) if type(one.value) in (int, float) else ""
-    return Leaf(one.path, kind, "known", **about, **content)
+    if "shape" not in metadata:  # a number, or a list of some
+        content["value"] = repr(part.value) if type(part.value) in (int, float) else ""
+    return Leaf(part.path, kind, "known", **metadata, **content)
 
 
-def _why(problem: Exception) -> str:
+def _describe_error(problem: Exception) -> str:
     """The reason, for any error, including a device's for deleted memory (a donated array)."""
-    said = in_one_line(untrusted.message_of(problem), 120)
-    return f"reading it raised {untrusted.name_of(type(problem))}: {said}"
+    message = in_one_line(untrusted.message_of(problem), 120)
+    return f"reading it raised {untrusted.name_of(type(problem))}: {message}"
 
 
 def _common(texts: set[str]) -> str:
@@ -255,7 +255,7 @@ class _Part(NamedTuple):
 
 
 def _leaves(
-    value: Any, check: Callable[[], None], path: str = "", above: tuple[int, ...] = ()
+    value: Any, check: Callable[[], None], path: str = "", ancestors: tuple[int, ...] = ()
 ) -> Iterator[_Part]:
     """The leaves: models by parameter and buffer, optimizers by state, containers by item, and
     instances of Python classes by attribute."""
@@ -265,14 +265,14 @@ def _leaves(
         yield _Part(path, value)
     elif (text := _text(value)) is not None:
         yield _Part(path, value, text)
-    elif id(value) in above:
-        yield _Part(path, "...", b"cycle%d" % above[::-1].index(id(value)))
-    elif (inside := _inside(value)) is None:
+    elif id(value) in ancestors:
+        yield _Part(path, "...", b"cycle%d" % ancestors[::-1].index(id(value)))
+    elif (children := _children(value)) is None:
         yield _Part(path, value, why=f"values of type {kind} cannot be compared")
     else:
-        yield _Part(path, value, f"{kind} {len(inside)}".encode())
-        for step, held in inside:
-            yield from _leaves(held, check, path + step, (*above, id(value)))
+        yield _Part(path, value, f"{kind} {len(children)}".encode())
+        for step, child in children:
+            yield from _leaves(child, check, path + step, (*ancestors, id(value)))
 
 
 def _has_elements(value: Any) -> bool:
@@ -289,64 +289,64 @@ def _is_number(value: Any) -> bool:
 def _text(value: Any) -> bytes | None:
     """Equal bytes for equal plain values; None for other values, and for containers whose items
     are better described one by one."""
-    kind, torch = type(value), sys.modules.get("torch")
-    if kind in (bytes, bytearray):
+    cls, torch = type(value), sys.modules.get("torch")
+    if cls in (bytes, bytearray):
         return bytes(value)
-    if kind in _TOLD_BY_REPR:
+    if cls in _COMPARED_BY_REPR:
         return repr(value).encode()
-    if torch is not None and kind in (torch.dtype, torch.layout, torch.device):
+    if torch is not None and cls in (torch.dtype, torch.layout, torch.device):
         return str(value).partition(":")[0].encode()  # each rank may have another device's number
     if isinstance(value, enum.Enum):
-        return f"{untrusted.name_of(kind)}.{value._name_}".encode()
+        return f"{untrusted.name_of(cls)}.{value._name_}".encode()
     if inspect.isroutine(value) or isinstance(value, type | types.ModuleType):
         return f"{getattr(value, '__module__', '')}.{value.__name__}".encode(errors="replace")
-    if kind in (list, tuple, set, frozenset):
+    if cls in (list, tuple, set, frozenset):
         items = [*value]
-    elif kind is dict and len(value) > _ITEMS:
+    elif cls is dict and len(value) > _MAX_ITEMS:
         items = [*value.items()]
     else:
         return None
-    inside = {type(one) for item in items for one in (item if kind is dict else (item,))}
-    if not inside <= _TOLD_BY_REPR:
+    classes = {type(element) for item in items for element in (item if cls is dict else (item,))}
+    if not classes <= _COMPARED_BY_REPR:
         return None
     texts = map(repr, items)
-    return f"{kind.__name__} {[*texts] if kind in (list, tuple) else sorted(texts)}".encode()
+    return f"{cls.__name__} {[*texts] if cls in (list, tuple) else sorted(texts)}".encode()
 
 
-def _inside(value: Any) -> Sequence[tuple[str, object]] | None:
+def _children(value: Any) -> Sequence[tuple[str, object]] | None:
     """The parts of a container or object, each with its path step; None if they may not be all."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
-        held = untrusted.attributes(value)
-        kept = [held.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
-        own = {name: one for name, one in sorted(held.items()) if not name.startswith("_")}
-        parts = {name: one for each in (*kept, own) for name, one in each.items()}
-        return [(f".{name}", one) for name, one in parts.items() if one is not None]
+        fields = untrusted.attributes(value)
+        registered = [fields.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
+        plain = {name: child for name, child in sorted(fields.items()) if not name.startswith("_")}
+        children = {name: child for group in (*registered, plain) for name, child in group.items()}
+        return [(f".{name}", child) for name, child in children.items() if child is not None]
     if torch is not None and isinstance(value, torch.optim.Optimizer):
         # Parameters by number; not an override in the user's class.
-        return [(f".{name}", one) for name, one in torch.optim.Optimizer.state_dict(value).items()]
+        return [(f".{key}", item) for key, item in torch.optim.Optimizer.state_dict(value).items()]
     if isinstance(value, dict):
-        keyed = [(_text(key), held) for key, held in dict.items(value)]
-        known = sorted((key.decode(errors="replace"), n) for n, (key, _) in enumerate(keyed) if key)
-        return [(f"[{key}]", keyed[n][1]) for key, n in known] if len(known) == len(keyed) else None
+        pairs = [(_text(key), child) for key, child in dict.items(value)]
+        keys = sorted((key.decode(errors="replace"), n) for n, (key, _) in enumerate(pairs) if key)
+        return [(f"[{key}]", pairs[n][1]) for key, n in keys] if len(keys) == len(pairs) else None
     if isinstance(value, list | tuple):
         items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
         return [(f"[{number}]", item) for number, item in enumerate(items)]
     if _has_attributes_only(type(value)):
-        return [(f".{name}", held) for name, held in sorted(untrusted.attributes(value).items())]
+        return [(f".{name}", child) for name, child in sorted(untrusted.attributes(value).items())]
     return None
 
 
-def _has_attributes_only(kind: type) -> bool:
+def _has_attributes_only(cls: type) -> bool:
     """Whether instances hold attributes only: all bases are Python classes without C fields."""
-    written = all(base.__flags__ & code_facts.HEAP_TYPE for base in kind.__mro__[:-1])
-    return written and kind.__basicsize__ == _Plain.__basicsize__ and not _is_installed(kind)
+    is_pure_python = all(base.__flags__ & code_facts.HEAP_TYPE for base in cls.__mro__[:-1])
+    return is_pure_python and cls.__basicsize__ == _Plain.__basicsize__ and not _is_installed(cls)
 
 
-def _is_installed(kind: type) -> bool:
+def _is_installed(cls: type) -> bool:
     """Whether it is a class of an installed package other than torch: a figure of matplotlib has
     a thousand parts, many by their addresses."""
-    module = untrusted.module_of(kind)
+    module = untrusted.module_of(cls)
     file = str(getattr(sys.modules.get(module), "__file__", ""))
     return "-packages/" in file and module.partition(".")[0] != "torch"
 
@@ -360,12 +360,12 @@ class _Plain:
 
 def _array(value: Any) -> Any:
     """The tensor, JAX array (of a torchax tensor too) or NumPy array with the elements, or None."""
-    held = vars(value).get("_elem", value) if jax_values.is_torchax(value) else value
-    is_one = jax_values.is_torch(held) or jax_values.is_jax(held)
-    return held if is_one or is_numpy(held, "ndarray", "generic") else None
+    array = vars(value).get("_elem", value) if jax_values.is_torchax(value) else value
+    is_array = jax_values.is_torch(array) or jax_values.is_jax(array)
+    return array if is_array or is_numpy(array, "ndarray", "generic") else None
 
 
-def _about(value: Any) -> dict[str, Any]:
+def _metadata(value: Any) -> dict[str, Any]:
     """The fields of a Leaf that do not depend on its elements."""
     if jax_values.is_torch(value):
         return {
@@ -389,14 +389,14 @@ def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
         why = "" if jax_values.is_here(array) else "this rank holds only a part of it"
     elif jax_values.is_torch(array):
         torch: Any = sys.modules["torch"]
-        place = array.device.type
+        device = array.device.type
         if type(array).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
             why = f"values of type {untrusted.name_of(type(array))} cannot be compared"
         elif array.layout is not torch.strided or array.is_quantized or array.is_nested:
             why = "only dense tensors can be compared"
-        elif place not in ("cpu", "xla"):
-            why = f"tensors on device {place} cannot be compared"
-        elif place == "xla" and not is_computed:
+        elif device not in ("cpu", "xla"):
+            why = f"tensors on device {device} cannot be compared"
+        elif device == "xla" and not is_computed:
             if _native()._check_tensor_need_materialization([array])[0]:
                 return "pending", "it has not been computed yet"
             if _native()._get_xla_sharding_spec(array) not in ("", "{replicated}"):
@@ -413,8 +413,8 @@ def _native() -> Any:
     return importlib.import_module("torch_xla")._XLAC
 
 
-def _is_pending(one: _Part) -> bool:
-    return one.has_elements and _obstacle(one.value, False)[0] == "pending"
+def _is_pending(part: _Part) -> bool:
+    return part.has_elements and _obstacle(part.value, False)[0] == "pending"
 
 
 def _compute(tensors: Sequence[Any]) -> None:
@@ -430,7 +430,7 @@ def _elements(value: Any, is_computed: bool) -> tuple[State, str, Any]:
         state, why = _obstacle(value, is_computed)
         return state, why, _read(value) if state == "known" else None
     except Exception as problem:
-        return "opaque", _why(problem), None
+        return "opaque", _describe_error(problem), None
 
 
 def _read(value: Any) -> Any:
@@ -438,8 +438,8 @@ def _read(value: Any) -> Any:
     numpy: Any = importlib.import_module("numpy")
     array = _array(value)
     if jax_values.is_jax(array):
-        found = numpy.asarray(array)
-        return found.astype("float32") if found.dtype.kind == "V" else found  # bfloat16, say
+        numbers = numpy.asarray(array)
+        return numbers.astype("float32") if numbers.dtype.kind == "V" else numbers  # bfloat16, say
     if jax_values.is_torch(array):
         is_lazy = array.device.type == "xla"
         return (_native()._xla_get_cpu_tensors([array])[0] if is_lazy else array).detach()
@@ -458,13 +458,13 @@ def _content(array: Any, check: Callable[[], None]) -> dict[str, Any]:
         if kind in "biufc":
             nans += int(numpy.isnan(piece).sum())
             # Not with BLAS, whose threads would take cores from the other ranks.
-            some = numpy.abs(piece[numpy.isfinite(piece)]).astype(numpy.float64)
-            squares += float(numpy.square(some).sum())
-            finite = finite and some.size == piece.size
+            magnitudes = numpy.abs(piece[numpy.isfinite(piece)]).astype(numpy.float64)
+            squares += float(numpy.square(magnitudes).sum())
+            finite = finite and magnitudes.size == piece.size
     norm = math.sqrt(squares) if kind in "biufc" and math.isfinite(squares) else None
     value = str(piece[0]) if math.prod(array.shape) == 1 else ""
-    about = {"nans": nans, "norm": norm, "finite": finite, "value": value}
-    return {"digest": hasher.hexdigest()[:32], **about}
+    statistics = {"nans": nans, "norm": norm, "finite": finite, "value": value}
+    return {"digest": hasher.hexdigest()[:32], **statistics}
 
 
 def _pieces(array: Any, check: Callable[[], None]) -> Iterator[Any]:
@@ -497,7 +497,7 @@ def _canonical(flat: Any) -> Any:
         return flat
     with numpy.errstate(all="ignore"):  # signalling NaNs
         flat = flat + flat.dtype.type(0)
-    lost = numpy.isnan(flat)
-    if lost.any():
-        flat[lost] = numpy.nan
+    nans = numpy.isnan(flat)
+    if nans.any():
+        flat[nans] = numpy.nan
     return flat
