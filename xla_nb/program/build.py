@@ -115,8 +115,8 @@ def build(cell: Cell, scope: Scope, *, name: str) -> Program:
     Raises ProgramError and ShippingError."""
     try:
         plan = rank_cell(cell, _futures(scope), live=scope.sent is not None)
-        made = _Needs(scope, plan, {}, ()).program(name, cell.label)
-        return replace(made, magic=cell.magic, body=cell.source)
+        program = _Needs(scope, plan, {}, ()).program(name, cell.label)
+        return replace(program, magic=cell.magic, body=cell.source)
     except RecursionError as error:  # Python compiles code a little too deep to analyze
         raise unreadable(cell, error) from None
 
@@ -128,9 +128,9 @@ def build_entry(
     `entry`, by default the last one defined at the cell's top level. Raises as `build` does."""
     entry = unicodedata.normalize("NFKC", entry) if entry else functions(parsed(cell))[-1].name
     fn = check_entry(entry, args, cell, scope.values)
-    made = build_call(fn, scope, args=args, name=name)
-    called = f"{entry}{made.called or '()'}"  # the cell's label does not name it
-    return replace(made, label=cell.label, magic=cell.magic, called=called)
+    program = build_call(fn, scope, args=args, name=name)
+    called = f"{entry}{program.called or '()'}"  # the cell's label does not name it
+    return replace(program, label=cell.label, magic=cell.magic, called=called)
 
 
 def build_question(
@@ -154,15 +154,15 @@ def build_call(
     Raises as `build` does."""
     takes_lock = check_live(fn, args, "args=({},)", defaults=drops)
     label = origins.name_of(getattr(fn, "__func__", fn)) or type(fn).__name__
-    own = origins.name_of(fn)
-    named = [own] if scope.values.get(own) is fn else origins.names_of(fn, scope.values)
-    entry = named[0] if named else ENTRY
-    made = _Needs(scope, None, {entry: fn}, args).program(name, label)
-    told = f"({', '.join(map(_argument, args))})" if args else ""
-    return replace(made, entry=entry, takes_lock=takes_lock, drops=drops, called=told)
+    own_name = origins.name_of(fn)
+    names = [own_name] if scope.values.get(own_name) is fn else origins.names_of(fn, scope.values)
+    entry = names[0] if names else ENTRY
+    program = _Needs(scope, None, {entry: fn}, args).program(name, label)
+    called = f"({', '.join(map(_format_argument, args))})" if args else ""
+    return replace(program, entry=entry, takes_lock=takes_lock, drops=drops, called=called)
 
 
-def _argument(value: object) -> str:
+def _format_argument(value: object) -> str:
     """An argument of an entry for lists of runs: the repr of a number or text, else the class."""
     is_plain = type(value) in (int, float, bool, str, types.NoneType)
     return shortened(repr(value) if is_plain else type(value).__name__, 40)
@@ -190,37 +190,37 @@ class _Needs:
         self._plan = plan
         self._names = plan.names if plan else Names()
         self._args = args
-        self._text = Uses()
+        self._text_uses = Uses()
         for code in self._names.code:
-            self._text.of_code(code)
-            self._text.names.update(code_facts.in_texts(code))
-        own = {name for name in _BUILTINS & self._values.keys() if self._is_own(name)}
-        self._known = _BUILTINS - own | _MODULE_NAMES | scope.remote
+            self._text_uses.of_code(code)
+            self._text_uses.names.update(code_facts.in_texts(code))
+        replaced = {name for name in _BUILTINS & self._values.keys() if self._is_replaced(name)}
+        self._known = _BUILTINS - replaced | _MODULE_NAMES | scope.remote
         if plan or scope.sent:  # in every program of live ranks, even a call
             self._known |= RANK_NAMES
-        self._roots = {**called, **self._read(), **self._changeable()}
+        self._roots = {**called, **self._read_values(), **self._mutable_arguments()}
 
-    def _is_own(self, name: str) -> bool:
+    def _is_replaced(self, name: str) -> bool:
         """Whether the notebook has replaced this builtin. IPython's `open` and `exit` do not count:
         ranks have Python's."""
-        held: Any = self._values[name]
-        is_function = type(held) is types.FunctionType
-        made_in = held.__globals__.get("__name__") if is_function else type(held).__module__
-        is_ipythons = str(made_in).partition(".")[0] == "IPython"
-        return held is not getattr(builtins, name, None) and not is_ipythons
+        value: Any = self._values[name]
+        is_function = type(value) is types.FunctionType
+        module = value.__globals__.get("__name__") if is_function else type(value).__module__
+        is_from_ipython = str(module).partition(".")[0] == "IPython"
+        return value is not getattr(builtins, name, None) and not is_from_ipython
 
-    def _read(self) -> dict[str, object]:
+    def _read_values(self) -> dict[str, object]:
         """The values of the notebook that the cell reads."""
         texts = set[str]().union(*map(code_facts.in_texts, self._names.code)) - self._names.binds
         names = ((self._names.wanted() | texts) & self._values.keys()) - self._known
         return {name: self._values[name] for name in sorted(names)}
 
-    def _changeable(self) -> dict[str, object]:
+    def _mutable_arguments(self) -> dict[str, object]:
         """The containers among the arguments, by the notebook's names, which a rank reports when it
         has changed them. None for live ranks, where they stay changed."""
-        plain = [one for one in self._args if type(one) in code_facts.CONTAINERS]
-        plain = plain if self._scope.sent is None else []
-        return {name: one for one in plain for name in origins.names_of(one, self._values)[:1]}
+        containers = [one for one in self._args if type(one) in code_facts.CONTAINERS]
+        containers = containers if self._scope.sent is None else []
+        return {name: one for one in containers for name in origins.names_of(one, self._values)[:1]}
 
     def program(self, name: str, label: str) -> Program:
         """The program, without what it runs.
@@ -228,17 +228,17 @@ class _Needs:
         Raises ProgramError and ShippingError."""
         sent, live = self._scope.sent, self._live()
         try:
-            parcel = self._packed(live)
+            parcel = self._pack(live)
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # `__reduce__` may even exit
             raise ShippingError(self._refusal(fault, live)) from None
-        held = self._known, self._names.binds, self._values
-        missing = MissingNames(self._cells, held, self._scope.lost, self._scope.history)
+        available = self._known, self._names.binds, self._values
+        missing = MissingNames(self._cells, available, self._scope.lost, self._scope.history)
         notes = [
             *(self._plan.notes if self._plan else ()),
             *missing.told(self._names, label, live),
-            *self._of_magics(live),
+            *self._magic_notes(live),
             *(sent.notes if sent else ()),
             *sorted(live.notes),
         ]
@@ -249,7 +249,7 @@ class _Needs:
             name,
             parcel,
             label,
-            imports=repeated(self._cells.cells, self._text.names, self._roots.values()),
+            imports=repeated(self._cells.cells, self._text_uses.names, self._roots.values()),
             restored=tuple(sorted(restored)),
             details=self._details(restored, live),
             sources=self._sources(live),
@@ -267,7 +267,7 @@ class _Needs:
 
     # Packing
 
-    def _packed(self, live: Live) -> Packed:
+    def _pack(self, live: Live) -> Packed:
         sent = self._scope.sent
         values = {**self._roots, ARGUMENTS: self._args}
         if sent is None:
@@ -285,12 +285,12 @@ class _Needs:
         return Live(notebook, source=self._follow)
 
     def _follow(self, uses: Uses) -> None:
-        uses.take(self._text)
+        uses.take(self._text_uses)
 
     def _notebook(self) -> Notebook:
-        held = {name: one for name, one in self._values.items() if name not in self._known}
+        values = {name: value for name, value in self._values.items() if name not in self._known}
         newer = self._names.binds - self._roots.keys()
-        return Notebook(held, self._cells.labelled, newer, self._known - self._shadowed)
+        return Notebook(values, self._cells.labelled, newer, self._known - self._shadowed)
 
     @property
     def _shadowed(self) -> Set[str]:
@@ -303,14 +303,14 @@ class _Needs:
         """The error text: what cannot be packed, and why."""
         name, value = live.writing
         if name == ARGUMENTS:
-            tried = enumerate(self._args)
-            number = next((n for n, one in tried if not self._can_be_sent(one)), 0)
-            name, value = f"args[{number}]", self._args[number]
-        shown, code, held = origins.in_code(name, value, self._values)
-        origin = self._origin(code) if self._values.get(code) is held else ""
-        way = refusals.culprit(held, self._can_be_sent)
-        told = refusals.refusal(shown, refusals.described(held, origin), fault, way, code)
-        return f"{told} Nothing was run on ranks."
+            arguments = enumerate(self._args)
+            position = next((index for index, arg in arguments if not self._can_be_sent(arg)), 0)
+            name, value = f"args[{position}]", self._args[position]
+        label, code_name, holder = origins.in_code(name, value, self._values)
+        origin = self._origin(code_name) if self._values.get(code_name) is holder else ""
+        path = refusals.culprit(holder, self._can_be_sent)
+        text = refusals.refusal(label, refusals.described(holder, origin), fault, path, code_name)
+        return f"{text} Nothing was run on ranks."
 
     def _can_be_sent(self, value: object) -> bool:
         try:
@@ -328,22 +328,22 @@ class _Needs:
 
     # Reporting
 
-    def _of_magics(self, live: Live) -> Iterator[str]:
+    def _magic_notes(self, live: Live) -> Iterator[str]:
         """Notes on magics in functions of the notebook. Raises ProgramError for those that do not
         work on ranks."""
         for code in live.shell:
-            if found := self._cells.holding(code):
-                yield from ipython_syntax.check(found.node, found.cell.label)
+            if statement := self._cells.holding(code):
+                yield from ipython_syntax.check(statement.node, statement.cell.label)
 
     def _details(self, restored: Set[str], live: Live) -> dict[str, str]:
-        known = live.used | self._roots
-        data = {n: known[n] for n in sorted(restored & known.keys())}
-        told = {
+        values = live.used | self._roots
+        data = {n: values[n] for n in sorted(restored & values.keys())}
+        details = {
             name: refusals.described(value, self._origin(name))
             for name, value in data.items()
             if not code_facts.is_ready(value)
         }
-        return {**told, ARGUMENTS: ", ".join(map(refusals.described, self._args))}
+        return {**details, ARGUMENTS: ", ".join(map(refusals.described, self._args))}
 
     def _sources(self, live: Live) -> dict[str, str]:
         """The sources of cells that tracebacks may show, by label."""

@@ -93,11 +93,11 @@ def quiet() -> Iterator[None]:
 
 def unreadable(cell: Cell, error: Exception) -> ProgramError:
     """The error for a cell that Python cannot compile: one of UNREADABLE."""
-    line, problem, shown = 1, str(error), ""
+    line, problem, excerpt = 1, str(error), ""
     if "\0" in cell.source:  # for which messages differ between releases, without a line
         line, problem = cell.source.count("\n", 0, cell.source.index("\0")) + 1, "a NUL character"
     elif isinstance(error, SyntaxError):
-        line, problem, shown = error.lineno or 1, error.msg, _pointed(error)
+        line, problem, excerpt = error.lineno or 1, error.msg, _mark_column(error)
     elif isinstance(error, UnicodeEncodeError):
         line, problem = cell.source.count("\n", 0, error.start) + 1, "half a character"
     elif isinstance(error, RecursionError | MemoryError):
@@ -106,16 +106,16 @@ def unreadable(cell: Cell, error: Exception) -> ProgramError:
             "Nothing was run."
         )
     return ProgramError(
-        f"{cell.label}, line {line}: {problem}. Correct the line. Nothing was run.{shown}"
+        f"{cell.label}, line {line}: {problem}. Correct the line. Nothing was run.{excerpt}"
     )
 
 
-def _pointed(error: SyntaxError) -> str:
+def _mark_column(error: SyntaxError) -> str:
     """The line with a mark below its column; a long line is cut around it."""
     text, column = (error.text or "").rstrip("\n"), max((error.offset or 1) - 1, 0)
     start = max(0, column - 60) if len(text) > 120 else 0
-    near = text[start : start + 120]
-    return f"\n    {near}\n    {' ' * (column - start)}^" if text else ""
+    excerpt = text[start : start + 120]
+    return f"\n    {excerpt}\n    {' ' * (column - start)}^" if text else ""
 
 
 def span(node: ast.stmt) -> tuple[int, int]:
@@ -160,7 +160,7 @@ class Cells:
 
     def labelled(self, code: CodeType) -> CodeType | None:
         """The code with its cell's label and line numbers; None if no cell is found."""
-        cell = self._of(code)
+        cell = self._find_cell(code)
         if cell is None:
             return None
         first_line = code.co_firstlineno + cell.above
@@ -168,7 +168,7 @@ class Cells:
 
     def holding(self, code: CodeType) -> Statement | None:
         """The top-level statement that contains the code."""
-        cell = self._of(code)
+        cell = self._find_cell(code)
         for node in parsed(cell).body if cell else ():
             first, last = span(node)
             if cell and first <= code.co_firstlineno + cell.above <= last:
@@ -179,17 +179,17 @@ class Cells:
         yield from self.cells
         yield from self._executed
 
-    def _of(self, code: CodeType) -> Cell | None:
+    def _find_cell(self, code: CodeType) -> Cell | None:
         """The cell that was compiled under the code's file name, or that has the same text. Cells
         that `%%time` executed may share a file name."""
         name = code.co_filename
         named = (cell for cell in reversed(self.cells) if cell.filename == name)
-        magics = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
-        return next(itertools.chain(named, magics, self._with_text(name)), None)
+        executed = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
+        return next(itertools.chain(named, executed, self._with_text(name)), None)
 
     def _with_text(self, filename: str) -> Iterator[Cell]:
         text = own_text("".join(linecache.getlines(filename))).rstrip()
-        yield from (one for one in reversed(self.cells) if text and one.source.rstrip() == text)
+        yield from (cell for cell in reversed(self.cells) if text and cell.source.rstrip() == text)
 
 
 def _holds(cell: Cell, code: CodeType) -> bool:

@@ -37,15 +37,15 @@ _DELETES = {"DELETE_NAME", "DELETE_GLOBAL"}
 _BINDS = _STORES | _DELETES
 _BINDING = frozenset(dis.opmap[name] for name in _BINDS)
 _RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
-_GOES = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
-_LEAVES = {"RAISE_VARARGS", "RERAISE"} | _GOES | _RETURNS
+_JUMPS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+_NO_FALLTHROUGH = {"RAISE_VARARGS", "RERAISE"} | _JUMPS | _RETURNS
 _WITH = bytes([dis.opmap["WITH_EXCEPT_START"]])
 #: Names of the code that Python makes of expressions and type parameters, and runs at once.
-_AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
+_IMMEDIATE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
 #: Names used implicitly by the code of classes, annotations and docstrings.
 _IMPLICIT = State({"__name__", "__annotations__", "__doc__"})
 #: Nodes of the tree with information that code lacks.
-_TELLING = (ast.Call, *FUNCTION, ast.arg, ast.AnnAssign, ast.ImportFrom, ast.Try, ast.TryStar)
+_INFORMATIVE = (ast.Call, *FUNCTION, ast.arg, ast.AnnAssign, ast.ImportFrom, ast.Try, ast.TryStar)
 
 
 @dataclass
@@ -80,39 +80,39 @@ def names_in(nodes: Sequence[ast.stmt], *, lazy_annotations: bool = False) -> Na
     reader = _Reader()
     with quiet():
         for node in nodes:
-            reader.take(node, _compiled(node, lazy_annotations))
+            reader.take(node, _compile(node, lazy_annotations))
     return reader.finished()
 
 
 def bindings(code: CodeType) -> set[str]:
     """The names that the code of statements binds or deletes, conditionally or not, including
     `global` names of classes in it."""
-    steps = () if _BINDING.isdisjoint(code.co_code) else dis.get_instructions(code)  # dis is slow
-    found = {step.argval for step in steps if _binds(step, code)}
+    instructions = () if _BINDING.isdisjoint(code.co_code) else dis.get_instructions(code)  # slow
+    names = {instruction.argval for instruction in instructions if _binds(instruction, code)}
     inner = (one for one in code.co_consts if isinstance(one, CodeType) and _runs_at_once(one))
-    return found.union(*map(bindings, inner))
+    return names.union(*map(bindings, inner))
 
 
 def newest(cells: Cells, name: str) -> Statement | None:
     """The last top-level statement that binds the name."""
     for cell in reversed(cells.cells):
-        if (number := _binding(cell.source).get(name)) is not None:
-            return Statement(cell, parsed(cell).body[number])
+        if (index := _binding(cell.source).get(name)) is not None:
+            return Statement(cell, parsed(cell).body[index])
     return None
 
 
 @functools.cache  # unbounded, as for futures()
 def _binding(source: str) -> dict[str, int]:
     """The names that a cell binds, each with the index of the last statement that does."""
-    found = {}
+    indices = {}
     with quiet():
-        for number, node in enumerate(parsed(Cell("", source)).body):
+        for index, node in enumerate(parsed(Cell("", source)).body):
             with suppress(*UNREADABLE):
-                found.update(dict.fromkeys(bindings(_compiled(node)), number))
-    return found
+                indices.update(dict.fromkeys(bindings(_compile(node)), index))
+    return indices
 
 
-def _compiled(node: ast.stmt, lazy_annotations: bool = False) -> CodeType:
+def _compile(node: ast.stmt, lazy_annotations: bool = False) -> CodeType:
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     flags |= future_flags(["annotations"]) if lazy_annotations else 0
     code: CodeType = compile(ast.Module([node], []), "", "exec", flags, dont_inherit=True)
@@ -132,53 +132,53 @@ class _Reader:
     def take(self, node: ast.stmt, code: CodeType) -> None:
         """Take a statement and its code."""
         self._names.code.append(code)
-        telling = [part for part in ast.walk(node) if isinstance(part, _TELLING)]
-        for part in telling:
-            self._text(part)
-        before, self._bound = self._bound, self._read(code, self._bound, False, State())
-        if not isinstance(node, DEFINITION) and any(isinstance(p, ast.Call) for p in telling):
-            self._call(before)
+        nodes = [part for part in ast.walk(node) if isinstance(part, _INFORMATIVE)]
+        for part in nodes:
+            self._read_node(part)
+        before, self._bound = self._bound, self._read_code(code, self._bound, False, State())
+        if not isinstance(node, DEFINITION) and any(isinstance(p, ast.Call) for p in nodes):
+            self._note_call(before)
 
     def finished(self) -> Names:
         """The names of all statements taken."""
-        self._call(self._bound)
+        self._note_call(self._bound)
         self._names.hints.update(dict.fromkeys(self._hints - self._bound, 0))
         return self._names
 
-    def _call(self, bound: State) -> None:
+    def _note_call(self, bound: State) -> None:
         """Note that any function may be called now, with these names bound."""
         for name in self._later.keys() - bound:
             self._names.later.setdefault(name, self._later[name])
         self._later.clear()
 
-    def _read(self, code: CodeType, bound: State, called: bool, around: State) -> State:
+    def _read_code(self, code: CodeType, bound: State, called: bool, around: State) -> State:
         """Read code, given the global names bound before it and those of the class `around` it;
         `called`: it is in a function, to be called later. Returns the names bound after it."""
-        ends = []
-        for step, state in _states(code, bound):
+        end_states = []
+        for instruction, state in _states(code, bound):
             known = state if _is_module(code) else bound  # a class binds its own names
-            op, about = step.opname, step.argval
-            binds = _binds(step, code)
+            op, argument = instruction.opname, instruction.argval
+            binds = _binds(instruction, code)
             if binds:
-                self._names.binds.add(about)
+                self._names.binds.add(argument)
             if op in _READS or (binds and op in _DELETES):
-                seen = {"LOAD_GLOBAL": known, "LOAD_FROM_DICT_OR_GLOBALS": bound | around}
-                if about not in seen.get(op, state):
-                    self._add(about, step, called)
-            elif isinstance(about, CodeType):
-                is_called = called or not _runs_at_once(about)
-                self._read(about, known, is_called, around | state)
+                visible = {"LOAD_GLOBAL": known, "LOAD_FROM_DICT_OR_GLOBALS": bound | around}
+                if argument not in visible.get(op, state):
+                    self._add_read(argument, instruction, called)
+            elif isinstance(argument, CodeType):
+                is_called = called or not _runs_at_once(argument)
+                self._read_code(argument, known, is_called, around | state)
             elif op in _RETURNS:
-                ends.append(state)
-        return State.intersection(*ends) if ends else bound
+                end_states.append(state)
+        return State.intersection(*end_states) if end_states else bound
 
-    def _add(self, name: str, step: Instruction, called: bool) -> None:
-        line = (step.positions and step.positions.lineno) or 0
-        read = self._later if called else self._names.now
-        read = self._names.hints if line in self._guarded else read
-        read.setdefault(name, line)
+    def _add_read(self, name: str, instruction: Instruction, called: bool) -> None:
+        line = (instruction.positions and instruction.positions.lineno) or 0
+        target = self._later if called else self._names.now
+        target = self._names.hints if line in self._guarded else target
+        target.setdefault(name, line)
 
-    def _text(self, node: ast.AST) -> None:
+    def _read_node(self, node: ast.AST) -> None:
         """Take names that only the tree shows."""
         match node:
             case ast.ImportFrom(names=[ast.alias(name="*")]):
@@ -187,12 +187,12 @@ class _Reader:
                 last = node.body[-1]
                 self._guarded.update(range(node.body[0].lineno, (last.end_lineno or 0) + 1))
             case ast.arg() | ast.AnnAssign():
-                self._hints.update(_annotated(node.annotation))
+                self._hints.update(_annotation_words(node.annotation))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._hints.update(_annotated(node.returns))
+                self._hints.update(_annotation_words(node.returns))
 
 
-def _annotated(node: ast.expr | None) -> Iterator[str]:
+def _annotation_words(node: ast.expr | None) -> Iterator[str]:
     """Words in an annotation, and in its strings, that may be names."""
     yield from re.findall(r"[^\W\d]\w*", ast.unparse(node)) if node is not None else ()
 
@@ -217,31 +217,35 @@ def _handlers(code: CodeType) -> dict[int, int]:
 
 def _states(code: CodeType, bound: State) -> list[tuple[Instruction, State]]:
     """Each instruction that code may reach, with the names bound before it on all paths."""
-    steps = list(dis.get_instructions(code))
+    instructions = list(dis.get_instructions(code))
     if code.co_flags & inspect.CO_OPTIMIZED:  # a function, whose locals are other names
-        return [(step, bound) for step in steps]
-    numbers = {step.offset: n for n, step in enumerate(steps)}
+        return [(instruction, bound) for instruction in instructions]
+    indices = {instruction.offset: index for index, instruction in enumerate(instructions)}
     handlers = _handlers(code)
-    found = {0: bound}
+    states = {0: bound}
     todo = [0]
     while todo:
-        n = todo.pop()
-        step, state = steps[n], found[n]
-        ways = [(numbers[handlers[step.offset]], state)] if step.offset in handlers else []
-        if step.opname in _STORES:
-            state = state | {step.argval}
-        elif step.opname in _DELETES:
-            state = state - {step.argval}
-        if step.opcode in dis.hasjrel:
-            ways.append((numbers[step.argval], state))
-        if step.opname not in _LEAVES:
-            ways.append((n + 1, state))
-        for way, there in ways:
-            before = found.get(way, there)
-            if way not in found or not before <= there:
-                found[way] = before & there
-                todo.append(way)
-    return [(steps[n], state) for n, state in sorted(found.items())]
+        index = todo.pop()
+        instruction, state = instructions[index], states[index]
+        successors = (
+            [(indices[handlers[instruction.offset]], state)]
+            if instruction.offset in handlers
+            else []
+        )
+        if instruction.opname in _STORES:
+            state = state | {instruction.argval}
+        elif instruction.opname in _DELETES:
+            state = state - {instruction.argval}
+        if instruction.opcode in dis.hasjrel:
+            successors.append((indices[instruction.argval], state))
+        if instruction.opname not in _NO_FALLTHROUGH:
+            successors.append((index + 1, state))
+        for target, target_state in successors:
+            before = states.get(target, target_state)
+            if target not in states or not before <= target_state:
+                states[target] = before & target_state
+                todo.append(target)
+    return [(instructions[index], state) for index, state in sorted(states.items())]
 
 
 def _is_module(code: CodeType) -> bool:
@@ -250,10 +254,10 @@ def _is_module(code: CodeType) -> bool:
 
 def _runs_at_once(code: CodeType) -> bool:
     """Whether code runs where it is created: a class body, a comprehension, type parameters."""
-    return not code.co_flags & inspect.CO_OPTIMIZED or code.co_name.startswith(_AT_ONCE)
+    return not code.co_flags & inspect.CO_OPTIMIZED or code.co_name.startswith(_IMMEDIATE)
 
 
-def _binds(step: Instruction, code: CodeType) -> bool:
+def _binds(instruction: Instruction, code: CodeType) -> bool:
     """Whether an instruction binds or deletes a global name."""
-    is_global = _is_module(code) or step.opname.endswith("_GLOBAL")
-    return is_global and step.opname in _BINDS and step.argval not in _IMPLICIT
+    is_global = _is_module(code) or instruction.opname.endswith("_GLOBAL")
+    return is_global and instruction.opname in _BINDS and instruction.argval not in _IMPLICIT

@@ -33,7 +33,7 @@ INLINE = (
     "module://matplotlib_inline.backend_inline",
     "module://ipykernel.pylab.backend_inline",
 )
-_TEXT = 100_000  # most characters of a plain text
+_MAX_TEXT = 100_000  # most characters of a plain text
 #: Not shown: a widget's model is in the rank, but the page asks the kernel for it.
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -89,13 +89,13 @@ def display(
         raise TypeError("display_id required for update_display")
     if clear:
         clear_output(wait=True)
-    own = {**(transient or {}), **({"display_id": display_id} if display_id else {})}
-    for each in objs:
-        data, about = (each, {}) if raw else bundle(each, include, exclude)
+    merged = {**(transient or {}), **({"display_id": display_id} if display_id else {})}
+    for obj in objs:
+        data, details = (obj, {}) if raw else bundle(obj, include, exclude)
         for name, value in (metadata or {}).items():
-            about[name] = {**about.get(name, {}), **value} if isinstance(value, dict) else value
+            details[name] = {**details.get(name, {}), **value} if isinstance(value, dict) else value
         if data or raw:
-            publish(data, about, transient=own, **kwargs)
+            publish(data, details, transient=merged, **kwargs)
     if not display_id:
         return None
     from IPython.display import DisplayHandle
@@ -128,8 +128,8 @@ def publish(
             screen.add("show", id=id and str(id), result=result, **body)
     except (ValueError, TypeError, RecursionError) as problem:  # raised by user data
         forms = listed([str(name) for name in data])
-        told = f"Not displayed: not valid JSON ({forms}): {type(problem).__name__}: {problem}"
-        print(told, file=sys.stderr)
+        message = f"Not displayed: not valid JSON ({forms}): {type(problem).__name__}: {problem}"
+        print(message, file=sys.stderr)
 
 
 def clear_output(wait: bool = False) -> None:
@@ -159,24 +159,26 @@ def _formatter() -> Any:
     from IPython.core.formatters import DisplayFormatter
     from IPython.core.pylabtools import print_figure
 
-    made: Any = DisplayFormatter()
-    for_png: Any = made.formatters["image/png"]
-    for_png.for_type_by_name("matplotlib.figure", "Figure", print_figure)
-    return made
+    formatter: Any = DisplayFormatter()
+    png_formatter: Any = formatter.formatters["image/png"]
+    png_formatter.for_type_by_name("matplotlib.figure", "Figure", print_figure)
+    return formatter
 
 
 def _bounded(data: Mapping[Any, Any]) -> dict[str, Any]:
     """The bundle as JSON values; only its text if the whole is too large."""
-    made = {str(name): _plain(value) for name, value in data.items()}
-    if "text/plain" in made:
-        made.pop(_WIDGET, None)
-    if isinstance(text := made.get("text/plain"), str) and len(text) > _TEXT:
-        made["text/plain"] = f"{text[:_TEXT]}\n… {len(text) - _TEXT:,} more characters"
-    if (nbytes := len(encode("", data=made))) > LARGEST * 0.99:
-        text = made.pop("text/plain", "")
-        told = f"{listed(made)} of {size(nbytes)} omitted: the limit per display is {size(LARGEST)}"
-        return {"text/plain": f"{text}\n({told})".strip()}
-    return made
+    values = {str(name): _plain(value) for name, value in data.items()}
+    if "text/plain" in values:
+        values.pop(_WIDGET, None)
+    if isinstance(text := values.get("text/plain"), str) and len(text) > _MAX_TEXT:
+        values["text/plain"] = f"{text[:_MAX_TEXT]}\n… {len(text) - _MAX_TEXT:,} more characters"
+    if (nbytes := len(encode("", data=values))) > LARGEST * 0.99:
+        text = values.pop("text/plain", "")
+        notice = (
+            f"{listed(values)} of {size(nbytes)} omitted: the limit per display is {size(LARGEST)}"
+        )
+        return {"text/plain": f"{text}\n({notice})".strip()}
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -185,29 +187,29 @@ def _plain(value: Any) -> Any:
 
 # ---------------------------------------------------------------- when a function has ended
 
-_DRAWN = ("_repr_html_", "_repr_mimebundle_", "_repr_png_", "_repr_jpeg_", "_repr_svg_")
+_RICH_METHODS = ("_repr_html_", "_repr_mimebundle_", "_repr_png_", "_repr_jpeg_", "_repr_svg_")
 
 
-def show_what_is_left(returned: object) -> bool:
+def show_what_is_left(result: object) -> bool:
     """Display figures that the rank's function left open, and its result if it has a rich form.
     Returns whether the result was displayed. Exceptions are printed; they do not fail the rank."""
     try:
         if "matplotlib.pyplot" in sys.modules:
-            _show_figures_left_open(returned)
-        return _is_drawn(returned) and _show_result(returned)
+            _show_figures_left_open(result)
+        return _is_rich(result) and _show_result(result)
     except (Exception, SystemExit):
         traceback.print_exc()
         return False
 
 
-def _show_figures_left_open(returned: object) -> None:
+def _show_figures_left_open(result: object) -> None:
     """Display open figures, unless the user has chosen another backend. A figure that the function
     returned is displayed as its result instead."""
     from matplotlib import pyplot
 
     if pyplot.get_backend() in (BACKEND, *INLINE):
-        if is_figure(returned):
-            pyplot.close(returned)  # type: ignore[arg-type]
+        if is_figure(result):
+            pyplot.close(result)  # type: ignore[arg-type]
         show_open_figures()
 
 
@@ -228,17 +230,17 @@ def _show_result(value: object) -> bool:
     except untrusted.TooLong as late:
         print(f"The result is not displayed: rendering it took {late}.", file=sys.stderr)
         return False
-    is_drawn = bool(set(data) - {"text/plain"})
-    if is_drawn:
+    is_rich = bool(set(data) - {"text/plain"})
+    if is_rich:
         publish(data, metadata, result=True)
-    return is_drawn
+    return is_rich
 
 
-def _is_drawn(value: object) -> bool:
+def _is_rich(value: object) -> bool:
     if value is None:  # as most cells return
         return False
-    kind = type(value)
-    return is_figure(value) or any(getattr_static(kind, name, None) for name in _DRAWN)
+    cls = type(value)
+    return is_figure(value) or any(getattr_static(cls, name, None) for name in _RICH_METHODS)
 
 
 # ---------------------------------------------------------------- set up, in the job
@@ -251,10 +253,10 @@ def install() -> None:
 
 
 def _take_ipythons_place() -> None:
-    instead = {"display": display, "publish_display_data": publish, "clear_output": clear_output}
+    functions = {"display": display, "publish_display_data": publish, "clear_output": clear_output}
     for name in ("core.display", "core.display_functions", "display"):
         with contextlib.suppress(ImportError):  # the second exists since IPython 8
-            vars(importlib.import_module(f"IPython.{name}")).update(instead)
+            vars(importlib.import_module(f"IPython.{name}")).update(functions)
 
 
 def _choose_backend(matplotlib: types.ModuleType) -> None:

@@ -123,9 +123,9 @@ def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: 
     capture(record, None, lambda text: sender.send(events.Notice(text=f"The cell: {text}")))
     sys.path[:] = order.request.sys_path
     multiprocessing.current_process().authkey = order.request.authkey
-    for given in (order.request.inheritance, order.request.state):
-        if given is not None:
-            given.take_on()
+    for state in (order.request.inheritance, order.request.state):
+        if state is not None:
+            state.take_on()
     old_names.install(lambda notice: sender.send(events.Notice(text=notice, once=True)))
     try:
         os.chdir(order.request.cwd)
@@ -170,7 +170,7 @@ def _run_ranks(
         lock = SharedLock()
         prepared = runtime.prepare(order)
     except OSError as error:
-        raise _short(f"Cannot set up {order.ranks} ranks", error) from error
+        raise _shortage(f"Cannot set up {order.ranks} ranks", error) from error
     except Exception as error:
         raise _refusal("Cannot set up the runtime", error, program.table) from error
     sender.send(
@@ -197,20 +197,20 @@ def _run_ranks(
     )
     inherit(inherited)
 
-    def died(death: events.ProcessDied) -> None:
+    def report_death(death: events.ProcessDied) -> None:
         sender.send(crashes.tell(death))
         if control is not None and (rank := lock.free_from(death.pid)) is not None:
             sender.send(events.Notice(text=_DIED_WITH_LOCK.format(rank=rank)))
 
     entries.allow_launches()
     try:
-        prepared.start(Lifecycle(enter, main, latch, died))
+        prepared.start(Lifecycle(enter, main, latch, report_death))
     except BrokenProcessPool:
         pass  # each death has been reported as an event
     except Exception as error:  # a rank that could not join has reported it
         # An error raised in a rank has a _RemoteTraceback as its cause.
         if isinstance(error, OSError) and not isinstance(error.__cause__, _RemoteTraceback):
-            raise _short(f"Cannot start {prepared.ranks} ranks", error) from error
+            raise _shortage(f"Cannot start {prepared.ranks} ranks", error) from error
         traceback.print_exc()
         sender.send(events.Notice(text=f"Starting ranks raised {type(error).__name__}: {error}"))
     crashes.close()
@@ -222,11 +222,11 @@ def _wait_for_others(known: Collection[int]) -> None:
     processes that outlive the ranks that started them. The notebook decides how long, and then ends
     the job."""
     # Twice: a list read while a child ends may omit others (proc(5), children).
-    while left := _left(known) or _left(known):
-        _wait_for_one(left)
+    while pids := _remaining(known) or _remaining(known):
+        _wait_for_one(pids)
 
 
-def _left(known: Collection[int]) -> list[int]:
+def _remaining(known: Collection[int]) -> list[int]:
     """The children to wait for; reaps those that have ended. The resource trackers of
     multiprocessing serve other processes and exit by themselves."""
     return [
@@ -245,7 +245,7 @@ def _wait_for_one(pids: list[int]) -> None:
         os.close(fd)
 
 
-def _short(problem: str, error: OSError) -> _Refused:
+def _shortage(problem: str, error: OSError) -> _Refused:
     """The refusal for a lack of system resources."""
     advice = linux.shortage(error.errno) or "Use fewer ranks (-n), or free space in /dev/shm."
     return _Refused(type(error).__name__, f"{problem} on this machine: {error}. {advice}")
@@ -277,12 +277,12 @@ def _load(order: Order, opened: Callable[[], str | None]) -> tuple[dict[str, Any
 def _refusal(problem: str, error: BaseException, table: ModuleMap) -> _Refused:
     """The refusal for an error, with the notebook line that raised it, if any."""
     failure = tracebacks.tell(error, table.sources)
-    inside = f" (at {failure.place})" if failure.place else ""
-    told = f"{problem}{inside}: {failure.kind}: {failure.message}"
-    return _Refused(failure.kind, told, _text(failure))
+    place = f" (at {failure.place})" if failure.place else ""
+    message = f"{problem}{place}: {failure.kind}: {failure.message}"
+    return _Refused(failure.kind, message, _traceback_text(failure))
 
 
-def _text(failure: tracebacks.Told) -> str:
+def _traceback_text(failure: tracebacks.Told) -> str:
     """The traceback without its last line, which the headline repeats unless it is too long."""
     last = f"\n{failure.kind}: {failure.message}"
     return failure.text.removesuffix(last if len(last) < 300 else "")
@@ -298,9 +298,9 @@ def _unopened(label: str, error: Unopened, table: ModuleMap) -> _Refused:
         )
     name = {ARGUMENTS: "--args", ENTRY: label.rpartition(", ")[2]}.get(error.name, error.name)
     details = table.details.get(error.name)
-    told = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"
+    reason = f"{failure.kind}: {in_one_line(failure.message, 300).rstrip('.')}"
     message = (
-        f"Cannot open `{name}`{f' ({details})' if details else ''} on ranks: {told}"
+        f"Cannot open `{name}`{f' ({details})' if details else ''} on ranks: {reason}"
         f"{f' ({failure.place})' if failure.place else ''}. {error.advice}"
     )
-    return _Refused(failure.kind, message, _text(failure))
+    return _Refused(failure.kind, message, _traceback_text(failure))

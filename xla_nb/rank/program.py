@@ -35,7 +35,7 @@ from xla_nb.record.output import flush
 from xla_nb.runtimes import Prepared, RankInfo
 
 T = TypeVar("T")
-_LOOK = 2.0  # seconds to pickle an error: less than processes have to exit (run/run.py)
+_PICKLING_SECONDS = 2.0  # seconds to pickle an error: less than processes have to exit (run/run.py)
 
 
 @dataclass
@@ -110,15 +110,15 @@ class OnRank:
         program, record, rank = self.program, self.program.record, self.rank
         losses = program.losses(rank)
         book = reporting.begin(record.of_rank(rank, "history"), losses, self.runtime.executed)
-        book.turned = lambda **what: program.sender.send(events.FigureTurned(rank=rank, **what))
+        book.turned = lambda **fields: program.sender.send(events.FigureTurned(rank=rank, **fields))
         displays.screens.begin(displays.Screen(record, rank, losses))
         asking.askers.begin(asking.Asker(rank, program.sender, program.request.why_mute))
         meter = program.meter(rank, book, self.runtime, self.lock, self.sampler)
         meter.count_from_now()
         meter.changes = StepChanges(program.table.sources)
         meter.returned = lambda: rank in program.returned
-        heard = signal.getsignal(signal.SIGINT)
-        meter.heeds = lambda: signal.getsignal(signal.SIGINT) is heard
+        handler = signal.getsignal(signal.SIGINT)
+        meter.heeds = lambda: signal.getsignal(signal.SIGINT) is handler
         meter.is_left = functools.partial(tracebacks.is_in_ours, threading.get_ident())
         try:
             with meter:
@@ -140,21 +140,21 @@ class OnRank:
             displays.show_what_is_left(None)
             raise
         lost = changes.lost(value)
-        quiet = value is not None and loader.ends_quietly(self.program.table)
-        drawn = displays.show_what_is_left(None if quiet else value)
+        is_quiet = value is not None and loader.ends_quietly(self.program.table)
+        is_drawn = displays.show_what_is_left(None if is_quiet else value)
         self.program.returned.add(self.rank)
         if lost:
             in_cell = self.program.table.body is not None
             self.program.sender.send(events.Changed(names=lost, in_cell=in_cell))
-        nbytes = self._send_home(value)
+        nbytes = self._write_result(value)
         os.sched_yield()  # let other ranks print before the rest is done here
-        return None if quiet or drawn else value, nbytes
+        return None if is_quiet or is_drawn else value, nbytes
 
     def _changes(self) -> Changes:
         """Changes to values sent by name; none for live ranks, where values stay changed."""
         program = self.program
-        is_told = self.rank == 0 and program.request.turn is None
-        names = program.table.details if is_told else ()
+        is_reported = self.rank == 0 and program.request.turn is None
+        names = program.table.details if is_reported else ()
         return Changes(program.namespace, names, rebinds=program.table.body is None)
 
     def _call(self) -> object:
@@ -178,36 +178,36 @@ class OnRank:
             return loader.run_body(program.table, program.namespace, program.bound)
         assert request.entry is not None
         entry = program.namespace[request.entry]
-        extra = {"lock": self.lock} if request.takes_lock else {}
-        value = entry(self.rank, *program.namespace[ARGUMENTS], **extra)
+        options = {"lock": self.lock} if request.takes_lock else {}
+        value = entry(self.rank, *program.namespace[ARGUMENTS], **options)
         program.bound.update(request.binds)  # as a push does
         return value
 
-    def _send_home(self, value: object) -> int:
+    def _write_result(self, value: object) -> int:
         """Write the result to the record, whole or not at all. Returns its size in bytes: 0 for
         None of a live rank, which the event reports without a file."""
         request, rank = self.program.request, self.rank
 
-        def tell(what: str) -> None:
-            self.program.sender.send(events.Notice(text=f"The result of rank {rank} {what}."))
+        def notify(clause: str) -> None:
+            self.program.sender.send(events.Notice(text=f"The result of rank {rank} {clause}."))
 
         record = self.program.record
         try:
-            is_told = value is None and request.turn is not None
-            nbytes = 0 if is_told else write_home(request, record.result(rank), value, tell)
+            in_event = value is None and request.turn is not None
+            nbytes = 0 if in_event else write_home(request, record.result(rank), value, notify)
         except BaseException as problem:
             if issubclass(type(problem), KeyboardInterrupt):
                 raise
             fault = refusals.fault_in_words(problem)
-            what = f"({refusals.described(value)}) to the notebook: {fault}"
+            details = f"({refusals.described(value)}) to the notebook: {fault}"
             advice = refusals.advice_on_result(problem)
             if not request.drops or issubclass(type(problem), OSError):
-                raise ResultError(f"Cannot send the result {what}. {advice}.") from None
-            nbytes = write_home(request, record.result(rank), None, tell)
-            text = f"Cannot send a result {what}. It was replaced by None. {advice}."
+                raise ResultError(f"Cannot send the result {details}. {advice}.") from None
+            nbytes = write_home(request, record.result(rank), None, notify)
+            text = f"Cannot send a result {details}. It was replaced by None. {advice}."
             self.program.sender.send(events.Notice(text=text))
-        known = "None" if value is None else ""
-        self.program.sender.send(events.RankFinished(rank=rank, preview=known, nbytes=nbytes))
+        preview = "None" if value is None else ""
+        self.program.sender.send(events.RankFinished(rank=rank, preview=preview, nbytes=nbytes))
         return nbytes
 
 
@@ -219,10 +219,10 @@ def in_this_process(call: Callable[[], T]) -> T:
         return call()
     finally:
         if os.getpid() != pid:
-            _end(sys.exc_info()[1])
+            _exit_process(sys.exc_info()[1])
 
 
-def _end(error: BaseException | None) -> NoReturn:
+def _exit_process(error: BaseException | None) -> NoReturn:
     """Exit this process with the status for `error`, or 0 for None."""
     match error:
         case None | SystemExit(code=None):
@@ -240,18 +240,18 @@ def keep(request: Request, path: Path, error: BaseException) -> None:
     """Write the entry's exception to the record, for code that catches it. This may fail: the
     notebook gets its description anyway."""
     with contextlib.suppress(BaseException):
-        untrusted.within(_LOOK, lambda: write_home(request, path, error))
+        untrusted.within(_PICKLING_SECONDS, lambda: write_home(request, path, error))
 
 
 def write_home(
-    request: Request, path: Path, value: object, tell: Callable[[str], None] = lambda what: None
+    request: Request, path: Path, value: object, notify: Callable[[str], None] = lambda clause: None
 ) -> int:
     """Write a value for the notebook; returns its size in bytes. Raises what pickling raises."""
     scratch = partial(path)
     try:
         fd = private.writing(scratch, os.O_RDWR | os.O_TRUNC)
         try:
-            nbytes = results.pack_home(value, tell).write(fd)
+            nbytes = results.pack_home(value, notify).write(fd)
         finally:
             os.close(fd)
     except BaseException:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 #: Most rows that wait for a step marker; with more they are read without one.
 _WAITING = 64
 #: Most bytes of rows that wait for space on a full disk.
-_KEPT = 1 << 20
+_MAX_KEPT = 1 << 20
 
 
 def report(*, step: float | None = None, **figures: Any) -> None:
@@ -96,12 +96,12 @@ class Progress(Generic[T]):
                 book.end_loop()
 
 
-def _total(given: float) -> int | None:
+def _total(value: float) -> int | None:
     """The total as a plain number, since samples carry it: not NumPy's, and not a tensor."""
     try:
-        number = float(given)
+        number = float(value)
     except (TypeError, ValueError):
-        kind = type(given).__name__
+        kind = type(value).__name__
         raise TypeError(f"xla_nb.progress(total=…) takes a number, not {kind}") from None
     return math.ceil(number) if math.isfinite(number) and number >= 0 else None
 
@@ -146,9 +146,9 @@ class _Streak:
         Recurring streaks are reported ever more rarely, each after twice as many values as the one
         before. Otherwise a figure that is often NaN would fill the record."""
         if math.isfinite(value):
-            was_told, self.told = bool(self.told), ()
+            was_reported, self.told = bool(self.told), ()
             self.last, self.kinds, self.length = value, (), 0
-            return was_told
+            return was_reported
         if not self.length:
             self.since, self.times = step, self.times + 1
         self.length += 1
@@ -180,16 +180,16 @@ class Book:
     loops: list[Progress[Any]] = field(default_factory=list)
     begun: int = 0
     items: int = 0
-    _begun: Counter[str] = field(default_factory=Counter)  # by their labels
-    _count: int = 0
+    _begun_by_label: Counter[str] = field(default_factory=Counter)  # by their labels
+    _report_count: int = 0
     _streaks: dict[str, _Streak] = field(default_factory=dict)
-    _steps: dict[str, int] = field(default_factory=dict)  # step of each figure's next report
+    _next_steps: dict[str, int] = field(default_factory=dict)  # step of each figure's next report
     _unsynced: deque[_Row] = field(default_factory=deque)  # waiting for a step marker
     _synced: deque[_Row] = field(default_factory=deque)  # their step is launched
 
     def __post_init__(self) -> None:
         self._pid = os.getpid()
-        self._file = Appender(self.path, _KEPT)
+        self._file = Appender(self.path, _MAX_KEPT)
 
     @property
     def is_open(self) -> bool:
@@ -201,29 +201,29 @@ class Book:
         running = (other for other in self.loops if other is not loop and not other.finished)
         self.loops = [*running, loop]
         self.begun += 1
-        self._begun[loop.label] += 1
-        loop.number = self._begun[loop.label]
+        self._begun_by_label[loop.label] += 1
+        loop.number = self._begun_by_label[loop.label]
 
     def count(self) -> None:
         """Count an item that is done."""
         self.items += 1
-        whole = over_programs.of(threading.get_ident())
-        if whole is not None and whole is not self:
-            whole.count()
+        overall = over_programs.of(threading.get_ident())
+        if overall is not None and overall is not self:
+            overall.count()
 
     def add(self, step: float | None, figures: dict[str, Any]) -> None:
         values = {name: _snapshot(name, value) for name, value in figures.items()}
-        row = _Row(self._count, time.time(), self._position(_axis(step), values), values)
-        self._count += 1
+        row = _Row(self._report_count, time.time(), self._position(_axis(step), values), values)
+        self._report_count += 1
         if not any(_is_lazy(value) for value in values.values()):
             self._write(row)
             return
         if not self._unsynced:
-            sys.modules["torch_xla.core.xla_model"].add_step_closure(self._step)
+            sys.modules["torch_xla.core.xla_model"].add_step_closure(self._mark_synced)
         self._unsynced.append(row)
         if len(self._unsynced) > _WAITING:  # the program never marks a step
             self.compute()
-            self._step()
+            self._mark_synced()
 
     def compute(self) -> None:
         """Compute tensors that wait for a step marker, in one graph: there may be no marker."""
@@ -238,18 +238,18 @@ class Book:
     def end_loop(self) -> None:
         """Read tensors that wait for a step marker, if the last one has computed them: code after
         the loop may take long without a marker. Otherwise they stay in the next step's graph."""
-        if (lazy := self._lazy) and not any(_needs(lazy)):
+        if (lazy := self._lazy) and not any(_need_computing(lazy)):
             self.compute()
-            self._step()
+            self._mark_synced()
 
     def _position(self, step: float | None, names: Iterable[str]) -> float:
         """The step of a row, by default after the last of its figures, so that figures of another
         loop do not shift it."""
-        following = max((self._steps.get(name, 0) for name in names), default=0)
-        self._steps |= dict.fromkeys(names, following + 1)
+        following = max((self._next_steps.get(name, 0) for name in names), default=0)
+        self._next_steps |= dict.fromkeys(names, following + 1)
         return following if step is None else step
 
-    def _step(self) -> None:
+    def _mark_synced(self) -> None:
         while self._unsynced:
             self._synced.append(self._unsynced.popleft())
 
@@ -260,26 +260,26 @@ class Book:
 
     def close(self) -> None:
         """Write all rows; called in the rank's thread after its function has ended."""
-        self._step()
+        self._mark_synced()
         self.settle()
         for name, streak in self._streaks.items():
             if streak.is_news:
-                self._tell(name, streak)
-        self._add()
+                self._notify(name, streak)
+        self._append()
         self._file.close()
 
     def _write(self, row: _Row) -> None:
         figures = {name: _number(name, value) for name, value in row.figures.items()}
-        self._add(record_figures.encode(row.number, row.at, row.step, figures))
+        self._append(record_figures.encode(row.number, row.at, row.step, figures))
         for name, value in figures.items():
             if (streak := self._streaks.setdefault(name, _Streak())).take(row.step, value):
-                self._tell(name, streak)
+                self._notify(name, streak)
 
-    def _tell(self, name: str, streak: _Streak) -> None:
+    def _notify(self, name: str, streak: _Streak) -> None:
         streak.told = streak.kinds
         self.turned(name=name, kinds=streak.kinds, since=streak.since, last=streak.last)
 
-    def _add(self, line: bytes = b"") -> None:
+    def _append(self, line: bytes = b"") -> None:
         try:
             self._file.add(line)
         except OSError as problem:  # a full disk must not end a run of many hours
@@ -343,17 +343,17 @@ def _is_lazy(value: Any) -> bool:
     return getattr(device, "type", None) == "xla"
 
 
-def _needs(tensors: list[Any]) -> list[bool]:
+def _need_computing(tensors: list[Any]) -> list[bool]:
     """For each tensor on a device, whether it has yet to be computed."""
-    needs: list[bool] = sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(tensors)
-    return needs
+    flags: list[bool] = sys.modules["torch_xla"]._XLAC._check_tensor_need_materialization(tensors)
+    return flags
 
 
 def _number(name: str, value: Any) -> float:
     try:
         # Not `item()`, which torch_xla counts as an operator that fell back to the CPU.
-        local = value.cpu() if _is_lazy(value) else value
-        return float(local.item() if hasattr(local, "item") else local)
+        host_value = value.cpu() if _is_lazy(value) else value
+        return float(host_value.item() if hasattr(host_value, "item") else host_value)
     except (TypeError, ValueError, OverflowError) as problem:
         raise TypeError(
             f"xla_nb.report({name}=…) takes a number, not {type(value).__name__}: {problem}"
