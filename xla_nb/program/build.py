@@ -244,7 +244,7 @@ class _Needs:
         ]
         restored = {*self._roots, *live.used, *live.named}
         restored &= sent.names if sent else restored
-        in_force = self._plan.futures if self._plan else _futures(self._scope)
+        active_futures = self._plan.futures if self._plan else _futures(self._scope)
         return Program(
             name,
             parcel,
@@ -254,7 +254,7 @@ class _Needs:
             details=self._details(restored, live),
             sources=self._sources(live),
             definitions=live.definitions,
-            flags=future_flags(in_force),
+            flags=future_flags(active_futures),
             script=origins.script(self._values),
             notes=tuple(notes),
             once=(
@@ -323,8 +323,8 @@ class _Needs:
 
     def _origin(self, name: str) -> str:
         """The line of the last statement that binds the name, or ""."""
-        bound = newest(self._cells, name)
-        return f"{bound.cell.label}, line {span(bound.node)[0]}" if bound else ""
+        statement = newest(self._cells, name)
+        return f"{statement.cell.label}, line {span(statement.node)[0]}" if statement else ""
 
     # Reporting
 
@@ -355,8 +355,8 @@ class _Needs:
         """The names of the ranks that a live program reads, directly or in functions, and that the
         notebook has as well."""
         sent = self._scope.sent
-        read = self._names.wanted() | (sent.reads if sent else set())
-        return sorted(read & self._scope.remote & self._values.keys())
+        names = self._names.wanted() | (sent.reads if sent else set())
+        return sorted(names & self._scope.remote & self._values.keys())
 
 
 def _futures(scope: Scope) -> frozenset[str]:

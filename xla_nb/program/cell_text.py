@@ -183,9 +183,9 @@ class Cells:
         """The cell that was compiled under the code's file name, or that has the same text. Cells
         that `%%time` executed may share a file name."""
         name = code.co_filename
-        named = (cell for cell in reversed(self.cells) if cell.filename == name)
+        matching = (cell for cell in reversed(self.cells) if cell.filename == name)
         executed = (c for c in reversed(self._executed) if c.filename == name and _holds(c, code))
-        return next(itertools.chain(named, executed, self._with_text(name)), None)
+        return next(itertools.chain(matching, executed, self._with_text(name)), None)
 
     def _with_text(self, filename: str) -> Iterator[Cell]:
         text = own_text("".join(linecache.getlines(filename))).rstrip()

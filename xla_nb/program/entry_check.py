@@ -23,14 +23,14 @@ def check_entry(
 ) -> Callable[..., object]:
     """Check and return the notebook's function that a launched cell defines or names.
     Raises ProgramError if ranks cannot call it."""
-    own = {function.name: function for function in functions(parsed(cell))}
+    defined = {function.name: function for function in functions(parsed(cell))}
     if entry not in values:
-        raise ProgramError(_no_entry(entry, cell, list(own), values))
+        raise ProgramError(_no_entry(entry, cell, list(defined), values))
     fn = values[entry]
     if isinstance(fn, type) or not callable(fn):
-        kind = f"in the notebook it has type {type(fn).__name__}"
-        raise ProgramError(f"Cannot launch {entry}: {kind}. {_candidates(list(own))}")
-    where = f"{cell.label}, line {own[entry].lineno}: " if entry in own else ""
+        reason = f"in the notebook it has type {type(fn).__name__}"
+        raise ProgramError(f"Cannot launch {entry}: {reason}. {_candidates(list(defined))}")
+    where = f"{cell.label}, line {defined[entry].lineno}: " if entry in defined else ""
     check_live(fn, args, _FIX, where)
     return fn
 
@@ -69,8 +69,8 @@ def check_live(
         signature.bind(0, *args, **({"lock": None} if takes_lock else {}))
     except TypeError as error:
         extra = f"and {several(len(args), 'argument')}" if args else "alone"
-        told = f"{where}Cannot call {name}{signature} with the rank {extra}: {error}. "
-        raise ProgramError(told + _remedy(signature, fix)) from None
+        message = f"{where}Cannot call {name}{signature} with the rank {extra}: {error}. "
+        raise ProgramError(message + _remedy(signature, fix)) from None
     return takes_lock
 
 
@@ -78,32 +78,32 @@ def _remedy(signature: inspect.Signature, fix: str) -> str:
     parameters = list(signature.parameters.values())
     if not parameters:
         return "Add a first parameter for the rank's index."
-    wanted = [
+    names = [
         p.name for p in parameters[1:]
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
         and p.name != "lock"
     ]  # fmt: skip
-    if not wanted:
+    if not names:
         return "Pass no arguments, or add parameters for them."
-    return f"Pass them as {fix.format(', '.join(wanted))}."
+    return f"Pass them as {fix.format(', '.join(names))}."
 
 
 def _takes_lock(signature: inspect.Signature, passed: int) -> bool:
     """Whether there is a `lock` parameter that the arguments leave free for the shared lock."""
     for position, (name, parameter) in enumerate(signature.parameters.items()):
         if name == "lock":
-            open_ = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and position >= passed
-            return open_ or parameter.kind is parameter.KEYWORD_ONLY
+            is_free = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and position >= passed
+            return is_free or parameter.kind is parameter.KEYWORD_ONLY
     return False
 
 
-def _no_entry(entry: str, cell: Cell, own: Sequence[str], values: Mapping[str, object]) -> str:
-    held = [n for n, v in values.items() if isinstance(v, FunctionType) and n[:1] != "_"]
-    hint = meant(entry, [*own, *held])
-    return f"{cell.label}: no function named {shortened(entry, 200)}.{hint} {_candidates(own)}"
+def _no_entry(entry: str, cell: Cell, defined: Sequence[str], values: Mapping[str, object]) -> str:
+    others = [n for n, v in values.items() if isinstance(v, FunctionType) and n[:1] != "_"]
+    hint = meant(entry, [*defined, *others])
+    return f"{cell.label}: no function named {shortened(entry, 200)}.{hint} {_candidates(defined)}"
 
 
-def _candidates(own: Sequence[str]) -> str:
-    if not own:
+def _candidates(defined: Sequence[str]) -> str:
+    if not defined:
         return "The cell defines no function. Define one, or omit the name to run the cell itself."
-    return f"Choose one of the cell's functions: {', '.join(dict.fromkeys(own))}."
+    return f"Choose one of the cell's functions: {', '.join(dict.fromkeys(defined))}."

@@ -21,25 +21,25 @@ def repeated(
     mentions in `names`, of packages among the `values` that it uses. Imported before, because the
     notebook's values already contain what importing changes."""
     texts = [cell.source for cell in cells]
-    plain = set[str]().union(*map(_plain, texts))
-    unread = {name for name in plain if not any(name in _read(text) for text in texts)}
-    inside = {one.__name__ for one in code_facts.submodules(names, values)}
-    return tuple(sorted(name for name in unread | inside if name in sys.modules))
+    plain = set[str]().union(*map(_plain_imports, texts))
+    unread = {name for name in plain if not any(name in _read_names(text) for text in texts)}
+    submodules = {module.__name__ for module in code_facts.submodules(names, values)}
+    return tuple(sorted(name for name in unread | submodules if name in sys.modules))
 
 
 @functools.cache  # unbounded, as for futures()
-def _plain(source: str) -> frozenset[str]:
+def _plain_imports(source: str) -> frozenset[str]:
     """The modules that a cell imports at top level as `import a.b`, without `as`."""
-    imports = (one for one in parsed(Cell("", source)).body if isinstance(one, ast.Import))
-    aliases = (alias for one in imports for alias in one.names)
-    return frozenset(one.name for one in aliases if "." in one.name and not one.asname)
+    imports = (node for node in parsed(Cell("", source)).body if isinstance(node, ast.Import))
+    aliases = (alias for node in imports for alias in node.names)
+    return frozenset(alias.name for alias in aliases if "." in alias.name and not alias.asname)
 
 
 @functools.cache
-def _read(source: str) -> frozenset[str]:
+def _read_names(source: str) -> frozenset[str]:
     """The dotted names `a.b` that a cell reads, and their prefixes."""
-    parts = ast.walk(parsed(Cell("", source)))
-    return frozenset(ast.unparse(one) for one in parts if _is_path(one))
+    nodes = ast.walk(parsed(Cell("", source)))
+    return frozenset(ast.unparse(node) for node in nodes if _is_path(node))
 
 
 def _is_path(node: ast.AST) -> bool:
@@ -54,5 +54,5 @@ def imported_as(value: Any) -> str:
     if type(value) is ModuleType:
         return value.__name__ if sys.modules.get(value.__name__) is value else ""
     is_code = type(value) in (FunctionType, BuiltinFunctionType, type)
-    is_there = is_code and code_facts.importable(value)
-    return f"{value.__module__}.{value.__qualname__}" if is_there else ""
+    is_importable = is_code and code_facts.importable(value)
+    return f"{value.__module__}.{value.__qualname__}" if is_importable else ""

@@ -16,7 +16,7 @@ IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "conf
 SUPPORTED = frozenset({"env", "set_env", "cd", "pwd"})
 _SHELL_CALLS = {"system": "!", "getoutput": "!"}
 _MAGIC_CALLS = {"run_line_magic": "%", "run_cell_magic": "%%", "magic": "%"}
-_INSTEAD = {
+_ADVICE = {
     "pip": "install packages in a separate cell, before the launch",
     "conda": "install packages in a separate cell, before the launch",
     "run": "import the file's functions",
@@ -29,11 +29,11 @@ _INSTEAD = {
 def find(tree: ast.AST) -> list[tuple[int, str, str]]:
     """The uses of IPython's syntax in the tree, in line order: the line, the sign ("!", "%" or
     "%%") and the magic's name."""
-    found = [_escape(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return sorted(filter(None, found))
+    uses = [_parse_call(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return sorted(filter(None, uses))
 
 
-def _escape(call: ast.Call) -> tuple[int, str, str] | None:
+def _parse_call(call: ast.Call) -> tuple[int, str, str] | None:
     method = call.func
     if not isinstance(method, ast.Attribute) or not _is_shell(method.value):
         return None
@@ -65,6 +65,6 @@ def check(tree: ast.AST, label: str) -> tuple[str, ...]:
 
 def refusal(sign: str, name: str) -> str:
     """Why ranks cannot run it, and what to do instead."""
-    instead = _INSTEAD.get(name, "move it to a separate cell, or write it in Python")
-    supported = listed(["!command", *(f"%{each}" for each in sorted(SUPPORTED))])
-    return f"{sign}{name} does not work on ranks; {instead}. Ranks support {supported}."
+    advice = _ADVICE.get(name, "move it to a separate cell, or write it in Python")
+    supported = listed(["!command", *(f"%{magic}" for magic in sorted(SUPPORTED))])
+    return f"{sign}{name} does not work on ranks; {advice}. Ranks support {supported}."

@@ -32,10 +32,10 @@ _NAMESPACES = {"globals", "locals", "vars", "exec"}
 def lost(remote: Mapping[str, str], ended: float | None) -> dict[str, tuple[str, str]]:
     """For each name of live ranks that have ended, clauses on what was lost and on how to set it on
     new ranks; `remote` has the label of the cell or call that had set it."""
-    at = time.strftime("%H:%M", time.localtime(ended))
+    ended_at = time.strftime("%H:%M", time.localtime(ended))
     return {
         name: (
-            f"`{name}` was set on the ranks that ended at {at} ({label})",
+            f"`{name}` was set on the ranks that ended at {ended_at} ({label})",
             "run that cell again" if label.startswith("Cell ") else "set it again",
         )
         for name, label in remote.items()
@@ -62,17 +62,17 @@ class MissingNames:
         notebook read, if no function that `live` has pickled binds them.
         Raises ProgramError for names of ranks that have ended."""
         assigned, absent = live.assigned, live.absent
-        known = [star_names(module) for module in names.stars]
-        required = {} if None in known else names.required()
-        there = assigned.union(*self.held, *filter(None, known))
+        star_bindings = [star_names(module) for module in names.stars]
+        required = {} if None in star_bindings else names.required()
+        available = assigned.union(*self.held, *filter(None, star_bindings))
         binds_any = not _NAMESPACES.isdisjoint({*names.now, *names.later})
         missing = {
             name: f"{label}, line {line}"
             for name, line in sorted(required.items(), key=lambda item: item[1])
-            if name not in there and not self._is_guarded(name)
+            if name not in available and not self._is_guarded(name)
         }
         for name, code in absent.items():
-            if name in there or name in missing or self._is_guarded(name):
+            if name in available or name in missing or self._is_guarded(name):
                 continue
             if place := self._place(name, code):
                 missing[name] = place
@@ -98,9 +98,9 @@ class MissingNames:
 
     def looked_up(self, names: Names, label: str, live: Live) -> Iterator[str]:
         """Notes on code that uses `globals()` for more than the names it mentions."""
-        own = [code for code in names.code if goes_through_globals(code)]
+        codes = [code for code in names.code if goes_through_globals(code)]
         functions = [one for one in live.met.names.get("globals", ()) if goes_through_globals(one)]
-        for place in [*(label for _ in own), *(self._place("globals", one) for one in functions)]:
+        for place in [*(label for _ in codes), *(self._place("globals", one) for one in functions)]:
             yield (
                 f"{place or label}: on ranks `globals()` has only notebook variables whose names "
                 "appear in code. Pass other values to the function, for example in a dict"
@@ -108,27 +108,27 @@ class MissingNames:
 
     def _place(self, name: str, code: CodeType) -> str:
         """The line where code of the notebook reads a name; empty if unknown."""
-        found = self.cells.holding(code)
-        line = names_in([found.node]).required().get(name) if found else None
-        if found is None or line is None:
+        statement = self.cells.holding(code)
+        line = names_in([statement.node]).required().get(name) if statement else None
+        if statement is None or line is None:
             return ""
-        return f"{found.cell.label}, line {line} of `{code.co_qualname}`"
+        return f"{statement.cell.label}, line {line} of `{code.co_qualname}`"
 
     def _is_guarded(self, name: str) -> bool:
         """Whether it is bound only under a condition, which did not hold: `try: import m …`."""
-        written = newest(self.cells, name)
-        return written is not None and isinstance(written.node, _CONDITIONAL)
+        statement = newest(self.cells, name)
+        return statement is not None and isinstance(statement.node, _CONDITIONAL)
 
     def _hint(self, name: str) -> str:
         if name in RANK_NAMES:
             return " Make it a parameter: it is predefined only in cells without a function."
-        written = newest(self.cells, name)
-        if written is None:
+        statement = newest(self.cells, name)
+        if statement is None:
             public = {n for names in self.held for n in names if n[:1] != "_"}
             return meant(name, public.difference(keyword.kwlist))
-        if isinstance(written.node, ast.Delete):
-            return f" {written.cell.label} deleted it."
+        if isinstance(statement.node, ast.Delete):
+            return f" {statement.cell.label} deleted it."
         return (
-            f" {written.cell.label} assigns it, but the notebook does not have it: that cell ran "
+            f" {statement.cell.label} assigns it, but the notebook does not have it: that cell ran "
             "on ranks or did not reach that line, or the name was deleted since."
         )

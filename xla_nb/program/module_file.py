@@ -37,8 +37,8 @@ class ModuleMap:
     def of(cls, program: Program) -> ModuleMap:
         """The map of a program; live ranks need no file."""
         sources, details = dict(program.sources), dict(program.details)
-        own = program.label, program.flags, program.body
-        return cls(sources, *own, details, program.imports)
+        fields = program.label, program.flags, program.body
+        return cls(sources, *fields, details, program.imports)
 
     def text(self) -> str:
         """The map as text for `parse`."""
@@ -57,12 +57,12 @@ class ModuleMap:
 
 def source(program: Program) -> str:
     """The text of the program's module file."""
-    more = "".join(f", {part!r}" for part in program.script)
-    more += f", imports={program.imports!r}" if program.imports else ""
+    arguments = "".join(f", {part!r}" for part in program.script)
+    arguments += f", imports={program.imports!r}" if program.imports else ""
     return (
         f'"""Module {program.name}: notebook values for one xla_nb run."""\n'
         f"from {_LOADER} import restore as {_RESTORE}\n\n"
-        f"{_RESTORE}(globals(){more})  # {', '.join(program.restored)}\n"
+        f"{_RESTORE}(globals(){arguments})  # {', '.join(program.restored)}\n"
     )
 
 

@@ -151,9 +151,9 @@ class _Reader:
             self._names.later.setdefault(name, self._later[name])
         self._later.clear()
 
-    def _read_code(self, code: CodeType, bound: State, called: bool, around: State) -> State:
+    def _read_code(self, code: CodeType, bound: State, in_function: bool, around: State) -> State:
         """Read code, given the global names bound before it and those of the class `around` it;
-        `called`: it is in a function, to be called later. Returns the names bound after it."""
+        `in_function`: it is in a function, to be called later. Returns the names bound after it."""
         end_states = []
         for instruction, state in _states(code, bound):
             known = state if _is_module(code) else bound  # a class binds its own names
@@ -164,17 +164,17 @@ class _Reader:
             if op in _READS or (binds and op in _DELETES):
                 visible = {"LOAD_GLOBAL": known, "LOAD_FROM_DICT_OR_GLOBALS": bound | around}
                 if argument not in visible.get(op, state):
-                    self._add_read(argument, instruction, called)
+                    self._add_read(argument, instruction, in_function)
             elif isinstance(argument, CodeType):
-                is_called = called or not _runs_at_once(argument)
+                is_called = in_function or not _runs_at_once(argument)
                 self._read_code(argument, known, is_called, around | state)
             elif op in _RETURNS:
                 end_states.append(state)
         return State.intersection(*end_states) if end_states else bound
 
-    def _add_read(self, name: str, instruction: Instruction, called: bool) -> None:
+    def _add_read(self, name: str, instruction: Instruction, in_function: bool) -> None:
         line = (instruction.positions and instruction.positions.lineno) or 0
-        target = self._later if called else self._names.now
+        target = self._later if in_function else self._names.now
         target = self._names.hints if line in self._guarded else target
         target.setdefault(name, line)
 
@@ -198,8 +198,8 @@ def _annotation_words(node: ast.expr | None) -> Iterator[str]:
 
 
 def _catches_name_error(handler: ast.ExceptHandler) -> bool:
-    caught = ast.walk(handler.type) if handler.type is not None else ()
-    return any(isinstance(node, ast.Name) and node.id == "NameError" for node in caught)
+    nodes = ast.walk(handler.type) if handler.type is not None else ()
+    return any(isinstance(node, ast.Name) and node.id == "NameError" for node in nodes)
 
 
 # --- code -------------------------------------------------------------------------------------

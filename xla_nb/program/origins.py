@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType
 
 
-def _static(value: object, name: str) -> object:
+def _static_attribute(value: object, name: str) -> object:
     """An attribute of the object or its type, read without running user code."""
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         return getattr(value, name, None)
@@ -26,23 +26,23 @@ def names_of(value: object, values: Mapping[str, object]) -> list[str]:
 
 def name_of(value: object, attribute: str = "__name__") -> str:
     """The `__name__` of a function or class; an empty string for other objects."""
-    name = _static(value, attribute)
+    name = _static_attribute(value, attribute)
     return name if isinstance(name, str) else ""
 
 
 def in_code(name: str, value: object, values: Mapping[str, object]) -> tuple[str, str, object]:
     """The name of a value in code, or ""; and the object whose parts to inspect, after the name
     under which it appears: the instance, for a method that has no name itself."""
-    own = [name] if name in values else names_of(value, values)
-    if own or "[" in name:  # an item of the arguments
-        shown = (own or [name])[0]
-        return shown, shown, value
+    names = [name] if name in values else names_of(value, values)
+    if names or "[" in name:  # an item of the arguments
+        label = (names or [name])[0]
+        return label, label, value
     if not isinstance(value, MethodType | BuiltinMethodType):
-        shown = name_of(value)
-        return shown, shown or ("partial" if isinstance(value, partial) else "self"), value
-    held = value.__self__
-    owner = next(iter(names_of(held, values)), "")
-    return f"{owner or type(held).__name__}.{value.__name__}", owner or "self", held
+        label = name_of(value)
+        return label, label or ("partial" if isinstance(value, partial) else "self"), value
+    instance = value.__self__
+    owner = next(iter(names_of(instance, values)), "")
+    return f"{owner or type(instance).__name__}.{value.__name__}", owner or "self", instance
 
 
 def star_names(module: str) -> set[str] | None:
@@ -50,8 +50,8 @@ def star_names(module: str) -> set[str] | None:
     loaded = sys.modules.get(module)
     if loaded is None:
         return None
-    content = vars(loaded)
-    public = content.get("__all__") or [name for name in content if not name.startswith("_")]
+    namespace = vars(loaded)
+    public = namespace.get("__all__") or [name for name in namespace if not name.startswith("_")]
     return {str(name) for name in public}
 
 

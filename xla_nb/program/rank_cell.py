@@ -41,7 +41,7 @@ def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankC
     """Analyze a cell that ranks run as a whole; `live` ranks keep the names that it binds. Raises
     ProgramError if it has nothing to run."""
     tree = parse(cell)
-    in_force = known_futures | futures(cell.source)
+    active_futures = known_futures | futures(cell.source)
     nodes = [node for node in tree.body if not is_future(node)]
     if not live and all(isinstance(node, (*IMPORT, *DEFINITION)) for node in nodes):
         raise ProgramError(
@@ -51,8 +51,8 @@ def rank_cell(cell: Cell, known_futures: frozenset[str], *, live: bool) -> RankC
         )
     return RankCell(
         cell=cell,
-        names=names_in(nodes, lazy_annotations="annotations" in in_force),
-        futures=in_force,
+        names=names_in(nodes, lazy_annotations="annotations" in active_futures),
+        futures=active_futures,
         notes=ipython_syntax.check(tree, cell.label),
     )
 

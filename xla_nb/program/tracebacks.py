@@ -21,7 +21,7 @@ _OURS = Path(__file__).parents[1]
 #: Most frames of a stack that are shown, counting equal consecutive frames as one, as Python does;
 #: and most that are read. A recursion error would fill the page.
 DEPTH, _DEEPEST = 60, 10_000
-_PASSES = "(*args, **kwargs)"  # in the line of a wrapper that passes its own arguments on
+_FORWARDED = "(*args, **kwargs)"  # in the line of a wrapper that passes its own arguments on
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     if not message.startswith("<its str()"):
         try:
             return untrusted.within(
-                untrusted.PATIENCE, lambda: _in_full(error, trace, message, labels)
+                untrusted.PATIENCE, lambda: _format_in_full(error, trace, message, labels)
             )
         except BaseException:
             pass
@@ -55,47 +55,47 @@ def tell(error: BaseException, labels: Container[str]) -> Told:
     return Told(name, message, text, place_in(frames, labels), _where(name, frames))
 
 
-def _in_full(
+def _format_in_full(
     error: BaseException, trace: TracebackType | None, message: str, labels: Container[str]
 ) -> Told:
-    kind = type(error)
-    ours, name = _is_ours(kind), _name(kind)
-    told = traceback.TracebackException(kind, error, trace, limit=-_DEEPEST)
+    cls = type(error)
+    ours, name = _is_ours(cls), _name(cls)
+    summary = traceback.TracebackException(cls, error, trace, limit=-_DEEPEST)
     if ours:  # the place in xla_nb does not help the user
-        told.stack = traceback.StackSummary.from_list(_innermost(_without_ours(told.stack)))
-        told.__cause__ = told.__context__ = None
+        summary.stack = traceback.StackSummary.from_list(_innermost(_without_ours(summary.stack)))
+        summary.__cause__ = summary.__context__ = None
     else:
-        told.stack = _as_users(told.stack)
-        _cut_chained(told, labels)
-    frames = told.stack
-    text = "".join(told.format()).rstrip()
+        summary.stack = _user_frames(summary.stack)
+        _cut_chained(summary, labels)
+    frames = summary.stack
+    text = "".join(summary.format()).rstrip()
     if ours:
-        text = text.replace(f"{kind.__module__}.{name}", name)
+        text = text.replace(f"{cls.__module__}.{name}", name)
     return Told(name, message, text, place_in(frames, labels), _where(name, frames))
 
 
-def _cut_chained(told: traceback.TracebackException, labels: Container[str]) -> None:
+def _cut_chained(summary: traceback.TracebackException, labels: Container[str]) -> None:
     """Start the causes at the notebook too, and remove our frames: JAX gives its causes the whole
     stack of the process, and an interrupt is raised by us."""
-    chained, seen = [told.__cause__, told.__context__], {id(told)}
+    chained, seen = [summary.__cause__, summary.__context__], {id(summary)}
     while chained:
         error = chained.pop()
         if error is None or id(error) in seen:
             continue
         seen.add(id(error))
         first = next((n for n, frame in enumerate(error.stack) if frame.filename in labels), 0)
-        error.stack = _as_users(list(error.stack)[first:])
+        error.stack = _user_frames(list(error.stack)[first:])
         chained += [error.__cause__, error.__context__]
 
 
-def _is_ours(kind: type) -> bool:
-    return untrusted.module_of(kind).partition(".")[0] == _PACKAGE
+def _is_ours(cls: type) -> bool:
+    return untrusted.module_of(cls).partition(".")[0] == _PACKAGE
 
 
-def _name(kind: type) -> str:
+def _name(cls: type) -> str:
     """The name as in Python's tracebacks, but without the module for xla_nb's errors."""
-    name, module = untrusted.name_of(kind), untrusted.module_of(kind)
-    return name if _is_ours(kind) or module in ("builtins", "__main__") else f"{module}.{name}"
+    name, module = untrusted.name_of(cls), untrusted.module_of(cls)
+    return name if _is_ours(cls) or module in ("builtins", "__main__") else f"{module}.{name}"
 
 
 def _where(name: str, frames: traceback.StackSummary) -> str:
@@ -159,22 +159,22 @@ def _without_watchers(frames: Sequence[traceback.FrameSummary]) -> traceback.Sta
     pass a call on is at fault, and stays."""
     kept: list[traceback.FrameSummary] = []
     for frame in frames:
-        fails = frame is frames[-1] and _PASSES not in (frame.line or "")
-        if fails or _OURS / "rank" not in Path(frame.filename).parents:
+        is_at_fault = frame is frames[-1] and _FORWARDED not in (frame.line or "")
+        if is_at_fault or _OURS / "rank" not in Path(frame.filename).parents:
             kept.append(frame)
         elif kept and kept[-1].name == "handle_torch_function":
             del kept[-2:]  # and its caller, which is repeated below
     return traceback.StackSummary.from_list(kept)
 
 
-def _as_users(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
+def _user_frames(frames: Sequence[traceback.FrameSummary]) -> traceback.StackSummary:
     """The innermost frames without ours, unless the fault is ours."""
     return _without_watchers(_innermost(_before_our_raise(frames)))
 
 
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
-    begins = [0, *(n for n, (one, two) in enumerate(pairwise(frames), 1) if one != two)]
-    return frames[begins[-DEPTH] if len(begins) > DEPTH else 0 :]
+    starts = [0, *(n for n, (earlier, later) in enumerate(pairwise(frames), 1) if earlier != later)]
+    return frames[starts[-DEPTH] if len(starts) > DEPTH else 0 :]
 
 
 def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
@@ -186,11 +186,11 @@ def _before_our_raise(frames: Sequence[traceback.FrameSummary]) -> list[tracebac
 
 
 def _from_first_cell(trace: TracebackType | None, labels: Container[str]) -> TracebackType | None:
-    found = trace
-    while found is not None and found.tb_frame.f_code.co_filename not in labels:
-        found = found.tb_next
-    if found is not None:
-        return found
+    start = trace
+    while start is not None and start.tb_frame.f_code.co_filename not in labels:
+        start = start.tb_next
+    if start is not None:
+        return start
     while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
         trace = trace.tb_next
     return trace

@@ -22,11 +22,11 @@ from xla_nb.record import output
 from xla_nb.record.sample import INPUT
 from xla_nb.stopwatch import Wait
 
-_NO_RANK = (
+_OUTSIDE_RANK = (
     "input() works only in a function that runs on ranks, until it returns. Call it there, or "
     "before the launch."
 )
-_builtin: Callable[..., str] = builtins.input
+_builtin_input: Callable[..., str] = builtins.input
 
 
 class Asker:
@@ -42,16 +42,16 @@ class Asker:
             raise EOFError(self._why_mute)
         output.flush()  # show earlier output before the question
         with Pipe() as pipe:
-            here = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}
+            ids = {"rank": self._rank, "pid": os.getpid(), "fd": pipe.fd}
             self.waiting = Wait(INPUT, time.monotonic())
             try:
-                self._sender.send(Asked(**here, ino=pipe.ino, prompt=prompt, secret=secret))
+                self._sender.send(Asked(**ids, ino=pipe.ino, prompt=prompt, secret=secret))
                 return pipe.answer()
             except Refused as refused:
                 raise EOFError(str(refused)) from None
             finally:
                 self.waiting = None
-                self._sender.send(Answered(**here))
+                self._sender.send(Answered(**ids))
 
 
 #: The askers of this process's ranks.
@@ -68,7 +68,7 @@ def _input(prompt: object = "", /) -> str:
     if sys._getframe(1).f_globals.get("__name__") == "cmd":  # called by pdb
         if getattr(sys.stdin, "closed", True):  # exit() has closed it
             raise EOFError
-        return _builtin(prompt)
+        return _builtin_input(prompt)
     return _ask(prompt, secret=False)
 
 
@@ -79,5 +79,5 @@ def _getpass(prompt: str = "Password: ", stream: Any = None, **_: Any) -> str:
 def _ask(prompt: object, secret: bool) -> str:
     asker = askers.here()
     if asker is None:  # the cell's top level, or a thread that outlives its rank
-        raise EOFError(_NO_RANK)
+        raise EOFError(_OUTSIDE_RANK)
     return asker.ask(str(prompt), secret)

@@ -41,7 +41,7 @@ class Standstill:
     def __init__(self, thread: int) -> None:
         self.call, self.since, self.seconds = "", 0.0, 0.0
         self._thread, self._clock = thread, time.pthread_getcpuclockid(thread)
-        self._cpu, self._looked = 0.0, time.monotonic()
+        self._cpu, self._last_look = 0.0, time.monotonic()
 
     def look(self, known: str | None = None) -> None:
         """Check the thread; may be called in any thread. `known`: what it is known to do now."""
@@ -50,34 +50,34 @@ class Standstill:
             self.since = now
             if known is None and threading.get_ident() != self._thread:
                 time.sleep(_MOMENT)
-        stands = known is None and time.clock_gettime(self._clock) == cpu
-        self.call = _call(self._thread) if stands else known or ""
+        is_blocked = known is None and time.clock_gettime(self._clock) == cpu
+        self.call = _blocking_call(self._thread) if is_blocked else known or ""
         if self.call:
-            self.seconds += now - self._looked
-        self._cpu, self._looked = cpu, now
+            self.seconds += now - self._last_look
+        self._cpu, self._last_look = cpu, now
 
 
-def _call(thread: int) -> str:
+def _blocking_call(thread: int) -> str:
     """The outermost call of the standard library, if the thread is in a system call; else "".
 
     Code is analyzed while no frame is referenced, and frames only briefly: the frame of a function
     that returns meanwhile would keep its tensors, and a step's graph would have them as results."""
     frame = sys._current_frames()[thread]
-    at = frame.f_code, frame.f_lasti
+    position = frame.f_code, frame.f_lasti
     del frame
-    _names(*at)
+    _names(*position)
     innermost = frame = sys._current_frames()[thread]
-    if (frame.f_code, frame.f_lasti) != at:
+    if (frame.f_code, frame.f_lasti) != position:
         return ""
-    called = ""
+    stdlib_call = ""
     while _is_stdlib(frame.f_code.co_filename) and frame.f_back is not None:
         name = frame.f_code.co_qualname.partition(".<locals>")[0]
-        called, frame = _shown(frame.f_globals.get("__name__", ""), name), frame.f_back
+        stdlib_call, frame = _format_name(frame.f_globals.get("__name__", ""), name), frame.f_back
     if not frame.f_code.co_filename.startswith(_OURS):
         with contextlib.suppress(Exception):  # from any user's object
-            module, name = _named(_callee(innermost))
+            module, name = _qualified_name(_callee(innermost))
             if module in _SYSTEM and (module != "time" or name == "sleep"):  # no clocks
-                return called or _shown(module, name)
+                return stdlib_call or _format_name(module, name)
     return ""
 
 
@@ -85,14 +85,14 @@ def _is_stdlib(file: str) -> bool:
     return file.startswith(_STDLIB) and "-packages/" not in file
 
 
-def _shown(module: str, name: str) -> str:
+def _format_name(module: str, name: str) -> str:
     """`Queue.get` for a method, `time.sleep` for a function."""
     if "." in name and not name.startswith("_"):
         return name
     return f"{module.partition('.')[0].replace('posix', 'os')}.{name.rpartition('.')[2]}"
 
 
-def _named(callee: object) -> tuple[str, str]:
+def _qualified_name(callee: object) -> tuple[str, str]:
     """The module and name of a function in C."""
     match callee:
         case MethodDescriptorType():
@@ -109,30 +109,30 @@ def _callee(frame: FrameType) -> object:
     code = frame.f_code
     load, first, *attributes = _names(code, frame.f_lasti)
     if load == "LOAD_GLOBAL" or not code.co_flags & inspect.CO_OPTIMIZED:
-        found = frame.f_globals.get(first, frame.f_builtins.get(first))
+        callee = frame.f_globals.get(first, frame.f_builtins.get(first))
     elif _KEEPING.isdisjoint(code.co_names):
         variables = frame.f_locals
-        found = variables[first]
+        callee = variables[first]
         if isinstance(variables, dict):  # a copy, which would keep its values alive
             variables.clear()
     for name in attributes:
-        found = inspect.getattr_static(found, name)
-    return found
+        callee = inspect.getattr_static(callee, name)
+    return callee
 
 
 @functools.lru_cache(maxsize=64)
-def _names(code: CodeType, at: int) -> list[str]:
+def _names(code: CodeType, offset: int) -> list[str]:
     """How the code at that offset finds its callee: the instruction that loads the first name, that
     name, and those of attributes. They start where the call does; no other instruction does."""
-    found: dict[object, list[str]] = {}
-    for one in dis.get_instructions(code):
-        start = one.positions and (one.positions.lineno, one.positions.col_offset)
-        if one.offset == at:
-            return found.get(start, []) if "CALL" in one.opname else []
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and start in found:
-            found[start].append(one.argval)
-        elif one.opname.startswith(_LOADS) and isinstance(one.argval, str):
-            found[start] = [one.opname, one.argval]
-        elif one.opname not in _SILENT and not isinstance(one.argval, tuple):  # keyword names
-            found.pop(start, None)
+    loads: dict[object, list[str]] = {}
+    for op in dis.get_instructions(code):
+        start = op.positions and (op.positions.lineno, op.positions.col_offset)
+        if op.offset == offset:
+            return loads.get(start, []) if "CALL" in op.opname else []
+        if op.opname in ("LOAD_ATTR", "LOAD_METHOD") and start in loads:
+            loads[start].append(op.argval)
+        elif op.opname.startswith(_LOADS) and isinstance(op.argval, str):
+            loads[start] = [op.opname, op.argval]
+        elif op.opname not in _SILENT and not isinstance(op.argval, tuple):  # keyword names
+            loads.pop(start, None)
     return []

@@ -27,10 +27,10 @@ from xla_nb.rank.program import Loaded
 from xla_nb.wording import listed
 
 #: Names in a namespace that come from Python or xla_nb.
-_NOT_THE_CELLS = RANK_NAMES | {"get_ipython", "display"}
+_PREDEFINED = RANK_NAMES | {"get_ipython", "display"}
 _HOUR = 3600.0  # seconds
 _FORMER = "`{0}` shares data with the old {1}, which the notebook has re-sent; create `{0}` again"
-_NAMES, _LONGEST = 64, 500  # most names in one event, and most characters of a name
+_NAMES_PER_EVENT, _LONGEST = 64, 500  # most names in one event, and most characters of a name
 
 
 class Cell:
@@ -75,23 +75,23 @@ class Cell:
         if not self.is_open:
             self._sender.send(events.NotOpened(rank=rank, why=why))
 
-    def open(self, program: Loaded, made: Definitions) -> None:
-        """Open the notebook's values in the module; `made` are the definitions sent before.
+    def open(self, program: Loaded, definitions: Definitions) -> None:
+        """Open the notebook's values in the module; `definitions` are those sent before.
         Raises Unopened, and what importing modules raises."""
         table = ModuleMap.parse(program.request.table)
         program.table.sources.update(table.sources)  # keeps those of earlier cells
         program.table = replace(table, sources=program.table.sources)
         namespace = program.namespace
-        _find_modules_in(program.request.sys_path)
-        lost: list[str] = []
+        _extend_path(program.request.sys_path)
+        notices: list[str] = []
         try:
             imports = [name for name in table.imports if name not in sys.modules]
             if imports or os.fstat(self._parcel).st_size:
                 with unmoved(lives=True):
-                    lost = self._take(program, imports, made)
+                    notices = self._open_parcel(program, imports, definitions)
         finally:
             self._close_parcel()
-        for text in lost:
+        for text in notices:
             self._sender.send(events.Notice(text=text))
         for text in take_notices():
             self._sender.send(events.Notice(text=text, once=True))
@@ -102,74 +102,76 @@ class Cell:
         self._before = dict(namespace)
         self.is_open = True
 
-    def _take(self, program: Loaded, imports: Sequence[str], made: Definitions) -> list[str]:
+    def _open_parcel(
+        self, program: Loaded, imports: Sequence[str], definitions: Definitions
+    ) -> list[str]:
         """Import modules and open the values sent. Returns notices for the user."""
         namespace = program.namespace
-        made.there = sys.modules.keys() | ()
+        definitions.there = sys.modules.keys() | ()
         for name in imports:
             importlib.import_module(name)
         if not os.fstat(self._parcel).st_size:
             return []
         # The notebook may have packed this before it knew what the rank has bound.
-        own = self.turn.remote | program.own
+        rank_names = self.turn.remote | program.own
         before = dict(namespace)
-        sent = Parcel(self._parcel).open(namespace, table=made, but=own)
-        return _of_former(before, namespace, sent.keys() - own, program.own)
+        sent = Parcel(self._parcel).open(namespace, table=definitions, but=rank_names)
+        return _former_notices(before, namespace, sent.keys() - rank_names, program.own)
 
     def tell_names(self, program: Loaded, rank: int) -> None:
         """Report to the notebook which names of the module the program has bound or deleted."""
         if self._before is None:
             return
         before, now = self._before, program.namespace
-        again = program.bound
-        bound = [n for n, one in now.items() if n in again or before.get(n, self) is not one]
+        rebound = program.bound
+        bound = [n for n, value in now.items() if n in rebound or before.get(n, self) is not value]
         deleted = before.keys() - now.keys()
         self._before = None
         program.own.update(name for name in bound if isinstance(name, str))
         program.own.difference_update(deleted)
-        for names in _in_parts(bound):
-            imported = {name: known for name in names if (known := imported_as(now[name]))}
+        for names in _in_chunks(bound):
+            imported = {name: path for name in names if (path := imported_as(now[name]))}
             self._sender.send(events.NamesBound(rank=rank, bound=names, imported=imported))
-        for names in _in_parts(deleted):
+        for names in _in_chunks(deleted):
             self._sender.send(events.NamesBound(rank=rank, bound=(), deleted=names))
 
 
-def _of_former(
+def _former_notices(
     before: Mapping[str, object], now: Mapping[str, object], sent: Set[str], own: Set[str]
 ) -> list[str]:
     """Notices for the rank's `own` values that share data with old values which the notebook has
     `sent` anew and no longer has."""
-    former = {n for n in filter(_is_the_cells, sent & before.keys()) if before[n] is not now[n]}
+    former = {n for n in filter(_is_cell_name, sent & before.keys()) if before[n] is not now[n]}
     if not (former and own):
         return []
-    there = sharing.held([now[name] for name in sent])
-    gone = {name: sharing.held([before[name]]) - there for name in sorted(former)}
-    found: list[str] = []
-    for name in sorted(filter(_is_the_cells, own & now.keys())) if any(gone.values()) else ():
-        its = sharing.held([now[name]])
-        if shared := [f"`{one}`" for one, parts in gone.items() if not its.isdisjoint(parts)]:
-            found.append(_FORMER.format(name, listed(shared)))
-    return found
+    sent_parts = sharing.held([now[name] for name in sent])
+    old_parts = {name: sharing.held([before[name]]) - sent_parts for name in sorted(former)}
+    notices: list[str] = []
+    for name in sorted(filter(_is_cell_name, own & now.keys())) if any(old_parts.values()) else ():
+        data = sharing.held([now[name]])
+        if shared := [f"`{old}`" for old, parts in old_parts.items() if not data.isdisjoint(parts)]:
+            notices.append(_FORMER.format(name, listed(shared)))
+    return notices
 
 
-def _in_parts(names: Iterable[object]) -> Iterator[tuple[str, ...]]:
+def _in_chunks(names: Iterable[object]) -> Iterator[tuple[str, ...]]:
     """The names that the cell has bound, sorted, in chunks that fit one event."""
-    told = sorted(name for name in names if isinstance(name, str) and _is_the_cells(name))
-    for start in range(0, len(told), _NAMES):
-        yield tuple(told[start : start + _NAMES])
+    selected = sorted(name for name in names if isinstance(name, str) and _is_cell_name(name))
+    for start in range(0, len(selected), _NAMES_PER_EVENT):
+        yield tuple(selected[start : start + _NAMES_PER_EVENT])
 
 
-def _find_modules_in(folders: Sequence[str]) -> None:
+def _extend_path(folders: Sequence[str]) -> None:
     """Add folders that the notebook has added to `sys.path`, at the same positions."""
-    for place, folder in enumerate(folders):
+    for position, folder in enumerate(folders):
         if folder not in sys.path:
-            sys.path.insert(place, folder)
+            sys.path.insert(position, folder)
             importlib.invalidate_caches()
 
 
-def _is_the_cells(name: str) -> bool:
+def _is_cell_name(name: str) -> bool:
     """Whether a cell has bound the name, and code can use it."""
-    if name.startswith(("__", "_xla_nb")) or name in _NOT_THE_CELLS:
+    if name.startswith(("__", "_xla_nb")) or name in _PREDEFINED:
         return False
     return name.isidentifier() and len(name) <= _LONGEST
 
@@ -189,7 +191,7 @@ def following(line: socket.socket) -> Cell | None:
 def connect(control: socket.socket, rank: int) -> socket.socket:
     """Open the calling rank's line, over which it receives programs, and send the other end to the
     process that starts them."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, contextlib.suppress(OSError):  # no receiver: the line has ended, then
-        socket.send_fds(control, [b"%d" % rank], [theirs.fileno()])
-    return mine
+    own_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with other_end, contextlib.suppress(OSError):  # no receiver: the line has ended, then
+        socket.send_fds(control, [b"%d" % rank], [other_end.fileno()])
+    return own_end

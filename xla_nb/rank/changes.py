@@ -12,8 +12,8 @@ from typing import Any
 from xla_nb.pickling import code_facts
 
 _MOST = 10_000  # most elements compared, for all values together
-_FIRST = 100  # most parts of a result that are compared with changed values
-_LOOKED_INTO = {tuple, *code_facts.CONTAINERS}
+_MAX_PARTS = 100  # most parts of a result that are compared with changed values
+_EXPANDED = {tuple, *code_facts.CONTAINERS}
 
 
 class Changes:
@@ -23,12 +23,12 @@ class Changes:
     def __init__(
         self, namespace: Mapping[str, object], names: Iterable[str], *, rebinds: bool
     ) -> None:
-        held = {name: namespace.get(name) for name in names}
-        plain = {name: value for name, value in held.items() if _is(value, code_facts.CONTAINERS)}
+        values = {name: namespace.get(name) for name in names}
+        tracked = {n: value for n, value in values.items() if _is_a(value, code_facts.CONTAINERS)}
         self._namespace = namespace
         self._rebinds = rebinds
-        self._most = _MOST // max(1, len(plain))
-        self._before = {n: (id(value), _content(value, self._most)) for n, value in plain.items()}
+        self._most = _MOST // max(1, len(tracked))
+        self._before = {n: (id(value), _content(value, self._most)) for n, value in tracked.items()}
 
     def lost(self, result: object) -> tuple[str, ...]:
         """The names whose values have changed and are neither the program's result nor directly in
@@ -37,16 +37,16 @@ class Changes:
         contents = {name: _content(value, self._most) for name, value in now.items()}
         changed = [
             name
-            for name, (was, content) in self._before.items()
-            if (self._rebinds or id(now[name]) == was) and contents[name] != content
+            for name, (identity, content) in self._before.items()
+            if (self._rebinds or id(now[name]) == identity) and contents[name] != content
         ]
         if not changed:
             return ()
-        parts = [result, *gc.get_referents(result)[:_FIRST]]
-        own, returned = set(map(id, now.values())), set(map(id, parts))
-        others = [one for one in parts if _is(one, code_facts.CONTAINERS) and id(one) not in own]
+        parts = [result, *gc.get_referents(result)[:_MAX_PARTS]]
+        ids, result_ids = set(map(id, now.values())), set(map(id, parts))
+        others = [one for one in parts if _is_a(one, code_facts.CONTAINERS) and id(one) not in ids]
         copies = [_content(one, self._most) for one in others]
-        lost = (name for name in changed if id(now[name]) not in returned)
+        lost = (name for name in changed if id(now[name]) not in result_ids)
         return tuple(name for name in lost if contents[name] not in copies)
 
 
@@ -56,12 +56,12 @@ def _content(value: object, most: int) -> list[object]:
     content: list[object] = []
     todo: list[Any] = [value]
     while todo:
-        one = todo.pop()
-        if _is(one, _LOOKED_INTO):
-            content.append((type(one), len(one)))
-            todo += _elements(one, most - len(content) - len(todo))
+        item = todo.pop()
+        if _is_a(item, _EXPANDED):
+            content.append((type(item), len(item)))
+            todo += _elements(item, most - len(content) - len(todo))
         else:
-            content.append((type(one), one) if _is(one, code_facts.PLAIN) else id(one))
+            content.append((type(item), item) if _is_a(item, code_facts.PLAIN) else id(item))
     return content
 
 
@@ -74,7 +74,7 @@ def _elements(value: Any, most: int) -> list[object]:
     return list(value)
 
 
-def _is(value: object, kinds: Container[type]) -> bool:
-    """Whether its class is in `kinds`, without comparing classes of a user's metaclass."""
-    kind = type(value)
-    return type(kind) is type and kind in kinds
+def _is_a(value: object, classes: Container[type]) -> bool:
+    """Whether its class is in `classes`, without comparing classes of a user's metaclass."""
+    cls = type(value)
+    return type(cls) is type and cls in classes

@@ -20,7 +20,7 @@ from xla_nb.messages.events import ProcessDied
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _OURS = str(Path(__file__).parents[1])
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
-_FRAMES = 20
+_MAX_FRAMES = 20
 _LONGEST = 64 << 10  # most bytes of faulthandler's stack: it has 100 frames
 
 
@@ -32,10 +32,10 @@ class Crashes:
 
     def watch(self, local_rank: int) -> None:
         """In a rank: have faulthandler write its stack if it crashes."""
-        mine = self._files.pop(local_rank)
+        file = self._files.pop(local_rank)
         self.close()
-        os.write(mine, b"%d\n" % os.getpid())
-        faulthandler.enable(mine, all_threads=False)
+        os.write(file, b"%d\n" % os.getpid())
+        faulthandler.enable(file, all_threads=False)
 
     def tell(self, death: ProcessDied) -> ProcessDied:
         """In the job: the death, with the place and stack if the process crashed."""
@@ -45,7 +45,7 @@ class Crashes:
             with contextlib.suppress(OSError):
                 pid, _, text = os.pread(file, _LONGEST, 0).decode(errors="replace").partition("\n")
                 if pid == str(death.pid):
-                    return _told(death, text)
+                    return _with_stack(death, text)
         return death
 
     def close(self) -> None:
@@ -53,15 +53,15 @@ class Crashes:
             os.close(self._files.pop())
 
 
-def _told(death: ProcessDied, text: str) -> ProcessDied:
+def _with_stack(death: ProcessDied, text: str) -> ProcessDied:
     """The death with the stack in `text`. faulthandler writes the innermost frame first; processes
     that the rank forked may have written theirs before."""
     frames = _FRAME.findall(text.rpartition("Fatal Python error")[2])
     files = [file for file, _, _ in frames]
-    ours = next((at for at, file in enumerate(files) if file.startswith(_OURS)), len(frames))
-    own = frames[:ours][:_FRAMES]
+    end = next((index for index, file in enumerate(files) if file.startswith(_OURS)), len(frames))
+    inner = frames[:end][:_MAX_FRAMES]
     # A cell's label is not a path.
-    place = next((f"{file}, line {line}" for file, line, _ in own if file[:1] not in "/<"), "")
-    shown = [f'  File "{file}", line {line}, in {name}' for file, line, name in reversed(own)]
-    stack = "\n".join(["Stack (most recent call last):", *shown]) if shown else ""
+    place = next((f"{file}, line {line}" for file, line, _ in inner if file[:1] not in "/<"), "")
+    lines = [f'  File "{file}", line {line}, in {name}' for file, line, name in reversed(inner)]
+    stack = "\n".join(["Stack (most recent call last):", *lines]) if lines else ""
     return replace(death, place=place, stack=stack)

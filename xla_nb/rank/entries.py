@@ -45,13 +45,13 @@ class Accelerated(_Call):
     def __call__(self, index: int, *args: object) -> object:
         from accelerate.utils import PrepareForLaunch  # type: ignore[import-untyped]
 
-        returned: list[Any] = []
+        results: list[Any] = []
 
-        def call(*given: object) -> None:
-            returned.append(self.function(*given))
+        def call(*call_args: object) -> None:
+            results.append(self.function(*call_args))
 
         PrepareForLaunch(call, distributed_type="XLA")(index, *args)
-        return returned[0]
+        return results[0]
 
 
 # ---------------------------------------------------------------- launchers, on ranks
@@ -73,7 +73,7 @@ _here = _Here()
 def _launchers() -> InPlace:
     """The patched launchers of this process."""
 
-    def refusing(name: str) -> Callable[..., Any]:
+    def make_launcher(name: str) -> Callable[..., Any]:
         def launcher(*args: Any, **settings: Any) -> Any:
             if not _here.starts:
                 refuse_launch(name if name == "torch_xla.launch" else "xmp.spawn")
@@ -81,9 +81,9 @@ def _launchers() -> InPlace:
 
         return launcher
 
-    torch_xlas = ("xla_multiprocessing.spawn", "torch_xla.launch", "pjrt.spawn")
-    each = map(refusing, (*torch_xlas, "pjrt.run_multiprocess"))
-    return launchers(*each, notebook_launcher)
+    names = ("xla_multiprocessing.spawn", "torch_xla.launch", "pjrt.spawn")
+    replacements = map(make_launcher, (*names, "pjrt.run_multiprocess"))
+    return launchers(*replacements, notebook_launcher)
 
 
 def watch_launchers() -> None:

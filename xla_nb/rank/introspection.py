@@ -63,22 +63,22 @@ def completions(text: str, names: dict[str, Any] | None = None) -> Completions:
     line = text.rpartition("\n")[2]
     member, name = _MEMBER.search(line), _NAME.search(line)
     if member is None:
-        return _offered(name[0], list(namespace)) if name else Completions()
+        return _matching(name[0], list(namespace)) if name else Completions()
     try:
         value = find(namespace, member[1])
         if member["name"] is not None:
-            return _offered(member["name"], dir(value), of_object=True)
-        return _offered(member["key"], list(dict.keys(value)), of_object=True)
+            return _matching(member["name"], dir(value), of_object=True)
+        return _matching(member["key"], list(dict.keys(value)), of_object=True)
     except Exception:  # it does not exist, or only running code could tell
         return Completions()
 
 
-def _offered(fragment: str, held: Sequence[Any], *, of_object: bool = False) -> Completions:
+def _matching(fragment: str, candidates: Sequence[Any], *, of_object: bool = False) -> Completions:
     """Words that begin with `fragment`; `_names` only if `_` was typed, as in IPython."""
-    hides = () if fragment.startswith("_") else "_"
-    words = (one for one in held if type(one) is str and _WORD.fullmatch(one))
-    fitting = (one for one in words if one.startswith(fragment) and not one.startswith(hides))
-    return Completions(fragment, tuple(sorted(fitting)[:_MOST]), of_object)
+    hidden = () if fragment.startswith("_") else "_"
+    words = (word for word in candidates if type(word) is str and _WORD.fullmatch(word))
+    matches = (word for word in words if word.startswith(fragment) and not word.startswith(hidden))
+    return Completions(fragment, tuple(sorted(matches)[:_MOST]), of_object)
 
 
 # ---------------------------------------------------------------- resolving expressions
@@ -91,40 +91,40 @@ def _rank_names() -> dict[str, Any]:
 def find(namespace: dict[str, Any], expression: str) -> Any:
     """The object that `model.layers[0].weight` or `table["key"]` refers to. Raises an exception if
     it does not exist, or if only a property or other code could tell."""
-    return _followed(namespace, ast.parse(expression.strip(), mode="eval").body)
+    return _resolve(namespace, ast.parse(expression.strip(), mode="eval").body)
 
 
-def _followed(namespace: dict[str, Any], node: ast.expr) -> Any:
+def _resolve(namespace: dict[str, Any], node: ast.expr) -> Any:
     match node:
         case ast.Name(id=name):
             return namespace[name] if name in namespace else vars(builtins)[name]
         case ast.Attribute(value=inner, attr=name):
-            return _attribute(_followed(namespace, inner), name)
+            return _attribute(_resolve(namespace, inner), name)
         case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
-            return _item(_followed(namespace, inner), key)
+            return _item(_resolve(namespace, inner), key)
     raise LookupError
 
 
 def _attribute(value: Any, name: str) -> Any:
     is_class = isinstance(value, type)
-    held = {} if is_class else untrusted.attributes(value)
-    for kept in (held, *(held.get(one, {}) for one in ("_parameters", "_buffers", "_modules"))):
-        if name in kept:  # the last three are for a torch module
-            return kept[name]
-    found = inspect.getattr_static(value, name)
-    if isinstance(found, _BINDING):
-        return found.__get__(None, value) if is_class else found.__get__(value, type(value))
-    if hasattr(type(found), "__get__"):
+    attrs = {} if is_class else untrusted.attributes(value)
+    for group in (attrs, *(attrs.get(key, {}) for key in ("_parameters", "_buffers", "_modules"))):
+        if name in group:  # the last three are for a torch module
+            return group[name]
+    attribute = inspect.getattr_static(value, name)
+    if isinstance(attribute, _BINDING):
+        return attribute.__get__(None, value) if is_class else attribute.__get__(value, type(value))
+    if hasattr(type(attribute), "__get__"):
         raise LookupError
-    return found
+    return attribute
 
 
 def _item(value: Any, key: Any) -> Any:
     modules = untrusted.attributes(value).get("_modules")  # of a torch container
     if isinstance(modules, dict):
         return modules[str(key)]
-    kind: Any = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
-    return kind.__getitem__(value, key)
+    cls: Any = next(cls for cls in (dict, list, tuple) if isinstance(value, cls))
+    return cls.__getitem__(value, key)
 
 
 # ---------------------------------------------------------------- describing objects
@@ -140,25 +140,25 @@ def about(expression: str, source: bool = False, names: dict[str, Any] | None = 
     except Exception:
         return ""
 
-    def look() -> dict[str, Any]:
-        kind: Any = Inspector  # takes a theme since IPython 9
-        named = "theme_name" in inspect.signature(kind).parameters
-        inspector = kind(theme_name="nocolor") if named else kind()
+    def inspect_value() -> dict[str, Any]:
+        cls: Any = Inspector  # takes a theme since IPython 9
+        has_theme = "theme_name" in inspect.signature(cls).parameters
+        inspector = cls(theme_name="nocolor") if has_theme else cls()
         name, level = expression.strip(), int(source)
         return dict(inspector.info(value, oname=name, detail_level=level))
 
     try:
-        known = untrusted.within(_SECONDS, lambda: in_short(look))
+        info = untrusted.within(_SECONDS, lambda: in_short(inspect_value))
     except Exception:  # from a user's object
-        known = {"type_name": untrusted.name_of(type(value))}
-    if known.get("file"):
-        file = Path(known["file"])
+        info = {"type_name": untrusted.name_of(type(value))}
+    if info.get("file"):
+        file = Path(info["file"])
         label = file.name if file.name.startswith("Cell ") else ""  # else the generated module
-        known["file"] = file if file.exists() else label
+        info["file"] = file if file.exists() else label
     lines = []
     for title, key in _FIELDS.items():
-        text = str(known.get(key) or "").strip("\n")
-        if text and not (known.get("source") and key.endswith("docstring")):
+        text = str(info.get(key) or "").strip("\n")
+        if text and not (info.get("source") and key.endswith("docstring")):
             is_long = "\n" in text
             lines += [f"{title}:", text] if is_long else [f"{title + ':':<16}{text}"]
     return "\n".join(lines)

@@ -114,10 +114,10 @@ class _Refused(Exception):
 def _take_on(order: Order, parcel_fd: int, imported: Mapping[str, str], sender: Sender) -> None:
     """Take over the notebook's working directory, environment, `sys.path` and keys."""
     name_process("xla_nb-job")
-    wanted = {**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)}
-    for name in os.environ.keys() - wanted.keys():
+    environment = {**imported, **order.env, loader.PARCEL: loader.parcel_path(parcel_fd)}
+    for name in os.environ.keys() - environment.keys():
         del os.environ[name]
-    os.environ.update(wanted.items() - os.environ.items())
+    os.environ.update(environment.items() - os.environ.items())
     _complete_flags(imported)
     record = Record(order.request.record)
     capture(record, None, lambda text: sender.send(events.Notice(text=f"The cell: {text}")))
@@ -239,9 +239,9 @@ def _remaining(known: Collection[int]) -> list[int]:
 def _wait_for_one(pids: list[int]) -> None:
     """Wait until one of these children has ended, whose own children this process then adopts; or
     for a moment, since a child that was just forked gets its program's name later."""
-    watched = [os.pidfd_open(pid) for pid in pids]
-    connection.wait(watched, 0.5)
-    for fd in watched:
+    pidfds = [os.pidfd_open(pid) for pid in pids]
+    connection.wait(pidfds, 0.5)
+    for fd in pidfds:
         os.close(fd)
 
 

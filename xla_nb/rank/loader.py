@@ -62,9 +62,9 @@ def restore(
     `file` is the script's; `spec` is the name given to `python -m`, which relative imports need,
     also while values are unpickled."""
     if file is not None:
-        found = importlib.machinery.ModuleSpec(spec, None, origin=file) if spec else None
-        package = found.parent if found else None
-        namespace.update(__file__=file, __spec__=found, __package__=package)
+        module_spec = importlib.machinery.ModuleSpec(spec, None, origin=file) if spec else None
+        package = module_spec.parent if module_spec else None
+        namespace.update(__file__=file, __spec__=module_spec, __package__=package)
     patches.leave_segments_to_their_makers()  # needed in processes that ranks spawn
     old_names.install()  # likewise
     absl_flags.let_pickle_have_them()
@@ -122,31 +122,31 @@ def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None
     tree = ast.parse(table.body, table.label)
     bound = set() if bound is None else bound
     value: object = None
-    for one in tree.body:
-        if one is tree.body[-1] and isinstance(one, ast.Expr):
-            code = _compiled(ast.Expression(one.value), table, "eval")
+    for statement in tree.body:
+        if statement is tree.body[-1] and isinstance(statement, ast.Expr):
+            code = _compile(ast.Expression(statement.value), table, "eval")
         else:
-            code = _compiled(ast.Module([one], []), table, "exec")
+            code = _compile(ast.Module([statement], []), table, "exec")
         value = eval(code, namespace)
-        bound |= _bound_by(one, code, namespace)
+        bound |= _bound_names(statement, code, namespace)
     return value
 
 
-def _compiled(tree: ast.Module | ast.Expression, table: ModuleMap, mode: str) -> types.CodeType:
+def _compile(tree: ast.Module | ast.Expression, table: ModuleMap, mode: str) -> types.CodeType:
     # dont_inherit: this file's ``__future__`` imports do not apply to the cell.
     code: types.CodeType = compile(tree, table.label, mode, flags=table.flags, dont_inherit=True)
     return code
 
 
-def _bound_by(
+def _bound_names(
     statement: ast.stmt, code: types.CodeType, namespace: Mapping[str, object]
 ) -> set[str]:
     """The names that a statement binds whenever it runs, even to the same object; not those of
     `+=` and the like unless to a constant: they may have changed the object in place."""
     if isinstance(statement, ast.If | ast.While | ast.Try | ast.TryStar | ast.Match):
         return set()
-    inside = () if isinstance(statement, ast.Expr) else ast.walk(statement)
-    targets = [node.target for node in inside if isinstance(node, ast.AugAssign)]
+    nodes = () if isinstance(statement, ast.Expr) else ast.walk(statement)
+    targets = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
     changed = {target.id for target in targets if isinstance(target, ast.Name)}
     changed = {name for name in changed if not is_ready(namespace.get(name))}
     return bindings(code) - changed
@@ -156,5 +156,5 @@ def ends_quietly(table: ModuleMap) -> bool:
     """Whether the cell ends with `;`, so that its last value is not shown, as in IPython."""
     text = table.body or ""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline) if ";" in text else ()
-    ends = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
-    return [token.string for token in tokens if token.type not in ends][-1:] == [";"]
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
+    return [token.string for token in tokens if token.type not in skipped][-1:] == [";"]

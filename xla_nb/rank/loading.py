@@ -29,7 +29,7 @@ _WAITS = (
 
 
 #: Seconds of the first waits that are not counted.
-_START = 8.0
+_UNCOUNTED = 8.0
 
 
 class _Waits(Stopwatch):
@@ -38,24 +38,24 @@ class _Waits(Stopwatch):
     def __init__(self) -> None:
         super().__init__()
         self.first = Stopwatch()
-        self._known: set[object] = set()
+        self._known_kinds: set[object] = set()
 
     def begin(self, executed: Callable[[], int | None]) -> None:
         """Begin the next program, which has first waits again. `executed` returns how many graphs
         have been run, None if they are not counted."""
         self.executed = executed
-        self.add(max(0.0, self.first.seconds - _START))
+        self.add(max(0.0, self.first.seconds - _UNCOUNTED))
         self.first = Stopwatch()
-        self._known.clear()
+        self._known_kinds.clear()
 
     @property
     def since(self) -> float | None:
         """Start of the current wait; None if not counted, so that the rank shows what it runs."""
-        return super().since or (self.first.since if self.first.seconds > _START else None)
+        return super().since or (self.first.since if self.first.seconds > _UNCOUNTED else None)
 
     @property
     def seconds(self) -> float:
-        return super().seconds + max(0.0, self.first.seconds - _START)
+        return super().seconds + max(0.0, self.first.seconds - _UNCOUNTED)
 
     @property
     def measured(self) -> float:
@@ -64,8 +64,8 @@ class _Waits(Stopwatch):
 
     def of(self, kind: object) -> Stopwatch:
         """The stopwatch for the next wait for a loader of this kind."""
-        if self.first.since is not None or kind not in self._known:
-            self._known.add(kind)
+        if self.first.since is not None or kind not in self._known_kinds:
+            self._known_kinds.add(kind)
             return self.first
         return self
 
@@ -94,11 +94,11 @@ def watch_loaders() -> None:
 
 
 def _time(owner: str, name: str, module: ModuleType) -> None:
-    kind = getattr(module, owner)
-    wait: Callable[..., Any] = getattr(kind, name)
+    cls = getattr(module, owner)
+    wait: Callable[..., Any] = getattr(cls, name)
 
     @functools.wraps(wait)
-    def timing(*args: Any, **kwargs: Any) -> Any:
+    def timed_wait(*args: Any, **kwargs: Any) -> Any:
         waits = _waits.get(threading.get_ident())
         if waits is None or not (watch := waits.of(wait)).start():
             return wait(*args, **kwargs)
@@ -107,7 +107,7 @@ def _time(owner: str, name: str, module: ModuleType) -> None:
         finally:
             watch.stop()
 
-    setattr(kind, name, timing)
+    setattr(cls, name, timed_wait)
 
 
 def _raise_in_the_loop(module: ModuleType) -> None:
@@ -117,17 +117,17 @@ def _raise_in_the_loop(module: ModuleType) -> None:
     complete after the batches so far, or waits forever if there were none. The loop raises errors
     from a queue, which torch_xla uses for errors in sending batches to the device: put these there
     too."""
-    kind = module.ParallelLoader
-    read = kind._loader_worker
+    cls = module.ParallelLoader
+    read = cls._loader_worker
 
     @functools.wraps(read)
-    def reading(loader: Any) -> None:
-        read(_Reading(loader))
+    def guarded_read(loader: Any) -> None:
+        read(_LoaderProxy(loader))
 
-    kind._loader_worker = reading
+    cls._loader_worker = guarded_read
 
 
-class _Reading:
+class _LoaderProxy:
     """A proxy of a ParallelLoader for the thread that reads its DataLoader."""
 
     def __init__(self, loader: Any) -> None:
@@ -156,12 +156,12 @@ def timed(iterable: Iterable[T]) -> Iterator[T]:
     while True:
         watch = waits.of(type(iterable))
         before, measured = waits.executed(), waits.measured
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             item = next(iterator)
         except StopIteration:
             return
-        took = time.monotonic() - begun  # excludes the count, which may be slow
+        elapsed = time.monotonic() - start  # excludes the count, which may be slow
         if waits.executed() == before:
-            watch.add(took + measured - waits.measured)
+            watch.add(elapsed + measured - waits.measured)
         yield item

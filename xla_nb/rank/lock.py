@@ -17,7 +17,7 @@ from typing import Any
 from xla_nb.record.sample import LOCK
 from xla_nb.stopwatch import Stopwatch, Wait
 
-_NONE = Stopwatch()  # for a thread that has not waited
+_NO_WAIT = Stopwatch()  # for a thread that has not waited
 
 
 class SharedLock(synchronize.Lock):
@@ -53,7 +53,7 @@ class SharedLock(synchronize.Lock):
             finally:
                 watch.stop()
         if taken:
-            self._holder[1], self._holder[0] = os.getpid(), self._own_number()
+            self._holder[1], self._holder[0] = os.getpid(), self._caller_number()
             self.taken += 1
         return taken
 
@@ -64,7 +64,7 @@ class SharedLock(synchronize.Lock):
     def let_go(self) -> bool:
         """Release it if this rank still holds it after its program; returns whether it did."""
         # By the semaphore's count: an interrupt may have prevented setting the holder.
-        if not self._semlock._count() or self._holder[0] not in (0, self._own_number()):
+        if not self._semlock._count() or self._holder[0] not in (0, self._caller_number()):
             return False
         try:
             self.release()
@@ -88,7 +88,7 @@ class SharedLock(synchronize.Lock):
 
     def waiting(self, thread: int) -> Wait | None:
         """The wait that a thread of this process is in, or None; safe in any thread."""
-        since = self._waits.get(thread, _NONE).since
+        since = self._waits.get(thread, _NO_WAIT).since
         if since is None:
             return None
         holder = self._holder[0] - 1
@@ -96,9 +96,9 @@ class SharedLock(synchronize.Lock):
 
     def waited(self, thread: int) -> float:
         """Seconds that a thread of this process has waited so far; safe in any thread."""
-        return self._waits.get(thread, _NONE).seconds
+        return self._waits.get(thread, _NO_WAIT).seconds
 
-    def _own_number(self) -> int:
+    def _caller_number(self) -> int:
         """The rank of the calling thread plus 1; 0 in a process that a rank started."""
         if os.getpid() != self._pid or not self._ranks:
             return 0

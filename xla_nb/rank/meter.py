@@ -253,9 +253,9 @@ class Meter:
                 os.close(file)
 
     def _tick(self) -> None:
-        touched = _touched(self._request)
-        if touched != self._answered:
-            self._answered = touched
+        mtime = _mtime(self._request)
+        if mtime != self._answered:
+            self._answered = mtime
             self._answer(*tracebacks.locate(self._thread, self._labels))
         if self._is_due(self._ticks):
             self._sample()
@@ -307,11 +307,11 @@ class Meter:
             changes.watch(counts)
         self._check_blocking(waiting)
         place = tracebacks.innermost(self._thread, self._labels)  # at once: of that call
-        seen = time.time()  # not earlier: an interrupt may have moved the thread
+        sampled_at = time.time()  # not earlier: an interrupt may have moved the thread
         call = DATA if self._book.loading.since is not None else self._standstill.call
         used, limit = self._gauges.memory() or (None, None)
         return Sample(
-            at=seen,
+            at=sampled_at,
             activity=self._set_activity(waiting, compiling, now),
             since=self._activity[1],
             place=place,
@@ -413,7 +413,7 @@ class Sampler:
             pause = TICK * rng.uniform(0.5, 1.5)
 
 
-def _touched(path: str | Path) -> int:
+def _mtime(path: str | Path) -> int:
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 # no Path, as in Record
     except FileNotFoundError:

@@ -15,7 +15,7 @@ from xla_nb.patching import when_imported
 def install() -> None:
     """Install all patches, now or when a library is imported."""
     when_imported("tqdm.notebook", _draw_as_text)
-    when_imported("torch.serialization", _let_torch_open_numpys)
+    when_imported("torch.serialization", _allow_numpy_types)
     leave_segments_to_their_makers()
 
 
@@ -27,35 +27,35 @@ def _draw_as_text(notebook: ModuleType) -> None:
     vars(notebook).update(tqdm=tqdm, tqdm_notebook=tqdm, trange=trange, tnrange=trange)
 
 
-def _let_torch_open_numpys(serialization: ModuleType) -> None:
+def _allow_numpy_types(serialization: ModuleType) -> None:
     """Allow NumPy types in `torch.load`: `xm.mesh_reduce` sends values through `torch.save` and
     `torch.load`, which since torch 2.6 refuses NumPy numbers and arrays unless allowed. They hold
     no code."""
     numpy: Any = importlib.import_module("numpy")
     core: Any = importlib.import_module(numpy.ndarray(0).__reduce__()[0].__module__)  # by release
-    kinds = {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
-    made_by = [core._reconstruct, core.scalar, numpy.ndarray, numpy.dtype]
-    vars(serialization)["add_safe_globals"]([*made_by, *kinds])
+    dtypes = {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
+    constructors = [core._reconstruct, core.scalar, numpy.ndarray, numpy.dtype]
+    vars(serialization)["add_safe_globals"]([*constructors, *dtypes])
 
 
-_init: Any = shared_memory.SharedMemory.__init__
-_here = threading.local()
+_original_init: Any = shared_memory.SharedMemory.__init__
+_thread_state = threading.local()
 
 
 class _Tracker:
     """A resource tracker for `shared_memory` that tracks only segments created here."""
 
     def __init__(self) -> None:
-        self._made: set[str] = set()
+        self._created: set[str] = set()
 
     def register(self, name: str, kind: str) -> None:
-        if not _here.attaching:
-            self._made.add(name)
+        if not _thread_state.attaching:
+            self._created.add(name)
             resource_tracker.register(name, kind)
 
     def unregister(self, name: str, kind: str) -> None:
-        if name in self._made:
-            self._made.discard(name)
+        if name in self._created:
+            self._created.discard(name)
             resource_tracker.unregister(name, kind)
 
 
@@ -72,5 +72,5 @@ def leave_segments_to_their_makers() -> None:
 def _attach(
     self: Any, name: str | None = None, create: bool = False, size: int = 0, **options: Any
 ) -> None:
-    _here.attaching = not create
-    _init(self, name, create, size, **options)
+    _thread_state.attaching = not create
+    _original_init(self, name, create, size, **options)

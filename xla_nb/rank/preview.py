@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _LONGEST = 80  # characters
 _SECONDS = 0.5  # time limit for the repr of a variable
-_LOOK = 2.0  # and for that of a result: less than processes have to exit (run/run.py)
+_RESULT_SECONDS = 2.0  # and for that of a result: less than processes have to exit (run/run.py)
 #: Functions of tensors that compute nothing.
 _HARMLESS = {"__get__", "dim", "size", "numel", "__len__", "is_floating_point"}
 _ATOMS = {int, float, bool, type(None), complex, str}
@@ -54,11 +54,11 @@ class _Short(reprlib.Repr):
         return super().repr1(x, level)
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        shown = list(itertools.islice(x.items(), self.maxdict if level > 0 else 0))
+        items = list(itertools.islice(x.items(), self.maxdict if level > 0 else 0))
         parts = [
-            f"{self.repr1(key, level - 1)}: {self.repr1(one, level - 1)}" for key, one in shown
+            f"{self.repr1(key, level - 1)}: {self.repr1(value, level - 1)}" for key, value in items
         ]
-        return f"{{{', '.join([*parts, *(['...'] if len(x) > len(shown) else [])])}}}"
+        return f"{{{', '.join([*parts, *(['...'] if len(x) > len(items) else [])])}}}"
 
     def repr_instance(self, x: Any, level: int) -> str:
         return _ADDRESS.sub("", super().repr_instance(x, level))
@@ -82,23 +82,23 @@ def of_tensor(tensor: Any) -> str:
 
 def preview(value: object) -> str:
     """A result in at most 80 characters."""
-    return _words(value, _LOOK, reads=True)
+    return _short_text(value, _RESULT_SECONDS, reads=True)
 
 
 def numbers(value: object) -> dict[str, str]:
     """Texts for the values of a small dict with at least one number; empty for other values."""
     if type(value) is not dict or not 0 < len(value) <= _ROWS:
         return {}
-    short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
+    is_short = all(type(key) is str and key.isprintable() and len(key) <= _NAME for key in value)
 
-    def words() -> dict[str, str]:
-        each = value.values()
-        if not any(type(one) in (int, float) or getattr(one, "shape", None) == () for one in each):
+    def texts() -> dict[str, str]:
+        items = value.values()
+        if not any(type(one) in (int, float) or getattr(one, "shape", None) == () for one in items):
             return {}
         return {key: in_one_line(_Short(reads=True).repr(one), _NAME) for key, one in value.items()}
 
     with contextlib.suppress(BaseException):  # from a user's repr
-        return untrusted.within(_LOOK, words) if short else {}
+        return untrusted.within(_RESULT_SECONDS, texts) if is_short else {}
     return {}
 
 
@@ -109,16 +109,16 @@ def short_repr(value: object) -> str:
     """The value in at most 80 characters; `<Net: its repr() raised ValueError>` if repr fails."""
     if type(value) in _ATOMS:
         return in_one_line(_Short(reads=False).repr(value), _LONGEST)
-    return _words(value, _SECONDS, reads=False)
+    return _short_text(value, _SECONDS, reads=False)
 
 
-def _words(value: object, seconds: float, *, reads: bool) -> str:
+def _short_text(value: object, seconds: float, *, reads: bool) -> str:
     """A short repr, computed in a separate thread; if it fails, the class and the problem."""
 
-    def look() -> str:
+    def shorten() -> str:
         return in_one_line(_Short(reads=reads).repr(value), _LONGEST)
 
-    text = untrusted.words(lambda: in_short(look, reads=reads), "repr()", seconds)
+    text = untrusted.words(lambda: in_short(shorten, reads=reads), "repr()", seconds)
     if not text.startswith("<its repr()"):
         return text
     return f"<{untrusted.name_of(type(value)).rpartition('.')[2]}: {text[1:]}"
@@ -128,29 +128,27 @@ class Unread(Exception):
     """An operation in a `__repr__` would have computed a tensor on a device."""
 
 
-def in_short(look: Callable[[], T], *, reads: bool = False) -> T:
-    """Call `look`, with tensors shown by shape and dtype in this thread. With `reads`, tensors of
-    one number show their value; without it, nothing is computed with tensors on a device."""
+def in_short(function: Callable[[], T], *, reads: bool = False) -> T:
+    """Call `function`, with tensors shown by shape and dtype in this thread. With `reads`, tensors
+    of one number show their value; without it, nothing is computed with tensors on a device."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
-        return look()
+        return function()
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
-            self, call: Any, kinds: Any, given: tuple[Any, ...] = (), named: Any = None
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
         ) -> Any:
-            name = getattr(call, "__name__", "")
-            if name in ("__repr__", "__str__", "__format__") and not (
-                reads and given[0].dim() == 0
-            ):
-                return of_tensor(given[0])
-            inputs = (*given, *(named or {}).values())
+            name = getattr(func, "__name__", "")
+            if name in ("__repr__", "__str__", "__format__") and not (reads and args[0].dim() == 0):
+                return of_tensor(args[0])
+            inputs = (*args, *(kwargs or {}).values())
             if not reads and name not in _HARMLESS and any(map(_is_on_device, inputs)):
                 raise Unread(f"{name} of a tensor on a device")
-            return call(*given, **(named or {}))
+            return func(*args, **(kwargs or {}))
 
     with Mode():
-        return look()
+        return function()
 
 
 def _is_on_device(value: Any) -> bool:

@@ -160,7 +160,7 @@ def _interrupt(job: Inherited, pid: int, _signal: int, frame: FrameType | None) 
     job.struck = time.monotonic()
     this_thread = threading.get_ident()  # handlers run in the main thread
     is_here = False
-    targets = [(n, current) for n, current in list(job.running.items()) if not current[0].stopping]
+    targets = [(n, run) for n, run in list(job.running.items()) if not run[0].stopping]
     job.program.stopping = True
     for rank, (program, thread) in targets:
         program.stopping = True

@@ -84,10 +84,10 @@ class Progress(Generic[T]):
             book.begin(self)
         try:
             for item in loading.timed(self._iterable):
-                begun = [book.begun for book in books]
+                counts = [book.begun for book in books]
                 yield item
                 self.done, self.at = self.done + 1, time.time()
-                for book, before in zip(books, begun, strict=True):
+                for book, before in zip(books, counts, strict=True):
                     if book.begun == before:
                         book.count()
         finally:
@@ -245,9 +245,9 @@ class Book:
     def _position(self, step: float | None, names: Iterable[str]) -> float:
         """The step of a row, by default after the last of its figures, so that figures of another
         loop do not shift it."""
-        following = max((self._next_steps.get(name, 0) for name in names), default=0)
-        self._next_steps |= dict.fromkeys(names, following + 1)
-        return following if step is None else step
+        next_step = max((self._next_steps.get(name, 0) for name in names), default=0)
+        self._next_steps |= dict.fromkeys(names, next_step + 1)
+        return next_step if step is None else step
 
     def _mark_synced(self) -> None:
         while self._unsynced:

@@ -86,10 +86,10 @@ class StepChanges:
             return
         compiles = counts.compiles - initial.compiles >= _COMPILED_SHARE * steps and not self.place
         frequent = {name for name, times in calls.items() if times >= _FALLBACK_SHARE * steps}
-        names = sorted(frequent - self.fallbacks.keys())
-        if (compiles or names) and not _runs_compiled() and _recording.acquire(blocking=False):
+        operators = sorted(frequent - self.fallbacks.keys())
+        if (compiles or operators) and not _runs_compiled() and _recording.acquire(blocking=False):
             self._recordings += 1
-            self._operators, self._steps, self._remaining = names, [], _MAX_OPERATIONS
+            self._operators, self._steps, self._remaining = operators, [], _MAX_OPERATIONS
             self._xlac = sys.modules["torch_xla"]._XLAC
             self._original_marker = self._xlac._xla_step_marker
             self._xlac._xla_step_marker = self._mark

@@ -14,10 +14,10 @@ class OfRank(Generic[T]):
     def __init__(self) -> None:
         self._by_thread: dict[int, T] = {}
 
-    def begin(self, thing: T) -> T:
+    def begin(self, value: T) -> T:
         """Set the object of the calling thread's rank, until `end`."""
-        self._by_thread[threading.get_ident()] = thing
-        return thing
+        self._by_thread[threading.get_ident()] = value
+        return value
 
     def end(self) -> T | None:
         """Remove and return the object of the calling thread's rank."""
@@ -29,5 +29,5 @@ class OfRank(Generic[T]):
 
     def here(self) -> T | None:
         """The calling rank's object; in a thread started by user code, the process's first one."""
-        own = self.of(threading.get_ident())
-        return own if own is not None else next(iter(self._by_thread.values()), None)
+        current = self.of(threading.get_ident())
+        return current if current is not None else next(iter(self._by_thread.values()), None)

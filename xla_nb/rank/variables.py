@@ -317,9 +317,9 @@ def _children(value: Any) -> Sequence[tuple[str, object]] | None:
     """The parts of a container or object, each with its path step; None if they may not be all."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
-        fields = untrusted.attributes(value)
-        registered = [fields.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
-        plain = {name: child for name, child in sorted(fields.items()) if not name.startswith("_")}
+        attrs = untrusted.attributes(value)
+        registered = [attrs.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
+        plain = {name: child for name, child in sorted(attrs.items()) if not name.startswith("_")}
         children = {name: child for group in (*registered, plain) for name, child in group.items()}
         return [(f".{name}", child) for name, child in children.items() if child is not None]
     if torch is not None and isinstance(value, torch.optim.Optimizer):
@@ -378,8 +378,8 @@ def _metadata(value: Any) -> dict[str, Any]:
     if (array := _array(value)) is None:
         return {}
     device = "jax" if jax_values.is_jax(array) else ""
-    about = {"shape": array.shape, "dtype": str(array.dtype), "device": device}
-    return {**about, "nbytes": math.prod(array.shape) * array.dtype.itemsize}
+    metadata = {"shape": array.shape, "dtype": str(array.dtype), "device": device}
+    return {**metadata, "nbytes": math.prod(array.shape) * array.dtype.itemsize}
 
 
 def _obstacle(value: Any, is_computed: bool) -> tuple[State, str]:
