@@ -128,7 +128,7 @@ def run_body(table: ModuleMap, namespace: dict[str, Any], bound: set[str] | None
         else:
             code = _compile(ast.Module([statement], []), table, "exec")
         value = eval(code, namespace)
-        bound |= _bound_names(statement, code, namespace)
+        bound |= _bound_by(statement, code, namespace)
     return value
 
 
@@ -138,7 +138,7 @@ def _compile(tree: ast.Module | ast.Expression, table: ModuleMap, mode: str) -> 
     return code
 
 
-def _bound_names(
+def _bound_by(
     statement: ast.stmt, code: types.CodeType, namespace: Mapping[str, object]
 ) -> set[str]:
     """The names that a statement binds whenever it runs, even to the same object; not those of
