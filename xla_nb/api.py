@@ -44,18 +44,18 @@ from xla_nb.wording import listed, several, size
 _P = ParamSpec("_P")
 
 
-def _refusing(function: Callable[_P, Run]) -> Callable[_P, Run]:
+def _refuse_unknown_options(function: Callable[_P, Run]) -> Callable[_P, Run]:
     """Wrap a function to refuse unknown options with a suggestion of the one meant."""
 
     @functools.wraps(function)
-    def called(*args: _P.args, **options: _P.kwargs) -> Run:
+    def wrapper(*args: _P.args, **options: _P.kwargs) -> Run:
         run_options.refuse_unknown(options, list(inspect.signature(function).parameters))
         return function(*args, **options)
 
-    return called
+    return wrapper
 
 
-@_refusing
+@_refuse_unknown_options
 @run_options.explained(flags=False)
 def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     fn: Callable[..., object],
@@ -90,104 +90,104 @@ def spawn(  # noqa: PLR0913 # an argument for each option of the magic
     LaunchError, before any rank has started, when an argument is wrong, the function or its
     arguments cannot be sent, or the ranks cannot be started.
     """
-    given = {name: value for name, value in locals().items() if name not in ("fn", "args")}
-    return call(fn, args, given)
+    options = {name: value for name, value in locals().items() if name not in ("fn", "args")}
+    return call(fn, args, options)
 
 
 def call(
     fn: Callable[..., object],
     args: tuple[object, ...],
-    given: Mapping[str, object],
+    keywords: Mapping[str, object],
     *,
     drops: bool = False,
 ) -> Run:
     """`spawn`, with the options as a mapping.
 
     drops: replace a result that cannot be sent by None, with a note."""
-    here = notebook.current()
-    top_level = here.top_level if here else None
-    cell = f"Cell In[{here.number}], " if here and here.runs_a_cell else ""
-    asked = {**given, **(top_level.options if top_level else {})}
-    options = run_options.options(asked, notebook.settings())
+    current = notebook.current()
+    top_level = current.top_level if current else None
+    prefix = f"Cell In[{current.number}], " if current and current.runs_a_cell else ""
+    requested = {**keywords, **(top_level.options if top_level else {})}
+    options = run_options.options(requested, notebook.settings())
     values = run_options.arguments(args)
     if top_level:
         top_level.launches = True
 
-    def made(scope: Scope) -> Program:
+    def make_program(scope: Scope) -> Program:
         program = build_call(fn, scope, args=values, name="xla_nb_call", drops=drops)
-        return replace(program, label=f"{cell}{program.label}")
+        return replace(program, label=f"{prefix}{program.label}")
 
-    return run(built(made), options, *([top_level.begun] if top_level else []))
+    return run(built(make_program), options, *([top_level.begun] if top_level else []))
 
 
 def built(make: Callable[[Scope], Program]) -> Program:
     """Build a program from the contents of the notebook, or of a script."""
-    here = notebook.current()
-    if here and not here.runs_a_script:
-        return here.program(make)
+    current = notebook.current()
+    if current and not current.runs_a_script:
+        return current.program(make)
     return make(script())
 
 
 def run(
     program: Program,
     options: Options,
-    launched: Callable[[Run], None] = lambda run: None,
+    on_launch: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Launch a program and, unless in the background, show it until it ends."""
     refuse_launch("xla_nb.spawn")
     with loop.launching() as end_if_interrupted:
         try:
-            with telling() as told:
+            with telling() as show_wait:
 
                 def on_wait(seconds: float, what: str) -> None:
-                    told(seconds, what)
+                    show_wait(seconds, what)
                     end_if_interrupted()
 
-                started = launch(program, options, engine_for(options), on_wait, ShownRun)
+                new_run = launch(program, options, engine_for(options), on_wait, ShownRun)
         except KeyboardInterrupt:
-            raise LaunchError(_interrupted(options)) from None
-        return shown(started, options, launched)
+            raise LaunchError(_interrupted_message(options)) from None
+        return shown(new_run, options, on_launch)
 
 
 def shown(
-    started: Run,
+    run: Run,
     options: Options,
-    launched: Callable[[Run], None] = lambda run: None,
+    on_launch: Callable[[Run], None] = lambda run: None,
     tidies: bool = True,
 ) -> Run:
     """Show a launched run until it ends, unless in the background. Afterwards, with `tidies`,
     remove old records. Raises RunFailed."""
-    keep(started)
-    launched(started)
+    keep(run)
+    on_launch(run)
     view = options.view or default_view()
     if options.bg:
         if tidies:
             tidy()
         # A text view prints into the output of other cells: only if it was asked for.
         if view == "panel" or options.view == "text":
-            started.shown_in = picture.cell() if view == "panel" else None
-            loop.follow_behind(started, choose.make(view, started, behind=True))
-        return started
-    started.shown_in = picture.cell() if view != "none" else None
-    loop.follow(started, choose.make(view, started))
+            run.shown_in = picture.cell() if view == "panel" else None
+            loop.follow_behind(run, choose.make(view, run, behind=True))
+        return run
+    run.shown_in = picture.cell() if view != "none" else None
+    loop.follow(run, choose.make(view, run))
     if tidies:
         tidy()
-    if not options.keep_going and not started.ok:
+    if not options.keep_going and not run.ok:
         brief = view != "none" and picture.kernel() is not None
-        failed = RunFailed(started, brief)
+        error = RunFailed(run, brief)
         if brief:
-            failed.is_seen = lambda: picture.cell() == started.shown_in
-        raise failed
-    return started
+            error.is_seen = lambda: picture.cell() == run.shown_in
+        raise error
+    return run
 
 
-def _interrupted(options: Options) -> str:
+def _interrupted_message(options: Options) -> str:
     """The message for an interrupted launch."""
     if options.on == "local":
-        told = "Launch interrupted before any rank started."
+        message = "Launch interrupted before any rank started."
         if not engine().importing:
-            return told
-        return f"{told} torch_xla is still being imported; the next launch waits for it."
+            return message
+        return f"{message} torch_xla is still being imported; the next launch waits for it."
     return (
         "Launch interrupted; anything already started on the cluster was ended. Hosts that were "
         "ready stay reserved for the next launch. Run the cell again, or release the hosts with "
@@ -208,7 +208,7 @@ def _engines() -> tuple[LocalEngine, RayClusters]:
 def _forget() -> None:
     """Forget the runs of the parent process, which ends them itself."""
     _engines.cache_clear()
-    _known.cache_clear()
+    _known_runs.cache_clear()
 
 
 def engine_for(options: Options) -> Engine:
@@ -217,8 +217,8 @@ def engine_for(options: Options) -> Engine:
     if options.on == "local":
         local.check_hosts(options.hosts, options.slices)
         return local
-    where = options.on, options.hosts, options.slices, options.wait, options.env
-    return clusters.engine(*where)
+    arguments = options.on, options.hosts, options.slices, options.wait, options.env
+    return clusters.engine(*arguments)
 
 
 def engine() -> LocalEngine:
@@ -236,16 +236,16 @@ def release() -> None:
 def close(why: str = "") -> None:
     """End every process that launches have left running. `why`: a headline for their runs, by
     default that this process has ended."""
-    ends = loop.KERNEL_ENDED if loop.shell() else "Stopped because its program ended"
+    default = loop.KERNEL_ENDED if loop.shell() else "Stopped because its program ended"
     for run in living():
         if not run.state.stopping and not run.state.settled:
-            run.stops_because(why or ends)
-    for each in _engines():
-        each.close()
+            run.stops_because(why or default)
+    for engine in _engines():
+        engine.close()
 
 
 @functools.cache
-def _known() -> weakref.WeakSet[RecordedRun]:
+def _known_runs() -> weakref.WeakSet[RecordedRun]:
     """The runs that this process launched or opened. A run in progress is kept alive by its
     thread."""
     return weakref.WeakSet()
@@ -253,20 +253,20 @@ def _known() -> weakref.WeakSet[RecordedRun]:
 
 def keep(run: RecordedRun) -> None:
     """Keep the files of a run as long as anything refers to it, such as a variable or `Out`."""
-    _known().add(run)
-    weakref.finalize(run, _let_go, run.record).atexit = False
+    _known_runs().add(run)
+    weakref.finalize(run, _disown, run.record).atexit = False
 
 
-def _let_go(record: Record) -> None:
-    if all(run.name != record.path.name for run in _known()):  # it may be open a second time
+def _disown(record: Record) -> None:
+    if all(run.name != record.path.name for run in _known_runs()):  # it may be open a second time
         with contextlib.suppress(OSError):  # a finalizer: it may run anywhere
             record.disown()
 
 
 def living() -> list[Run]:
     """The runs in progress, oldest first."""
-    own = (run for run in _known() if isinstance(run, Run))
-    return sorted((run for run in own if not run.done), key=lambda run: run.name)
+    runs = (run for run in _known_runs() if isinstance(run, Run))
+    return sorted((run for run in runs if not run.done), key=lambda run: run.name)
 
 
 @functools.cache
@@ -278,12 +278,12 @@ def _told() -> list[str]:
 def tidy() -> None:
     """Remove the records of old runs. Print once if those still needed exceed the limit."""
     tidying.tidy("parts")  # answers of live ranks, some of which a killed kernel leaves behind
-    done = tidying.tidy()
-    if done.needed_bytes > tidying.NBYTES and not _told():
+    result = tidying.tidy()
+    if result.needed_bytes > tidying.NBYTES and not _told():
         _told().append(
             "Variables or Out of open notebooks keep the files of "
-            f"{several(len(done.needed), 'ended run')} ({size(done.needed_bytes)}, more than "
-            f"{size(tidying.NBYTES)}): {listed(done.needed, most=3)}. `del` those that you no "
+            f"{several(len(result.needed), 'ended run')} ({size(result.needed_bytes)}, more than "
+            f"{size(tidying.NBYTES)}): {listed(result.needed, most=3)}. `del` those that you no "
             "longer need (`%reset -f out` for Out)."
         )
         print(*_told())
@@ -293,44 +293,44 @@ def tidy() -> None:
 def telling() -> Iterator[OnWait]:
     """Show what a launch waits for: in a notebook during the wait, elsewhere as lines with the
     seconds that each wait took."""
-    lasted: dict[str, float] = {}
+    durations: dict[str, float] = {}
     slot = loop.slot() if picture.kernel() else None
 
     def end_line() -> None:
-        if lasted and slot is None:
-            print(f" {list(lasted.values())[-1]:.1f} s", flush=True)
+        if durations and slot is None:
+            print(f" {list(durations.values())[-1]:.1f} s", flush=True)
 
     def on_wait(seconds: float, what: str) -> None:
         if seconds <= 0.3:
             return
-        if what not in lasted:
+        if what not in durations:
             end_line()
             if slot is None:
                 print(what, end="", flush=True)
             else:
-                (slot.update if lasted else slot.display)({"text/plain": what}, raw=True)
-        lasted[what] = seconds
+                (slot.update if durations else slot.display)({"text/plain": what}, raw=True)
+        durations[what] = seconds
 
     try:
         yield on_wait
     finally:
         end_line()
-        if lasted and slot is not None:  # `clear_output` would also remove earlier output
+        if durations and slot is not None:  # `clear_output` would also remove earlier output
             slot.update({}, raw=True)
 
 
-def tell_import(goes_on: Callable[[], bool]) -> None:
+def tell_import(is_importing: Callable[[], bool]) -> None:
     """Show that the notebook process is importing torch_xla, for as long as it does."""
-    what, began, seconds = "importing torch_xla in the notebook, once …", time.monotonic(), 0
-    with telling() as told:
-        while goes_on():
+    label, began, seconds = "importing torch_xla in the notebook, once …", time.monotonic(), 0
+    with telling() as show_wait:
+        while is_importing():
             spec = getattr(sys.modules.get("torch_xla"), "__spec__", None)
             if not getattr(spec, "_initializing", False):
                 if seconds:
                     return  # at once: later output does not belong to that line
                 began = time.monotonic()
             elif (seconds := int(time.monotonic() - began)) >= 1:
-                told(seconds, f"{what} {seconds} s" if picture.kernel() else what)
+                show_wait(seconds, f"{label} {seconds} s" if picture.kernel() else label)
             time.sleep(0.1)
 
 
@@ -339,10 +339,10 @@ def tell_import(goes_on: Callable[[], bool]) -> None:
 
 def default_view() -> ViewName:
     """The default view for the current cell's front end."""
-    here = notebook.current()
-    if here is None or picture.kernel() is None:
+    current = notebook.current()
+    if current is None or picture.kernel() is None:
         return "text"
-    return choose.default(here.parent, here.shell.user_ns)
+    return choose.default(current.parent, current.shell.user_ns)
 
 
 def ask_stacks(run: Run) -> str:

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 #: Options that describe live ranks (OF_GROUP), and options of the cells that they run (OF_CELL).
 OF_GROUP = ("n", "runtime", "on", "hosts", "slices", "wait", "simulate", "env", "grace")
-_BUTTON = "by the Shut down button"
+_BY_BUTTON = "by the Shut down button"
 _END = 5.0  # seconds for a panel to show the end
 #: Remove old records every so many cells: removing one takes as long as running a cell.
-_TIDIES = 100
-_ACTS = ast.Call | ast.Await | ast.NamedExpr  # nodes of an expression that may do more than read
+_TIDY_EVERY = 100
+_EFFECTS = ast.Call | ast.Await | ast.NamedExpr  # nodes of an expression that may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
@@ -67,24 +67,24 @@ def start(
     program. `shown`: show them in the cell that is being executed. Raises UsageError if live ranks
     with this name exist, and the errors of `xla_nb.spawn`."""
     refuse_launch("xla_nb.ranks")
-    held = _groups().get(name)
-    if held is not None and held.alive:
-        raise UsageError(held.told_of_being_there)
-    if held is not None:
-        _lose(held)
-    here = notebook.current()
-    has_magics = here is not None and not here.runs_a_script
-    scope = here.scope() if here and has_magics else api.script()
+    existing = _groups().get(name)
+    if existing is not None and existing.alive:
+        raise UsageError(existing.told_of_being_there)
+    if existing is not None:
+        _record_end(existing)
+    current = notebook.current()
+    has_magics = current is not None and not current.runs_a_script
+    scope = current.scope() if current and has_magics else api.script()
     label = "live ranks" if name == DEFAULT else f"live ranks `{name}`"
     program = build_group(scope, name="xla_nb_live", label=label)
-    lasting = replace(options, bg=True, hang_after=0.0, timeout=None)
+    live_options = replace(options, bg=True, hang_after=0.0, timeout=None)
     engine, group = api.engine_for(options), None
     try:
         with api.telling() as on_wait:
-            run = launch(program, lasting, engine, on_wait, ShownRun, lives=True)
+            run = launch(program, live_options, engine, on_wait, ShownRun, lives=True)
             group = Group(name, run, engine, options, idle, has_magics=has_magics)
         api.keep(run)
-        if shown and picture.kernel() is not None and _view() != "none":
+        if shown and picture.kernel() is not None and _view_name() != "none":
             show(group)
         group.wait_until_ready()
     except BaseException as problem:
@@ -92,11 +92,11 @@ def start(
             with contextlib.suppress(KeyboardInterrupt):  # at which they are killed
                 _end(group, "before all ranks had started")
         if isinstance(problem, KeyboardInterrupt):
-            told = "Interrupted before all ranks had started; the ranks were ended."
-            raise LaunchError(told) from None
+            message = "Interrupted before all ranks had started; the ranks were ended."
+            raise LaunchError(message) from None
         raise
     _groups()[name] = group
-    _changed(group)
+    _redraw(group)
     return group
 
 
@@ -104,13 +104,13 @@ def of(name: str = DEFAULT) -> Group:
     """Return the live ranks with this name. Raises UsageError if there are none."""
     group = _groups().get(name)
     if group is None:
-        raise UsageError(_no_such(name))
+        raise UsageError(_no_such_message(name))
     return group
 
 
-def _no_such(name: str) -> str:
-    if there := [f"`{other}`" for other in sorted(_groups()) if _groups()[other].alive]:
-        return f"There are no live ranks named {name!r}, only {listed(there)}."
+def _no_such_message(name: str) -> str:
+    if names := [f"`{other}`" for other in sorted(_groups()) if _groups()[other].alive]:
+        return f"There are no live ranks named {name!r}, only {listed(names)}."
     if name == DEFAULT:
         return "There are no live ranks. Start new ones: %xla_start, or a %%xla cell."
     return f"There are no live ranks named {name!r}. Start new ones: %xla_start --name {name}."
@@ -133,15 +133,15 @@ def _end(group: Group, why: str) -> None:
     if _groups().get(group.name) is group:
         del _groups()[group.name]
     group.end(why)
-    _lose(group)
+    _record_end(group)
     api.tidy()
 
 
-def _lose(group: Group) -> None:
+def _record_end(group: Group) -> None:
     """Note the names that ended ranks had bound, and show their end."""
     names = missing_names.lost(group.remote, group.run.state.ended)
     notebook.lost().setdefault(group.name, {}).update(names)
-    _ended(group)
+    _show_end(group)
 
 
 def end_all(why: str = "with the process that started them") -> None:
@@ -171,20 +171,20 @@ def restart(name: str, *, replay: bool) -> Group:
 
 def _replay(group: Group, history: Sequence[Played]) -> None:
     """Rerun the cells that had succeeded."""
-    for number, each in enumerate(history):
-        rest = [one.label for one in history[number + 1 :]]
-        left = f" Not replayed: {listed(rest, most=5)}." if rest else ""
-        if each.cell is None:
+    for number, played in enumerate(history):
+        remaining = [later.label for later in history[number + 1 :]]
+        note = f" Not replayed: {listed(remaining, most=5)}." if remaining else ""
+        if played.cell is None:
             raise LaunchError(
-                f"Replay stopped at `{each.label}`: its values were not saved. Repeat it "
-                f"yourself.{left}"
+                f"Replay stopped at `{played.label}`: its values were not saved. Repeat it "
+                f"yourself.{note}"
             )
-        print(f"Replaying {each.label} …", flush=True)
-        options = replace(each.options, bg=False, keep_going=False)
+        print(f"Replaying {played.label} …", flush=True)
+        options = replace(played.options, bg=False, keep_going=False)
         try:
-            run_cell(group, each.cell, options, each.members)
+            run_cell(group, played.cell, options, played.members)
         except BaseException:
-            print(f"Replay stopped at {each.label}.{left}")
+            print(f"Replay stopped at {played.label}.{note}")
             raise
 
 
@@ -193,15 +193,15 @@ def run_cell(
     cell: Cell,
     options: Options,
     members: tuple[int, ...] | None = None,
-    launched: Callable[[Run], None] = lambda run: None,
+    on_launch: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Run a cell's text on live ranks, shown like a launched cell. If `group` is a function, it is
     called to start the ranks once the cell is ready to run. Raises the errors of `xla_nb.spawn`."""
 
-    def made(scope: Scope, name: str) -> Program:
+    def make_program(scope: Scope, name: str) -> Program:
         return build(cell, scope, name=name)
 
-    return _run(group, made, options, members, cell, launched)
+    return _run(group, make_program, options, members, cell, on_launch)
 
 
 def _run(
@@ -210,58 +210,58 @@ def _run(
     options: Options,
     members: tuple[int, ...] | None,
     cell: Cell | None = None,
-    launched: Callable[[Run], None] = lambda run: None,
+    on_launch: Callable[[Run], None] = lambda run: None,
     replayed: bool = True,
 ) -> Run:
     refuse_launch("xla_nb.ranks")
-    there = group if isinstance(group, Group) else None
-    if there is not None:
-        there.check(there.world if members is None else members)
-    sent = there.sent if there else Sent()
-    lost = notebook.lost().get(there.name if there else DEFAULT, {})
-    gone = {name: "; ".join(told) for name, told in lost.items()}
+    existing = group if isinstance(group, Group) else None
+    if existing is not None:
+        existing.check(existing.world if members is None else members)
+    sent = existing.sent if existing else Sent()
+    lost = notebook.lost().get(existing.name if existing else DEFAULT, {})
+    reasons = {name: "; ".join(parts) for name, parts in lost.items()}
 
-    def made(scope: Scope) -> Program:
-        remote = there.remote_beside(scope.values) if there else frozenset[str]()
-        return make(replace(scope, sent=sent, remote=remote, lost=gone), PROGRAM)
+    def make_program(scope: Scope) -> Program:
+        remote = existing.remote_beside(scope.values) if existing else frozenset[str]()
+        return make(replace(scope, sent=sent, remote=remote, lost=reasons), PROGRAM)
 
-    program = api.built(made)
-    told = [
+    program = api.built(make_program)
+    notes = [
         f"{lost.pop(name)[0]}; using the notebook's value."
         for name in program.restored
         if name in lost
     ]
-    program = replace(program, notes=(*program.notes, *told))
+    program = replace(program, notes=(*program.notes, *notes))
     if not isinstance(group, Group):
         group = group()
         group.sent = sent
-    with contextlib.ExitStack() as then, loop.launching():
+    with contextlib.ExitStack() as stack, loop.launching():
         with api.telling() as on_wait:
             run = group.launch(program, options, members, on_wait, ShownRun)
         if replayed:
             group.remember(run, Played(run.label, cell, options, members))
         if group.watch.names:
             run.at_end(functools.partial(live_questions.look_for_drift, group))
-        then.callback(_tell_after, group, run, options)
-        return api.shown(run, options, launched, tidies=group.number % _TIDIES == 0)
+        stack.callback(_report_effects, group, run, options)
+        return api.shown(run, options, on_launch, tidies=group.number % _TIDY_EVERY == 0)
 
 
-def _tell_after(group: Group, run: Run, options: Options) -> None:
+def _report_effects(group: Group, run: Run, options: Options) -> None:
     """Print below a cell what it has done to the group."""
     died = any(rank.death is not None for rank in run.state.ranks.values())
     if run.done and (died or run.state.lost_group):
-        _tell_of_loss(group)
+        _report_loss(group)
     elif run.done and options.view == "none" and DRIFT in run.state.conclusions:
         print(run.state.conclusions[DRIFT].sentence)
-    _changed(group)
+    _redraw(group)
 
 
-def _tell_of_loss(group: Group) -> None:
+def _report_loss(group: Group) -> None:
     """Print, below the cell in which ranks died, that the group is no longer complete."""
     try:
         group.check(group.world)
-    except LaunchError as lost:
-        print(lost)
+    except LaunchError as error:
+        print(error)
     except UsageError:  # other ranks run another cell; the next cell reports it
         return
 
@@ -281,41 +281,41 @@ def show(group: Group) -> None:
     if picture.kernel() is None:
         print(rendering.render_text(observer.observe(group.run)))
         return
-    here, before = notebook.current(), _shown().pop(group.run.name, None)
-    if before is not None and here is not None:
-        before.move(f"Cell In[{here.number}]")
+    current, previous = notebook.current(), _shown().pop(group.run.name, None)
+    if previous is not None and current is not None:
+        previous.move(f"Cell In[{current.number}]")
     if group.run.done:
         StillGroup(group.run)
     else:
-        as_panel = _view() == "panel"
-        _shown()[group.run.name] = _panel(group) if as_panel else StillGroup(group.run)
+        as_panel = _view_name() == "panel"
+        _shown()[group.run.name] = _make_panel(group) if as_panel else StillGroup(group.run)
 
 
-def _changed(group: Group) -> None:
+def _redraw(group: Group) -> None:
     """Redraw once all ranks are ready, or a cell of theirs has ended. Called in the notebook's main
     thread."""
-    shown = _shown().get(group.run.name)
-    if isinstance(shown, StillGroup):
-        shown.draw()
+    view = _shown().get(group.run.name)
+    if isinstance(view, StillGroup):
+        view.draw()
 
 
-def _ended(group: Group) -> None:
+def _show_end(group: Group) -> None:
     """Show that the ranks have ended."""
-    shown = _shown().pop(group.run.name, None)
-    if isinstance(shown, StillGroup):
-        shown.draw()
-    elif shown is not None:
-        shown.join(_END)
+    view = _shown().pop(group.run.name, None)
+    if isinstance(view, StillGroup):
+        view.draw()
+    elif view is not None:
+        view.join(_END)
 
 
-def _view() -> str:
+def _view_name() -> str:
     return str(notebook.settings()["view"] or api.default_view())
 
 
-def _panel(group: Group) -> GroupPanel:
+def _make_panel(group: Group) -> GroupPanel:
     from xla_nb.views.panel.group import GroupPanel  # slow to import
 
-    shut_down = functools.partial(_end, group, _BUTTON)
+    shut_down = functools.partial(_end, group, _BY_BUTTON)
     panel = GroupPanel(group.run, shut_down)
     panel.follow()
     return panel
@@ -341,11 +341,11 @@ class Ranks:
     @property
     def _group(self) -> Group:
         """The group. Raises LaunchError if new ranks have replaced these."""
-        now = _groups().get(self._own.name, self._own)
-        if now is not self._own:
-            why = f"These live ranks have ended: {self._own.why_lost}."
-            raise LaunchError(f"{why} The current ones are {now.in_code}.")
-        return now
+        current = _groups().get(self._own.name, self._own)
+        if current is not self._own:
+            message = f"These live ranks have ended: {self._own.why_lost}."
+            raise LaunchError(f"{message} The current ones are {current.in_code}.")
+        return current
 
     def __enter__(self) -> Ranks:
         return self
@@ -382,44 +382,44 @@ class Ranks:
         """
         if not callable(fn):
             raise UsageError(f"call() needs a function, not {shortened(repr(fn), 60)}.")
-        members, chosen = self._chosen(options)
+        members, cell_options = self._split_options(options)
 
-        def made(scope: Scope, name: str) -> Program:
+        def make_program(scope: Scope, name: str) -> Program:
             return build_call(WithoutIndex(fn, {}), scope, args=args, name=name)
 
-        return _run(self._group, made, chosen, members)
+        return _run(self._group, make_program, cell_options, members)
 
     def run(self, statements: str, **options: object) -> Run:
         """Run statements on each rank, with the options of `call`; the value of a last expression
         is the rank's result. The whole text may be indented."""
-        members, chosen = self._chosen(options)
-        text = _text("The code for run()", statements)
+        members, cell_options = self._split_options(options)
+        text = _check_text("The code for run()", statements)
         if text.lstrip("\n")[:1].isspace():
             text = textwrap.dedent(text)
         cell = Cell(f"statements {self._group.number + 1}", text)
-        return run_cell(self._group, cell, chosen, members)
+        return run_cell(self._group, cell, cell_options, members)
 
     def push(self, /, **values: object) -> None:
         """Bind names on every rank to the current values, which belong to the ranks from then on.
         Raises UsageError for the names that every cell sets (`rank`, `device`, …)."""
-        if given := values.keys() & RANK_NAMES:
-            raise UsageError(f"push() cannot bind {listed(sorted(given))}, which every cell sets.")
+        if taken := values.keys() & RANK_NAMES:
+            raise UsageError(f"push() cannot bind {listed(sorted(taken))}, which every cell sets.")
 
-        def made(scope: Scope, name: str) -> Program:
+        def make_program(scope: Scope, name: str) -> Program:
             program = build_call(push, scope, args=(values,), name=name)
             label = f"push of {listed(values, most=3)}"
             return replace(program, label=label, binds=tuple(values))
 
-        self._unseen(made, None)
+        self._run_unseen(make_program, None)
 
     def pull(self, name: str, rank: int = 0) -> Any:
         """Return the value of a name, or of an expression, on one rank. Raises RunFailed if it
         cannot be evaluated, and UsageError if it is neither."""
-        return self._held(name, (rank,))[rank]
+        return self._evaluate(name, (rank,))[rank]
 
     def __getitem__(self, name: str) -> Mapping[int, Any]:
         """Return the value of a name, or of an expression, on every rank."""
-        return self._held(name, None)
+        return self._evaluate(name, None)
 
     def vars(self, *names: str, compute: bool = False) -> Variables:
         """Return the variables of these names, by default all, and whether the ranks agree on them.
@@ -428,48 +428,51 @@ class Ranks:
         """
         return live_questions.variables(self._group, names, compute=compute)
 
-    def _held(self, name: str, members: tuple[int, ...] | None) -> Mapping[int, Any]:
-        text = _text("The name", name).strip()
+    def _evaluate(self, name: str, members: tuple[int, ...] | None) -> Mapping[int, Any]:
+        text = _check_text("The name", name).strip()
         try:
             expression = ast.parse(text, mode="eval")
         except SyntaxError:
-            told = f"{shortened(repr(name), 60)} is neither a name nor an expression."
-            raise UsageError(f"{told} Use run() for statements.") from None
+            message = f"{shortened(repr(name), 60)} is neither a name nor an expression."
+            raise UsageError(f"{message} Use run() for statements.") from None
         cell = Cell(f"`{text}`", text)
 
-        def made(scope: Scope, name: str) -> Program:  # no `both` notes: the ranks' value is meant
+        def make_program(scope: Scope, name: str) -> Program:
+            # Without `both` notes: the ranks' value is meant.
             return replace(build(cell, scope, name=name), both=())
 
-        acts = any(isinstance(node, _ACTS) for node in ast.walk(expression))
-        return dict(self._unseen(made, members, cell, replayed=acts).results)
+        has_effects = any(isinstance(node, _EFFECTS) for node in ast.walk(expression))
+        return dict(self._run_unseen(make_program, members, cell, replayed=has_effects).results)
 
-    def _unseen(
+    def _run_unseen(
         self,
-        made: Callable[[Scope, str], Program],
+        make: Callable[[Scope, str], Program],
         members: tuple[int, ...] | None,
         cell: Cell | None = None,
         replayed: bool = True,
     ) -> Run:
         """Run a program without a view, printing only notices about the notebook's values."""
         options = replace(self._options, view="none")
-        run = _run(self._group, made, options, members, cell, replayed=replayed)
+        run = _run(self._group, make, options, members, cell, replayed=replayed)
         for notice in run.state.notices:
             if not notice.once:
                 print(notice.text)
         return run
 
-    def _chosen(self, given: Mapping[str, object]) -> tuple[tuple[int, ...] | None, Options]:
-        words = dict(given)
-        members = words.pop("ranks", None)
-        run_options.refuse_unknown(given, ["ranks", *OF_CELL])
-        chosen = None if members is None else run_options.numbers("ranks", members)
-        return chosen, run_options.options(words, vars(self._options))
+    def _split_options(
+        self, options: Mapping[str, object]
+    ) -> tuple[tuple[int, ...] | None, Options]:
+        remaining = dict(options)
+        spec = remaining.pop("ranks", None)
+        run_options.refuse_unknown(options, ["ranks", *OF_CELL])
+        members = None if spec is None else run_options.numbers("ranks", spec)
+        return members, run_options.options(remaining, vars(self._options))
 
 
-def _text(what: str, given: object) -> str:
-    if not isinstance(given, str):
-        raise UsageError(f"{what} must be a string, not {shortened(repr(given), 60)}.")
-    return given
+def _check_text(subject: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{subject} must be a string, not {shortened(repr(value), 60)}.")
+    return value
 
 
 def ranks(name: str = DEFAULT, **options: object) -> Ranks:
@@ -485,8 +488,8 @@ def ranks(name: str = DEFAULT, **options: object) -> Ranks:
     """
     idle = options.pop("idle", None)
     run_options.refuse_unknown(options, [*run_options.OPTIONS])
-    chosen = run_options.options(options, notebook.settings())
+    live_options = run_options.options(options, notebook.settings())
     if not options and idle is None and is_there(name):
-        return Ranks(of(name), chosen)
+        return Ranks(of(name), live_options)
     seconds = None if idle is None else run_options.duration("idle", idle)
-    return Ranks(start(chosen, name, seconds), chosen)
+    return Ranks(start(live_options, name, seconds), live_options)

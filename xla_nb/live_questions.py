@@ -26,7 +26,7 @@ from xla_nb.views.variables import Variables
 #: Time limits in seconds: for Tab, for `name?`, and for the tooltip of the object at the cursor.
 _COMPLETION, _HELP, TOOLTIP = 0.2, 5.0, 1.0
 #: Time limits in seconds: for a withdrawn question to stop, and to compare watched variables.
-_PATIENCE, _MUCH = 5.0, 60.0
+_WITHDRAWAL, _COMPARISON = 5.0, 60.0
 #: The reason with which a withdrawn question stops.
 _WITHDRAWN = "Withdrawn"
 T = TypeVar("T")
@@ -47,7 +47,7 @@ def ask(
     chosen = group.world if members is None else members
     group.check(chosen)
     program = build_question(WithoutIndex(question, {}), args, name="xla_nb_question")
-    options = replace(group.options, grace=_PATIENCE)
+    options = replace(group.options, grace=_WITHDRAWAL)
     try:
         with group.asking(program, options, chosen, within) as run:
             try:
@@ -67,8 +67,8 @@ def variables(group: Group, names: Sequence[str] = (), *, compute: bool = False)
     """The variables of a group's living ranks, by default all that its cells have bound. Raises
     what a cell raises."""
     members = group.alive or group.world  # with none alive, the check says why they ended
-    told = ask(group, of_rank.asked, (tuple(names), compute), members)
-    return Variables(comparing.compare(told), len(members), len(group.world))
+    answers = ask(group, of_rank.asked, (tuple(names), compute), members)
+    return Variables(comparing.compare(answers), len(members), len(group.world))
 
 
 def look_for_drift(group: Group, run: Run) -> None:
@@ -78,43 +78,43 @@ def look_for_drift(group: Group, run: Run) -> None:
         return  # reported elsewhere
     watch = group.watch
     try:
-        told_by = ask(group, of_rank.asked, (tuple(watch.names), False), within=_MUCH)
-        found = watch.after(run.label, comparing.compare(told_by))
+        answers = ask(group, of_rank.asked, (tuple(watch.names), False), within=_COMPARISON)
+        drifts = watch.after(run.label, comparing.compare(answers))
     except (XlaNbError, TimeoutError) as problem:
-        told = f"Could not compare the watched variables: {problem or 'it took too long'}"
-        run.append(events.Notice(text=told))
+        message = f"Could not compare the watched variables: {problem or 'it took too long'}"
+        run.append(events.Notice(text=message))
         return
-    for one in found:
-        if not one.wrong:
-            run.append(events.Notice(text=one.sentence))
-            group.run.take(events.Notice(text=one.sentence))
-    if new := [one for one in found if one.wrong]:
-        who = tuple(sorted({rank for one in new for rank in one.ranks}))
-        told = "; ".join(one.sentence for one in new)
-        conclusion = events.Concluded(kind=DRIFT, sentence=told, ranks=who, wrong=True)
+    for drift in drifts:
+        if not drift.wrong:
+            run.append(events.Notice(text=drift.sentence))
+            group.run.take(events.Notice(text=drift.sentence))
+    if new := [drift for drift in drifts if drift.wrong]:
+        ranks = tuple(sorted({rank for drift in new for rank in drift.ranks}))
+        sentence = "; ".join(drift.sentence for drift in new)
+        conclusion = events.Concluded(kind=DRIFT, sentence=sentence, ranks=ranks, wrong=True)
         run.append(conclusion)
         newest = (one.ended for one in group.run.state.programs.newest if one.began.run == run.name)
         if (ended := next(newest, None)) is not None:
-            how, amiss = sentences.headline(state), sentences.found(state)
-            group.run.take(replace(ended, headline=how, found=amiss))
+            headline, issue = sentences.headline(state), sentences.found(state)
+            group.run.take(replace(ended, headline=headline, found=issue))
             group.run.take(conclusion)
 
 
 def completions(group: Group, before: str) -> Completions | None:
     """Completions from the first rank for a cell's text up to the cursor; None if it is busy or
     does not answer in time."""
-    return _soon(group, introspection.completions, (before,), _COMPLETION)
+    return _ask_first_rank(group, introspection.completions, (before,), _COMPLETION)
 
 
 def about(group: Group, expression: str, *, source: bool, within: float = _HELP) -> str | None:
     """Help on an object from the first rank, "" if it has no such object; None if the rank is busy
     or does not answer within so many seconds."""
-    told = _soon(group, introspection.about, (expression, source), within)
-    lines = [ansi.plain(line) for line in (told or "").split("\n")]
-    return "\n".join([f"On rank {group.alive[0]}", *lines]) if told else told
+    text = _ask_first_rank(group, introspection.about, (expression, source), within)
+    lines = [ansi.plain(line) for line in (text or "").split("\n")]
+    return "\n".join([f"On rank {group.alive[0]}", *lines]) if text else text
 
 
-def _soon(
+def _ask_first_rank(
     group: Group, question: Callable[..., T], args: tuple[object, ...], within: float
 ) -> T | None:
     first = group.alive[:1]

@@ -83,18 +83,18 @@ def unload(shell: InteractiveShell) -> None:
 
 
 def _magics(shell: InteractiveShell) -> XlaMagics:
-    found: XlaMagics = shell.magics_manager.registry["XlaMagics"]
-    return found
+    magics: XlaMagics = shell.magics_manager.registry["XlaMagics"]
+    return magics
 
 
 def _callbacks(shell: InteractiveShell) -> Sequence[tuple[str, Callable[..., None]]]:
-    magics, of_device = _magics(shell), guard.of(shell)
+    magics, device_guard = _magics(shell), guard.of(shell)
     return (
         ("pre_run_cell", magics.before_cell),
         ("pre_run_cell", answers.before_cell),
-        ("pre_run_cell", of_device.before_cell),
+        ("pre_run_cell", device_guard.before_cell),
         ("post_run_cell", magics.after_cell),
-        ("post_run_cell", of_device.after_cell),
+        ("post_run_cell", device_guard.after_cell),
     )
 
 
@@ -106,14 +106,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}. `{self.prog}?` lists the options.")
 
 
-_MAYBE, _SWITCH, _GROUP = {"nargs": "?"}, {"action": "store_true"}, {"default": DEFAULT}
-_NAME = {"name": {**_MAYBE, **_GROUP}}
+_OPTIONAL, _SWITCH, _GROUP = {"nargs": "?"}, {"action": "store_true"}, {"default": DEFAULT}
+_NAME = {"name": {**_OPTIONAL, **_GROUP}}
 _OUT = {"-o": {"dest": "out"}}
 #: The launch options of each magic, and its other arguments in argparse's form. The switches among
 #: the latter are mutually exclusive.
 _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
     "%xla_start": (live.OF_GROUP, {"--idle": {}, "--name": _GROUP}),
-    "%%xla": (live.OF_CELL, {"ranks": _MAYBE, **_OUT, "--group": _GROUP}),
+    "%%xla": (live.OF_CELL, {"ranks": _OPTIONAL, **_OUT, "--group": _GROUP}),
     "%xla_restart": ((), {**_NAME, "--replay": _SWITCH}),
     "%xla_shutdown": ((), _NAME),
     "%xla_ranks": ((), _NAME),
@@ -125,25 +125,25 @@ _LINES: dict[str, tuple[Iterable[str], dict[str, dict[str, Any]]]] = {
             **dict.fromkeys(("--compute", "--watch", "--unwatch"), _SWITCH),
         },
     ),
-    "%%xla_spawn": (OPTIONS, {"entry": _MAYBE, "--args": {"default": "()"}, **_OUT}),
+    "%%xla_spawn": (OPTIONS, {"entry": _OPTIONAL, "--args": {"default": "()"}, **_OUT}),
     "%xla_topology": (("n", "simulate"), {}),
 }
 
 
 def _parser(prog: str) -> Parser:
     """The parser of a magic. Values of options are checked later, with the settings."""
-    names, own = _LINES[prog]
-    made = Parser(prog=prog, add_help=False, allow_abbrev=False)
+    names, arguments = _LINES[prog]
+    parser = Parser(prog=prog, add_help=False, allow_abbrev=False)
     for option in map(OPTIONS.__getitem__, names):
         if not option.metavar:
-            made.add_argument(option.flag, dest=option.name, action="store_true", default=None)
+            parser.add_argument(option.flag, dest=option.name, action="store_true", default=None)
         else:
             action = "append" if option.name == "env" else "store"
-            made.add_argument(option.flag, dest=option.name, action=action)
-    either = made.add_mutually_exclusive_group()
-    for name, told in own.items():
-        (either if told is _SWITCH else made).add_argument(name, **told)
-    return made
+            parser.add_argument(option.flag, dest=option.name, action=action)
+    exclusive = parser.add_mutually_exclusive_group()
+    for name, keywords in arguments.items():
+        (exclusive if keywords is _SWITCH else parser).add_argument(name, **keywords)
+    return parser
 
 
 @functools.cache  # built once: cells should not wait for it
@@ -151,21 +151,21 @@ def _parsers() -> dict[str, Parser]:
     return {prog: _parser(prog) for prog in _LINES}
 
 
-def _as_of_now(entry: recorded.Entry) -> recorded.Entry:
+def _refresh_entry(entry: recorded.Entry) -> recorded.Entry:
     """The entry of a run in progress, with the headline that its own picture shows."""
-    living = {run.name: run for run in api.living()}
+    runs = {run.name: run for run in api.living()}
     try:
-        run = living.get(entry.name) or recorded.RecordedRun.open(entry.name)
+        run = runs.get(entry.name) or recorded.RecordedRun.open(entry.name)
     except UsageError:  # it has only just begun
         return entry
     observer = Observer(run)
     observer.sample()
-    shown = observer.snapshot()  # without output, which is not shown
-    rests = shown.live is not None and shown.live.is_idle
-    return replace(entry, headline=shown.headline, outcome="idle" if rests else entry.outcome)
+    snapshot = observer.snapshot()  # without output, which is not shown
+    is_idle = snapshot.live is not None and snapshot.live.is_idle
+    return replace(entry, headline=snapshot.headline, outcome="idle" if is_idle else entry.outcome)
 
 
-def _parsed(prog: str, line: str) -> dict[str, Any]:
+def _parse_line(prog: str, line: str) -> dict[str, Any]:
     parser = _parsers()[prog]
     try:
         words = shlex.split(line, comments=True)
@@ -177,13 +177,13 @@ def _parsed(prog: str, line: str) -> dict[str, Any]:
         word = _without_value(next((word for word in unknown if word[:1] == "-"), unknown[0]))
         kind = "option" if word[:1] == "-" else "argument"
         known = parser._option_string_actions
-        hint = _elsewhere(word, words) or meant(word.removesuffix("=…"), known)
+        hint = _hint_other_magic(word, words) or meant(word.removesuffix("=…"), known)
         hint = hint or f" `{parser.prog}?` lists the options."
         raise UsageError(f"{parser.prog}: Unknown {kind} {shortened(word, 60)}.{hint}")
     return vars(values)
 
 
-def _elsewhere(word: str, words: Sequence[str]) -> str:
+def _hint_other_magic(word: str, words: Sequence[str]) -> str:
     """A hint naming the magic that has this option, after a space; empty if none has."""
     flag = word.removesuffix("=…") if word[:2] == "--" else word[:2]
     for prog, other in _parsers().items():
@@ -200,17 +200,17 @@ def _without_value(word: str) -> str:
     return f"{name}=…" if equals else word
 
 
-def _without_values(line: str) -> str:
+def _mask_env(line: str) -> str:
     """A line of %%xla_spawn without the values of --env: it becomes a comment in the cell's
     source, which is written to disk."""
-    return _ENV.sub(lambda found: found[1] + _without_value(found[2].strip("\"'")), line)
+    return _ENV.sub(lambda match: match[1] + _without_value(match[2].strip("\"'")), line)
 
 
-def _filled(notebook: Notebook, line: str) -> str:
+def _expand_line(notebook: Notebook, line: str) -> str:
     """A line with `{N}` and `$N` expanded as by IPython, except in --args, an expression that may
     contain braces itself."""
-    found = _ARGS.search(line)
-    head, args, tail = line.partition(found[0]) if found else (line, "", "")
+    match = _ARGS.search(line)
+    head, args, tail = line.partition(match[0]) if match else (line, "", "")
     expand: Any = functools.partial(notebook.shell.var_expand, depth=_NO_FRAME)
     return f"{expand(head)}{args}{expand(tail)}"
 
@@ -218,7 +218,7 @@ def _filled(notebook: Notebook, line: str) -> str:
 def _group_of(line: str) -> Group | None:
     """The live ranks that a %%xla line names; None if it is unfinished or there are none."""
     try:
-        return live.of(_parsed("%%xla", line.partition("%%xla")[2])["group"])
+        return live.of(_parse_line("%%xla", line.partition("%%xla")[2])["group"])
     except XlaNbError:
         return None
 
@@ -231,8 +231,8 @@ def _watch(group: Group, names: list[str], *, ends: bool) -> list[str]:
         raise UsageError(f"%xla_vars --unwatch: not watched: {listed(new)}.")
     after = [name for name in before if names and name not in names] if ends else before + new
     group.watch = Watch(after, group.watch)
-    told = f"Compared after each cell: {listed(f'`{name}`' for name in after)}."
-    print(*in_lines(told), sep="\n")
+    message = f"Compared after each cell: {listed(f'`{name}`' for name in after)}."
+    print(*in_lines(message), sep="\n")
     return new
 
 
@@ -256,7 +256,7 @@ class XlaMagics(Magics):
     @no_var_expand
     @cell_magic
     @run_options.explained(flags=True)
-    def xla_spawn(self, line: str, cell: str) -> Run | None:
+    def xla_spawn(self, line: str, body: str) -> Run | None:
         """Run the cell on every rank of a TPU, or of a simulated TPU host.
 
             %%xla_spawn [FUNCTION] [options]
@@ -284,55 +284,55 @@ class XlaMagics(Magics):
         Returns a Run: run.results, run[2], run.ok, run.errors, run.output(2), run.elapsed,
         run.record. `%xla_config` shows and sets defaults.
         """
-        words, options, begun = self._read(line)
-        launched = self.notebook.cell(_without_values(line), cell)
-        tree = parse(launched)
+        words, options, bind_run = self._read_line(line)
+        cell = self.notebook.cell(_mask_env(line), body)
+        tree = parse(cell)
         if words["entry"] or functions(tree):
-            for name, number in self._ranks_only(tree).items():
+            for name, number in self._find_rank_names(tree).items():
                 raise ProgramError(
-                    f"{launched.label}, line {number}: `{name}` exists only on ranks, but the top "
+                    f"{cell.label}, line {number}: `{name}` exists only on ranks, but the top "
                     "level of a cell with a function runs in the notebook. Make it a parameter of "
                     "the function. Nothing was run."
                 )
-            return self._execute(line, cell)  # the magic was called by code, not by IPython
-        if self._arguments(words["args"]):
+            return self._execute(line, body)  # the magic was called by code, not by IPython
+        if self._evaluate_args(words["args"]):
             raise UsageError(
-                f"{launched.label} has no function that takes --args. Define one, or use the "
+                f"{cell.label} has no function that takes --args. Define one, or use the "
                 "notebook's variables in the cell."
             )
         name = f"xla_nb_cell_{self.notebook.number}"
-        program = self.notebook.program(lambda scope: build(launched, scope, name=name))
+        program = self.notebook.program(lambda scope: build(cell, scope, name=name))
 
-        def started(run: Run) -> None:
-            self.notebook.begun(launched)
-            begun(run)
+        def on_launch(run: Run) -> None:
+            self.notebook.begun(cell)
+            bind_run(run)
 
-        return api.run(program, options, started)
+        return api.run(program, options, on_launch)
 
     @no_var_expand
     @cell_magic
-    def xla_call(self, line: str, cell: str) -> Run | None:
+    def xla_call(self, line: str, body: str) -> Run | None:
         """Call a launched cell's function on every rank. This is the last line of such a cell,
         after its top level has run in the notebook."""
         top_level, self.notebook.top_level = self.notebook.top_level, None
-        return self._call(line, cell, top_level)
+        return self._call_function(line, body, top_level)
 
     def _execute(self, line: str, body: str) -> Run | None:
         """Run a cell that code launches (`run_cell_magic`) in the notebook, and call its
         function."""
-        cell = self.notebook.cell(_without_values(line), body)
+        cell = self.notebook.cell(_mask_env(line), body)
         filename = self.shell.compile.cache(cell.source, self.notebook.number)
         self.notebook.begun(replace(cell, filename=filename))
-        before, self.notebook.top_level = self.notebook.top_level, self._top_level(line)
+        outer, self.notebook.top_level = self.notebook.top_level, self._top_level(line)
         guard.of(self.shell).before_cell()
         try:
             code = self.shell.compile(cell.source, filename, "exec")
             exec(code, self.shell.user_global_ns, self.shell.user_ns)
         finally:
-            top_level, self.notebook.top_level = self.notebook.top_level, before
-        return self._call(line, body, top_level, cell)
+            top_level, self.notebook.top_level = self.notebook.top_level, outer
+        return self._call_function(line, body, top_level, cell)
 
-    def _call(
+    def _call_function(
         self, line: str, body: str, top_level: TopLevel | None, cell: Cell | None = None
     ) -> Run | None:
         if top_level is not None and top_level.refused:
@@ -340,29 +340,29 @@ class XlaMagics(Magics):
         if top_level is not None and top_level.launches:
             print("%%xla_spawn launched nothing: the cell has already launched a run.")
             return None
-        words, options, begun = self._read(line)
-        arguments = self._arguments(words["args"])
-        launched = cell or self.notebook.cell(_without_values(line), body)
+        words, options, bind_run = self._read_line(line)
+        arguments = self._evaluate_args(words["args"])
+        target = cell or self.notebook.cell(_mask_env(line), body)
         name = f"xla_nb_cell_{self.notebook.number}"
 
-        def made(scope: Scope) -> Program:
-            return build_entry(launched, scope, entry=words["entry"], args=arguments, name=name)
+        def make_program(scope: Scope) -> Program:
+            return build_entry(target, scope, entry=words["entry"], args=arguments, name=name)
 
-        return api.run(self.notebook.program(made), options, begun)
+        return api.run(self.notebook.program(make_program), options, bind_run)
 
-    def _read(
+    def _read_line(
         self, line: str, magic: str = "%%xla_spawn"
     ) -> tuple[dict[str, Any], Options, Callable[[Run], None]]:
         """Parse a cell's line: return its words, the options, and a function that binds the Run to
         the variable of `-o`."""
-        words = _parsed(magic, _filled(self.notebook, line))
+        words = _parse_line(magic, _expand_line(self.notebook, line))
         name = None if words["out"] is None else run_options.variable("-o", words["out"])
 
-        def begun(run: Run) -> None:
+        def bind_run(run: Run) -> None:
             if name:
                 self.shell.user_ns[name] = run
 
-        return words, self._options(words), begun
+        return words, self._options(words), bind_run
 
     def transformed(self, lines: list[str]) -> list[str]:
         """Turn a launched cell with a function into an ordinary cell that calls the function at its
@@ -371,48 +371,48 @@ class XlaMagics(Magics):
         body = "".join(lines[1:])
         if magic != "%%xla_spawn" or not body or not self.calls_function(line, body):
             return lines
-        own = [f"{one}\n" for one in plain_line_ends(body).split("\n")]
-        away = "\n" * 8  # keeps the call out of the lines that a traceback shows
-        return [f"#{magic} {_without_values(line)}\n", *own, f"{away}{CALL}{line!r}, {body!r})\n"]
+        code_lines = [f"{text}\n" for text in plain_line_ends(body).split("\n")]
+        gap = "\n" * 8  # keeps the call out of the lines that a traceback shows
+        return [f"#{magic} {_mask_env(line)}\n", *code_lines, f"{gap}{CALL}{line!r}, {body!r})\n"]
 
     def calls_function(self, line: str, body: str) -> bool:
         """True if a launched cell runs in the notebook and then calls a function on the ranks: it
         defines or names one, and nothing in it is refused."""
         try:
-            words = _parsed("%%xla_spawn", re.sub(r"{[^{}]*}", "…", line))
+            words = _parse_line("%%xla_spawn", re.sub(r"{[^{}]*}", "…", line))
             if not re.search(r"[{$]", line):  # otherwise options are known only once expanded
                 self._options(words)
             f"{line}{body}".encode()  # raises for lone surrogates, as Python does
             source = self.shell.transform_cell(plain_line_ends(body))  # type: ignore[no-untyped-call]
             tree = ast.parse(source)
-            return bool(words["entry"] or functions(tree)) and not self._ranks_only(tree)
+            return bool(words["entry"] or functions(tree)) and not self._find_rank_names(tree)
         except (UsageError, *UNREADABLE):
             return False
 
-    def _ranks_only(self, tree: ast.Module) -> Mapping[str, int]:
+    def _find_rank_names(self, tree: ast.Module) -> Mapping[str, int]:
         """Names that exist only on ranks and that the top level reads, each with its line."""
         names = names_in(tree.body)
-        own = {*names.binds, *self.shell.user_ns}
-        return {n: line for n, line in names.now.items() if n in RANK_NAMES and n not in own}
+        defined = {*names.binds, *self.shell.user_ns}
+        return {n: line for n, line in names.now.items() if n in RANK_NAMES and n not in defined}
 
     def before_cell(self, info: Any = None) -> None:
         """Note that a launched cell is about to run in the notebook."""
         raw = getattr(info, "raw_cell", None) or ""
         above = lines_above_magic(raw)
         if above is not None:
-            first, *rest = raw.split("\n")[above:]
+            first, *body = raw.split("\n")[above:]
             line = first.partition(" ")[2]
-            if self.calls_function(line, "\n".join(rest)):
+            if self.calls_function(line, "\n".join(body)):
                 top_level = self.notebook.top_level = self._top_level(line)
                 if "torch_xla" not in sys.modules:
-                    goes_on = (lambda: self.notebook.top_level is top_level,)
-                    threading.Thread(target=api.tell_import, args=goes_on, daemon=True).start()
+                    args = (lambda: self.notebook.top_level is top_level,)
+                    threading.Thread(target=api.tell_import, args=args, daemon=True).start()
 
     def _top_level(self, line: str) -> TopLevel:
         with contextlib.suppress(UsageError):  # raised again when the function is called
-            words, _, begun = self._read(line)
-            given = {n: words[n] for n in OPTIONS if words[n] is not None}
-            return TopLevel(given, begun)
+            words, _, bind_run = self._read_line(line)
+            options = {name: words[name] for name in OPTIONS if words[name] is not None}
+            return TopLevel(options, bind_run)
         return TopLevel({})
 
     def after_cell(self, _result: object = None) -> None:
@@ -445,8 +445,8 @@ class XlaMagics(Magics):
         if DROPIN in changes:
             (dropin.install if settings[DROPIN] else dropin.uninstall)()
         for name, option in SETTINGS.items():
-            otherwise = f" (default: {option.without})" if settings[name] is None else ""
-            text = f"{name:<11} {settings[name]!s:<6} {option.meaning}{otherwise}"
+            default = f" (default: {option.without})" if settings[name] is None else ""
+            text = f"{name:<11} {settings[name]!s:<6} {option.meaning}{default}"
             print(*in_lines(text, 19), sep="\n")
 
     @line_magic
@@ -455,7 +455,7 @@ class XlaMagics(Magics):
 
         %xla_topology [-n N] [--simulate TYPE]
         """
-        options = self._options(_parsed("%xla_topology", line))
+        options = self._options(_parse_line("%xla_topology", line))
         print(diagram.here(run_options.environment(options, os.environ), options.n))
 
     @line_magic
@@ -483,43 +483,43 @@ class XlaMagics(Magics):
         entries = recorded.entries()
         if line.strip():
             entries = entries[: run_options.count("%xla_runs N", line.strip())]
-        shown = picture.runs(
-            [_as_of_now(one) if one.outcome == "running" else one for one in entries]
+        listing = picture.runs(
+            [_refresh_entry(entry) if entry.outcome == "running" else entry for entry in entries]
         )
-        picture.show(shown) if picture.kernel() else print(shown["text/plain"])
+        picture.show(listing) if picture.kernel() else print(listing["text/plain"])
 
     def _named_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by variable or by run name; if it names none, all runs except
         those of live ranks themselves."""
-        living = api.living()
+        running = api.living()
         if names := list(dict.fromkeys(line.split())):
-            return [self._named_run(name, living) for name in names]
-        found = [run for run in living if run.state.group is None]
-        if not found:
+            return [self._named_run(name, running) for name in names]
+        runs = [run for run in running if run.state.group is None]
+        if not runs:
             print("No runs are in progress.")
-        return found
+        return runs
 
-    def _named_run(self, name: str, living: list[Run]) -> Run:
+    def _named_run(self, name: str, running: list[Run]) -> Run:
         value = self.shell.user_ns.get(name)
-        matches = [run for run in living if run.name == name or run is value]
+        matches = [run for run in running if run.name == name or run is value]
         if matches:
             return matches[0]
         if isinstance(value, Run):
             raise UsageError(f"{name} ({value.name}) has ended: {value!r}")
-        running = listed(run.name for run in living)
-        rest = f"In progress: {running}." if living else "Nothing is running."
-        raise UsageError(f"No run named {name!r} is in progress. {rest}")
+        names = listed(run.name for run in running)
+        status = f"In progress: {names}." if running else "Nothing is running."
+        raise UsageError(f"No run named {name!r} is in progress. {status}")
 
-    def _arguments(self, expression: str) -> tuple[object, ...]:
-        shown = shortened(expression, 200)
+    def _evaluate_args(self, expression: str) -> tuple[object, ...]:
+        expr = shortened(expression, 200)
         try:
             value = eval(expression, self.shell.user_global_ns, self.shell.user_ns)
         except (Exception, SystemExit) as problem:
             fix = 'Put the whole expression in double quotes: --args "(1, x)".'
             advice = fix if isinstance(problem, SyntaxError) else "Correct the expression."
-            told = shortened(untrusted.message_of(problem), 300)
+            message = shortened(untrusted.message_of(problem), 300)
             raise UsageError(
-                f"Cannot evaluate --args {shown!r}: {untrusted.name_of(type(problem))}: {told}. "
+                f"Cannot evaluate --args {expr!r}: {untrusted.name_of(type(problem))}: {message}. "
                 f"{advice}"
             ) from None
         if not isinstance(value, tuple):
@@ -527,7 +527,7 @@ class XlaMagics(Magics):
             inner = ast.get_source_segment(text, ast.parse(text, mode="eval").body)
             quote = "'" if '"' in text else '"'
             raise UsageError(
-                f"--args must be a tuple, but {shown!r} has type {untrusted.name_of(type(value))}. "
+                f"--args must be a tuple, but {expr!r} has type {untrusted.name_of(type(value))}. "
                 f"Write --args {quote}({shortened(str(inner), 200)},){quote}."
             )
         return value
@@ -536,7 +536,7 @@ class XlaMagics(Magics):
 
     @no_var_expand
     @cell_magic
-    def xla(self, line: str, cell: str) -> Run | None:
+    def xla(self, line: str, body: str) -> Run | None:
         """Run the cell on live ranks, which keep its variables for later cells.
 
             %%xla [RANKS] [-o NAME] [--group NAME] [--timeout TIME] [--grace TIME] [--keep-going]
@@ -554,22 +554,22 @@ class XlaMagics(Magics):
 
         The other options are those of %%xla_spawn. Returns a Run.
         """
-        words, options, begun = self._read(line, "%%xla")
-        chosen, name = words["ranks"], words["group"]
-        if question := _QUESTION.fullmatch(cell):
+        words, options, bind_run = self._read_line(line, "%%xla")
+        rank_list, name = words["ranks"], words["group"]
+        if question := _QUESTION.fullmatch(body):
             self._explain(live.of(name), question[1], question[2])
             return None
-        members = None if chosen is None else run_options.numbers("RANKS", chosen)
-        launched = self.notebook.cell(line, cell, "%%xla")
-        is_there = live.is_there(name) or name != DEFAULT
-        group = live.of(name) if is_there else None
+        members = None if rank_list is None else run_options.numbers("RANKS", rank_list)
+        cell = self.notebook.cell(line, body, "%%xla")
+        exists = live.is_there(name) or name != DEFAULT
+        group = live.of(name) if exists else None
 
-        def started() -> Group:
+        def start() -> Group:
             group = live.start(self._options({}))
-            self._tell("Started", group)
+            self._report("Started", group)
             return group
 
-        return live.run_cell(group or started, launched, options, members, begun)
+        return live.run_cell(group or start, cell, options, members, bind_run)
 
     @line_magic
     def xla_start(self, line: str) -> None:
@@ -580,10 +580,10 @@ class XlaMagics(Magics):
         apart. --idle 30m ends the ranks, and releases chips and hosts, after 30 minutes without a
         cell.
         """
-        words = _parsed("%xla_start", line)
+        words = _parse_line("%xla_start", line)
         name, idle = words.pop("name"), words.pop("idle")
         seconds = None if idle is None else run_options.duration("--idle", idle)
-        self._tell("Started", live.start(self._options(words), name, seconds, shown=True))
+        self._report("Started", live.start(self._options(words), name, seconds, shown=True))
 
     @line_magic
     def xla_restart(self, line: str) -> None:
@@ -592,14 +592,14 @@ class XlaMagics(Magics):
         --replay reruns the cells that had succeeded, in order, with their original text and the
         notebook's current values; it stops at the first that fails.
         """
-        words = _parsed("%xla_restart", line)
-        self._tell("Restarted", live.restart(words["name"], replay=words["replay"]))
+        words = _parse_line("%xla_restart", line)
+        self._report("Restarted", live.restart(words["name"], replay=words["replay"]))
 
     @line_magic
     def xla_shutdown(self, line: str) -> None:
         """End live ranks; their variables are lost: `%xla_shutdown [NAME]`."""
-        name = _parsed("%xla_shutdown", line)["name"]
-        self._tell("Ended", live.end(name))
+        name = _parse_line("%xla_shutdown", line)["name"]
+        self._report("Ended", live.end(name))
 
     @line_magic
     def xla_ranks(self, line: str) -> None:
@@ -608,7 +608,7 @@ class XlaMagics(Magics):
         Shows a row per rank across all cells, the cells that have run, and the variables. Live
         ranks are shown in one cell at a time.
         """
-        live.show(live.of(_parsed("%xla_ranks", line)["name"]))
+        live.show(live.of(_parse_line("%xla_ranks", line)["name"]))
 
     @line_magic
     def xla_vars(self, line: str) -> Variables | None:
@@ -623,23 +623,23 @@ class XlaMagics(Magics):
         cell, in addition to those already watched, and reports the cell in which ranks drifted
         apart; --unwatch stops watching these, or all.
         """
-        words = _parsed("%xla_vars", line)
+        words = _parse_line("%xla_vars", line)
         group = live.of(words["group"])
         names = [run_options.variable("%xla_vars", name) for name in words["names"]]
         if words["watch"] or words["unwatch"]:
             names = _watch(group, names, ends=words["unwatch"])
             if not names:
                 return None
-        found = live_questions.variables(group, names, compute=words["compute"])
-        if missing := [f"`{name}`" for name in names if name not in found]:
+        variables = live_questions.variables(group, names, compute=words["compute"])
+        if missing := [f"`{name}`" for name in names if name not in variables]:
             print(f"No rank has {listed(missing, 'or')}.")
         if not words["watch"]:
-            return found
-        for drift in group.watch.after("", list(found.values())):
+            return variables
+        for drift in group.watch.after("", list(variables.values())):
             print(*in_lines(drift.sentence), sep="\n")
-        parts = [f"`{one.name}`" for one in found.values() if one.verdict == "not compared"]
-        if parts:
-            print(f"Not compared, or only in part: {listed(parts)}. %xla_vars shows why.")
+        partial = [f"`{one.name}`" for one in variables.values() if one.verdict == "not compared"]
+        if partial:
+            print(f"Not compared, or only in part: {listed(partial)}. %xla_vars shows why.")
         return None
 
     def _explain(self, group: Group, expression: str, marks: str) -> None:
@@ -647,16 +647,16 @@ class XlaMagics(Magics):
         first = next(iter(group.alive), 0)
         if first not in group.alive:
             group.check(group.world)
-        about = live_questions.about(group, expression, source=marks == "??")
-        if about == "" and expression.partition(".")[0] in self.shell.user_ns:
+        text = live_questions.about(group, expression, source=marks == "??")
+        if text == "" and expression.partition(".")[0] in self.shell.user_ns:
             print(f"Not on rank {first} yet. In the notebook:")
             self.shell.run_line_magic("pinfo2" if marks == "??" else "pinfo", expression)
             return
         missing = f"Object `{expression}` not found on rank {first}."
-        print(f"Rank {first} is busy." if about is None else about or missing)
+        print(f"Rank {first} is busy." if text is None else text or missing)
 
     @staticmethod
-    def _tell(what: str, group: Group) -> None:
+    def _report(verb: str, group: Group) -> None:
         devices = sum(len(rank.devices) for rank in group.run.state.ranks.values())
-        of = f", a process with {several(devices, 'device')}" if devices else ""
-        print(f"{what} {ranks(list(group.world))}{of}.")
+        detail = f", a process with {several(devices, 'device')}" if devices else ""
+        print(f"{verb} {ranks(list(group.world))}{detail}.")

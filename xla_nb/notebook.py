@@ -45,7 +45,7 @@ def lost() -> dict[str, dict[str, tuple[str, str]]]:
 def told_of_lost() -> dict[str, str]:
     """The advice on lost names for a launch, which sees only the notebook's names."""
     fix = "define it in the notebook"
-    return {name: f"{told}; {fix}" for each in lost().values() for name, (told, _) in each.items()}
+    return {name: f"{why}; {fix}" for names in lost().values() for name, (why, _) in names.items()}
 
 
 class Notebook:
@@ -61,7 +61,7 @@ class Notebook:
         self.settings: dict[str, Any] = dict(DEFAULTS)
         self.executed = Executed(shell)
         module_objects.of_this_process()  # starts recording imports
-        self._read: dict[str, float] = {}  # modification times of files read by %autoreload
+        self._read_times: dict[str, float] = {}  # modification times of files read by %autoreload
 
     @property
     def number(self) -> int:
@@ -129,10 +129,10 @@ class Notebook:
         reloader = getattr(magics, "_reloader", None)
         times: dict[str, float] = dict(getattr(reloader, "modules_mtimes", {}))
         failed: dict[str, float] = dict(getattr(reloader, "failed", {}))  # by files
-        before, self._read = self._read, times
+        previous, self._read_times = self._read_times, times
         for name, time in times.items():
             file = getattr(sys.modules.get(name), "__file__", "")
-            if before.get(name, time) != time and failed.get(file) != time:
+            if previous.get(name, time) != time and failed.get(file) != time:
                 module_objects.of_this_process().changed_in_place(name)
 
     def begun(self, cell: Cell) -> None:
@@ -155,8 +155,8 @@ def current() -> Notebook | None:
 
 def settings() -> Mapping[str, Any]:
     """The settings of the current notebook; in a script the defaults."""
-    here = current()
-    return here.settings if here else DEFAULTS
+    notebook = current()
+    return notebook.settings if notebook else DEFAULTS
 
 
 # ---------------------------------------------------------------- executed cells
@@ -167,50 +167,50 @@ class Executed:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._known: dict[tuple[int, bool], tuple[tuple[str, str], Cell]] = {}
+        self._cache: dict[tuple[int, bool], tuple[tuple[str, str], Cell]] = {}
 
     def cells(self, launched: Mapping[int, Sequence[Cell]]) -> list[Cell]:
         """All executed cells, oldest first, including those `launched`, by the number of the
         launching cell."""
         cells: list[Cell] = []
-        for number, (raw, source) in enumerate(self._texts()):
+        for number, (raw, source) in enumerate(self._cell_texts()):
             if number > 0 and (lines_above_magic(raw) is None or CALL in source):
-                cells.append(self._once(number, raw, source, self._cell))
+                cells.append(self._cached(number, raw, source, self._cell))
             cells += launched.get(number, ())
         return cells
 
     def by_magics(self) -> Iterator[Cell]:
         """The cells below `%%time` and `%%capture`, which IPython compiles without that line."""
-        for number, (raw, parsed) in enumerate(self._texts()):
+        for number, (raw, parsed) in enumerate(self._cell_texts()):
             magic = raw.split(maxsplit=1)[0] if raw.strip() else ""
             if magic in ("%%time", "%%capture"):
                 with contextlib.suppress(SyntaxError):  # reported by IPython
-                    yield self._once(number, raw, parsed, self._below)
+                    yield self._cached(number, raw, parsed, self._cell_below)
 
     def label(self, filename: str) -> str:
         """The label, in errors, of the cell whose code has this file name."""
-        known = getattr(self._shell.compile, "_filename_map", {})  # since IPython 8
-        if filename in known:
-            return f"Cell In[{known[filename]}]"
-        texts = list(enumerate(self._texts()))
+        numbers = getattr(self._shell.compile, "_filename_map", {})  # since IPython 8
+        if filename in numbers:
+            return f"Cell In[{numbers[filename]}]"
+        pairs = list(enumerate(self._cell_texts()))
         cells = (
-            self._once(number, *both, self._cell) for number, both in reversed(texts) if number
+            self._cached(number, *pair, self._cell) for number, pair in reversed(pairs) if number
         )
         return next((cell.label for cell in cells if cell.filename == filename), "A cell")
 
-    def _texts(self) -> Iterator[tuple[str, str]]:
+    def _cell_texts(self) -> Iterator[tuple[str, str]]:
         """For each cell, the text typed and the Python code that IPython made of it."""
         history = self._shell.history_manager
         return zip(history.input_hist_raw, history.input_hist_parsed, strict=True)
 
-    def _once(
+    def _cached(
         self, number: int, raw: str, source: str, make: Callable[[int, str, str], Cell]
     ) -> Cell:
         """The cached result of `make`: for the file name, ipykernel hashes the text in Python."""
-        key = number, make == self._below
-        if key not in self._known or self._known[key][0] != (raw, source):
-            self._known[key] = (raw, source), make(number, raw, source)
-        return self._known[key][1]
+        key = number, make == self._cell_below
+        if key not in self._cache or self._cache[key][0] != (raw, source):
+            self._cache[key] = (raw, source), make(number, raw, source)
+        return self._cache[key][1]
 
     def _cell(self, number: int, raw: str, source: str) -> Cell:
         return Cell(
@@ -219,7 +219,7 @@ class Executed:
             filename=self._shell.compile.get_code_name(raw, source, number),
         )
 
-    def _below(self, number: int, raw: str, parsed: str) -> Cell:
+    def _cell_below(self, number: int, raw: str, parsed: str) -> Cell:
         """The cell below `%%time` or `%%capture`. Raises SyntaxError."""
         body = _body(parsed)
         source = self._shell.transform_cell(body)

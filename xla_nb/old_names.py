@@ -48,38 +48,38 @@ class Old(NamedTuple):
         return {short: path for path, short in SHORT.items()}.get(module, module), name
 
 
-def _find(path: str) -> Any:
+def _import_name(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
-def _same(path: str) -> Callable[..., Any]:
+def _forward_to(path: str) -> Callable[..., Any]:
     """A function that calls today's function of torch_xla, importing it only then."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _find(path)(*args, **kwargs)
+        return _import_name(path)(*args, **kwargs)
 
     return call
 
 
-def _count(path: str) -> Callable[..., int]:
-    """Like `_same`, for a number of replicas. A process that has not opened its device is not a
+def _replicas(path: str) -> Callable[..., int]:
+    """Like `_forward_to`, for a number of replicas. A process that has not opened its device is not a
     replica, and asking torch_xla would open it."""
 
     def call(defval: int = int(path.endswith("size"))) -> int:
-        is_open = _find("torch_xla._XLAC")._xla_runtime_is_initialized()
-        return int(_find(path)()) if is_open else defval
+        is_open = _import_name("torch_xla._XLAC")._xla_runtime_is_initialized()
+        return int(_import_name(path)()) if is_open else defval
 
     return call
 
 
 def _device(n: int | None = None, devkind: str | None = None) -> Any:
-    return _find("torch_xla.device")(n)
+    return _import_name("torch_xla.device")(n)
 
 
-def _no_scaler(*_: Any, **__: Any) -> Any:
+def _make_scaler(*_: Any, **__: Any) -> Any:
     """A scaler that leaves losses and gradients unchanged, since bfloat16 needs no scaling."""
-    return _find("torch.amp.GradScaler")("cpu", enabled=False)
+    return _import_name("torch.amp.GradScaler")("cpu", enabled=False)
 
 
 _ONE_RUNTIME = "leave it out; PJRT is the only runtime"
@@ -90,14 +90,14 @@ _SPMD, _AS_SPMD = "torch_xla.distributed.spmd", "import torch_xla.distributed.sp
 _OLD = "torch_xla.experimental"
 
 OLD = (
-    Old("xm.xrt_world_size", "2.7", "write xr.world_size()", _count(f"{_XR}.world_size")),
-    Old("xm.get_ordinal", "2.7", "write xr.global_ordinal()", _count(f"{_XR}.global_ordinal")),
-    Old("xm.parse_xla_device", "2.7", f"write {_PARSE}()", _same(_PARSE)),
+    Old("xm.xrt_world_size", "2.7", "write xr.world_size()", _replicas(f"{_XR}.world_size")),
+    Old("xm.get_ordinal", "2.7", "write xr.global_ordinal()", _replicas(f"{_XR}.global_ordinal")),
+    Old("xm.parse_xla_device", "2.7", f"write {_PARSE}()", _forward_to(_PARSE)),
     Old("xr.xla_device", "2.8", "write torch_xla.device()", _device),
     Old("xr.using_pjrt", "2.5", _ONE_RUNTIME, lambda: True),
     Old("xr.requires_pjrt", "2.5", _ONE_RUNTIME, lambda fn: fn),
-    Old(f"{_OLD}.compile", "2.7", "write torch_xla.compile()", _same("torch_xla.compile")),
-    Old("torch_xla.amp.GradScaler", "2.9", _BFLOAT16, _no_scaler),
+    Old(f"{_OLD}.compile", "2.7", "write torch_xla.compile()", _forward_to("torch_xla.compile")),
+    Old("torch_xla.amp.GradScaler", "2.9", _BFLOAT16, _make_scaler),
     Old(f"{_OLD}.pjrt", "2.5", f"import {_XR} as xr", (_XM, _XR, "torch_xla._internal.pjrt")),
     Old(f"{_OLD}.tpu", "2.5", f"import {_TPU} as tpu", (_TPU,)),
     Old(f"{_OLD}.xla_sharding", "2.5", _AS_SPMD, (f"{_SPMD}.xla_sharding",)),
@@ -121,7 +121,7 @@ DEPRECATED = {
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _tell(function: str, parameter: str, gone: str, today: str) -> None:
+def _notify(function: str, parameter: str, gone: str, today: str) -> None:
     _here().used(f"{parameter} of {function} was removed in torch_xla {gone}: {today}")
 
 
@@ -130,13 +130,13 @@ def _supported_devices(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call
     settings.pop("devkind", None)
     if first is None or isinstance(first, int):  # today's first parameter
         return args, settings
-    _tell("xm.get_xla_supported_devices", "devkind", "2.8", "leave it out")
+    _notify("xm.get_xla_supported_devices", "devkind", "2.8", "leave it out")
     return args[1:], settings
 
 
 def _local_ordinal(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
     if args or settings:
-        _tell("xm.get_local_ordinal", "defval", "2.5", "leave it out")
+        _notify("xm.get_local_ordinal", "defval", "2.5", "leave it out")
     return (), {}
 
 
@@ -145,7 +145,7 @@ def _master_print(args: tuple[Any, ...], settings: dict[str, Any]) -> _Call:
     `flush`; today it prints all positional arguments, including the stream."""
     is_former = 1 < len(args) < 5 and all(isinstance(flag, bool) for flag in args[2:])
     if is_former and all(callable(getattr(args[1], name, None)) for name in ("write", "flush")):
-        _tell("xm.master_print", "fd as second argument", "1.6", "write fd=…")
+        _notify("xm.master_print", "fd as second argument", "1.6", "write fd=…")
         settings = {**dict(zip(("fd", "local", "flush"), args[1:], strict=False)), **settings}
         args = args[:1]
     return args, settings
@@ -162,19 +162,19 @@ def device(index: int | None = None) -> Any:
     try:
         return _functions().original("device")(index)
     except IndexError:
-        there = _functions().original("get_xla_supported_devices")()
+        devices = _functions().original("get_xla_supported_devices")()
         raise IndexError(
-            f"This process has no XLA device {index}, only {', '.join(there)}: each rank has its "
+            f"This process has no XLA device {index}, only {', '.join(devices)}: each rank has its "
             "own device. To use them all, launch a function (`xmp.spawn`, `%%xla_spawn`) that "
             "calls `torch_xla.device()`."
         ) from None
 
 
-def _place(module: str, name: str, today: Callable[..., _Call]) -> Place:
+def _make_place(module: str, name: str, convert: Callable[..., _Call]) -> Place:
     """A function called with its arguments converted to today's form."""
 
     def call(*args: Any, **settings: Any) -> Any:
-        args, settings = today(args, settings)
+        args, settings = convert(args, settings)
         return _functions().original(name)(*args, **settings)
 
     return Place(module, name, call)
@@ -185,10 +185,10 @@ def _functions() -> InPlace:
     """The replaced functions of this process."""
     return InPlace(
         (
-            _place(_XM, "master_print", _master_print),
-            _place(_XM, "get_xla_supported_devices", _supported_devices),
-            _place(_XM, "get_local_ordinal", _local_ordinal),
-            _place(
+            _make_place(_XM, "master_print", _master_print),
+            _make_place(_XM, "get_xla_supported_devices", _supported_devices),
+            _make_place(_XM, "get_local_ordinal", _local_ordinal),
+            _make_place(
                 "torch_xla.distributed.parallel_loader", "ParallelLoader.__init__", _parallel_loader
             ),
             Place("torch_xla.torch_xla", "device", device),
@@ -232,26 +232,26 @@ def first_time(notice: str) -> bool:
 def install(tell: Callable[[str], object] | None = None) -> None:
     """Let programs use the old names and parameters. `tell` receives the notice for each one used;
     until `uninstall`, the first `tell` given stays."""
-    here = _here()
-    here.tell = here.tell or tell
-    if here.is_on:
+    state = _here()
+    state.tell = state.tell or tell
+    if state.is_on:
         return
-    here.is_on = True
+    state.is_on = True
     for module in dict.fromkeys(module for module, _ in _NAMES):
-        when_imported(module, _put)
+        when_imported(module, _add_names)
     _functions().turn_on()
-    if here.finder not in sys.meta_path:
-        sys.meta_path.append(here.finder)  # last: existing modules take precedence
-    if warnings.showwarning is not _show:
-        here.show = warnings.showwarning
-        warnings.showwarning = _show
+    if state.finder not in sys.meta_path:
+        sys.meta_path.append(state.finder)  # last: existing modules take precedence
+    if warnings.showwarning is not _warn:
+        state.show = warnings.showwarning
+        warnings.showwarning = _warn
 
 
 def uninstall() -> None:
     """Remove the old names again, except those that the program has bound to its own names."""
     _here().is_on, _here().tell = False, None
     _functions().turn_off()
-    if warnings.showwarning is _show:
+    if warnings.showwarning is _warn:
         warnings.showwarning = _here().show
     for module, name, value in _here().put:
         if vars(module).get(name) is value:
@@ -264,28 +264,28 @@ def uninstall() -> None:
             del sys.modules[path]
 
 
-def _show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+def _warn(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
     """Python's `warnings.showwarning`, called for each warning that passes the filters."""
     text = str(message) if category in (DeprecationWarning, UserWarning) else ""
-    notice = next((told for start, told in DEPRECATED.items() if text.startswith(start)), None)
+    notice = next((notice for start, notice in DEPRECATED.items() if text.startswith(start)), None)
     if notice is not None and _here().is_on:
         _here().used(notice)
     else:
-        _here().show(message, category, *rest, **more)
+        _here().show(message, category, *args, **kwargs)
 
 
-def _put(module: ModuleType) -> None:
+def _add_names(module: ModuleType) -> None:
     """Add to a module the old names that it lacks."""
     if not _here().is_on:
         return
     for (path, name), old in _NAMES.items():
         if path == module.__name__ and name not in vars(module):
-            value = _answering(path, name, old)
+            value = _make_function(path, name, old)
             setattr(module, name, value)
             _here().put.append((module, name, value))
 
 
-def _answering(module: str, name: str, old: Old) -> Callable[..., Any]:
+def _make_function(module: str, name: str, old: Old) -> Callable[..., Any]:
     """The function added to a module: pickle finds it there, also on ranks."""
     answer: Any = old.answer
 
@@ -315,6 +315,6 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         modules: Any = self._old.answer
         for name in modules:
-            held = vars(importlib.import_module(name)).items()
-            vars(module).update({name: value for name, value in held if name[0] != "_"})
+            contents = vars(importlib.import_module(name)).items()
+            vars(module).update({name: value for name, value in contents if name[0] != "_"})
         _here().used(self._old.notice)

@@ -45,7 +45,7 @@ def wish() -> str | None:
     return None
 
 
-def _simulated() -> tpu_types.SimulatedTpu | None:
+def _simulated_tpu() -> tpu_types.SimulatedTpu | None:
     """The TPU that a launch would simulate, if any."""
     try:
         kind = wish()
@@ -91,22 +91,22 @@ def select_device() -> None:
 
 def available_chips() -> int:
     """The number of chips of this host, or of the simulated TPU."""
-    answering = _simulated()
-    return answering.chips if answering else chips.count_chips()
+    tpu = _simulated_tpu()
+    return tpu.chips if tpu else chips.count_chips()
 
 
 def available_devices() -> int:
     """The number of devices that a launch here uses: one per rank."""
-    answering = _simulated()
-    if answering:
-        return answering.ranks
+    tpu = _simulated_tpu()
+    if tpu:
+        return tpu.ranks
     return notebook.settings()["n"] or int(_answers().original("num_available_devices")())
 
 
 def metadata(key: str) -> str:
     """An attribute of the simulated TPU VM if it has it, otherwise of the real one."""
-    answering = _simulated()
-    answer = tpu_types.metadata(answering.variables(), key) if answering else None
+    tpu = _simulated_tpu()
+    answer = tpu_types.metadata(tpu.variables(), key) if tpu else None
     return answer or str(_answers().original("_get_metadata")(key))
 
 
@@ -116,7 +116,7 @@ def reads_variables() -> bool:
     JAX requests that if it finds no chips (its cloud_tpu_init sets TPU_SKIP_MDS_QUERY during
     import), and then a simulated TPU would have no type.
     """
-    return not _simulated() and bool(_answers().original("_using_env_vars")())
+    return not _simulated_tpu() and bool(_answers().original("_using_env_vars")())
 
 
 @functools.cache
@@ -148,8 +148,8 @@ def _adapt(module: ModuleType) -> None:
 
     vars(module)["_check_tpu_devices_valid"] = checked
     for name in ("auto_device_count", "is_available"):
-        counted = getattr(accelerator, name)
-        setattr(accelerator, name, staticmethod(getattr(counted, "__wrapped__", counted)))
+        count = getattr(accelerator, name)
+        setattr(accelerator, name, staticmethod(getattr(count, "__wrapped__", count)))
 
 
 # ---------------------------------------------------------------- variables of the machine
@@ -162,7 +162,7 @@ _VARIABLES = {
     "TPU_PROCESS_ADDRESSES": "local",
     "CLOUD_TPU_TASK_ID": "0",
 }
-_SETS = re.compile(r"""["']\]\s*=(?!=)""")  # after a name, in `os.environ["NAME"] = value`
+_ASSIGNMENT = re.compile(r"""["']\]\s*=(?!=)""")  # after a name, in `os.environ["NAME"] = value`
 
 
 def before_cell(info: Any) -> None:
@@ -170,10 +170,10 @@ def before_cell(info: Any) -> None:
     if not _answers().is_on:
         return
     choose_device()
-    for name in _asked(info.raw_cell or ""):
+    for name in _find_variables(info.raw_cell or ""):
         if name not in os.environ:
             os.environ[name] = _VARIABLES[name]
-            _tell(
+            _print_once(
                 f"Set {name}={_VARIABLES[name]} because this cell reads it (Colab and Kaggle "
                 "define it on TPU machines). Ranks do not get it."
             )
@@ -185,19 +185,19 @@ def choose_device() -> None:
         if linux.first_environ().get(_DEVICE) == "TPU":
             return  # set outside the notebook: a launch is refused
         os.environ[_DEVICE] = "CPU"
-        _tell(
+        _print_once(
             "Ignoring PJRT_DEVICE=TPU: this machine has no TPU chips. Launches use a simulated TPU "
             "host."
         )
 
 
 @functools.cache
-def _tell(text: str) -> None:
+def _print_once(text: str) -> None:
     """Print a text once."""
     print(text)
 
 
-def _asked(text: str) -> list[str]:
+def _find_variables(text: str) -> list[str]:
     """The variables that a cell mentions, except where it sets them."""
-    found = ((name, match.end()) for name in _VARIABLES for match in re.finditer(name, text))
-    return list(dict.fromkeys(name for name, end in found if not _SETS.match(text, end)))
+    matches = ((name, match.end()) for name in _VARIABLES for match in re.finditer(name, text))
+    return list(dict.fromkeys(name for name, end in matches if not _ASSIGNMENT.match(text, end)))

@@ -59,7 +59,7 @@ class Guard:
         self._shell, self._pid = shell, os.getpid()
         self._openers: dict[str, Callable[..., Any]] = {}
         self._mode: Any = None  # a TorchFunctionMode, while torch's functions are watched
-        self._is_on = self._has_noted = self._was_open = False
+        self._is_on = self._has_warned = self._was_open = False
         self._launcher = ""  # the launcher that is calling a function in this process
         self._raised: UsageError | None = None  # in this cell
 
@@ -69,7 +69,7 @@ class Guard:
 
     def turn_off(self) -> None:
         self._is_on = False
-        self._unwatch()
+        self._stop_watching()
         for name, original in self._openers.items():
             setattr(sys.modules["torch_xla"]._XLAC, name, original)
         self._openers.clear()
@@ -77,11 +77,11 @@ class Guard:
     @contextlib.contextmanager
     def opened_by(self, launcher: str) -> Iterator[None]:
         """Let this process open the TPU, for a launcher that starts no other process."""
-        before, self._launcher = self._launcher, launcher
+        outer, self._launcher = self._launcher, launcher
         try:
             yield
         finally:
-            self._launcher = before
+            self._launcher = outer
 
     def _watch_torch_xla(self, torch_xla: ModuleType) -> None:
         if not self._is_on or self._openers:
@@ -97,14 +97,14 @@ class Guard:
         """Watch the functions of torch that the cell calls, if it may not open the device."""
         self._was_open = _is_open()
         top_level = notebook.of(self._shell).top_level
-        stands = self._openers and notebook.of(self._shell).settings[GUARD]
-        if not stands or self._was_open or self._mode is not None:
+        is_armed = self._openers and notebook.of(self._shell).settings[GUARD]
+        if not is_armed or self._was_open or self._mode is not None:
             return
         if top_level is not None or _is_tpu():
             self._mode = _mode(self)
             self._mode.__enter__()
 
-    def _unwatch(self) -> None:
+    def _stop_watching(self) -> None:
         """Stop watching, unless the cell has left a mode of its own on top of ours."""
         torch: Any = sys.modules.get("torch")
         if self._mode is not None and torch.overrides._get_current_function_mode() is self._mode:
@@ -120,55 +120,55 @@ class Guard:
     def opening(self, caller: FrameType) -> None:
         """Raise UsageError on a TPU, except for a launcher, for which the cost is printed once. On
         a simulated host, print once what a TPU would do."""
-        if _is_open() or not self._is_asked():
+        if _is_open() or not self._is_guarded():
             return
-        frame, top_level = self._own_frame(caller), notebook.of(self._shell).top_level
+        frame, top_level = self._find_frame(caller), notebook.of(self._shell).top_level
         if top_level is not None and not self._launcher:
-            top_level.refused = UsageError(_OF_LAUNCHED.format(*self._place(frame)))
+            top_level.refused = UsageError(_IN_TOP_LEVEL.format(*self._describe_place(frame)))
             raise top_level.refused
         if _is_tpu() and not self._launcher:
-            self._raised = UsageError(_sentence(*self._place(frame)))
+            self._raised = UsageError(_refusal(*self._describe_place(frame)))
             raise self._raised
-        if not self._has_noted and (_is_tpu() if self._launcher else frame is not None):
-            self._has_noted = True
-            place = self._place(frame)
-            print(_COST.format(self._launcher) if self._launcher else _note(*place))
+        if not self._has_warned and (_is_tpu() if self._launcher else frame is not None):
+            self._has_warned = True
+            place = self._describe_place(frame)
+            print(_COST.format(self._launcher) if self._launcher else _warning(*place))
 
     def after_cell(self, _result: object = None) -> None:
         """Print an error that code such as `except Exception: device = "cpu"` hid from the user, or
         that the TPU was opened unseen."""
-        self._unwatch()
+        self._stop_watching()
         raised, self._raised = self._raised, None
         if raised is not None and getattr(sys, "last_value", None) is not raised:
             print(f"{raised}\nYour code caught this error and continued without the TPU.")
-        if _is_open() and not self._was_open and not self._has_noted:
-            self._has_noted = True
-            if self._is_asked() and _is_tpu():
+        if _is_open() and not self._was_open and not self._has_warned:
+            self._has_warned = True
+            if self._is_guarded() and _is_tpu():
                 print(_OPENED)
 
-    def _is_asked(self) -> bool:
+    def _is_guarded(self) -> bool:
         """True if this process is guarded and the cell does not allow opening the device."""
-        is_here = self._is_on and os.getpid() == self._pid
-        if not is_here or not notebook.of(self._shell).settings[GUARD]:
+        is_active = self._is_on and os.getpid() == self._pid
+        if not is_active or not notebook.of(self._shell).settings[GUARD]:
             return False
         return ALLOWED not in self._cell()
 
     def _cell(self) -> str:
         return str(self._shell.history_manager.input_hist_raw[-1])
 
-    def _own_frame(self, caller: FrameType) -> FrameType | None:
+    def _find_frame(self, caller: FrameType) -> FrameType | None:
         """The innermost frame of the notebook's code, or of a file that `%run` executes."""
         frame: FrameType | None = caller
         while frame is not None:
             names, file = frame.f_globals, frame.f_code.co_filename
             is_script = names.get("__name__") == "__main__" and names.get("__spec__") is None
-            is_known = self._is_timed(file) or linecache.getline(file, frame.f_lineno)
-            if is_known and (names is self._shell.user_ns or is_script):
+            has_source = self._is_timed(file) or linecache.getline(file, frame.f_lineno)
+            if has_source and (names is self._shell.user_ns or is_script):
                 return frame
             frame = frame.f_back
         return None
 
-    def _place(self, frame: FrameType | None) -> tuple[str, str]:
+    def _describe_place(self, frame: FrameType | None) -> tuple[str, str]:
         """The place of a frame in words, and its line of code."""
         if frame is None:
             return "A thread of the notebook", ""
@@ -204,10 +204,10 @@ def _mode(guard: Guard) -> Any:
             if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
             values = (*args, *kwargs.values())
-            given = [each for each in values if isinstance(each, str | torch.device)]
-            if not given and function in from_with._device_constructors():
-                given = [from_with.CURRENT_DEVICE]
-            if function is not torch.device and any(str(one)[:3] == "xla" for one in given):
+            devices = [value for value in values if isinstance(value, str | torch.device)]
+            if not devices and function in from_with._device_constructors():
+                devices = [from_with.CURRENT_DEVICE]
+            if function is not torch.device and any(str(device)[:3] == "xla" for device in devices):
                 guard.opening(sys._getframe(1))
             return function(*args, **kwargs)
 
@@ -233,7 +233,7 @@ def _is_open() -> bool:
 # ---------------------------------------------------------------- messages
 
 
-_OF_LAUNCHED = (
+_IN_TOP_LEVEL = (
     "{} would open the XLA device in the notebook; move it into the function. Nothing was launched."
 )
 _OPENED = (
@@ -246,22 +246,22 @@ _COST = (
 )
 
 
-def _sentence(where: str, line: str) -> str:
+def _refusal(where: str, line: str) -> str:
     return (
         f"{where} would open the TPU in the notebook process; ranks could not use it until you "
-        f"restart the kernel.{_shown(line)}\nMove it into the function that ranks run. To use the "
+        f"restart the kernel.{_quote(line)}\nMove it into the function that ranks run. To use the "
         f"TPU in the notebook itself, write `{ALLOWED}` in the cell, or run `%xla_config "
         "guard=off`."
     )
 
 
-def _note(where: str, line: str) -> str:
+def _warning(where: str, line: str) -> str:
     return (
-        f"{where} opens the device in the notebook process.{_shown(line)}\nOn a TPU this would be "
+        f"{where} opens the device in the notebook process.{_quote(line)}\nOn a TPU this would be "
         "an error, because ranks could not use the chips afterwards: move it into the function "
         "that ranks run."
     )
 
 
-def _shown(line: str) -> str:
+def _quote(line: str) -> str:
     return f"\n  {line.strip()}" if line.strip() else ""

@@ -24,7 +24,7 @@ from xla_nb.views.loop import INTERRUPTED
 from xla_nb.wording import listed
 
 #: Packages that only pass a call on: those of the launchers, and the standard library.
-_PASSING = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
+_PASS_THROUGH = {"torch_xla", "xla_nb", "accelerate"} | (sys.stdlib_module_names - {"__main__"})
 
 
 @functools.cache
@@ -86,39 +86,39 @@ def launched(
             "ranks itself. Run the script with `python`, without torchrun."
         )
     answers.choose_device()
-    asked = _lightnings(fn)
+    requested = _lightning_ranks(fn)
     if nprocs is not None:
-        asked = count(f"{name}: the number of ranks", nprocs)
-    if _is_here(asked):
-        with _in_this_process(name):
+        requested = count(f"{name}: the number of ranks", nprocs)
+    if _runs_here(requested):
+        with _allow_here(name):
             of_this_process().original("pjrt.spawn")(fn, 1, args=args)
         return None
-    n = _ranks(asked, name)
-    is_own = _is_own(sys._getframe(1))
+    n = _fit_ranks(requested, name)
+    is_own = _is_user_code(sys._getframe(1))
     bg = is_own and not waits
     # Also as text, which otherwise must be asked for: the program does not look at the Run, so
     # nobody would notice a rank that has failed.
     view = notebook.settings()["view"] or api.default_view() if bg else None
-    with _interruptible():
-        given = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
-        run = api.call(fn, args, given, drops=True)
+    with _convert_errors():
+        options = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
+        run = api.call(fn, args, options, drops=True)
     return run if is_own else None
 
 
-def _is_here(ranks: int | None) -> bool:
+def _runs_here(ranks: int | None) -> bool:
     """True if a launch of so many ranks starts no process. On a cluster, 1 means one per host."""
     return ranks == 1 and notebook.settings()["on"] == "local"
 
 
 @contextlib.contextmanager
-def _in_this_process(launcher: str) -> Iterator[None]:
+def _allow_here(launcher: str) -> Iterator[None]:
     """Let a function called by a launcher open the TPU in this process. The launcher sets a
     variable, removed afterwards because the next launch would report it."""
-    here, was_set = notebook.current(), _COUNT in os.environ
-    if here and here.top_level:
-        here.top_level.launches = True
+    current, was_set = notebook.current(), _COUNT in os.environ
+    if current and current.top_level:
+        current.top_level.launches = True
     try:
-        with guard.of(here.shell).opened_by(launcher) if here else contextlib.nullcontext():
+        with guard.of(current.shell).opened_by(launcher) if current else contextlib.nullcontext():
             yield
     finally:
         if not was_set:
@@ -126,17 +126,17 @@ def _in_this_process(launcher: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     try:
         yield
-    except RunFailed as failed:
-        if failed.run.state.stopping != INTERRUPTED:
-            raise as_raised(failed) from None
-        raise Interrupted(str(failed)) from None
-    except LaunchError as failed:
-        if not isinstance(failed.__context__, KeyboardInterrupt):
+    except RunFailed as error:
+        if error.run.state.stopping != INTERRUPTED:
+            raise as_raised(error) from None
+        raise Interrupted(str(error)) from None
+    except LaunchError as error:
+        if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        raise Interrupted(str(failed)) from None
+        raise Interrupted(str(error)) from None
 
 
 def results_of(
@@ -144,7 +144,7 @@ def results_of(
 ) -> dict[int, Any]:
     """The result of `fn(*args, **kwargs)` on each rank, in the form of `pjrt.run_multiprocess`."""
     answers.choose_device()
-    with _interruptible():
+    with _convert_errors():
         run = api.call(WithoutIndex(fn, kwargs), args, {"runtime": "xla"})
     return run.results
 
@@ -167,9 +167,9 @@ def accelerated(
             "start them on several machines, run `%xla_config on=ray` and leave num_nodes out."
         )
     _check_precision(mixed_precision)
-    if _is_here(num_processes):
+    if _runs_here(num_processes):
         answers.choose_device()
-        with _in_this_process("notebook_launcher"):
+        with _allow_here("notebook_launcher"):
             of_this_process().original("notebook_launcher")(function, args, 1, mixed_precision)
         return None
     _check_state()
@@ -181,9 +181,9 @@ def _check_precision(precision: str) -> None:
     """Refuse a precision that `Accelerator()` on every rank would silently treat as none."""
     from accelerate.utils import PrecisionType  # type: ignore[import-untyped]
 
-    known = PrecisionType.list()
-    if precision not in known:
-        choices = listed(known, "or")
+    precisions = PrecisionType.list()
+    if precision not in precisions:
+        choices = listed(precisions, "or")
         raise UsageError(f"notebook_launcher: unknown precision {precision!r}. Choose {choices}.")
 
 
@@ -198,10 +198,10 @@ def _check_state() -> None:
         )
 
 
-def _is_own(frame: types.FrameType | None) -> bool:
+def _is_user_code(frame: types.FrameType | None) -> bool:
     """True if a launcher was called by code of the notebook or script, or is all that a thread runs
     (`asyncio.to_thread(xmp.spawn, f)`)."""
-    while frame is not None and _package(frame) in _PASSING:
+    while frame is not None and _package(frame) in _PASS_THROUGH:
         frame = frame.f_back
     return frame is None or frame.f_globals.get("__name__") == "__main__"
 
@@ -210,36 +210,36 @@ def _package(frame: types.FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
-def _lightnings(fn: Callable[..., object]) -> int | None:
+def _lightning_ranks(fn: Callable[..., object]) -> int | None:
     """The number of ranks that Lightning's launcher should start. It does not pass the number,
     because torch_xla starts one or all (lightning/fabric/strategies/launchers/xla.py)."""
     launcher = getattr(fn, "__self__", None)
-    asked = getattr(getattr(launcher, "_strategy", None), "num_processes", None)
-    is_lightnings = type(launcher).__name__ == "_XLALauncher" and answers.can_simulate(asked)
-    return asked if is_lightnings else None
+    requested = getattr(getattr(launcher, "_strategy", None), "num_processes", None)
+    is_lightnings = type(launcher).__name__ == "_XLALauncher" and answers.can_simulate(requested)
+    return requested if is_lightnings else None
 
 
-def _ranks(asked: int | None, name: str) -> int | None:
+def _fit_ranks(requested: int | None, name: str) -> int | None:
     """The number of ranks asked for, if the host can have them; otherwise None, for all that it
     has, with a notice once."""
-    if asked is None or notebook.settings()["on"] != "local":
-        return asked
+    if requested is None or notebook.settings()["on"] != "local":
+        return requested
     wish = answers.wish()
     if wish is None:
-        found = chips.count_chips()
-        possible = chips.possible_ranks(chips.accelerator_type(os.environ), found)
-        if asked in possible or not possible:
-            return asked
-        _tell(name, asked, possible[-1])
+        chip_count = chips.count_chips()
+        possible = chips.possible_ranks(chips.accelerator_type(os.environ), chip_count)
+        if requested in possible or not possible:
+            return requested
+        _report_count(name, requested, possible[-1])
         return None
     try:
-        return tpu_types.simulated_ranks(wish, asked)
+        return tpu_types.simulated_ranks(wish, requested)
     except UsageError:
-        _tell(name, asked, tpu_types.simulated_ranks(wish, None))
+        _report_count(name, requested, tpu_types.simulated_ranks(wish, None))
         return None
 
 
 @functools.cache
-def _tell(name: str, asked: int, there: int) -> None:
+def _report_count(name: str, requested: int, available: int) -> None:
     """Print once that another number of ranks runs."""
-    print(f"{name} asked for {asked} ranks; running the {there} that this host has.")
+    print(f"{name} asked for {requested} ranks; running the {available} that this host has.")
