@@ -139,8 +139,8 @@ def run(
         try:
             with telling() as show_wait:
 
-                def on_wait(seconds: float, what: str) -> None:
-                    show_wait(seconds, what)
+                def on_wait(seconds: float, message: str) -> None:
+                    show_wait(seconds, message)
                     end_if_interrupted()
 
                 new_run = launch(program, options, engine_for(options), on_wait, ShownRun)
@@ -300,16 +300,16 @@ def telling() -> Iterator[OnWait]:
         if durations and slot is None:
             print(f" {list(durations.values())[-1]:.1f} s", flush=True)
 
-    def on_wait(seconds: float, what: str) -> None:
+    def on_wait(seconds: float, message: str) -> None:
         if seconds <= 0.3:
             return
-        if what not in durations:
+        if message not in durations:
             end_line()
             if slot is None:
-                print(what, end="", flush=True)
+                print(message, end="", flush=True)
             else:
-                (slot.update if durations else slot.display)({"text/plain": what}, raw=True)
-        durations[what] = seconds
+                (slot.update if durations else slot.display)({"text/plain": message}, raw=True)
+        durations[message] = seconds
 
     try:
         yield on_wait
@@ -321,7 +321,7 @@ def telling() -> Iterator[OnWait]:
 
 def tell_import(is_importing: Callable[[], bool]) -> None:
     """Show that the notebook process is importing torch_xla, for as long as it does."""
-    label, began, seconds = "importing torch_xla in the notebook, once …", time.monotonic(), 0
+    message, began, seconds = "importing torch_xla in the notebook, once …", time.monotonic(), 0
     with telling() as show_wait:
         while is_importing():
             spec = getattr(sys.modules.get("torch_xla"), "__spec__", None)
@@ -330,7 +330,7 @@ def tell_import(is_importing: Callable[[], bool]) -> None:
                     return  # at once: later output does not belong to that line
                 began = time.monotonic()
             elif (seconds := int(time.monotonic() - began)) >= 1:
-                show_wait(seconds, f"{label} {seconds} s" if picture.kernel() else label)
+                show_wait(seconds, f"{message} {seconds} s" if picture.kernel() else message)
             time.sleep(0.1)
 
 

@@ -63,8 +63,8 @@ def _forward_to(path: str) -> Callable[..., Any]:
 
 
 def _replicas(path: str) -> Callable[..., int]:
-    """Like `_forward_to`, for a number of replicas. A process that has not opened its device is not a
-    replica, and asking torch_xla would open it."""
+    """Like `_forward_to`, for a number of replicas. A process that has not opened its device is not
+    a replica, and asking torch_xla would open it."""
 
     def call(defval: int = int(path.endswith("size"))) -> int:
         is_open = _import_name("torch_xla._XLAC")._xla_runtime_is_initialized()

@@ -48,13 +48,13 @@ class Child:
 
     def __init__(self, module: str, arguments: list[Any], env: Mapping[str, str]) -> None:
         self._output = _temporary_file()
-        self._control, theirs = channel.pair()
+        self._control, child_end = channel.pair()
         path = [str(Path(__file__).parents[2]), *_search_path()]
-        command = [str(theirs.fileno()), json.dumps(path), module, json.dumps(arguments)]
+        command = [str(child_end.fileno()), json.dumps(path), module, json.dumps(arguments)]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *_options(), "-c", _BOOT, *command, str(os.getpid())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, *_interpreter_options(), "-c", _BOOT, *command, str(os.getpid())],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -66,10 +66,10 @@ class Child:
         except OSError as problem:
             self._control.close()
             self._output.close()
-            more = linux.shortage(problem.errno)
-            raise LaunchError(f"Could not start an xla_nb process: {problem}. {more}") from None
+            advice = linux.shortage(problem.errno)
+            raise LaunchError(f"Could not start an xla_nb process: {problem}. {advice}") from None
         finally:
-            theirs.close()
+            child_end.close()
         self.pidfd = os.pidfd_open(self.process.pid)
 
     @property
@@ -146,7 +146,7 @@ class Feed:
         self.why_ended = why
         self._sock, self._child = sock, child
         self._pidfd = os.dup(child.pidfd)
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._end: JobEnded | None = None
 
     def wait(self, seconds: float) -> Iterator[Event | None]:
@@ -167,17 +167,17 @@ class Feed:
     @property
     def is_over(self) -> bool:
         """True once the follower has received the end."""
-        return self._over.is_set()
+        return self._ended.is_set()
 
     def _note(self, event: Event | None) -> None:
-        if not self._over.is_set() and (event is None or isinstance(event, JobEnded)):
+        if not self._ended.is_set() and (event is None or isinstance(event, JobEnded)):
             self._end = event  # the writers' end, which follows, adds nothing
-            self._over.set()
+            self._ended.set()
 
     def end_within(self, seconds: float) -> JobEnded | None:
         """How the run ended, once the follower has received that; None if it does not within so
         many seconds, or the child has ended."""
-        self._over.wait(seconds)
+        self._ended.wait(seconds)
         return self._end
 
     def kill(self) -> None:
@@ -215,13 +215,13 @@ def _search_path() -> list[str]:
     """The module search path of this process without the notebook's folder, from which torch would
     import a local random.py. Python ignores entries that are not strings, such as a Path."""
     try:
-        here = str(Path.cwd())
+        cwd = str(Path.cwd())
     except FileNotFoundError:  # it has been deleted
-        here = ""
-    return [entry for entry in sys.path if isinstance(entry, str) and entry not in ("", here)]
+        cwd = ""
+    return [entry for entry in sys.path if isinstance(entry, str) and entry not in ("", cwd)]
 
 
-def _options() -> list[str]:
+def _interpreter_options() -> list[str]:
     """This interpreter's options, as multiprocessing passes them on, except those for warnings: `-W
     error` would break the imports of a process whose warnings nobody sees."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

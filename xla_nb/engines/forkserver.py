@@ -60,7 +60,7 @@ class ForkServer:
         self._parent = parent
         self._imported = imported
         self._folder = Path(folder)
-        self._own = children()  # such as a resource tracker that an import has started
+        self._initial_children = children()  # such as a resource tracker that an import has started
         self._jobs: dict[int, _Job] = {}
         # A job forked ahead of need, its pid, and the socket at which it waits for a run's files.
         self._spare: tuple[int, socket.socket] | None = None
@@ -89,7 +89,7 @@ class ForkServer:
                 else:
                     serving = False
         self._spare = None  # it ends with its socket
-        self._end(*self._jobs)
+        self._end_processes(*self._jobs)
 
     def _request(self) -> bool:
         """Handle one request; False if the control socket was closed."""
@@ -121,17 +121,17 @@ class ForkServer:
             os.close(fd)
 
     def _fork_spare(self) -> tuple[int, socket.socket]:
-        ours, theirs = socket.socketpair()
+        server_end, job_end = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            ours.close()
-            self._be_a_job(theirs)
-        theirs.close()
+            server_end.close()
+            self._run_job(job_end)
+        job_end.close()
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(pid, pid)  # the child does so too, whichever is first
-        return pid, ours
+        return pid, server_end
 
-    def _be_a_job(self, orders: socket.socket) -> NoReturn:
+    def _run_job(self, orders: socket.socket) -> NoReturn:
         status = 1
         try:
             os.setpgid(0, 0)  # a new group, so that all of it can be killed at once
@@ -146,12 +146,12 @@ class ForkServer:
             os.close(self._parent)
             for other in self._jobs.values():
                 other.sender.sock.close()
-            job = _job()
+            job = _job_module()
             job.get_ready()
             message, fds = channel.take(orders, 16, _FILES)
             orders.close()
             if message:
-                self._keep_files()
+                self._share_temporary_folder()
                 status = job.run(Sender(socket.socket(fileno=fds[0])), self._imported, *fds[1:])
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -160,7 +160,7 @@ class ForkServer:
                 sys.stderr.flush()
             os._exit(status)
 
-    def _keep_files(self) -> None:
+    def _share_temporary_folder(self) -> None:
         """Make multiprocessing keep the files of this job and its ranks in one folder, removed with
         the job: it would create one for each, and leave those of killed processes."""
         with contextlib.suppress(OSError):  # no space: multiprocessing raises it when used
@@ -177,16 +177,16 @@ class ForkServer:
             pid, status = ended
             job = self._jobs.pop(pid, None)
             if job is not None:
-                self._end(pid)
+                self._end_processes(pid)
                 shutil.rmtree(self._folder_of(pid), ignore_errors=True)
-                lack = job.memory.limit(status)
-                why = "" if lack is None else f"their job {ending(status, lack)}"
+                limit = job.memory.limit(status)
+                why = "" if limit is None else f"their job {ending(status, limit)}"
                 job.sender.send(JobEnded(status=status, why=why))
                 job.sender.sock.close()
         if self._spare is None and not self._jobs:
             self._spare = self._fork_spare()
 
-    def _end(self, *jobs: int) -> None:
+    def _end_processes(self, *jobs: int) -> None:
         """End the processes left in the groups of these jobs, and those inherited from any job: a
         job adopts its ranks' orphans, and when it ends we do."""
         groups = [*jobs]
@@ -194,11 +194,11 @@ class ForkServer:
 
     def _orphans(self) -> list[int]:
         """The inherited processes that have not ended; reap the others."""
-        ours = {*self._own, *self._jobs, self._spare[0] if self._spare else None}
-        return [pid for pid in children() if pid not in ours and not linux.reaped(pid)]
+        known = {*self._initial_children, *self._jobs, self._spare[0] if self._spare else None}
+        return [pid for pid in children() if pid not in known and not linux.reaped(pid)]
 
 
-def _job() -> Any:
+def _job_module() -> Any:
     return importlib.import_module("xla_nb.rank.job")
 
 
@@ -225,32 +225,32 @@ def main(fd: int, parent: int, imports: list[str], folder: str) -> None:
     name_process("xla_nb-server")
     # Python 3.12+ warns about forking with threads; the only other ones are OpenBLAS's, idle.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-    before = dict(os.environ)
+    initial_env = dict(os.environ)
     gc.disable()  # collections are a quarter of an import's time, and find nothing to collect
-    answer: dict[str, Any]
+    reply: dict[str, Any]
     # Exit through Python on SIGTERM, with which the notebook ends a server that is still importing.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         tempfile.tempdir = folder  # torch creates a temporary folder when it is imported
         for name in (*imports, *ALWAYS):
             importlib.import_module(name)
-        _job().install()
+        _job_module().install()
         tempfile.tempdir = None
         # torch_xla's import calls basicConfig, which would make the user's own call a no-op.
         logging.getLogger().handlers.clear()
-        answer = {"ready": True}
+        reply = {"ready": True}
     except BaseException as problem:
-        answer = {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}
+        reply = {"ready": False, "kind": type(problem).__name__, "problem": str(problem)}
     with contextlib.suppress(BrokenPipeError):
-        control.send(json.dumps(answer).encode())
-    if not answer["ready"]:
+        control.send(json.dumps(reply).encode())
+    if not reply["ready"]:
         return
-    imported = {k: v for k, v in os.environ.items() if before.get(k) != v}
+    imported = {name: value for name, value in os.environ.items() if initial_env.get(name) != value}
     gc.collect()
     gc.freeze()  # so that collections in the children do not copy our pages
     gc.enable()
     linux.gather_pages()  # cuts a fork from 15 to 6 ms
-    watched = linux.watch_parent(parent)
-    if watched is not None:
-        ForkServer(control, watched, imported, folder).serve()
+    parent_fd = linux.watch_parent(parent)
+    if parent_fd is not None:
+        ForkServer(control, parent_fd, imported, folder).serve()
     shutil.rmtree(folder, ignore_errors=True)  # the notebook may be gone

@@ -22,11 +22,11 @@ from xla_nb.messages.orders import Turn
 from xla_nb.runtimes.fit import Fit
 
 NO_GROUP = "These live ranks have ended. Start new ones: %xla_restart."
-_BEHIND = (
+_BUSY = (
     "Rank {} is busy and has not yet read what cells on other ranks have sent since its own cell "
     "began. Wait for that cell to end."
 )
-_HEARD = 5.0  # seconds to receive the end of live ranks' job: the server tidies up first
+_END_TIMEOUT = 5.0  # seconds to receive the end of live ranks' job: the server tidies up first
 
 
 class LiveFeed(Feed):
@@ -35,8 +35,8 @@ class LiveFeed(Feed):
     #: The start of the job, once known; `ranks` are the ranks by number.
     began: events.JobStarted | None = None
 
-    def __init__(self, *about: object) -> None:
-        super().__init__(*about)  # type: ignore[arg-type]
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
         self.ranks: dict[int, events.RankStarted] = {}
         self._deaths: list[events.ProcessDied] = []
         self._programs: list[ProgramFeed] = []
@@ -45,10 +45,10 @@ class LiveFeed(Feed):
     def wait(self, seconds: float) -> Iterator[events.Event | None]:
         for event in super().wait(seconds):
             with self._lock:
-                self._take(event)
+                self._handle(event)
             yield event
 
-    def _take(self, event: events.Event | None) -> None:
+    def _handle(self, event: events.Event | None) -> None:
         if isinstance(event, events.JobStarted):
             self.began = event
         elif isinstance(event, events.RankStarted):
@@ -80,9 +80,9 @@ class ProgramFeed(Feed):
     """The events of one program, which ends once the `ranks` that run it have left it."""
 
     def __init__(self, child: Child, live: LiveRanks, ranks: Iterable[events.RankStarted]) -> None:
-        ours, self.theirs = channel.pair()
-        super().__init__(ours, child, live.why_ended)
-        self._live, self._pids = live, {one.rank: one.pid for one in ranks}
+        reader, self.theirs = channel.pair()
+        super().__init__(reader, child, live.why_ended)
+        self._live, self._pids = live, {event.rank: event.pid for event in ranks}
 
     def tell_death(self, event: events.ProcessDied) -> None:
         if event.pid in self._pids.values():
@@ -98,8 +98,8 @@ class ProgramFeed(Feed):
                 self._pids.pop(event.rank, None)
                 continue
             if isinstance(event, events.ProcessDied):
-                left = {rank: pid for rank, pid in self._pids.items() if pid != event.pid}
-                self._pids = left
+                remaining = {rank: pid for rank, pid in self._pids.items() if pid != event.pid}
+                self._pids = remaining
             yield event
         if not self._pids and not self.is_over:
             end = events.JobEnded(status=0)
@@ -124,38 +124,38 @@ class LiveRanks:
 
     def why_ended(self) -> str:
         """How their job, or the fork server, ended; empty if neither is known to have ended."""
-        end = self.feed.end_within(_HEARD)
+        end = self.feed.end_within(_END_TIMEOUT)
         return self.feed.why_ended() if end is None else end.reason
 
     def hand(self, turn: Turn, parcel: int, order: int) -> ProgramFeed:
         """Give them a program, as files; return its events. Raises LaunchError."""
-        self._meet()
+        self._accept_lines()
         began = self.feed.began
         if began is None or self.feed.is_over:
             raise LaunchError(NO_GROUP)
-        chosen = tuple(self.feed.ranks[n] for n in sorted(self._lines) if turn.is_for(n))
-        program = ProgramFeed(self._child, self, chosen)
+        ranks = tuple(self.feed.ranks[n] for n in sorted(self._lines) if turn.is_for(n))
+        program = ProgramFeed(self._child, self, ranks)
         try:
-            started = replace(began, ranks=len(chosen), live=chosen, at=time.time())
+            started = replace(began, ranks=len(ranks), live=ranks, at=time.time())
             Sender(program.theirs).send(started)
-            with program.theirs.dup() as theirs:  # the ranks may end concurrently
+            with program.theirs.dup() as writer:  # the ranks may end concurrently
                 self.feed.add(program)
                 for number in sorted(self._lines, key=turn.is_for):  # first those not running it
-                    self._give(number, theirs.fileno(), parcel, order)
+                    self._send_files(number, writer.fileno(), parcel, order)
         except BaseException:
             program.close()
             raise
         return program
 
-    def _give(self, number: int, *files: int) -> None:
+    def _send_files(self, number: int, *files: int) -> None:
         try:
             socket.send_fds(self._lines[number], [b"go"], files)
         except (BrokenPipeError, ConnectionResetError):  # its death is or will be reported
             return
         except OSError as problem:
-            raise LaunchError(f"{_BEHIND.format(number)} ({problem})") from None
+            raise LaunchError(f"{_BUSY.format(number)} ({problem})") from None
 
-    def _meet(self) -> None:
+    def _accept_lines(self) -> None:
         """Accept the lines that ranks have opened, which they do before they report their start."""
         while channel.ready(self._control, 0):
             message, fds = channel.take(self._control, 64, 1)
@@ -167,7 +167,7 @@ class LiveRanks:
     def close(self) -> None:
         """Close the lines: no more programs will follow."""
         with contextlib.suppress(OSError):
-            self._meet()
+            self._accept_lines()
         for sock in [self._control, *self._lines.values()]:
             with contextlib.suppress(OSError):  # they have ended
                 sock.shutdown(socket.SHUT_RDWR)  # a process forked here may hold a copy

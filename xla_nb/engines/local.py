@@ -90,11 +90,11 @@ class LocalEngine:
             self._refuse_taken_chips(fit)
             if not request.lives:
                 return self._start(request.run, files, fit.imports, waiting)
-            control, theirs = channel.pair()
-            with theirs:
-                given = (*files, theirs.fileno())
+            control, writer = channel.pair()
+            with writer:
+                all_files = (*files, writer.fileno())
                 try:
-                    feed = self._start(request.run, given, fit.imports, waiting)
+                    feed = self._start(request.run, all_files, fit.imports, waiting)
                 except BaseException:
                     control.close()
                     raise
@@ -107,7 +107,7 @@ class LocalEngine:
         process."""
         for live in self._live.values():
             if not live.feed.is_over and live.fit.device == fit.device == "TPU":
-                raise LaunchError(_TAKEN)
+                raise LaunchError(_CHIPS_TAKEN)
 
     def end(self, run: str) -> None:
         """Tell the live ranks of this run that no more programs will follow."""
@@ -121,12 +121,12 @@ class LocalEngine:
     ) -> LiveFeed:
         server = self.warm(imports)
         server.wait_until_ready(waiting)
-        ours, theirs = channel.pair()
+        reader, writer = channel.pair()
         # Before the launch: if this failed for lack of a descriptor, nobody would follow the run.
-        feed = LiveFeed(ours, server.child, server.why_ended)
-        with theirs:
+        feed = LiveFeed(reader, server.child, server.why_ended)
+        with writer:
             try:
-                server.launch(run, theirs.fileno(), *files)
+                server.launch(run, writer.fileno(), *files)
             except OSError as problem:  # it has just ended
                 feed.close()
                 raise LaunchError(
@@ -160,7 +160,7 @@ class LocalEngine:
 
 
 _SERVER = "the process that starts and ends ranks"
-_TAKEN = (
+_CHIPS_TAKEN = (
     "Live ranks hold this machine's TPU chips, and a chip serves one process at a time. Run the "
     "cell on them (%%xla), or end them with %xla_shutdown (their variables are lost)."
 )
@@ -170,8 +170,8 @@ class _Server:
     """A fork server. `ready`: a launch has seen that its modules are imported."""
 
     def __init__(self, imports: tuple[str, ...]) -> None:
-        others = (name for name in imports if not name.startswith("xla_nb"))
-        self._package = next(others, "xla_nb").partition(".")[0]
+        names = (name for name in imports if not name.startswith("xla_nb"))
+        self._package = next(names, "xla_nb").partition(".")[0]
         self.ready = False
         self._memory = OutOfMemory()
         try:  # for files of torch and multiprocessing, which would remain after a kill
@@ -189,13 +189,13 @@ class _Server:
         if self.ready:
             return
         began = time.monotonic()
-        what = "importing the ranks' packages, once per session …"
-        reply = self.child.receive(lambda: waiting(time.monotonic() - began, what))
+        message = "importing the ranks' packages, once per session …"
+        reply = self.child.receive(lambda: waiting(time.monotonic() - began, message))
         if reply is None:
-            said = self.child.last_output()
+            output = self.child.last_output()
             raise LaunchError(
                 f"The process that starts the ranks {self._ending} while importing {self._package}."
-                f"{f' Its last output: {said}' if said else ''}"
+                f"{f' Its last output: {output}' if output else ''}"
             )
         if not reply["ready"]:
             self.child.process.wait()
@@ -211,8 +211,8 @@ class _Server:
         """How it ended, with its last output; empty if it is alive."""
         if not self.child.ended_within(1.0):
             return ""
-        said = self.child.last_output() if self.child.process.returncode >= 0 else ""
-        return f"{_SERVER} {self._ending}{f'. Its last output: {said}' if said else ''}"
+        output = self.child.last_output() if self.child.process.returncode >= 0 else ""
+        return f"{_SERVER} {self._ending}{f'. Its last output: {output}' if output else ''}"
 
     @functools.cached_property  # several runs ask, and each reading uses up a count
     def _ending(self) -> str:

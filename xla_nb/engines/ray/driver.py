@@ -42,7 +42,7 @@ T = TypeVar("T")
 # ---------------------------------------------------------------- one run
 
 
-class _Unheard(Exception):
+class _Undelivered(Exception):
     """The notebook has closed the socket of events (no text), or cannot write the record (the text
     says why)."""
 
@@ -70,7 +70,7 @@ class FollowedRun:
         self._copies = Copies(Path(launch.request.record))
         self._live = live
         self._seats: list[int] = []  # the indices of the actors in seat order
-        self._sending = asyncio.Lock()
+        self._send_lock = asyncio.Lock()
         self._over: set[int] = set()  # the actors on which it has ended
 
     async def start(self, launch: Launch) -> None:
@@ -86,14 +86,14 @@ class FollowedRun:
 
     async def _start(self, launch: Launch) -> None:
         parts = await self._parts(launch)
-        parcel = await asyncio.to_thread(_stored, launch.parcel)
+        parcel = await asyncio.to_thread(_store, launch.parcel)
         hosts = several(len(parts), "host")
         launch.wish.tell(f"importing the ranks' packages on {hosts}, once per session …")
         calls = [
             self.group.actors[seat].start.remote(part, parcel)
             for seat, part in zip(self._seats, parts, strict=True)
         ]
-        answers = await asyncio.wait_for(asyncio.gather(*map(_awaited, calls)), _IMPORT)
+        answers = await asyncio.wait_for(asyncio.gather(*map(_await, calls)), _IMPORT)
         for seat, refusal in zip(self._seats, answers, strict=True):
             if refusal:
                 name = self.group.names[seat]
@@ -113,8 +113,8 @@ class FollowedRun:
         self._seats = [group.machines.index(seat.host) for seat in seats]
         address = None
         if len(seats) > 1:
-            held = group.actors[self._seats[0]].hold_port.remote(self.run)
-            address = await asyncio.wait_for(_awaited(held), _SILENT)
+            reference = group.actors[self._seats[0]].hold_port.remote(self.run)
+            address = await asyncio.wait_for(_await(reference), _SILENT)
         return [
             Part(
                 seat.host.name,
@@ -135,16 +135,16 @@ class FollowedRun:
             async with asyncio.TaskGroup() as following:
                 for seat in self._seats:
                     following.create_task(self._follow(seat))
-        except* _Unheard as given_up:
+        except* _Undelivered as failures:
             self.call("forget")
-            with contextlib.suppress(_Unheard):
-                if told := str(given_up.exceptions[0]):
-                    await self._send(events.Notice(text=told))
+            with contextlib.suppress(_Undelivered):
+                if message := str(failures.exceptions[0]):
+                    await self._send(events.Notice(text=message))
 
     async def _follow(self, seat: int) -> None:
         try:
-            await self._take_all(seat)
-        except _Unheard:  # not the host's fault
+            await self._forward_news(seat)
+        except _Undelivered:  # not the host's fault
             raise
         except Exception as problem:
             self.group.broken = True
@@ -155,32 +155,32 @@ class FollowedRun:
             # Host 0 may serve the others (jax_world.Coordinator), so it waits for them.
             self.group.actors[self._seats[0]].alone.remote(self.run)
 
-    async def _take_all(self, seat: int) -> None:
+    async def _forward_news(self, seat: int) -> None:
         import ray
 
         actor = self.group.actors[seat]
-        seen, silent = 0, 0.0
+        seen, silent_since = 0, 0.0
         while True:
             try:
-                asked = _awaited(actor.news.remote(self.run, seen))
-                news: HostNews = await asyncio.wait_for(asked, _SILENT)
+                call = _await(actor.news.remote(self.run, seen))
+                news: HostNews = await asyncio.wait_for(call, _SILENT)
             except ray.exceptions.ActorUnavailableError:
-                silent = silent or time.monotonic()
-                if time.monotonic() - silent > _LOST:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > _LOST:
                     raise
                 await asyncio.sleep(0.2)
                 continue
-            seen, silent = news.number, 0.0
+            seen, silent_since = news.number, 0.0
             try:
-                told = self._copies.take(news.files)
+                notice = self._copies.take(news.files)
             except OSError as problem:
-                raise _Unheard(
+                raise _Undelivered(
                     "Could not write the ranks' results on the notebook's machine: "
                     f"{problem}. The run was ended. Free space on that disk, or set XLA_NB_HOME "
                     "to a folder with space."
                 ) from problem
-            if told:
-                await self._send(events.Notice(text=told))
+            if notice:
+                await self._send(events.Notice(text=notice))
             for event in news.events:
                 await self._send(event)
             if news.over:
@@ -190,10 +190,10 @@ class FollowedRun:
         """Send an event, encoded or not. Raises _Unheard."""
         data = event if isinstance(event, bytes) else events.encode(event)
         try:
-            async with self._sending:  # asyncio allows one waiting writer per socket
+            async with self._send_lock:  # asyncio allows one waiting writer per socket
                 await asyncio.get_running_loop().sock_sendall(self._events, data)
-        except (BrokenPipeError, ConnectionResetError) as gone:
-            raise _Unheard from gone
+        except (BrokenPipeError, ConnectionResetError) as problem:
+            raise _Undelivered from problem
 
     def signal(self, pids: dict[str, list[int]], number: int) -> None:
         for name, actor in zip(self.group.names, self.group.actors, strict=True):
@@ -206,7 +206,7 @@ class FollowedRun:
             getattr(actor, method).remote(self.run)
 
 
-def _stored(parcel: int) -> Any:
+def _store(parcel: int) -> Any:
     """Put the values into the object store, once for all hosts."""
     import ray
 
@@ -215,7 +215,7 @@ def _stored(parcel: int) -> Any:
         return ray.put(file.read(os.fstat(parcel).st_size))
 
 
-async def _awaited(reference: Awaitable[T]) -> T:
+async def _await(reference: Awaitable[T]) -> T:
     return await reference
 
 
@@ -231,7 +231,7 @@ class Driver:
         self._cluster = Cluster(address)
         self._runs: dict[str, FollowedRun] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._order = asyncio.Lock()  # one launch at a time chooses hosts
+        self._launch_lock = asyncio.Lock()  # one launch at a time chooses hosts
 
     async def serve(self) -> None:
         """Serve until the notebook closes the control socket, or ends."""
@@ -266,11 +266,11 @@ class Driver:
                 run.call(request["do"])
 
     def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._answered(number, work))
+        task = asyncio.get_running_loop().create_task(self._run_and_reply(number, work))
         self._tasks[number] = task
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
 
-    async def _answered(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_and_reply(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         """Do the work; reply to any failure, since the kernel waits for a reply."""
         try:
             await work
@@ -282,27 +282,27 @@ class Driver:
             self._reply(id=number, refused=faults.unplaced(str(problem)))
             raise
 
-    def _wish_of(self, request: dict[str, Any], *, cpu: bool) -> Wish:
+    def _make_wish(self, request: dict[str, Any], *, cpu: bool) -> Wish:
         number = request["id"]
 
-        def tell(what: str) -> None:
-            self._reply(id=number, waiting=what)
+        def report(message: str) -> None:
+            self._reply(id=number, waiting=message)
 
-        return Wish(number, request["hosts"], request["slices"], request["wait"], tell, cpu=cpu)
+        return Wish(number, request["hosts"], request["slices"], request["wait"], report, cpu=cpu)
 
     async def _launch(self, message: dict[str, Any], fds: list[int]) -> None:
         events_fd, parcel_fd, request_fd = fds
         with (
             socket.socket(fileno=events_fd) as sock,
-            open(parcel_fd, "rb") as values,  # noqa: PTH123 # a descriptor, not a path
+            open(parcel_fd, "rb") as parcel,  # noqa: PTH123 # a descriptor, not a path
         ):
             with open(request_fd, "rb") as file:  # noqa: PTH123 # a descriptor, not a path
                 file.seek(0)
                 request, env, program = pickle.load(file)
             sock.setblocking(False)
             cpu = asks_to_simulate({**env, **request.user_env})
-            wish = self._wish_of(message, cpu=cpu)
-            run = await self._started(Launch(wish, request, env, program, sock, values.fileno()))
+            wish = self._make_wish(message, cpu=cpu)
+            run = await self._start_run(Launch(wish, request, env, program, sock, parcel.fileno()))
             try:
                 self._reply(id=wish.id, done=True)
                 await run.follow()
@@ -310,27 +310,27 @@ class Driver:
                 run.call("forget")
                 raise
             finally:
-                await self._leave(run)
+                await self._forget(run)
         gc.collect()  # frees references to Ray's objects
 
-    async def _started(self, launch: Launch) -> FollowedRun:
+    async def _start_run(self, launch: Launch) -> FollowedRun:
         """Start on held or new hosts; a program of live ranks on their hosts."""
         turn = launch.request.turn
         if turn is not None and turn.group not in self._runs:
             raise LaunchError(NO_GROUP)
         live = self._runs[turn.group] if turn is not None else None
-        async with self._order:
+        async with self._launch_lock:
             group = live.group if live else await self._cluster.hosts(launch.wish)
             group.runs.add(launch.request.run)
         run = self._runs[launch.request.run] = FollowedRun(launch, group, live)
         try:
             await run.start(launch)
         except BaseException:
-            await self._leave(run)
+            await self._forget(run)
             raise
         return run
 
-    async def _leave(self, run: FollowedRun) -> None:
+    async def _forget(self, run: FollowedRun) -> None:
         """Forget a run that is over; release its hosts if one is lost."""
         group = run.group
         self._runs.pop(run.run, None)
@@ -347,15 +347,15 @@ class Driver:
 
 def main(fd: int, parent: int, address: str) -> None:
     """Entry point of the process: `fd` is the control socket, `parent` the notebook's pid."""
-    watched = watch_parent(parent)
-    if watched is None:
+    parent_fd = watch_parent(parent)
+    if parent_fd is None:
         return
     name_process("xla_nb-ray")
     control = socket.socket(fileno=fd)
     control.setblocking(False)
 
     async def serve() -> None:
-        await Driver(control, watched, address).serve()
+        await Driver(control, parent_fd, address).serve()
         os._exit(0)  # asyncio would wait for threads blocked on a dead cluster
 
     asyncio.run(serve())

@@ -45,8 +45,8 @@ class RayClusters:
         that cannot form so many slices."""
         if hosts and slice_count:
             slices.check_equal(hosts, slice_count)
-        where = address(on, {**os.environ, **env})
-        cluster = self._clusters.setdefault(where, Cluster(where))
+        cluster_address = address(on, {**os.environ, **env})
+        cluster = self._clusters.setdefault(cluster_address, Cluster(cluster_address))
         return RayEngine(cluster, {"hosts": hosts, "slices": slice_count, "wait": wait})
 
     def close(self) -> None:
@@ -94,9 +94,9 @@ class Cluster:
 
     def _wait(self, child: Child, number: int, waiting: OnWait) -> None:
         """Wait until the request is done. Raises LaunchError if it is refused."""
-        what, since = "starting the process that connects to Ray …", time.monotonic()
+        message, since = "starting the process that connects to Ray …", time.monotonic()
         while True:
-            reply = child.receive(lambda: waiting(time.monotonic() - since, what))  # noqa: B023
+            reply = child.receive(lambda: waiting(time.monotonic() - since, message))  # noqa: B023
             if reply is None:
                 raise LaunchError(why_ended(child))
             if reply["id"] != number:  # to an abandoned request
@@ -107,8 +107,8 @@ class Cluster:
                 raise LaunchError(reply["refused"])
             if "done" in reply:
                 return
-            if reply["waiting"] != what:
-                what, since = reply["waiting"], time.monotonic()
+            if reply["waiting"] != message:
+                message, since = reply["waiting"], time.monotonic()
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Send the helper process a request without a reply; do nothing if it has ended."""
@@ -150,20 +150,20 @@ class RayEngine:
         """Start a run on all hosts; return its events. Raises LaunchError."""
         modules = Path(request.program).parent.iterdir() if request.program else ()
         program = {file.name: file.read_bytes() for file in modules}
-        ours, theirs = channel.pair()
-        with theirs, in_memory(pickle.dumps((request, fit.env, program))) as file:
-            files = (theirs.fileno(), parcel, file)
+        reader, writer = channel.pair()
+        with writer, in_memory(pickle.dumps((request, fit.env, program))) as file:
+            files = (writer.fileno(), parcel, file)
             try:
                 child = self._cluster.ask({"do": "launch", **self._options}, files, waiting)
             except BaseException:
-                ours.close()
+                reader.close()
                 raise
-        return Feed(ours, child, functools.partial(why_ended, child))
+        return Feed(reader, child, functools.partial(why_ended, child))
 
     def signal(self, run: str, pids: Mapping[str, Sequence[int]], number: int) -> None:
         """Send a signal to processes, also stopped ones, given by the names of their hosts."""
-        lists = {host: list(numbers) for host, numbers in pids.items()}
-        self._cluster.send({"do": "signal", "run": run, "pids": lists, "number": number})
+        pid_lists = {host: list(numbers) for host, numbers in pids.items()}
+        self._cluster.send({"do": "signal", "run": run, "pids": pid_lists, "number": number})
 
     def end(self, run: str) -> None:
         """Tell the live ranks of this run, on all hosts, that no more programs will follow."""

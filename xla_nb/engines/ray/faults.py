@@ -28,8 +28,8 @@ def unreachable(address: str, kind: str, message: str) -> str:
             f"{cluster} and the notebook have different versions: {differing}. Install the "
             "cluster's version of Ray here, or run the notebook on the cluster."
         )
-    is_quiet = kind == "TimeoutError" and not message
-    why = f"no answer in {PATIENCE:g} s" if is_quiet else f"{kind}: {_last_line(message)}"
+    is_timeout = kind == "TimeoutError" and not message
+    why = f"no answer in {PATIENCE:g} s" if is_timeout else f"{kind}: {_last_line(message)}"
     return (
         f"{cluster} cannot be used ({why}). Check that its head is running "
         "(`ray status` there) and that the address is right: `--on ray` uses RAY_ADDRESS and needs "

@@ -37,15 +37,15 @@ class NewBytes:
 
     def look(self) -> Iterator[FileChunk]:
         """The chunks up to the current sizes of the files."""
-        found = []
+        entries = []
         for name in sorted(os.listdir(self._record)):  # noqa: PTH208 # 20 times a second
             if _ending(name) in (*GROWING, SAMPLE):
                 with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-                    found.append((name, (self._record / name).stat()))
-        return self._chunks(found)
+                    entries.append((name, (self._record / name).stat()))
+        return self._chunks(entries)
 
-    def _chunks(self, found: list[tuple[str, os.stat_result]]) -> Iterator[FileChunk]:
-        for name, status in found:
+    def _chunks(self, entries: list[tuple[str, os.stat_result]]) -> Iterator[FileChunk]:
+        for name, status in entries:
             if _ending(name) == SAMPLE:
                 content = private.read(self._record / name)
                 if content != self._samples.get(name):
@@ -86,7 +86,7 @@ class Copies:
     def take(self, chunks: Iterable[FileChunk]) -> str:
         """Write chunks to the record. If something dispensable cannot be written, return a sentence
         saying so, once. Raises OSError for a result."""
-        told = ""
+        message = ""
         for chunk in chunks:
             try:
                 if chunk.name not in self._given_up:
@@ -95,12 +95,12 @@ class Copies:
                 if _ending(chunk.name) == "result" or not self._path.is_dir():
                     raise
                 if not self._given_up:
-                    told = (
+                    message = (
                         "Some output and figures of ranks on other hosts were not saved: "
                         f"{problem.strerror} ({self._path}). The run continues."
                     )
                 self._given_up.add(chunk.name)
-        return told
+        return message
 
     def _write(self, chunk: FileChunk) -> None:
         path = self._path / Path(chunk.name).name

@@ -35,12 +35,12 @@ from xla_nb.topology.chips import count_chips
 _LONGEST = 1.0  # seconds until an answer without news is sent
 _PAUSE = 0.05  # seconds between two looks at the files
 
-_AWAY = (
+_NO_INPUT = (
     "Ranks on a cluster (--on ray) do not support input(). Call input() before launching and pass "
     "the answer as an argument."
 )
 #: Variables that Ray sets for its workers and that ranks must not have.
-_RAYS = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
+_RAY_VARIABLES = ("RAY_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ class HostActor:
         self.address = ray.util.get_node_ip_address()
         self.node = context.get_node_id()
         self.environ = {
-            name: value for name, value in os.environ.items() if not name.startswith(_RAYS)
+            name: value for name, value in os.environ.items() if not name.startswith(_RAY_VARIABLES)
         }
-        rays = Path(ray.__file__).parent
-        self.path = [entry for entry in sys.path if not Path(entry).is_relative_to(rays)]
+        ray_folder = Path(ray.__file__).parent
+        self.path = [entry for entry in sys.path if not Path(entry).is_relative_to(ray_folder)]
         self.begin(LocalEngine())
 
     def begin(self, engine: LocalEngine) -> None:
         self._engine = engine
         self._runs: dict[str, _Running] = {}
-        self._held: dict[str, socket.socket] = {}  # a port for each run
+        self._ports: dict[str, socket.socket] = {}  # a port for each run
         self._starting = threading.Lock()
 
     def about(self) -> About:
@@ -129,14 +129,14 @@ class HostActor:
     def hold_port(self, run: str) -> tuple[str, int]:
         """Reserve a port until the run is over; return the address at which the run's other hosts
         reach this one."""
-        self._held[run] = addresses.hold_port(self.address)
-        port: int = self._held[run].getsockname()[1]
+        self._ports[run] = addresses.hold_port(self.address)
+        port: int = self._ports[run].getsockname()[1]
         return self.address, port
 
     def start(self, part: Part, parcel: bytes) -> str:
         """Start the ranks. Returns why they could not be started, empty if they were."""
         with self._starting:
-            self._runs = {run: each for run, each in self._runs.items() if not each.over}
+            self._runs = {run: running for run, running in self._runs.items() if not running.over}
             try:
                 self._runs[part.request.run] = self._start(part, parcel)
             except (XlaNbError, OSError) as problem:
@@ -148,28 +148,28 @@ class HostActor:
         fit = Fit("", None, {}, ()) if request.turn is not None else self._fit(part)
         # Unique because hosts may share a home, and a launch may be repeated on other hosts.
         name = f"{request.run}-{group.index}-{uuid.uuid4().hex[:6]}"
-        files = Record.create(name, "parts")
+        record = Record.create(name, "parts")
         if part.program:
-            files.program_folder.mkdir(0o700)
+            record.program_folder.mkdir(0o700)
         for name, content in part.program.items():
-            private.write(files.program_folder / name, content)
-        here = replace(
+            private.write(record.program_folder / name, content)
+        local_request = replace(
             request,
-            program=str(files.program_folder / Path(request.program).name),
-            record=str(files.path),
+            program=str(record.program_folder / Path(request.program).name),
+            record=str(record.path),
             cwd=request.cwd if _may_enter(request.cwd) else str(Path.home()),
             sys_path=_path(request.sys_path, self.path),
-            why_mute=request.why_mute or _AWAY,
+            why_mute=request.why_mute or _NO_INPUT,
         )
         try:
             with in_memory(parcel) as fd:
-                feed = self._engine.start(here, fit, fd, lambda seconds, what: None, group)
+                feed = self._engine.start(local_request, fit, fd, lambda seconds, what: None, group)
         except BaseException:
-            files.disown()
-            files.close({"run": request.run, "ok": False, "headline": "not started"})
+            record.disown()
+            record.close({"run": request.run, "ok": False, "headline": "not started"})
             raise
         notices = [events.Notice(text=text, once=True) for text in fit.notices]
-        return _Running(part.name, files, feed, notices)
+        return _Running(part.name, record, feed, notices)
 
     def _fit(self, part: Part) -> Fit:
         request = part.request
@@ -209,9 +209,9 @@ class HostActor:
         self._release(run)
 
     def _release(self, run: str) -> None:
-        held = self._held.pop(run, None)
-        if held is not None:
-            held.close()
+        sock = self._ports.pop(run, None)
+        if sock is not None:
+            sock.close()
 
     def ask(self, run: str) -> None:
         """Ask the ranks for their stacks."""
@@ -226,14 +226,14 @@ class _Running:
     """A run on this host, and how much of it has been sent: each event follows all bytes that the
     files held when it arrived."""
 
-    def __init__(self, name: str, files: Record, feed: Feed, first: list[events.Notice]) -> None:
+    def __init__(self, name: str, files: Record, feed: Feed, notices: list[events.Notice]) -> None:
         self.files = files
         self.over = False
         self._name = name
         self._feed = feed
-        self._new = NewBytes(files.path)
+        self._new_bytes = NewBytes(files.path)
         self._chunks: Iterator[FileChunk] = iter(())  # to be sent before the events
-        self._events: list[events.Event] = [*first]
+        self._events: list[events.Event] = [*notices]
         self._ended = False
         self._answer = HostNews(0, [], [], False)
         self._lock = threading.Lock()
@@ -267,23 +267,23 @@ class _Running:
                 room -= len(chunk.data)
                 if room <= 0:
                     return HostNews(number, [], pieces, over=False)
-            due, self._events = list(map(events.encode, self._events)), []
-            if self._ended and due:
+            encoded, self._events = list(map(events.encode, self._events)), []
+            if self._ended and encoded:
                 self._finish(ok=True, headline="")
-            if due or pieces or (pause and time.monotonic() >= deadline):
-                return HostNews(number, due, pieces, self.over)
+            if encoded or pieces or (pause and time.monotonic() >= deadline):
+                return HostNews(number, encoded, pieces, self.over)
             self._take_events(pause)
-            self._chunks = self._new.look()
+            self._chunks = self._new_bytes.look()
             pause = _PAUSE
 
     def _take_events(self, seconds: float) -> None:
         """Wait up to so many seconds for events, and take those that are ready."""
         for event in self._feed.wait(seconds):
-            new = event or events.JobEnded(status=None, why=self._feed.why_ended())
+            item = event or events.JobEnded(status=None, why=self._feed.why_ended())
             self._events.append(
-                replace(new, host=self._name) if isinstance(new, events.OfHost) else new
+                replace(item, host=self._name) if isinstance(item, events.OfHost) else item
             )
-            if isinstance(new, events.JobEnded):
+            if isinstance(item, events.JobEnded):
                 self._ended = True
                 return
 
@@ -296,11 +296,11 @@ def version() -> str:
         return "from source"
 
 
-def _path(notebooks: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
+def _path(paths: Iterable[str], host_paths: Iterable[str]) -> tuple[str, ...]:
     """The notebook's folders that also exist here, then this host's."""
     # Not Path.exists(), which raises for a file in another user's folder.
-    here = [entry for entry in notebooks if not entry or os.path.exists(entry)]  # noqa: PTH110
-    return tuple(dict.fromkeys([*here, *own]))
+    existing = [entry for entry in paths if not entry or os.path.exists(entry)]  # noqa: PTH110
+    return tuple(dict.fromkeys([*existing, *host_paths]))
 
 
 def _may_enter(folder: str) -> bool:

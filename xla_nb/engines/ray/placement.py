@@ -121,34 +121,34 @@ def choose(
 
 def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle]:
     bundle: Bundle = {"CPU": 1.0}
-    able = sum(node.has(bundle) for node in nodes)
-    wanted = hosts if hosts is not None else max(1, able)
-    if able >= wanted:
-        return [bundle] * wanted
-    short = f"Need {several(wanted, 'host')} with a free CPU, but {_are(able)} available"
+    available = sum(node.has(bundle) for node in nodes)
+    count = hosts if hosts is not None else max(1, available)
+    if available >= count:
+        return [bundle] * count
+    short = f"Need {several(count, 'host')} with a free CPU, but {_only(available)} available"
     raise Lacking(short, nodes, "CPU")
 
 
 def _whole_slices(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle]:
     """The resources of all VMs of so many equal slices, the largest that are free."""
-    each = None if hosts is None else hosts // slices  # the options have been checked
+    slice_size = None if hosts is None else hosts // slices  # the options have been checked
     by_name: dict[str, list[Node]] = {}
     for node in sorted(nodes, key=lambda node: node.worker):
         if node.total.get("TPU"):
             by_name.setdefault(node.slice, []).append(node)
-    alike: dict[tuple[int, str], list[list[Node]]] = {}
+    by_kind: dict[tuple[int, str], list[list[Node]]] = {}
     for members in by_name.values():
         free = all(node.has(node.chips) for node in members)
-        if free and _is_whole(members) and each in (None, len(members)):
+        if free and _is_whole(members) and slice_size in (None, len(members)):
             kind = len(members), members[0].labels.get(_POD_TYPE, "")
-            alike.setdefault(kind, []).append(members)
-    for _, fitting in sorted(alike.items(), key=lambda item: -item[0][0]):
-        if len(fitting) >= slices:
-            return [node.chips for members in fitting[:slices] for node in members]
-    size = "" if each is None else f" of {several(each, 'host')}"
+            by_kind.setdefault(kind, []).append(members)
+    for _, candidates in sorted(by_kind.items(), key=lambda item: -item[0][0]):
+        if len(candidates) >= slices:
+            return [node.chips for members in candidates[:slices] for node in members]
+    size = "" if slice_size is None else f" of {several(slice_size, 'host')}"
     like = " of the same type" if slices > 1 else ""
-    most = max(map(len, alike.values()), default=0)
-    short = f"Need {several(slices, 'whole TPU slice')}{size}{like}, but {_are(most)} free"
+    most = max(map(len, by_kind.values()), default=0)
+    short = f"Need {several(slices, 'whole TPU slice')}{size}{like}, but {_only(most)} free"
     raise Lacking(short, nodes, "TPU")
 
 
@@ -156,10 +156,12 @@ def _is_whole(members: Sequence[Node]) -> bool:
     """True if no VM of the slice is missing: all chips and worker 0 are present."""
     if sum(node.total["TPU"] for node in members) < members[0].chips_of_slice:
         return False
-    return len(members) == 1 or any(_HEAD.fullmatch(name) for one in members for name in one.total)
+    return len(members) == 1 or any(
+        _HEAD.fullmatch(name) for node in members for name in node.total
+    )
 
 
-def _are(number: int) -> str:
+def _only(number: int) -> str:
     return "only 1 is" if number == 1 else f"only {number} are" if number else "none is"
 
 
@@ -229,9 +231,9 @@ class Cluster:
         if self._connecting is None:  # shielded: an abandoned launch leaves it for the next one
             call = asyncio.to_thread(_connect, self.address)
             self._connecting = asyncio.ensure_future(call)
-        await self._answer(asyncio.shield(self._connecting))
+        await self._await_answer(asyncio.shield(self._connecting))
 
-    async def _answer(self, call: asyncio.Future[T]) -> T:
+    async def _await_answer(self, call: asyncio.Future[T]) -> T:
         try:
             return await asyncio.wait_for(call, faults.PATIENCE)
         except Exception as problem:
@@ -270,7 +272,7 @@ class Cluster:
         Releases idle held hosts if that may help. Raises Lacking after the wish's wait."""
         deadline = time.monotonic() + wish.wait
         while True:
-            nodes = await self._answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
+            nodes = await self._await_answer(asyncio.ensure_future(asyncio.to_thread(_survey)))
             tpu = not wish.cpu and _has_tpus(nodes)
             try:
                 return nodes, choose(nodes, wish.hosts, wish.slices, tpu=tpu)
@@ -337,8 +339,8 @@ def _has_tpus(nodes: Iterable[Node]) -> bool:
 def _could_fit(nodes: Sequence[Node], wish: Wish, tpu: bool) -> bool:
     """True if the nodes would suffice with nothing else running on them."""
     with contextlib.suppress(Lacking):
-        empty = [replace(node, free=node.total) for node in nodes]
-        return bool(choose(empty, wish.hosts, wish.slices, tpu=tpu))
+        idle_nodes = [replace(node, free=node.total) for node in nodes]
+        return bool(choose(idle_nodes, wish.hosts, wish.slices, tpu=tpu))
     return False
 
 
@@ -431,7 +433,7 @@ async def _introduced(
     abouts: list[About] = [await call for call in calls]
     names = [about.hostname for about in abouts]
     if len(set(names)) < len(names):
-        names = [f"{each.hostname} {each.address}/{each.node[:6]}" for each in abouts]
+        names = [f"{about.hostname} {about.address}/{about.node[:6]}" for about in abouts]
     for name, about, bundle in zip(names, abouts, bundles, strict=True):
         _check_versions(name, about)
         if "TPU" in bundle and not about.chips:
@@ -457,10 +459,10 @@ def _check_versions(name: str, about: About) -> None:
     """Raise LaunchError unless the host has the same Python and xla_nb, as programs and values
     need."""
     here = About("", "", "", platform.python_version(), version(), 0, {})
-    theirs, ours = (f"Python {each.python} with xla_nb {each.version}" for each in (about, here))
+    remote, local = (f"Python {host.python} with xla_nb {host.version}" for host in (about, here))
     if about.python.split(".")[:2] != here.python.split(".")[:2] or about.version != here.version:
         raise LaunchError(
-            f"{name} has {theirs}, but the notebook has {ours}. Install the same versions on the "
+            f"{name} has {remote}, but the notebook has {local}. Install the same versions on the "
             "cluster's hosts, in the environment that runs `ray start`."
         )
 
