@@ -61,7 +61,7 @@ def clean(text: str) -> str:
     Other escape sequences are removed. Other controls become pictures (`␀`), and those that
     reorder text become names (`⟨U+202E⟩`).
     """
-    return text if _ANY_ODD.search(text) is None else _SPECIAL.sub(_harmless, text)
+    return text if _ANY_ODD.search(text) is None else _SPECIAL.sub(_replace_odd, text)
 
 
 def plain(text: str) -> str:
@@ -72,7 +72,7 @@ def plain(text: str) -> str:
 def spans(text: str) -> list[tuple[Style, str]]:
     """Split the text where its style changes. Everything except SGR sequences is kept as it is."""
     pieces = groupby(_pieces(text), key=itemgetter(0))
-    return [(style, "".join(piece for _, piece in alike)) for style, alike in pieces]
+    return [(style, "".join(piece for _, piece in group)) for style, group in pieces]
 
 
 def _pieces(text: str) -> Iterator[tuple[Style, str]]:
@@ -80,15 +80,15 @@ def _pieces(text: str) -> Iterator[tuple[Style, str]]:
     for escape in _ANY_SGR.finditer(text):
         if escape.start() > start:
             yield style, text[start : escape.start()]
-        style, start = _styled(style, escape.group()[2:-1]), escape.end()
+        style, start = _apply_sgr(style, escape.group()[2:-1]), escape.end()
     if start < len(text):
         yield style, text[start:]
 
 
-def _harmless(odd: re.Match[str]) -> str:
-    if odd.lastgroup is not None:
-        return odd.group() if odd.lastgroup == "sgr" else ""
-    code = ord(odd.group())
+def _replace_odd(match: re.Match[str]) -> str:
+    if match.lastgroup is not None:
+        return match.group() if match.lastgroup == "sgr" else ""
+    code = ord(match.group())
     if code < 0x20:
         return chr(0x2400 + code)
     if code == 0x7F:
@@ -97,16 +97,16 @@ def _harmless(odd: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _styled(style: Style, parameters: str) -> Style:
+def _apply_sgr(style: Style, parameters: str) -> Style:
     """The style after one SGR sequence (ECMA-48; colors as in xterm). Forms with colons, such as
     curly underlines, are ignored."""
-    rest = iter(parameters.split(";"))
-    for parameter in rest:
+    numbers = iter(parameters.split(";"))
+    for parameter in numbers:
         code = _number(parameter)
         if code == 0:
             style = _PLAIN
         elif code in (38, 48, 58):
-            colour = _colour(rest)
+            colour = _colour(numbers)
             if code != 58 and colour is not None:  # 58 is the color of the underline
                 style = replace(style, fg=colour) if code == 38 else replace(style, bg=colour)
         elif code in _SWITCHES:
@@ -134,18 +134,18 @@ _SWITCHES: dict[int, dict[str, Any]] = {
 }
 
 
-def _colour(rest: Iterator[str]) -> Colour | None:
+def _colour(numbers: Iterator[str]) -> Colour | None:
     """The color after 38 or 48, `5;N` or `2;R;G;B`; consumes its numbers from `rest`."""
-    form = next(rest, "")
+    form = next(numbers, "")
     if form == "5":
-        return _of_256(_number(next(rest, "")))
+        return _indexed_colour(_number(next(numbers, "")))
     if form == "2":
-        red, green, blue = (min(_number(next(rest, "")), 255) for _ in range(3))
+        red, green, blue = (min(_number(next(numbers, "")), 255) for _ in range(3))
         return red, green, blue
     return None
 
 
-def _of_256(number: int) -> Colour | None:
+def _indexed_colour(number: int) -> Colour | None:
     if number < 16:
         return number
     if number < 232:

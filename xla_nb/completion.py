@@ -22,7 +22,7 @@ def turn_on(shell: Any, group_of: GroupOf) -> None:
     if kernel is None or "do_complete" in vars(kernel):
         return
     kernel.do_complete = functools.partial(_completed, kernel.do_complete, group_of)
-    kernel.do_inspect = functools.partial(_inspected, kernel.do_inspect, group_of)
+    kernel.do_inspect = functools.partial(_inspect, kernel.do_inspect, group_of)
 
 
 def turn_off(shell: Any) -> None:
@@ -32,7 +32,7 @@ def turn_off(shell: Any) -> None:
 
 
 def _completed(
-    before: Callable[[str, int], dict[str, Any]],
+    original: Callable[[str, int], dict[str, Any]],
     group_of: GroupOf,
     code: str,
     cursor: int | None,
@@ -40,46 +40,46 @@ def _completed(
     """The kernel's reply; `cursor` counts characters. For attributes of an object that the ranks
     know, only theirs are offered."""
     cursor = len(code) if cursor is None else cursor
-    top = _top_of(code[:cursor])
-    group = group_of(top) if top else None
-    text = code[:cursor].partition(f"{top}\n")[2]
-    offered = live_questions.completions(group, text) if group else None
-    if offered is not None and offered.matches and offered.of_object:
-        return _reply(offered.matches, offered.fragment, cursor)
-    own = before(code, cursor)
-    if offered is None or not offered.matches:
-        return own
-    start = cursor - len(offered.fragment)
-    names = own["matches"] if own["cursor_start"] == start else []
-    return _reply([*dict.fromkeys((*offered.matches, *names))], offered.fragment, cursor)
+    line = _find_magic_line(code[:cursor])
+    group = group_of(line) if line else None
+    text = code[:cursor].partition(f"{line}\n")[2]
+    completions = live_questions.completions(group, text) if group else None
+    if completions is not None and completions.matches and completions.of_object:
+        return _reply(completions.matches, completions.fragment, cursor)
+    reply = original(code, cursor)
+    if completions is None or not completions.matches:
+        return reply
+    start = cursor - len(completions.fragment)
+    names = reply["matches"] if reply["cursor_start"] == start else []
+    return _reply([*dict.fromkeys((*completions.matches, *names))], completions.fragment, cursor)
 
 
 def _reply(matches: Sequence[str], fragment: str, cursor: int) -> dict[str, Any]:
     """A completion reply in ipykernel's form."""
-    place = {"cursor_start": cursor - len(fragment), "cursor_end": cursor}
-    return {"status": "ok", "matches": list(matches), **place, "metadata": {}}
+    span = {"cursor_start": cursor - len(fragment), "cursor_end": cursor}
+    return {"status": "ok", "matches": list(matches), **span, "metadata": {}}
 
 
-def _top_of(before: str) -> str:
+def _find_magic_line(before: str) -> str:
     """The %%xla line above the cursor's line; "" if there is none."""
     return next((line for line in before.split("\n")[:-1] if _LIVE.match(line)), "")
 
 
-def _inspected(
-    before: Callable[..., Any],
+def _inspect(
+    original: Callable[..., Any],
     group_of: GroupOf,
     code: str,
     cursor: int,
     level: int = 0,
-    *rest: Any,
+    *args: Any,
 ) -> Any:
     """The kernel's reply on the object at the cursor: the ranks' object if the name is theirs."""
     from IPython.utils.tokenutil import token_at_cursor
 
-    top, expression = _top_of(code[:cursor]), token_at_cursor(code, cursor)
-    group = group_of(top) if top else None
+    line, expression = _find_magic_line(code[:cursor]), token_at_cursor(code, cursor)
+    group = group_of(line) if line else None
     if group is None or expression.partition(".")[0] not in RANK_NAMES | group.remote.keys():
-        return before(code, cursor, level, *rest)
+        return original(code, cursor, level, *args)
     within = live_questions.TOOLTIP
     text = live_questions.about(group, expression, source=level > 0, within=within)
     data = {"text/plain": text} if text else {}

@@ -16,8 +16,8 @@ class XlaNbError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """The lines that IPython prints instead of a stack (a hook since IPython 5)."""
-        told = f"{type(self).__name__}: {self}".splitlines()
-        return [line for one in told for line in in_lines(one)]
+        paragraphs = f"{type(self).__name__}: {self}".splitlines()
+        return [line for paragraph in paragraphs for line in in_lines(paragraph)]
 
 
 def in_lines(line: str, indent: int = 0) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-_BEGINNING = 0.5  # seconds at most until a new process has its command line
+_STARTUP = 0.5  # seconds at most until a new process has its command line
 _LARGE = 2 << 20  # bytes of a large page
 _TRACKER = b".resource_tracker import main"  # part of a resource tracker's command line
 _FLAGS, _EXITING = 6, 0x4  # index in proc(5), stat, counted from the state; PF_EXITING (sched.h)
@@ -36,8 +36,8 @@ def shortage(number: int | None) -> str:
 
 def first_environ() -> dict[str, str]:
     """The environment with which this process was started, without later changes (proc(5))."""
-    given = Path("/proc/self/environ").read_bytes().split(b"\0")
-    return dict(os.fsdecode(each).partition("=")[::2] for each in given if each)
+    entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if entry)
 
 
 def die_with_parent() -> None:
@@ -57,10 +57,10 @@ def watch_parent(pid: int) -> int | None:
     """Return a pidfd of this process's parent, readable once the parent has ended, even if other
     processes hold its sockets. `pid` is the pid that the parent gave; None if it has ended."""
     with contextlib.suppress(ProcessLookupError):
-        watched = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
         if os.getppid() == pid:
-            return watched
-        os.close(watched)
+            return pidfd
+        os.close(pidfd)
     return None
 
 
@@ -71,12 +71,12 @@ def name_process(name: str) -> None:
 
 def children() -> list[int]:
     """The pids of this process's children (proc(5), task/TID/children)."""
-    found = []
+    pids = []
     for file in Path("/proc/self/task").glob("*/children"):
         # A thread that has just ended: its children now belong to another (proc(5)).
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(child) for child in file.read_text().split()]
-    return found
+            pids += [int(child) for child in file.read_text().split()]
+    return pids
 
 
 def is_alive(pid: int) -> bool:
@@ -103,23 +103,23 @@ def reaped(pid: int) -> bool:
 
 def in_group(group: int) -> list[int]:
     """The processes of a process group that have not ended."""
-    return _alive_with(os.getpgid, group)
+    return _find_alive(os.getpgid, group)
 
 
 def in_session(session: int) -> list[int]:
     """The processes of a session that have not ended."""
-    return _alive_with(os.getsid, session)
+    return _find_alive(os.getsid, session)
 
 
-def _alive_with(number_of: Callable[[int], int], number: int) -> list[int]:
-    found = []
+def _find_alive(get_number: Callable[[int], int], number: int) -> list[int]:
+    pids = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 pid = int(path.name)
-                if number_of(pid) == number and is_alive(pid):
-                    found.append(pid)
-    return found
+                if get_number(pid) == number and is_alive(pid):
+                    pids.append(pid)
+    return pids
 
 
 def is_ending(pid: int) -> bool:
@@ -132,7 +132,7 @@ def is_ending(pid: int) -> bool:
 def is_tracker(pid: int) -> bool:
     """True if a process is a resource tracker of multiprocessing or joblib, by its command line. A
     process that is just starting (execve(2)) has none for a moment; wait for it."""
-    path, end = Path(f"/proc/{pid}/cmdline"), time.monotonic() + _BEGINNING
+    path, end = Path(f"/proc/{pid}/cmdline"), time.monotonic() + _STARTUP
     try:
         while not (command := path.read_bytes()) and not is_ending(pid) and time.monotonic() < end:
             time.sleep(0.001)
@@ -158,8 +158,8 @@ def end_all(find: Callable[[], list[int]], seconds: float = 5.0) -> None:
     more."""
     deadline = time.monotonic() + seconds
     # Twice: children of a process that ends during one look are reparented only by the next.
-    while (pids := find() or find()) and (late := time.monotonic() - deadline) < seconds:
-        kill(pids, trackers=late > 0)
+    while (pids := find() or find()) and (overdue := time.monotonic() - deadline) < seconds:
+        kill(pids, trackers=overdue > 0)
         time.sleep(0.005)
 
 
@@ -177,7 +177,7 @@ def gather_pages() -> int:
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, mode, _offset, _device, _inode, *name = line.split()
         if mode == "rw-p" and name in ([], ["[heap]"]):
-            start, end = (int(each, 16) for each in span.split("-"))
+            start, end = (int(address, 16) for address in span.split("-"))
             start = -(-start // _LARGE) * _LARGE
             size = end // _LARGE * _LARGE - start
             if size > 0 and _madvise(start, size, 25) == 0:  # MADV_COLLAPSE

@@ -44,7 +44,9 @@ _BY_BUTTON = "by the Shut down button"
 _END = 5.0  # seconds for a panel to show the end
 #: Remove old records every so many cells: removing one takes as long as running a cell.
 _TIDY_EVERY = 100
-_EFFECTS = ast.Call | ast.Await | ast.NamedExpr  # nodes of an expression that may do more than read
+_EFFECT_NODES = (
+    ast.Call | ast.Await | ast.NamedExpr
+)  # nodes of an expression that may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
@@ -441,7 +443,7 @@ class Ranks:
             # Without `both` notes: the ranks' value is meant.
             return replace(build(cell, scope, name=name), both=())
 
-        has_effects = any(isinstance(node, _EFFECTS) for node in ast.walk(expression))
+        has_effects = any(isinstance(node, _EFFECT_NODES) for node in ast.walk(expression))
         return dict(self._run_unseen(make_program, members, cell, replayed=has_effects).results)
 
     def _run_unseen(
@@ -463,9 +465,9 @@ class Ranks:
         self, options: Mapping[str, object]
     ) -> tuple[tuple[int, ...] | None, Options]:
         remaining = dict(options)
-        spec = remaining.pop("ranks", None)
+        rank_list = remaining.pop("ranks", None)
         run_options.refuse_unknown(options, ["ranks", *OF_CELL])
-        members = None if spec is None else run_options.numbers("ranks", spec)
+        members = None if rank_list is None else run_options.numbers("ranks", rank_list)
         return members, run_options.options(remaining, vars(self._options))
 
 

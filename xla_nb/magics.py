@@ -174,7 +174,7 @@ def _parse_line(prog: str, line: str) -> dict[str, Any]:
     values, unknown = parser.parse_known_args(words)
     unknown += [word for word in [vars(values).get("entry") or ""] if "=" in word]
     if unknown:
-        word = _without_value(next((word for word in unknown if word[:1] == "-"), unknown[0]))
+        word = _mask_value(next((word for word in unknown if word[:1] == "-"), unknown[0]))
         kind = "option" if word[:1] == "-" else "argument"
         known = parser._option_string_actions
         hint = _hint_other_magic(word, words) or meant(word.removesuffix("=…"), known)
@@ -194,7 +194,7 @@ def _hint_other_magic(word: str, words: Sequence[str]) -> str:
     return ""
 
 
-def _without_value(word: str) -> str:
+def _mask_value(word: str) -> str:
     """`NAME=…` for NAME=VALUE, which may be a secret."""
     name, equals, _ = word.partition("=")
     return f"{name}=…" if equals else word
@@ -203,7 +203,7 @@ def _without_value(word: str) -> str:
 def _mask_env(line: str) -> str:
     """A line of %%xla_spawn without the values of --env: it becomes a comment in the cell's
     source, which is written to disk."""
-    return _ENV.sub(lambda match: match[1] + _without_value(match[2].strip("\"'")), line)
+    return _ENV.sub(lambda match: match[1] + _mask_value(match[2].strip("\"'")), line)
 
 
 def _expand_line(notebook: Notebook, line: str) -> str:
@@ -323,7 +323,7 @@ class XlaMagics(Magics):
         cell = self.notebook.cell(_mask_env(line), body)
         filename = self.shell.compile.cache(cell.source, self.notebook.number)
         self.notebook.begun(replace(cell, filename=filename))
-        outer, self.notebook.top_level = self.notebook.top_level, self._top_level(line)
+        outer, self.notebook.top_level = self.notebook.top_level, self._make_top_level(line)
         guard.of(self.shell).before_cell()
         try:
             code = self.shell.compile(cell.source, filename, "exec")
@@ -403,12 +403,12 @@ class XlaMagics(Magics):
             first, *body = raw.split("\n")[above:]
             line = first.partition(" ")[2]
             if self.calls_function(line, "\n".join(body)):
-                top_level = self.notebook.top_level = self._top_level(line)
+                top_level = self.notebook.top_level = self._make_top_level(line)
                 if "torch_xla" not in sys.modules:
                     args = (lambda: self.notebook.top_level is top_level,)
                     threading.Thread(target=api.tell_import, args=args, daemon=True).start()
 
-    def _top_level(self, line: str) -> TopLevel:
+    def _make_top_level(self, line: str) -> TopLevel:
         with contextlib.suppress(UsageError):  # raised again when the function is called
             words, _, bind_run = self._read_line(line)
             options = {name: words[name] for name in OPTIONS if words[name] is not None}
@@ -461,7 +461,7 @@ class XlaMagics(Magics):
     @line_magic
     def xla_stop(self, line: str) -> None:
         """Stop a background run: `%xla_stop run`, or `%xla_stop` for all of them."""
-        for run in self._named_runs(line):
+        for run in self._find_runs(line):
             run.stop("Stopped by %xla_stop")
             print(f"Stopping {run.name}.")
 
@@ -471,7 +471,7 @@ class XlaMagics(Magics):
 
         `%xla_stacks run`, or `%xla_stacks` for all runs.
         """
-        for run in self._named_runs(line):
+        for run in self._find_runs(line):
             print(f"{run.name} ({run.label})\n\n{api.ask_stacks(run)}")
 
     @line_magic
@@ -488,18 +488,18 @@ class XlaMagics(Magics):
         )
         picture.show(listing) if picture.kernel() else print(listing["text/plain"])
 
-    def _named_runs(self, line: str) -> list[Run]:
+    def _find_runs(self, line: str) -> list[Run]:
         """The runs that a line names, by variable or by run name; if it names none, all runs except
         those of live ranks themselves."""
         running = api.living()
         if names := list(dict.fromkeys(line.split())):
-            return [self._named_run(name, running) for name in names]
+            return [self._find_run(name, running) for name in names]
         runs = [run for run in running if run.state.group is None]
         if not runs:
             print("No runs are in progress.")
         return runs
 
-    def _named_run(self, name: str, running: list[Run]) -> Run:
+    def _find_run(self, name: str, running: list[Run]) -> Run:
         value = self.shell.user_ns.get(name)
         matches = [run for run in running if run.name == name or run is value]
         if matches:

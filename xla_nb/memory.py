@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_COUNTED = 5.0  # seconds between two counts of a process's pages
+_COUNT_INTERVAL = 5.0  # seconds between two counts of a process's pages
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED = 1 << 60  # bytes; cgroup v1 represents "no limit" by a number
 
@@ -27,14 +27,14 @@ class OutOfMemory:
 
     def __init__(self) -> None:
         self._group = _Group.own()
-        self._told = self._group.kills()
+        self._attributed = self._group.kills()
 
     def limit(self, status: int) -> int | None:
         """The limit, in bytes, for which a process of this control group with this exit status was
         killed; 0 if no limit was set, None if it ended for another reason or that is unknown."""
-        if status != -signal.SIGKILL or self._group.kills() <= self._told:
+        if status != -signal.SIGKILL or self._group.kills() <= self._attributed:
             return None
-        self._told += 1
+        self._attributed += 1
         return self._group.limit()
 
 
@@ -45,26 +45,26 @@ class Own:
 
     def __init__(self) -> None:
         self.free: int | None = None  # for all processes, at the last count
-        self._others: int | None = None
-        self._due = 0.0
-        self._counting = threading.Lock()
+        self._shared: int | None = None
+        self._next_count = 0.0
+        self._count_lock = threading.Lock()
 
     def count(self, anew: bool = True) -> None:
         """Count if the last count is some seconds old; without `anew`, only if there is none yet.
         Waits for a count in another thread."""
-        with self._counting:
-            if time.monotonic() < self._due or not (anew or self._others is None):
+        with self._count_lock:
+            if time.monotonic() < self._next_count or not (anew or self._shared is None):
                 return
-            self._due = time.monotonic() + _COUNTED
+            self._next_count = time.monotonic() + _COUNT_INTERVAL
             with contextlib.suppress(OSError, KeyError, ValueError):
-                pss = _numbers(_PROC / "self/smaps_rollup")["Pss:"] << 10
-                self._others = _resident() - pss
+                pss = _read_numbers(_PROC / "self/smaps_rollup")["Pss:"] << 10
+                self._shared = _resident_size() - pss
             with contextlib.suppress(OSError, KeyError, ValueError):
                 self.free = available()
 
     @property
     def nbytes(self) -> int | None:
-        return None if self._others is None else max(0, _resident() - self._others)
+        return None if self._shared is None else max(0, _resident_size() - self._shared)
 
 
 own = Own()
@@ -73,19 +73,19 @@ own = Own()
 def available() -> int:
     """Bytes still available to processes like this one: the machine's, or less if a control group
     has a limit. Raises OSError, KeyError or ValueError if that cannot be read."""
-    free = _numbers(_PROC / "meminfo")["MemAvailable:"] << 10
+    free = _read_numbers(_PROC / "meminfo")["MemAvailable:"] << 10
     return min([free, *_Group.own().left()])
 
 
-def _resident() -> int:
+def _resident_size() -> int:
     """The resident size of this process in bytes."""
     return int((_PROC / "self/statm").read_bytes().split()[1]) * _PAGE
 
 
-def _numbers(file: Path) -> dict[str, int]:
+def _read_numbers(file: Path) -> dict[str, int]:
     """Parse a file with a name and a number on each line."""
-    found = (line.split()[:2] for line in file.read_text().splitlines())
-    return {name: int(number) for name, number in found if number.isdecimal()}
+    pairs = (line.split()[:2] for line in file.read_text().splitlines())
+    return {name: int(number) for name, number in pairs if number.isdecimal()}
 
 
 class _Group(NamedTuple):
@@ -106,14 +106,14 @@ class _Group(NamedTuple):
             for line in (_PROC / "self/cgroup").read_text().splitlines():
                 _, controllers, path = line.split(":", 2)
                 paths |= dict.fromkeys(controllers.split(","), path.strip("/"))
-        of_1 = "oom_control", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"
+        v1_names = "oom_control", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"
         if "memory" in paths:
-            return cls(_seen(_GROUPS / "memory", paths["memory"]), *of_1)
-        return cls(_seen(_GROUPS, paths.get("", "")))
+            return cls(_visible_folder(_GROUPS / "memory", paths["memory"]), *v1_names)
+        return cls(_visible_folder(_GROUPS, paths.get("", "")))
 
     def kills(self) -> int:
         with contextlib.suppress(OSError, ValueError):
-            return _numbers(self.folder / f"memory.{self.counter}").get("oom_kill", 0)
+            return _read_numbers(self.folder / f"memory.{self.counter}").get("oom_kill", 0)
         return 0
 
     def limit(self) -> int:
@@ -124,7 +124,7 @@ class _Group(NamedTuple):
         """The bytes left under the limits of the group and of its parents."""
         for folder, limit in self._limits():
             used = int((folder / f"memory.{self.usage}").read_text())
-            yield max(0, limit - used + _numbers(folder / "memory.stat")[self.cached])
+            yield max(0, limit - used + _read_numbers(folder / "memory.stat")[self.cached])
 
     def _limits(self) -> Iterator[tuple[Path, int]]:
         for folder in (self.folder, *self.folder.parents):
@@ -134,5 +134,5 @@ class _Group(NamedTuple):
                     yield folder, limit
 
 
-def _seen(top: Path, path: str) -> Path:
+def _visible_folder(top: Path, path: str) -> Path:
     return top / path if (top / path).exists() else top

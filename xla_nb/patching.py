@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 # ---------------------------------------------------------------- modules
 
 
-def when_imported(name: str, then: Callable[[types.ModuleType], None]) -> None:
-    """Call `then` with the module, now or right after its import."""
+def when_imported(name: str, callback: Callable[[types.ModuleType], None]) -> None:
+    """Call `callback` with the module, now or right after its import."""
     module = sys.modules.get(name)
     if module is not None:
-        then(module)
+        callback(module)
     else:
-        sys.meta_path.insert(0, _Finder(name, then))
+        sys.meta_path.insert(0, _Finder(name, callback))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -33,8 +33,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     It stays in sys.meta_path, because another thread may be iterating over the list.
     """
 
-    def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
-        self._name, self._then = name, then
+    def __init__(self, name: str, callback: Callable[[types.ModuleType], None]) -> None:
+        self._name, self._callback = name, callback
         self._searching = False
 
     def find_spec(
@@ -48,17 +48,17 @@ class _Finder(importlib.abc.MetaPathFinder):
         finally:
             self._searching = False
         if spec is not None and spec.loader is not None:
-            self._follow(spec.loader)
+            self._call_after_import(spec.loader)
         return spec
 
-    def _follow(self, loader: Any) -> None:
-        """Make a loader call `then` after the import."""
+    def _call_after_import(self, loader: Any) -> None:
+        """Make a loader call `callback` after the import."""
         execute = loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
             vars(loader).pop("exec_module", None)  # several finders may wrap it
             execute(module)
-            self._then(module)
+            self._callback(module)
 
         loader.exec_module = exec_module
 
@@ -90,15 +90,15 @@ LAUNCHERS = {
 
 
 @functools.cache
-def _instead() -> list[Callable[..., Any]]:
+def _replacements() -> list[Callable[..., Any]]:
     """The replacements in this process, indexed by the numbers in functions' code."""
     return []
 
 
-def launchers(*instead: Callable[..., Any]) -> InPlace:
+def launchers(*replacements: Callable[..., Any]) -> InPlace:
     """LAUNCHERS, each with its replacement."""
-    pairs = zip(LAUNCHERS.values(), instead, strict=True)
-    return InPlace([Place(*where, each) for where, each in pairs])
+    pairs = zip(LAUNCHERS.values(), replacements, strict=True)
+    return InPlace([Place(*location, replacement) for location, replacement in pairs])
 
 
 class InPlace:
@@ -118,47 +118,51 @@ class InPlace:
     def turn_off(self) -> None:
         self.is_on = False
         for place, original in self._originals.items():
-            function = _at(place)
+            function = _find_function(place)
             if function is not None:
-                _become(function, original)
+                _copy_code(function, original)
                 vars(function).pop("__signature__", None)
         self._originals.clear()
 
     def original(self, name: str) -> Callable[..., Any]:
         """The original of the function of this name, or `module.name`. Raises StopIteration if it
         is not replaced."""
-        called = self._originals.items()
-        return next(own for at, own in called if f".{at.module}.{at.name}".endswith(f".{name}"))
+        originals = self._originals.items()
+        return next(
+            function
+            for place, function in originals
+            if f".{place.module}.{place.name}".endswith(f".{name}")
+        )
 
     def _replace(self, place: Place, _imported: types.ModuleType) -> None:
-        function = _at(place)
+        function = _find_function(place)
         if not self.is_on or place in self._originals or function is None:
             return
         if function.__code__.co_freevars:  # a decorated function, which no release has
             return
-        own = types.FunctionType(
+        original = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__
         )
-        own.__kwdefaults__ = function.__kwdefaults__
-        self._originals[place] = own
+        original.__kwdefaults__ = function.__kwdefaults__
+        self._originals[place] = original
         function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-        _become(function, _calling(place.instead))
+        _copy_code(function, _make_caller(place.instead))
 
 
-def _at(place: Place) -> types.FunctionType | None:
+def _find_function(place: Place) -> types.FunctionType | None:
     function: Any = sys.modules.get(place.module)
     for name in place.name.split("."):
         function = getattr(function, name, None)
     return function if isinstance(function, types.FunctionType) else None
 
 
-def _become(function: types.FunctionType, other: Any) -> None:
-    function.__code__ = other.__code__
-    function.__defaults__ = other.__defaults__
-    function.__kwdefaults__ = other.__kwdefaults__
+def _copy_code(function: types.FunctionType, source: Any) -> None:
+    function.__code__ = source.__code__
+    function.__defaults__ = source.__defaults__
+    function.__kwdefaults__ = source.__kwdefaults__
 
 
-def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
+def _make_caller(instead: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose code calls `instead`, independent of its globals."""
 
     def call(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -166,15 +170,15 @@ def _calling(instead: Callable[..., Any]) -> Callable[..., Any]:
 
         return instead_of("its number")(*args, **kwargs)
 
-    if instead not in (known := _instead()):
-        known.append(instead)
-    own = {"its number": known.index(instead)}
-    constants = tuple(own.get(each, each) for each in call.__code__.co_consts)
+    if instead not in (replacements := _replacements()):
+        replacements.append(instead)
+    numbers = {"its number": replacements.index(instead)}
+    constants = tuple(numbers.get(constant, constant) for constant in call.__code__.co_consts)
     call.__code__ = call.__code__.replace(co_consts=constants)
     return call
 
 
 def instead_of(number: Any) -> Callable[..., Any]:
     """The replacement that functions with this number in their code call."""
-    found: Callable[..., Any] = _instead()[number]
-    return found
+    replacement: Callable[..., Any] = _replacements()[number]
+    return replacement

@@ -26,22 +26,22 @@ class Stopwatch:
 
     def start(self) -> bool:
         """Start it; False if it was already running, so that nested periods count once."""
-        counted, since = self._state
+        total, since = self._state
         if since is not None:
             return False
-        self._state = counted, time.monotonic()
+        self._state = total, time.monotonic()
         return True
 
     def stop(self) -> None:
         """Stop it. Does nothing if it was not running."""
-        counted, since = self._state
+        total, since = self._state
         if since is not None:
-            self._state = counted + time.monotonic() - since, None
+            self._state = total + time.monotonic() - since, None
 
     def add(self, seconds: float) -> None:
         """Add seconds measured elsewhere."""
-        counted, since = self._state
-        self._state = counted + seconds, since
+        total, since = self._state
+        self._state = total + seconds, since
 
     @property
     def since(self) -> float | None:
@@ -50,5 +50,5 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        counted, since = self._state
-        return counted if since is None else counted + time.monotonic() - since
+        total, since = self._state
+        return total if since is None else total + time.monotonic() - since

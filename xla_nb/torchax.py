@@ -63,18 +63,18 @@ def shard(values: Any, mesh: Any, spec: Spec = None) -> Any:
     Without a `spec`, values are sharded as FSDP does: over the mesh's first axis, along the first
     dimension that divides evenly; a value without such a dimension is replicated.
     """
-    cut = functools.partial(_first_even, mesh) if spec is None else spec
+    layout = functools.partial(_first_even, mesh) if spec is None else spec
 
-    def spread(value: Any) -> Any:
+    def place(value: Any) -> Any:
         import jax
 
-        sharding = jax.sharding.NamedSharding(mesh, _resolve(cut, value.shape))
+        sharding = jax.sharding.NamedSharding(mesh, _resolve(layout, value.shape))
         if _is_spread(value):  # it may be sharded differently
             return jax.device_put(value, sharding)
-        numbers = _canonical(value)
-        return jax.make_array_from_callback(numbers.shape, sharding, numbers.__getitem__)
+        array = _canonical(value)
+        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
-    return _each(values, spread)
+    return _map_leaves(values, place)
 
 
 def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
@@ -83,15 +83,15 @@ def shard_local(values: Any, mesh: Any, spec: Spec = None) -> Any:
     Without a `spec`, the parts are concatenated in the first dimension, over the mesh's first
     axis: the parts that the ranks loaded become the whole batch.
     """
-    cut = mesh.axis_names[0] if spec is None else spec
+    layout = mesh.axis_names[0] if spec is None else spec
 
-    def spread(value: Any) -> Any:
+    def place(value: Any) -> Any:
         import jax
 
-        sharding = jax.sharding.NamedSharding(mesh, _resolve(cut, value.shape))
+        sharding = jax.sharding.NamedSharding(mesh, _resolve(layout, value.shape))
         return jax.make_array_from_process_local_data(sharding, _canonical(value))
 
-    return _each(values, spread)
+    return _map_leaves(values, place)
 
 
 def _spec(*parts: Any) -> Any:
@@ -108,16 +108,16 @@ def _resolve(spec: Spec, shape: tuple[int, ...]) -> Any:
 
 def _first_even(mesh: Any, shape: tuple[int, ...]) -> Any:
     axis, parts = mesh.axis_names[0], mesh.devices.shape[0]
-    for number, size in enumerate(shape):
+    for dimension, size in enumerate(shape):
         if size and size % parts == 0:
-            return _spec(*[None] * number, axis)
+            return _spec(*[None] * dimension, axis)
     return _spec()
 
 
-def _each(values: Any, spread: Callable[[Any], Any]) -> Any:
+def _map_leaves(values: Any, convert: Callable[[Any], Any]) -> Any:
     import jax
 
-    return jax.tree.map(lambda leaf: _wrap(leaf, spread(_unwrap(leaf))), values)
+    return jax.tree.map(lambda leaf: _wrap(leaf, convert(_unwrap(leaf))), values)
 
 
 def _unwrap(leaf: Any) -> Any:
@@ -136,8 +136,8 @@ def _canonical(value: Any) -> Any:
     import jax
     import numpy as np
 
-    numbers = np.asarray(value)
-    return numbers.astype(jax.dtypes.canonicalize_dtype(numbers.dtype), copy=False)
+    array = np.asarray(value)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 def _wrap(leaf: Any, placed: Any) -> Any:
@@ -166,20 +166,20 @@ def gather(values: Any) -> Any:
     from jax.experimental import multihost_utils
 
     leaves, tree = jax.tree.flatten(values)
-    wholes = [_unwrap(leaf) for leaf in leaves]
-    spread = [i for i, each in enumerate(wholes) if _is_spread(each)]
-    gathered = multihost_utils.process_allgather([wholes[i] for i in spread], tiled=True)
-    for i, whole in zip(spread, gathered, strict=True):
-        wholes[i] = whole
-    return tree.unflatten(map(_on_host, leaves, wholes))
+    arrays = [_unwrap(leaf) for leaf in leaves]
+    indices = [i for i, array in enumerate(arrays) if _is_spread(array)]
+    gathered = multihost_utils.process_allgather([arrays[i] for i in indices], tiled=True)
+    for i, array in zip(indices, gathered, strict=True):
+        arrays[i] = array
+    return tree.unflatten(map(_to_host, leaves, arrays))
 
 
 def _is_spread(value: Any) -> bool:
     return jax_values.is_jax(value) and not jax_values.is_here(value)
 
 
-def _on_host(leaf: Any, whole: Any) -> Any:
+def _to_host(leaf: Any, array: Any) -> Any:
     if jax_values.is_torch(leaf) and not jax_values.is_torchax(leaf):
         return leaf
-    numbers = jax_values.to_numpy(whole)
-    return jax_values.to_torch(numbers, leaf.dtype) if jax_values.is_torch(leaf) else numbers
+    host_array = jax_values.to_numpy(array)
+    return jax_values.to_torch(host_array, leaf.dtype) if jax_values.is_torch(leaf) else host_array

@@ -48,12 +48,12 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     return values[0]
 
 
-def words(look: Callable[[], object], what: str, seconds: float = PATIENCE) -> str:
-    """The text that `look` returns, or why there is none: `<its str() raised ValueError>`."""
+def words(get_text: Callable[[], object], what: str, seconds: float = PATIENCE) -> str:
+    """The text that `get_text` returns, or why there is none: `<its str() raised ValueError>`."""
     try:
-        text = within(seconds, look)
-    except TooLong as late:
-        return f"<its {what} took {late}>"
+        text = within(seconds, get_text)
+    except TooLong as error:
+        return f"<its {what} took {error}>"
     except BaseException as problem:
         return f"<its {what} raised {name_of(type(problem))}>"
     # For a subclass of str, such as torch's message for a worker's KeyError, only the text.
@@ -84,8 +84,8 @@ def attributes(obj: object) -> dict[str, Any]:
     get = ctypes.pythonapi.PyObject_GenericGetDict
     get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_void_p)
     # ctypes would ask the object itself whether it is a py_object.
-    held: dict[str, Any] = get(ctypes.py_object(obj), None)
-    return held
+    result: dict[str, Any] = get(ctypes.py_object(obj), None)
+    return result
 
 
 def trace_of(error: BaseException) -> TracebackType | None:

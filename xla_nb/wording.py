@@ -35,9 +35,9 @@ def size(nbytes: float) -> str:
 def meant(word: str, known: Iterable[str]) -> str:
     """A suggestion of the closest known word, after a space; empty if none is close."""
     known, letters = list(known), word.lstrip("-")
-    close = [one for one in known if letters and one.lstrip("-") == letters]  # `--n` for `-n`
-    close = close or difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    return f" Did you mean {close[0]}?" if close else ""
+    matches = [name for name in known if letters and name.lstrip("-") == letters]  # `--n` for `-n`
+    matches = matches or difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    return f" Did you mean {matches[0]}?" if matches else ""
 
 
 def listed(items: Iterable[object], last: str = "and", most: int | None = None) -> str:
@@ -68,15 +68,15 @@ def everybody(number: int) -> str:
 
 def spans(numbers: Iterable[int], most: int = 12) -> str:
     """`3`, or `0–3, 7`: at most so many numbers and spans."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for number in sorted(set(numbers)):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
         else:
-            found.append([number])
-    shown = [f"{s[0]}–{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in found[:most]]
-    if found[most:]:
-        shown.append(f"and {sum(map(len, found[most:]))} more")
+            groups.append([number])
+    shown = [f"{g[0]}–{g[-1]}" if len(g) > 2 else ", ".join(map(str, g)) for g in groups[:most]]
+    if groups[most:]:
+        shown.append(f"and {sum(map(len, groups[most:]))} more")
     return ", ".join(shown)
 
 
@@ -105,7 +105,7 @@ def cause_of_death(status: int, lack: int | None = None) -> str:
     lack: the memory limit, in bytes, that the kernel killed it for; 0: it had none."""
     if status >= 0:
         return f"exited with status {status} before finishing"
-    return _signalled(status, {"SIGABRT": " (see the rank's output)"}, lack)
+    return _describe_signal(status, {"SIGABRT": " (see the rank's output)"}, lack)
 
 
 def cause_in_short(status: int, lack: int | None = None) -> str:
@@ -114,7 +114,7 @@ def cause_in_short(status: int, lack: int | None = None) -> str:
         return "killed by the OOM killer"
     if status >= 0:
         return f"exited with status {status}"
-    return _by_signal(_signal(status))
+    return _by_signal(_signal_name(status))
 
 
 #: The exit status of a process of ours that SIGTERM asked to end, as shells write it.
@@ -126,7 +126,7 @@ def ending(status: int, lack: int | None = None) -> str:
     status = -signal.SIGTERM if status == TERMINATED else status
     if status >= 0:
         return f"exited with status {status}"
-    return in_past(_signalled(status, {}, lack))
+    return in_past(_describe_signal(status, {}, lack))
 
 
 def in_past(cause: str) -> str:
@@ -138,18 +138,18 @@ def in_past(cause: str) -> str:
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
 
 
-def _signalled(status: int, more: Mapping[str, str], lack: int | None) -> str:
+def _describe_signal(status: int, extra: Mapping[str, str], lack: int | None) -> str:
     if lack is not None:
         limit = f" (the container's limit is {size(lack)})" if lack else ""
         return f"killed by the OOM killer{limit}"
-    name = _signal(status)
+    name = _signal_name(status)
     hints = {
         "SIGKILL": " (often out of memory; check dmesg)",
         "SIGSEGV": " in native code",
         "SIGFPE": " in native code",
         "SIGILL": " in native code",
         "SIGBUS": " (often because /dev/shm is full)",
-        **more,
+        **extra,
     }
     return f"{_by_signal(name)}{hints.get(name, '')}"
 
@@ -160,7 +160,7 @@ def _by_signal(name: str) -> str:
     return f"crashed with {name}" if name in _CRASHES else f"killed by {name}"
 
 
-def _signal(status: int) -> str:
+def _signal_name(status: int) -> str:
     try:
         return signal.Signals(-status).name
     except ValueError:
@@ -171,6 +171,6 @@ def exactly(seconds: float) -> str:
     """A duration as it was set: `0.5 s`, `1 min 30 s`, `2 h`."""
     if seconds < 60:
         return f"{seconds:g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    parts = ((minutes // 60, "h"), (minutes % 60, "min"), (rest, "s"))
+    minutes, remainder = divmod(round(seconds), 60)
+    parts = ((minutes // 60, "h"), (minutes % 60, "min"), (remainder, "s"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)

@@ -39,17 +39,17 @@ def wish() -> str | None:
 
     Raises UsageError if PJRT_DEVICE names a device that is missing or not supported.
     """
-    chosen = str(notebook.settings()["simulate"] or os.environ.get(chips.SIMULATE, ""))
-    if chosen or chips.choose_device(os.environ, chips.count_chips()) == "CPU":
-        return chosen
+    tpu_type = str(notebook.settings()["simulate"] or os.environ.get(chips.SIMULATE, ""))
+    if tpu_type or chips.choose_device(os.environ, chips.count_chips()) == "CPU":
+        return tpu_type
     return None
 
 
 def _simulated_tpu() -> tpu_types.SimulatedTpu | None:
     """The TPU that a launch would simulate, if any."""
     try:
-        kind = wish()
-        return None if kind is None else tpu_types.simulated(kind, notebook.settings()["n"])
+        tpu_type = wish()
+        return None if tpu_type is None else tpu_types.simulated(tpu_type, notebook.settings()["n"])
     except UsageError:  # raised again by the launch
         return None
 
@@ -63,8 +63,8 @@ def can_simulate(devices: object) -> bool:
     if settings["n"] or settings["on"] != "local":
         return False
     try:
-        kind = wish()
-        return kind is not None and tpu_types.simulated_ranks(kind, devices) == devices
+        tpu_type = wish()
+        return tpu_type is not None and tpu_types.simulated_ranks(tpu_type, devices) == devices
     except UsageError:
         return False
 

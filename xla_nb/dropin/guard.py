@@ -61,7 +61,7 @@ class Guard:
         self._mode: Any = None  # a TorchFunctionMode, while torch's functions are watched
         self._is_on = self._has_warned = self._was_open = False
         self._launcher = ""  # the launcher that is calling a function in this process
-        self._raised: UsageError | None = None  # in this cell
+        self._error: UsageError | None = None  # in this cell
 
     def turn_on(self) -> None:
         self._is_on = True
@@ -127,8 +127,8 @@ class Guard:
             top_level.refused = UsageError(_IN_TOP_LEVEL.format(*self._describe_place(frame)))
             raise top_level.refused
         if _is_tpu() and not self._launcher:
-            self._raised = UsageError(_refusal(*self._describe_place(frame)))
-            raise self._raised
+            self._error = UsageError(_refusal(*self._describe_place(frame)))
+            raise self._error
         if not self._has_warned and (_is_tpu() if self._launcher else frame is not None):
             self._has_warned = True
             place = self._describe_place(frame)
@@ -138,9 +138,9 @@ class Guard:
         """Print an error that code such as `except Exception: device = "cpu"` hid from the user, or
         that the TPU was opened unseen."""
         self._stop_watching()
-        raised, self._raised = self._raised, None
-        if raised is not None and getattr(sys, "last_value", None) is not raised:
-            print(f"{raised}\nYour code caught this error and continued without the TPU.")
+        error, self._error = self._error, None
+        if error is not None and getattr(sys, "last_value", None) is not error:
+            print(f"{error}\nYour code caught this error and continued without the TPU.")
         if _is_open() and not self._was_open and not self._has_warned:
             self._has_warned = True
             if self._is_guarded() and _is_tpu():
@@ -176,8 +176,8 @@ class Guard:
         if self._is_timed(file):
             label = f"Cell In[{len(self._shell.history_manager.input_hist_raw) - 1}]"
             return f"{label}, line {line + 1},", self._cell().splitlines()[line]
-        is_cells = frame.f_globals is self._shell.user_ns
-        label = notebook.of(self._shell).executed.label(file) if is_cells else file
+        is_cell = frame.f_globals is self._shell.user_ns
+        label = notebook.of(self._shell).executed.label(file) if is_cell else file
         return f"{label}, line {line},", linecache.getline(file, line)
 
     def _is_timed(self, file: str) -> bool:
@@ -194,7 +194,7 @@ def of(shell: Any) -> Guard:
 def _mode(guard: Guard) -> Any:
     """The mode that torch consults before each of its functions, in this thread."""
     torch: Any = sys.modules["torch"]
-    from_with: Any = sys.modules["torch.utils._device"]  # a `with torch.device("xla")`
+    device_context: Any = sys.modules["torch.utils._device"]  # a `with torch.device("xla")`
 
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
@@ -205,8 +205,8 @@ def _mode(guard: Guard) -> Any:
                 return function(*args, **kwargs)
             values = (*args, *kwargs.values())
             devices = [value for value in values if isinstance(value, str | torch.device)]
-            if not devices and function in from_with._device_constructors():
-                devices = [from_with.CURRENT_DEVICE]
+            if not devices and function in device_context._device_constructors():
+                devices = [device_context.CURRENT_DEVICE]
             if function is not torch.device and any(str(device)[:3] == "xla" for device in devices):
                 guard.opening(sys._getframe(1))
             return function(*args, **kwargs)

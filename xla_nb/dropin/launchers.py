@@ -94,15 +94,15 @@ def launched(
             of_this_process().original("pjrt.spawn")(fn, 1, args=args)
         return None
     n = _fit_ranks(requested, name)
-    is_own = _is_user_code(sys._getframe(1))
-    bg = is_own and not waits
+    is_user_code = _is_user_code(sys._getframe(1))
+    bg = is_user_code and not waits
     # Also as text, which otherwise must be asked for: the program does not look at the Run, so
     # nobody would notice a rank that has failed.
     view = notebook.settings()["view"] or api.default_view() if bg else None
     with _convert_errors():
         options = {"n": n, "runtime": "xla", "env": env, "bg": bg, "view": view}
         run = api.call(fn, args, options, drops=True)
-    return run if is_own else None
+    return run if is_user_code else None
 
 
 def _runs_here(ranks: int | None) -> bool:
@@ -215,8 +215,8 @@ def _lightning_ranks(fn: Callable[..., object]) -> int | None:
     because torch_xla starts one or all (lightning/fabric/strategies/launchers/xla.py)."""
     launcher = getattr(fn, "__self__", None)
     requested = getattr(getattr(launcher, "_strategy", None), "num_processes", None)
-    is_lightnings = type(launcher).__name__ == "_XLALauncher" and answers.can_simulate(requested)
-    return requested if is_lightnings else None
+    is_lightning = type(launcher).__name__ == "_XLALauncher" and answers.can_simulate(requested)
+    return requested if is_lightning else None
 
 
 def _fit_ranks(requested: int | None, name: str) -> int | None:
@@ -224,8 +224,8 @@ def _fit_ranks(requested: int | None, name: str) -> int | None:
     has, with a notice once."""
     if requested is None or notebook.settings()["on"] != "local":
         return requested
-    wish = answers.wish()
-    if wish is None:
+    tpu_type = answers.wish()
+    if tpu_type is None:
         chip_count = chips.count_chips()
         possible = chips.possible_ranks(chips.accelerator_type(os.environ), chip_count)
         if requested in possible or not possible:
@@ -233,9 +233,9 @@ def _fit_ranks(requested: int | None, name: str) -> int | None:
         _report_count(name, requested, possible[-1])
         return None
     try:
-        return tpu_types.simulated_ranks(wish, requested)
+        return tpu_types.simulated_ranks(tpu_type, requested)
     except UsageError:
-        _report_count(name, requested, tpu_types.simulated_ranks(wish, None))
+        _report_count(name, requested, tpu_types.simulated_ranks(tpu_type, None))
         return None
 
 

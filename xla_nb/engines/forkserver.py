@@ -85,13 +85,13 @@ class ForkServer:
                         wake.recv(4096)
                     self._reap()
                 elif key.fileobj is self._control and serving:
-                    serving = self._request()
+                    serving = self._handle_request()
                 else:
                     serving = False
         self._spare = None  # it ends with its socket
         self._end_processes(*self._jobs)
 
-    def _request(self) -> bool:
+    def _handle_request(self) -> bool:
         """Handle one request; False if the control socket was closed."""
         message, fds = channel.take(self._control, 1 << 16, _FILES)
         if not message:
@@ -173,7 +173,7 @@ class ForkServer:
         return self._folder / f"{job:x}"  # short: a socket's path has at most 107 bytes
 
     def _reap(self) -> None:
-        while (ended := _ended_child()) is not None:
+        while (ended := _reap_child()) is not None:
             pid, status = ended
             job = self._jobs.pop(pid, None)
             if job is not None:
@@ -202,7 +202,7 @@ def _job_module() -> Any:
     return importlib.import_module("xla_nb.rank.job")
 
 
-def _ended_child() -> tuple[int, int] | None:
+def _reap_child() -> tuple[int, int] | None:
     """Reap one ended child; return its pid and exit status (negative for a signal)."""
     try:
         pid, status = os.waitpid(-1, os.WNOHANG)

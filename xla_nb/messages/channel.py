@@ -29,8 +29,8 @@ def ready(file: int | socket.socket, seconds: float, *others: int) -> bool:
     """Wait until one of them has data to read, or its end; False after `seconds`."""
     # Not select(), which refuses descriptors from 1,024 up: many files or ranks reach that.
     poller = select.poll()
-    for each in (file, *others):
-        poller.register(each, select.POLLIN)
+    for descriptor in (file, *others):
+        poller.register(descriptor, select.POLLIN)
     return bool(poller.poll(seconds * 1000))
 
 
@@ -41,10 +41,10 @@ def take(sock: socket.socket, size: int, fds: int = 0) -> tuple[bytes, list[int]
     returns the messages that it had sent.
     """
     try:
-        message, files, _, _ = socket.recv_fds(sock, size, fds)
+        message, descriptors, _, _ = socket.recv_fds(sock, size, fds)
     except ConnectionResetError:
-        message, files, _, _ = socket.recv_fds(sock, size, fds)
-    return message, files
+        message, descriptors, _, _ = socket.recv_fds(sock, size, fds)
+    return message, descriptors
 
 
 class Sender:
@@ -71,10 +71,10 @@ def receive(sock: socket.socket) -> Iterator[Event | None]:
         if not data:
             yield None
             return
-        yield _decoded(data)
+        yield _decode(data)
 
 
-def _decoded(data: bytes) -> Event:
+def _decode(data: bytes) -> Event:
     """Decode an event; other data becomes a notice, since a program may write to any descriptor."""
     try:
         return decode(data)

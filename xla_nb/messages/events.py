@@ -419,9 +419,9 @@ def _shorten(value: object) -> object:
     return value.encode(errors="backslashreplace").decode()
 
 
-def _without_middle(text: str, longest: int, between: str) -> str:
+def _without_middle(text: str, longest: int, separator: str) -> str:
     if len(text) <= longest:
         return text
     half = longest // 2
-    left_out = f"… {len(text) - 2 * half:,} characters left out …"
-    return between.join([text[:half], left_out, text[-half:]])
+    note = f"… {len(text) - 2 * half:,} characters left out …"
+    return separator.join([text[:half], note, text[-half:]])

@@ -49,12 +49,12 @@ class ProcessState:
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
         sys.set_int_max_str_digits(self.digits_limit)
         sys.warnoptions[:] = self.warn_options  # for interpreters that ranks start
-        own = [one for one in warnings.filters if one not in self.filters]
-        warnings.filters[:] = [*self.filters, *own]  # type: ignore[index]
+        added = [entry for entry in warnings.filters if entry not in self.filters]
+        warnings.filters[:] = [*self.filters, *added]  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
         if self.loggers is not None:
-            for name, given in self.loggers.items():
-                rebuild.fill_logger(logging.getLogger(name), given)
+            for name, state in self.loggers.items():
+                rebuild.fill_logger(logging.getLogger(name), state)
             logging.disable(self.logs_disabled)
         if self.torch is not None:
             self.torch.take_on()
@@ -68,22 +68,22 @@ def unmoved(*, lives: bool) -> Iterator[None]:
     imported them before: the settings made by their top level were made there, and may have changed
     since. New environment variables stay, because libraries that they import need them. `lives`: a
     live rank, whose loggers and warning filters are not restored."""
-    before, known = Inheritance.now(), len(sys.modules)
+    generators, module_count = Inheritance.now(), len(sys.modules)
     state = ProcessState(filters=(), loggers=None) if lives else ProcessState()
-    environ, folder, path = dict(os.environ), _folder(), list(sys.path)
+    environ, folder, path = dict(os.environ), _working_directory(), list(sys.path)
     yield
-    if len(sys.modules) == known:
+    if len(sys.modules) == module_count:
         return
     os.environ.update(environ.items() - os.environ.items())
     sys.path[:] = path
-    if folder and folder != _folder():
+    if folder and folder != _working_directory():
         os.chdir(folder)
     sys.setrecursionlimit(state.recursion_limit)
-    before.take_on()
+    generators.take_on()
     state.take_on()
 
 
-def _folder() -> str:
+def _working_directory() -> str:
     """The working directory; empty if it has been removed."""
     with contextlib.suppress(OSError):
         return str(Path.cwd())
@@ -93,5 +93,5 @@ def _folder() -> str:
 def _filters() -> list[_Filter]:
     """The filters for Python's built-in warnings. The class of any other would import its package
     in every job, such as IPython's, which takes 90 ms."""
-    found = [tuple(one) for one in warnings.filters]
-    return [one for one in found if one[2].__module__ == "builtins"]  # type: ignore[misc]
+    filters = [tuple(entry) for entry in warnings.filters]
+    return [entry for entry in filters if entry[2].__module__ == "builtins"]  # type: ignore[misc]

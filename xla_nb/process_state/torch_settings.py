@@ -35,7 +35,7 @@ class TorchSettings:
     @classmethod
     def of_this_process(cls) -> TorchSettings | None:
         """The settings of this thread and its process; None without torch."""
-        torch = _imported()
+        torch = _imported_torch()
         if torch is None:
             return None
         return cls(
@@ -46,7 +46,7 @@ class TorchSettings:
                 if torch.is_autocast_enabled(kind)
             },
             debug=torch.get_deterministic_debug_mode(),
-            matmul=_matmul(torch),
+            matmul=_matmul_precision(torch),
             anomaly=torch.is_anomaly_enabled(),
         )
 
@@ -58,20 +58,20 @@ class TorchSettings:
             torch.set_autocast_enabled(kind, True)
             torch.set_autocast_dtype(kind, getattr(torch, name))
         torch.set_deterministic_debug_mode(self.debug)
-        if self.matmul not in (None, _matmul(torch)):
+        if self.matmul not in (None, _matmul_precision(torch)):
             torch.set_float32_matmul_precision(self.matmul)
         torch.set_anomaly_enabled(self.anomaly)
 
 
 def left_out() -> list[str]:
     """Notes on settings that ranks do not take on."""
-    torch = _imported()
+    torch = _imported_torch()
     modes = torch.overrides._get_current_function_mode_stack() if torch else []
     devices = [mode.device for mode in modes if type(mode).__name__ == "DeviceContext"]
     return [_DEVICE.format(device) for device in devices[-1:] if device.type != "cpu"]
 
 
-def _matmul(torch: Any) -> str | None:
+def _matmul_precision(torch: Any) -> str | None:
     with warnings.catch_warnings():  # about a newer way to set it
         warnings.simplefilter("ignore")
         try:
@@ -81,7 +81,7 @@ def _matmul(torch: Any) -> str | None:
     return precision
 
 
-def _imported() -> Any:
+def _imported_torch() -> Any:
     """torch; None before its import has finished."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "get_device_module") else None

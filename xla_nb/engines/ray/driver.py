@@ -85,7 +85,7 @@ class FollowedRun:
             raise LaunchError(faults.unplaced(str(problem))) from problem
 
     async def _start(self, launch: Launch) -> None:
-        parts = await self._parts(launch)
+        parts = await self._make_parts(launch)
         parcel = await asyncio.to_thread(_store, launch.parcel)
         hosts = several(len(parts), "host")
         launch.wish.tell(f"importing the ranks' packages on {hosts}, once per session …")
@@ -99,7 +99,7 @@ class FollowedRun:
                 name = self.group.names[seat]
                 raise LaunchError(f"{name}: {refusal}" if len(parts) > 1 else refusal)
 
-    async def _parts(self, launch: Launch) -> list[Part]:
+    async def _make_parts(self, launch: Launch) -> list[Part]:
         """The hosts' parts of the run, in seat order."""
         group, request, program = self.group, launch.request, launch.program
         if self._live is not None:
@@ -256,7 +256,7 @@ class Driver:
         run = self._runs.get(request.get("run", ""))
         match request["do"]:
             case "launch":
-                self._begin(request["id"], self._launch(request, fds))
+                self._start_task(request["id"], self._launch(request, fds))
             case "abandon":
                 if request["id"] in self._tasks:
                     self._tasks[request["id"]].cancel()
@@ -265,7 +265,7 @@ class Driver:
             case "kill" | "ask" | "end" if run is not None:
                 run.call(request["do"])
 
-    def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(self._run_and_reply(number, work))
         self._tasks[number] = task
         task.add_done_callback(lambda _: self._tasks.pop(number, None))

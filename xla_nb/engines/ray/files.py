@@ -39,14 +39,14 @@ class NewBytes:
         """The chunks up to the current sizes of the files."""
         entries = []
         for name in sorted(os.listdir(self._record)):  # noqa: PTH208 # 20 times a second
-            if _ending(name) in (*GROWING, SAMPLE):
+            if _suffix(name) in (*GROWING, SAMPLE):
                 with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                     entries.append((name, (self._record / name).stat()))
         return self._chunks(entries)
 
     def _chunks(self, entries: list[tuple[str, os.stat_result]]) -> Iterator[FileChunk]:
         for name, status in entries:
-            if _ending(name) == SAMPLE:
+            if _suffix(name) == SAMPLE:
                 content = private.read(self._record / name)
                 if content != self._samples.get(name):
                     self._samples[name] = content
@@ -72,7 +72,7 @@ class NewBytes:
             os.close(fd)
 
 
-def _ending(name: str) -> str:
+def _suffix(name: str) -> str:
     return name.rpartition(".")[2]
 
 
@@ -92,7 +92,7 @@ class Copies:
                 if chunk.name not in self._given_up:
                     self._write(chunk)
             except OSError as problem:
-                if _ending(chunk.name) == "result" or not self._path.is_dir():
+                if _suffix(chunk.name) == "result" or not self._path.is_dir():
                     raise
                 if not self._given_up:
                     message = (

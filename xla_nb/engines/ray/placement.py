@@ -116,10 +116,10 @@ def choose(
 
     hosts: the total number; None for all free ones (on TPUs, those of `slices` slices).
     """
-    return _whole_slices(nodes, hosts, slices or 1) if tpu else _any_nodes(nodes, hosts)
+    return _choose_slices(nodes, hosts, slices or 1) if tpu else _choose_nodes(nodes, hosts)
 
 
-def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle]:
+def _choose_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle]:
     bundle: Bundle = {"CPU": 1.0}
     available = sum(node.has(bundle) for node in nodes)
     count = hosts if hosts is not None else max(1, available)
@@ -129,7 +129,7 @@ def _any_nodes(nodes: Sequence[Node], hosts: int | None) -> list[Bundle]:
     raise Lacking(short, nodes, "CPU")
 
 
-def _whole_slices(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle]:
+def _choose_slices(nodes: Sequence[Node], hosts: int | None, slices: int) -> list[Bundle]:
     """The resources of all VMs of so many equal slices, the largest that are free."""
     slice_size = None if hosts is None else hosts // slices  # the options have been checked
     by_name: dict[str, list[Node]] = {}
@@ -260,13 +260,13 @@ class Cluster:
             if group.serves(wish):
                 group.used = time.monotonic()
                 return group
-        nodes, bundles = await self._bundles(wish)
+        nodes, bundles = await self._wait_for_bundles(wish)
         wish.tell(f"starting xla_nb on {several(len(bundles), 'host')} of the cluster …")
         group = await self._place(wish, nodes, bundles)
         self._groups.append(group)
         return group
 
-    async def _bundles(self, wish: Wish) -> tuple[list[Node], list[Bundle]]:
+    async def _wait_for_bundles(self, wish: Wish) -> tuple[list[Node], list[Bundle]]:
         """The cluster's nodes and the resources of each host on them, once enough are free.
 
         Releases idle held hosts if that may help. Raises Lacking after the wish's wait."""
@@ -291,7 +291,7 @@ class Cluster:
     async def _place(
         self, wish: Wish, nodes: Sequence[Node], bundles: Sequence[Bundle]
     ) -> ActorGroup:
-        placement = await within(faults.PATIENCE, _placement, bundles)
+        placement = await within(faults.PATIENCE, _make_placement, bundles)
         actors: list[Any] = []
         try:
             patience = wish.wait + _READY
@@ -388,7 +388,7 @@ def _survey() -> list[Node]:
     ]
 
 
-def _placement(bundles: Sequence[Bundle]) -> Any:
+def _make_placement(bundles: Sequence[Bundle]) -> Any:
     from ray.util import placement_group
 
     return placement_group(list(bundles), strategy="STRICT_SPREAD")
