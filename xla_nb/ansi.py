@@ -135,7 +135,7 @@ _SWITCHES: dict[int, dict[str, Any]] = {
 
 
 def _colour(numbers: Iterator[str]) -> Colour | None:
-    """The color after 38 or 48, `5;N` or `2;R;G;B`; consumes its numbers from `rest`."""
+    """The color after 38 or 48, `5;N` or `2;R;G;B`; consumes its numbers from `numbers`."""
     form = next(numbers, "")
     if form == "5":
         return _indexed_colour(_number(next(numbers, "")))
