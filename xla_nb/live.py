@@ -44,9 +44,7 @@ _BY_BUTTON = "by the Shut down button"
 _END = 5.0  # seconds for a panel to show the end
 #: Remove old records every so many cells: removing one takes as long as running a cell.
 _TIDY_EVERY = 100
-_EFFECT_NODES = (
-    ast.Call | ast.Await | ast.NamedExpr
-)  # nodes of an expression that may do more than read
+_EFFECTS = ast.Call | ast.Await | ast.NamedExpr  # nodes of an expression that may do more than read
 OF_CELL = ("timeout", "grace", "keep_going", "hang_after", "hang_stop", "stop_on_nan", "view", "bg")
 
 
@@ -443,7 +441,7 @@ class Ranks:
             # Without `both` notes: the ranks' value is meant.
             return replace(build(cell, scope, name=name), both=())
 
-        has_effects = any(isinstance(node, _EFFECT_NODES) for node in ast.walk(expression))
+        has_effects = any(isinstance(node, _EFFECTS) for node in ast.walk(expression))
         return dict(self._run_unseen(make_program, members, cell, replayed=has_effects).results)
 
     def _run_unseen(
